@@ -1,0 +1,35 @@
+"""How Sphinx builds the documentation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent.parent / "src" / "treesnap" / "__init__.py"
+_VERSION = re.search(r'__version__ = "(.+)"', _PACKAGE.read_text(encoding="utf-8"))
+assert _VERSION
+
+project = "treesnap"
+author = "The treesnap developers"
+copyright = author
+release = version = _VERSION[1]
+
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["build"]
+nitpicky = True
+# Only our own names have to resolve: the build needs no network, so it knows no
+# other project's names.
+nitpick_ignore_regex = [("py:.*", r"(?!treesnap\.).*")]
+
+myst_enable_extensions = ["deflist"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_preserve_defaults = True
+add_module_names = False
+
+html_theme = "furo"
+html_title = f"treesnap {release}"

@@ -1,0 +1,93 @@
+"""treesnap: an undo for any directory that can be trusted.
+
+>>> import treesnap
+>>> handle = treesnap.open("project")            # doctest: +SKIP
+>>> before = handle.create(label="before step")  # doctest: +SKIP
+>>> handle.restore(before.id)                    # doctest: +SKIP
+
+Names are imported on first use, so that ``import treesnap`` costs next to
+nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from treesnap.errors import (
+        Busy,
+        Conflict,
+        Corrupt,
+        ErrorCode,
+        InvalidArgument,
+        NotFound,
+        OperationFailed,
+        Refused,
+        StorageFull,
+        TreesnapError,
+        UnsupportedFormat,
+    )
+    from treesnap.events import CollectingMonitor, Monitor, NullMonitor
+    from treesnap.model import Change, ChangeKind, Entry, EntryKind, Snapshot, SnapshotId
+    from treesnap.ops.handle import Handle, open
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Busy": "treesnap.errors",
+    "Change": "treesnap.model",
+    "ChangeKind": "treesnap.model",
+    "CollectingMonitor": "treesnap.events",
+    "Conflict": "treesnap.errors",
+    "Corrupt": "treesnap.errors",
+    "Entry": "treesnap.model",
+    "EntryKind": "treesnap.model",
+    "ErrorCode": "treesnap.errors",
+    "Handle": "treesnap.ops.handle",
+    "InvalidArgument": "treesnap.errors",
+    "Monitor": "treesnap.events",
+    "NotFound": "treesnap.errors",
+    "NullMonitor": "treesnap.events",
+    "OperationFailed": "treesnap.errors",
+    "Refused": "treesnap.errors",
+    "Snapshot": "treesnap.model",
+    "SnapshotId": "treesnap.model",
+    "StorageFull": "treesnap.errors",
+    "TreesnapError": "treesnap.errors",
+    "UnsupportedFormat": "treesnap.errors",
+    "open": "treesnap.ops.handle",
+}
+
+__all__ = [
+    "Busy",
+    "Change",
+    "ChangeKind",
+    "CollectingMonitor",
+    "Conflict",
+    "Corrupt",
+    "Entry",
+    "EntryKind",
+    "ErrorCode",
+    "Handle",
+    "InvalidArgument",
+    "Monitor",
+    "NotFound",
+    "NullMonitor",
+    "OperationFailed",
+    "Refused",
+    "Snapshot",
+    "SnapshotId",
+    "StorageFull",
+    "TreesnapError",
+    "UnsupportedFormat",
+    "__version__",
+    "open",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'treesnap' has no attribute {name!r}")

@@ -1,0 +1,36 @@
+"""``snap list``: the history of a root."""
+
+from __future__ import annotations
+
+import click
+
+from treesnap.cli import json_forms, text_forms
+from treesnap.cli.command import SnapCommand, pass_invocation
+from treesnap.cli.invocation import Invocation
+
+
+@click.command(
+    "list",
+    cls=SnapCommand,
+    examples=["snap list", "snap list --session build-7", "snap list --all --tag release --json"],
+)
+@click.option("--session", metavar="ID", help="Only snapshots of this session.")
+@click.option("--tag", metavar="KEY[=VALUE]", help="Only snapshots with this tag.")
+@click.option("--all", "all_roots", is_flag=True, help="Snapshots of all roots of the store.")
+@pass_invocation
+def command(
+    invocation: Invocation, *, session: str | None, tag: str | None, all_roots: bool
+) -> None:
+    """Lists the root's snapshots, newest first.
+
+    Columns: id, time, kind, flags (P pinned, ! incomplete), [name] and label.
+    """
+    with invocation.open(progress=False) as handle:
+        snapshots = handle.list(session=session, tag=tag, all_roots=all_roots)
+    if not snapshots and not invocation.output.as_json:
+        invocation.output.remark("No snapshots")
+    invocation.output.result(
+        "list",
+        fields=lambda: json_forms.list_fields(snapshots),
+        lines=lambda: text_forms.list_lines(snapshots, with_roots=all_roots),
+    )

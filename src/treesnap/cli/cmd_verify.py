@@ -1,0 +1,34 @@
+"""``snap verify``: checks the store."""
+
+from __future__ import annotations
+
+import click
+
+from treesnap.cli import json_forms, text_forms
+from treesnap.cli.command import SnapCommand, pass_invocation
+from treesnap.cli.exits import ExitCode
+from treesnap.cli.invocation import Invocation
+
+
+@click.command(
+    "verify",
+    cls=SnapCommand,
+    examples=["snap verify", "snap verify --read-data --json", "snap verify --repair"],
+)
+@click.option("--read-data", is_flag=True, help="Read every byte and compare it with its hash.")
+@click.option("--repair", is_flag=True, help="Rebuild what can be rebuilt, list what cannot.")
+@pass_invocation
+def command(invocation: Invocation, *, read_data: bool, repair: bool) -> None:
+    """Checks the store, and repairs it if asked.
+
+    Exits 7 when there is damage, and names the snapshots and paths that it costs.
+    """
+    with invocation.open() as handle:
+        result = handle.verify(read_data=read_data, repair=repair)
+    invocation.output.result(
+        "verify",
+        fields=lambda: json_forms.verify_fields(result),
+        lines=lambda: text_forms.verify_lines(result),
+    )
+    if not result.ok:
+        click.get_current_context().exit(ExitCode.DAMAGED)

@@ -1,0 +1,175 @@
+"""Differences for people: patches of text, one line for everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from treesnap.cli.json_forms import change_fields
+from treesnap.cli.patch import LineCounts, count_lines, hunks, is_binary
+from treesnap.cli.text_forms import count_text, size_text, time_text
+from treesnap.errors import NotFound, OperationFailed, shown
+from treesnap.model import Change, ChangeKind, Entry, EntryKind
+
+if TYPE_CHECKING:
+    from treesnap.cli.diff_words import Sides
+    from treesnap.ops.handle import Handle
+
+TEXT_SIZE_MAX = 1024 * 1024
+"""Larger files are summarised, and not read."""
+GRAPH_WIDTH = 40
+"""The most signs that ``--stat`` draws in one line."""
+
+KIND_WORDS = {kind.value: kind.name.lower().replace("_", " ") for kind in EntryKind}
+
+
+class Texts(NamedTuple):
+    """Both sides of a change as text, or why there is none to show."""
+
+    old: bytes
+    new: bytes
+    note: str | None
+    """Replaces the patch; None when there is one."""
+
+
+class DiffForms:
+    """Reads what it needs of both sides, one path at a time."""
+
+    def __init__(self, handle: Handle, sides: Sides) -> None:
+        self._handle = handle
+        self._sides = sides
+
+    def patches(self, changes: Iterable[Change], *, for_terminal: bool) -> Iterator[bytes]:
+        """Yields all changes in the unified format, with a header for each path.
+
+        ``for_terminal`` escapes control characters of the texts, which a patch
+        that is to be applied has to keep.
+        """
+        for change in changes:
+            name = shown(change.path) or "."
+            yield _line(f"diff a/{name} b/{name}")
+            yield from map(_line, header_lines(change))
+            texts = self.texts(change)
+            if texts.note is not None:
+                yield _line(texts.note)
+            elif texts.old != texts.new:
+                tab = "\t" if " " in name else ""
+                yield _line("--- " + (f"a/{name}{tab}" if change.old else "/dev/null"))
+                yield _line("+++ " + (f"b/{name}{tab}" if change.new else "/dev/null"))
+                for line in hunks(texts.old, texts.new):
+                    yield _harmless(line) if for_terminal else line
+
+    def stat_lines(self, changes: Iterable[Change]) -> Iterator[str]:
+        """Yields a line for each path, how much of it changed, and the sums."""
+        rows = [(shown(change.path) or ".", change, self.line_counts(change)) for change in changes]
+        width = max((len(name) for name, _, _ in rows), default=0)
+        most = max((sum(counts) for _, _, counts in rows if counts), default=0)
+        for name, change, counts in rows:
+            what = self.texts(change).note or ", ".join(header_lines(change))
+            if counts is not None:
+                what = f"{sum(counts):>4} {_graph(counts, most)}".rstrip()
+            yield f"{name:<{width}} | {what}"
+        added = sum(counts.insertions for _, _, counts in rows if counts)
+        removed = sum(counts.deletions for _, _, counts in rows if counts)
+        yield (
+            f"{count_text(len(rows), 'path')} changed, {count_text(added, 'line')} added, "
+            f"{count_text(removed, 'line')} removed"
+        )
+
+    def stat_fields(self, changes: Iterable[Change]) -> list[dict[str, Any]]:
+        """Returns changes as JSON, with line counts that are null where there is no text."""
+        return [
+            {
+                **change_fields(change),
+                "insertions": counts.insertions if counts else None,
+                "deletions": counts.deletions if counts else None,
+            }
+            for change in changes
+            for counts in [self.line_counts(change)]
+        ]
+
+    def line_counts(self, change: Change) -> LineCounts | None:
+        """Returns how many lines differ, or None when the change is not about text."""
+        texts = self.texts(change)
+        if texts.note is not None or texts.old == texts.new:
+            return None
+        return count_lines(texts.old, texts.new)
+
+    def texts(self, change: Change) -> Texts:
+        """Returns both sides of a change as text, if it is about text of a sensible size."""
+        entries = [entry for entry in (change.old, change.new) if entry is not None]
+        kinds = {entry.kind for entry in entries}
+        if change.change in {ChangeKind.METADATA, ChangeKind.TYPE} or not (
+            kinds <= {EntryKind.FILE} or kinds <= {EntryKind.SYMLINK}
+        ):
+            return Texts(b"", b"", None)
+        if any(entry.size > TEXT_SIZE_MAX for entry in entries):
+            return Texts(b"", b"", f"Large file: {_sizes(change)}")
+        try:
+            old = self._content(self._sides.old_id, change.path, change.old)
+            new = self._content(self._sides.new_id, change.path, change.new)
+        except (NotFound, OperationFailed):
+            if self._sides.new_id is not None:
+                raise
+            return Texts(b"", b"", "Changed again while it was compared")
+        if is_binary(old) or is_binary(new):
+            return Texts(b"", b"", f"Binary file: {_sizes(change)}")
+        return Texts(old, new, None)
+
+    def _content(self, ref: str | None, path: bytes, entry: Entry | None) -> bytes:
+        if entry is None:
+            return b""
+        if entry.kind == EntryKind.SYMLINK:
+            return bytes(entry.content)
+        return self._handle.read(ref, path)
+
+
+def header_lines(change: Change) -> Iterator[str]:
+    """Yields what changed of a path beside its content."""
+    old, new = change.old, change.new
+    if old is None or new is None:
+        entry, word = (new, "new") if new is not None else (old, "deleted")
+        if entry is not None:
+            yield f"{word} {KIND_WORDS[entry.kind]} mode {entry.mode:04o}"
+        return
+    if old.kind != new.kind:
+        yield f"old type {KIND_WORDS[old.kind]}"
+        yield f"new type {KIND_WORDS[new.kind]}"
+    if old.mode != new.mode:
+        yield f"old mode {old.mode:04o}"
+        yield f"new mode {new.mode:04o}"
+    if (old.uid, old.gid) != (new.uid, new.gid):
+        yield f"old owner {old.uid}:{old.gid}"
+        yield f"new owner {new.uid}:{new.gid}"
+    if old.xattrs != new.xattrs:
+        yield "extended attributes changed"
+    if change.change is ChangeKind.METADATA and old.mtime_ns != new.mtime_ns:
+        yield f"old time {time_text(old.mtime_ns)}"
+        yield f"new time {time_text(new.mtime_ns)}"
+
+
+def _sizes(change: Change) -> str:
+    sizes = [
+        size_text(entry.size) if entry is not None else "absent"
+        for entry in (change.old, change.new)
+    ]
+    return " -> ".join(sizes)
+
+
+def _graph(counts: LineCounts, most: int) -> str:
+    scale = min(1.0, GRAPH_WIDTH / most)
+    plus, minus = (
+        max(1, round(count * scale)) if count else 0
+        for count in (counts.insertions, counts.deletions)
+    )
+    return "+" * plus + "-" * minus
+
+
+def _line(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _harmless(line: bytes) -> bytes:
+    """Returns a line of a text without anything that acts on a terminal, tabs excepted."""
+    body, newline, _ = line.partition(b"\n")
+    return b"\t".join(shown(part).encode() for part in body.split(b"\t")) + newline

@@ -1,0 +1,102 @@
+"""One call of the command line: its global options, and what follows from them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from treesnap.cli.render import Output, is_terminal
+from treesnap.errors import ErrorCode, NotFound
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+WAIT_DEFAULT_S = 30.0
+
+
+class Invocation:
+    """The global options of one call, wherever on the command line they were given."""
+
+    def __init__(self, program: str) -> None:
+        self.program = program
+        """The name that the command was called by."""
+        self.output = Output(program)
+        self.directory: str | None = None
+        """The root given with ``-C``, or None to look for it."""
+        self.store: str | None = None
+        """The store given with ``--store``, or None for the default one."""
+        self.wait_s = WAIT_DEFAULT_S
+
+    @contextmanager
+    def open(self, *, progress: bool = True) -> Iterator[Handle]:
+        """Yields a handle on the root; a progress bar is gone when the block is left."""
+        from treesnap.cli.progress import ProgressMonitor, RemarkMonitor
+        from treesnap.ops import handle as library
+
+        remark = self.output.remark
+        wanted = progress and not (self.output.as_json or self.output.quiet)
+        shows_bar = wanted and is_terminal("stderr")
+        monitor = ProgressMonitor(remark) if shows_bar else RemarkMonitor(remark)
+        try:
+            yield library.open(
+                self._root(), self._store_path(), monitor=monitor, wait_s=self.wait_s
+            )
+        finally:
+            monitor.close()
+
+    def absolute(self, path: str, root: str) -> str:
+        """Returns a PATH argument as an absolute path.
+
+        It is relative to the directory of ``-C``, else to the current one. When it
+        leads outside the root as it is written, links on the way to it are followed.
+        """
+        base = root if self.directory is not None else _current()
+        written = os.path.normpath(os.path.join(base, path))
+        if _is_below(written, root):
+            return written
+        if os.path.realpath(written) == root:
+            return root
+        return os.path.join(os.path.realpath(os.path.dirname(written)), os.path.basename(written))
+
+    def absolute_all(self, paths: Sequence[str], root: str) -> list[str]:
+        """Returns all PATH arguments as absolute paths."""
+        return [self.absolute(path, root) for path in paths]
+
+    def command_text(self, *words: str) -> str:
+        """Returns a command for people to type that works on the same root and store."""
+        where = ["-C", self.directory] if self.directory is not None else []
+        store = ["--store", self.store] if self.store is not None else []
+        return shlex.join([self.program, *where, *store, *words])
+
+    def _store_path(self) -> str:
+        from treesnap.ops.places import default_store_path
+
+        return os.path.abspath(self.store) if self.store is not None else default_store_path()
+
+    def _root(self) -> str:
+        from treesnap.ops.places import find_root
+
+        if self.directory is not None:
+            return os.path.abspath(self.directory)
+        return find_root(_current(), self._store_path())
+
+
+def resolve_ref(handle: Handle, ref: str, session: str | None) -> str:
+    """Returns a REF for the library: as given, or the id that it means in a session."""
+    return ref if session is None else handle.resolve(ref, session=session).id
+
+
+def _current() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError as error:
+        raise NotFound(
+            "The current directory does not exist any more", code=ErrorCode.ROOT_NOT_FOUND
+        ) from error
+
+
+def _is_below(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")

@@ -1,0 +1,161 @@
+"""The command ``snap``: its global options, its commands, and how a call ends.
+
+Invariant: a command's module is imported when the command runs or shows its
+help, and not before; ``snap --version`` and ``snap --help`` import none.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+import treesnap
+from treesnap.cli import render
+from treesnap.cli.command import HELP_OPTIONS, global_options
+from treesnap.cli.exits import ExitCode
+from treesnap.cli.invocation import Invocation
+
+COMMANDS = {
+    "create": "Captures the root, or only PATHs of it, and prints the snapshot's id.",
+    "list": "Lists the root's snapshots, newest first.",
+    "show": "Shows everything that is known of one snapshot.",
+    "ls": "Lists a directory in a snapshot.",
+    "cat": "Prints a file of a snapshot, verified.",
+    "find": "Finds paths in all snapshots, or in one.",
+    "status": "Shows what changed since the newest snapshot.",
+    "diff": "Shows what changed between two snapshots, or one and the live tree.",
+    "restore": "Makes the root, or only PATHs of it, exactly as in a snapshot.",
+    "undo": "Takes the newest restore back.",
+    "redo": "Takes the newest undo back.",
+    "run": "Runs a command, and rolls back what it did if it fails.",
+    "delete": "Removes snapshots; gc then gives their space back.",
+    "pin": "Protects a snapshot from deletion.",
+    "unpin": "Takes the protection of a snapshot away.",
+    "gc": "Gives the space of everything that no snapshot needs back.",
+    "verify": "Checks the store, and repairs it if asked.",
+    "stats": "Shows the sizes of the store and of this root's history.",
+}
+"""The first sentence of each command's help."""
+
+PROGRAMS = {"snap", "treesnap"}
+
+
+class SnapGroup(click.Group):
+    """The commands by name, each imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Returns the names, the most usual ones first."""
+        return list(COMMANDS)
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - the signature is click's
+        cmd_name: str,
+    ) -> click.Command | None:
+        """Returns a command, or None when there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"treesnap.cli.cmd_{cmd_name}").command
+        return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Shows the help when there is nothing to do; that is no success."""
+        if not args:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(ExitCode.USAGE)
+        return super().parse_args(ctx, args)
+
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - the signature is click's
+        formatter: click.HelpFormatter,
+    ) -> None:
+        """Writes the table, without importing a command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text.rstrip(".")) for name, text in COMMANDS.items()])
+
+
+def _print_version(
+    context: click.Context,
+    parameter: click.Parameter,  # noqa: ARG001 - the signature is click's
+    value: Any,
+) -> None:
+    if value:
+        click.echo(f"treesnap {treesnap.__version__}")
+        context.exit()
+
+
+@click.group(cls=SnapGroup, no_args_is_help=False, context_settings=HELP_OPTIONS)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version.",
+)
+def snap() -> None:
+    """Gives any directory an undo that can be trusted.
+
+    The root is DIR of -C, else the nearest directory above the current one that
+    was captured before, else the current directory. A REF is an id or its unique
+    beginning, a name, 'latest', 'latest~N', or 'step:N' with --session.
+    """
+
+
+snap.params += global_options()
+
+
+def execute(arguments: Sequence[str], program: str = "snap") -> int:
+    """Runs one command line and returns its exit code; prints every error."""
+    render.prepare_streams()
+    invocation = Invocation(program)
+    try:
+        try:
+            with snap.make_context(program, list(arguments), obj=invocation) as context:
+                snap.invoke(context)
+        finally:
+            render.flush_stdout()
+    except click.exceptions.Exit as ending:
+        return int(ending.exit_code)
+    except BrokenPipeError:
+        render.abandon_stdout()
+        return ExitCode.BROKEN_PIPE
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - nobody else reports it
+        return _report(error, invocation, arguments)
+    return ExitCode.DONE
+
+
+def _report(error: BaseException, invocation: Invocation, arguments: Sequence[str]) -> int:
+    """Prints an error in the form that was asked for and returns the exit code."""
+    from treesnap.cli import failure
+
+    if os.environ.get("SNAP_DEBUG"):
+        render.print_traceback(error)
+    described = failure.from_error(error, invocation.program)
+    output = invocation.output
+    if described.code == "usage" and "--json" in arguments:
+        output.as_json = True  # perhaps it comes behind what is wrong
+    try:
+        output.error(described)
+        render.flush_stdout()
+    except OSError:
+        render.abandon_stdout()
+    return described.exit_code
+
+
+def main() -> NoReturn:
+    """Runs the command line of this process and ends it."""
+    name = os.path.basename(sys.argv[0])
+    program = name if name in PROGRAMS else "treesnap"
+    variable = f"_{program.upper()}_COMPLETE"
+    if instruction := os.environ.get(variable):
+        from click.shell_completion import shell_complete
+
+        sys.exit(shell_complete(snap, {}, program, variable, instruction))
+    sys.exit(execute(sys.argv[1:], program))

@@ -1,0 +1,157 @@
+"""Progress of one operation, as a bar on a terminal.
+
+Invariant: nothing of rich is imported before an operation has lasted for
+``DELAY_S``, so that short commands do not pay for it. Not here: whether a bar is
+wanted at all, which the invocation knows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from treesnap.events import Phase
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+DELAY_S = 0.5
+"""How long an operation lasts before its bar appears."""
+
+PHASE_WORDS = {
+    Phase.SCAN: "Reading",
+    Phase.STAGE: "Preparing",
+    Phase.APPLY: "Replacing",
+    Phase.MARK: "Marking",
+    Phase.REWRITE: "Rewriting",
+    Phase.VERIFY: "Verifying",
+}
+
+
+class RemarkMonitor:
+    """Passes remarks on and shows no progress."""
+
+    def __init__(self, remark: Callable[[str], None]) -> None:
+        self._remark = remark
+
+    def begin(self, phase: Phase, files: int | None, size_bytes: int | None) -> None:
+        """Ignores the phase."""
+
+    def advance(self, files: int, size_bytes: int) -> None:
+        """Ignores the progress."""
+
+    def remark(self, message: str) -> None:
+        """Passes the remark on."""
+        self._remark(message)
+
+    def close(self) -> None:
+        """Does nothing: there is nothing on the terminal."""
+
+
+class ProgressMonitor(RemarkMonitor):
+    """Shows files, bytes, rate and time left once an operation takes long.
+
+    ``clock`` gives seconds; ``make_console`` gives the terminal to draw on.
+    """
+
+    def __init__(
+        self,
+        remark: Callable[[str], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        delay_s: float = DELAY_S,
+        make_console: Callable[[], Console] | None = None,
+    ) -> None:
+        super().__init__(remark)
+        self._clock = clock
+        self._visible_from = clock() + delay_s
+        self._make_console = make_console or _console_of_stderr
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._phase = Phase.SCAN
+        self._files_total: int | None = None
+        self._bytes_total: int | None = None
+        self._files = 0
+        self._bytes = 0
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether the bar is on the terminal."""
+        return self._bar is not None
+
+    def begin(self, phase: Phase, files: int | None, size_bytes: int | None) -> None:
+        """Starts counting from nothing; a visible bar changes to the new phase."""
+        self._phase = phase
+        self._files_total, self._bytes_total = files, size_bytes
+        self._files = self._bytes = 0
+        if self._bar is not None and self._task is not None:
+            self._bar.remove_task(self._task)
+            self._task = None
+            self._draw()
+
+    def advance(self, files: int, size_bytes: int) -> None:
+        """Counts, and draws the bar when it is time for one."""
+        self._files += files
+        self._bytes += size_bytes
+        if self._bar is not None or self._clock() >= self._visible_from:
+            self._draw()
+
+    def remark(self, message: str) -> None:
+        """Passes the remark on, above the bar if there is one."""
+        if self._bar is None:
+            self._remark(message)
+        else:
+            self._bar.stop()
+            self._remark(message)
+            self._bar.start()
+
+    def close(self) -> None:
+        """Takes the bar off the terminal."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = self._task = None
+
+    def _draw(self) -> None:
+        if self._bar is None:
+            self._bar = _new_bar(self._make_console())
+            self._bar.start()
+        if self._task is None:
+            self._task = self._bar.add_task(
+                PHASE_WORDS[self._phase], total=self._bytes_total, files=""
+            )
+        self._bar.update(self._task, completed=self._bytes, files=self._files_text())
+
+    def _files_text(self) -> str:
+        if self._files_total is None:
+            return f"{self._files:,} files"
+        return f"{self._files:,}/{self._files_total:,} files"
+
+
+def _console_of_stderr() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def _new_bar(console: Console) -> Progress:
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[files]}"),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )

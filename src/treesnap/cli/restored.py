@@ -1,0 +1,31 @@
+"""What ``restore``, ``undo`` and ``redo`` say about what they did."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from treesnap.cli import json_forms, text_forms
+
+if TYPE_CHECKING:
+    from treesnap.cli.invocation import Invocation
+    from treesnap.results import RestoreResult
+
+BACK = {"restore": "undo", "undo": "redo", "redo": "undo"}
+"""Which command takes which one back."""
+
+
+def show_restore(invocation: Invocation, command_name: str, result: RestoreResult) -> None:
+    """Prints the outcome, and how to take it back."""
+    output = invocation.output
+    plan = text_forms.change_lines(result.changes) if result.dry_run else ()
+    output.result(
+        command_name,
+        fields=lambda: json_forms.restore_fields(result),
+        lines=lambda: [*plan, text_forms.restore_line(result)],
+    )
+    if output.as_json:
+        return
+    for remark in text_forms.skipped_lines(result.untouched, "left alone"):
+        output.remark(remark)
+    if result.safety_id is not None:
+        output.remark(f"To take this back: {invocation.command_text(BACK[command_name])}")

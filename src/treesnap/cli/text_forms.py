@@ -1,0 +1,288 @@
+"""The records of the library as lines for people; pure.
+
+Every name goes through ``shown``, so that it stays on one line and cannot act on
+the terminal.
+"""
+
+from __future__ import annotations
+
+import stat
+import time
+from typing import TYPE_CHECKING
+
+from treesnap.errors import shown
+from treesnap.model import Change, ChangeKind, Entry, EntryKind, SkipReason, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from treesnap.model import Skipped
+    from treesnap.results import (
+        CreateResult,
+        FoundPath,
+        GcResult,
+        RestoreResult,
+        StatsResult,
+        VerifyResult,
+    )
+
+ID_DIGITS = 12
+"""Digits of an abbreviated id."""
+SKIPPED_SHOWN_MAX = 10
+"""How many paths a remark names before it only counts the rest."""
+
+CHANGE_LETTERS = {
+    ChangeKind.ADDED: "A",
+    ChangeKind.REMOVED: "D",
+    ChangeKind.MODIFIED: "M",
+    ChangeKind.TYPE: "T",
+    ChangeKind.METADATA: "P",
+}
+"""The letters of ``--name-status``; P stands for properties: mode, owner, time."""
+
+_SKIP_REMARKS = {
+    SkipReason.UNREADABLE: "could not be read, so the snapshot is incomplete",
+    SkipReason.UNSTABLE: "kept changing while they were read",
+}
+
+_FILE_TYPES = {
+    EntryKind.FILE: stat.S_IFREG,
+    EntryKind.DIRECTORY: stat.S_IFDIR,
+    EntryKind.SYMLINK: stat.S_IFLNK,
+    EntryKind.FIFO: stat.S_IFIFO,
+    EntryKind.CHARACTER_DEVICE: stat.S_IFCHR,
+    EntryKind.BLOCK_DEVICE: stat.S_IFBLK,
+}
+
+
+def size_text(size_bytes: int) -> str:
+    """Returns a size as people read it."""
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def count_text(count: int, noun: str, plural: str | None = None) -> str:
+    """Returns a count with its noun."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def time_text(time_ns: int, *, seconds: bool = True) -> str:
+    """Returns a time in the local zone, or the number where no calendar reaches."""
+    try:
+        local = time.localtime(time_ns // 1_000_000_000)
+    except (OverflowError, OSError):
+        return f"@{time_ns}"
+    return time.strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M", local)
+
+
+def short_id(snapshot_id: str) -> str:
+    """Returns the beginning of an id, enough in every history so far."""
+    return snapshot_id[:ID_DIGITS]
+
+
+def title_of(snapshot: Snapshot) -> str:
+    """Returns what its makers said about a snapshot, on one line."""
+    record = snapshot.record
+    parts: list[str] = []
+    if record.name is not None:
+        parts.append(f"[{record.name}]")
+    if record.label is not None:
+        parts.append(record.label)
+    if record.session is not None:
+        step = "" if record.step is None else f" step {record.step}"
+        parts.append(f"({record.session}{step})")
+    elif record.step is not None:
+        parts.append(f"(step {record.step})")
+    parts += [f"{key}={value}" for key, value in sorted(record.tags.items())]
+    return shown(" ".join(parts))
+
+
+def list_lines(snapshots: Sequence[Snapshot], *, with_roots: bool) -> Iterator[str]:
+    """Yields a table, newest first: id, time, kind, flags, what its makers said."""
+    roots = [shown(snapshot.record.root_path) if with_roots else "" for snapshot in snapshots]
+    kind_width = max((len(snapshot.kind.value) for snapshot in snapshots), default=0)
+    root_width = max(map(len, roots), default=0)
+    for snapshot, root in zip(snapshots, roots, strict=True):
+        flags = ("P" if snapshot.pinned else "-") + ("-" if snapshot.complete else "!")
+        cells = [
+            short_id(snapshot.id),
+            time_text(snapshot.record.created_at_ns),
+            snapshot.kind.value.ljust(kind_width),
+            flags,
+            *([root.ljust(root_width)] if with_roots else []),
+            title_of(snapshot),
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def show_lines(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Iterator[str]:
+    """Yields what is known of a snapshot, a fact a line, then what it does not hold."""
+    record, totals = snapshot.record, snapshot.record.totals
+    facts = {
+        "id": snapshot.id,
+        "root": shown(record.root_path),
+        "created": time_text(record.created_at_ns),
+        "kind": record.kind.value,
+        "name": record.name,
+        "label": record.label,
+        "session": record.session,
+        "step": record.step,
+        "tags": ", ".join(f"{key}={value}" for key, value in sorted(record.tags.items())) or None,
+        "host": record.host or None,
+        "pinned": "yes" if snapshot.pinned else "no",
+        "complete": "yes" if snapshot.complete else f"no, {totals.incomplete} unreadable",
+        "holds": (
+            f"{count_text(totals.files, 'file')}, "
+            f"{count_text(totals.directories, 'directory', 'directories')}, "
+            f"{count_text(totals.others, 'other')}, {size_text(totals.size_bytes)}"
+        ),
+        "root hash": snapshot.root_hash,
+        "parent": record.parent,
+    }
+    for name, value in facts.items():
+        if value is not None:
+            yield f"{name + ':':<11}{shown(str(value))}"
+    for path in record.scope or ():
+        yield f"{'scope:':<11}{shown(path) or '.'}"
+    for path in record.unstable:
+        yield f"{'unstable:':<11}{shown(path)}"
+    for item in skipped:
+        yield f"{'not held:':<11}{shown(item.path)} ({item.reason.word})"
+
+
+def skipped_lines(skipped: Sequence[Skipped], verb: str) -> Iterator[str]:
+    """Yields remarks on paths that are not held, the first ones by name."""
+    if not skipped:
+        return
+    yield f"{count_text(len(skipped), 'path')} {verb}:"
+    for item in skipped[:SKIPPED_SHOWN_MAX]:
+        yield f"  {shown(item.path)} ({item.reason.word})"
+    if len(skipped) > SKIPPED_SHOWN_MAX:
+        yield f"  and {len(skipped) - SKIPPED_SHOWN_MAX:,} more"
+
+
+def create_remarks(result: CreateResult) -> Iterator[str]:
+    """Yields what people want to know beside the id."""
+    stats = result.stats
+    if result.unchanged:
+        yield f"Nothing changed since {short_id(result.id)}; no snapshot was made"
+    else:
+        yield (
+            f"Captured {count_text(stats.files, 'file')} in "
+            f"{count_text(stats.directories, 'directory', 'directories')}, "
+            f"{size_text(stats.size_bytes)}; read {count_text(stats.files_read, 'file')}, "
+            f"stored {size_text(stats.added_bytes)}"
+        )
+    by_reason: dict[str, list[Skipped]] = {}
+    for item in result.skipped:
+        by_reason.setdefault(_SKIP_REMARKS.get(item.reason, "not captured"), []).append(item)
+    for remark, items in by_reason.items():
+        yield from skipped_lines(items, remark)
+
+
+def entry_suffix(entry: Entry) -> str:
+    """Returns what follows a name: the mark of a directory, the target of a link."""
+    if entry.kind == EntryKind.SYMLINK:
+        return f" -> {shown(entry.content)}"
+    return "/" if entry.kind == EntryKind.DIRECTORY else ""
+
+
+def ls_lines(entries: Iterable[Entry], *, long: bool) -> Iterator[str]:
+    """Yields entries; names that the snapshot does not hold only in the long form."""
+    for entry in entries:
+        if entry.is_skipped:
+            if long:
+                reason = SkipReason(entry.content).word
+                yield f"{'?' * 10} {'':>11} {'':>12}  {'':<16}  {shown(entry.name)} ({reason})"
+        elif not long:
+            yield shown(entry.name) + ("/" if entry.is_directory else "")
+        else:
+            mode = stat.filemode(_FILE_TYPES[EntryKind(entry.kind)] | entry.mode)
+            owner = f"{entry.uid}:{entry.gid}"
+            size = str(entry.size)
+            if entry.kind in {EntryKind.CHARACTER_DEVICE, EntryKind.BLOCK_DEVICE}:
+                size = ", ".join(str(number) for number in entry.content)
+            when = time_text(entry.mtime_ns, seconds=False)
+            name = shown(entry.name) + entry_suffix(entry)
+            yield f"{mode} {owner:>11} {size:>12}  {when:<16}  {name}"
+
+
+def find_lines(found: Iterable[FoundPath], *, with_ids: bool) -> Iterator[str]:
+    """Yields paths, each with its newest snapshot and how many hold it."""
+    for item in found:
+        if with_ids:
+            count = len(item.snapshot_ids)
+            yield f"{short_id(item.snapshot_ids[0])}  {count:>4}  {shown(item.path)}"
+        else:
+            yield shown(item.path)
+
+
+def change_lines(changes: Iterable[Change]) -> Iterator[str]:
+    """Yields a letter and a path for each change."""
+    for change in changes:
+        yield f"{CHANGE_LETTERS[change.change]}  {shown(change.path) or '.'}"
+
+
+def restore_line(result: RestoreResult) -> str:
+    """Returns what a restore did, or would do, in one sentence."""
+    target = short_id(result.snapshot.id)
+    if result.snapshot.label:
+        target += f" ({shown(result.snapshot.label)})"
+    if not (result.restored or result.created or result.deleted):
+        return f"Nothing to restore: everything is as in {target}"
+    verb = "Would restore" if result.dry_run else "Restored"
+    return (
+        f"{verb} {target}: {result.restored:,} put back, {result.created:,} created, "
+        f"{result.deleted:,} deleted, {result.unchanged:,} unchanged"
+    )
+
+
+def gc_line(result: GcResult) -> str:
+    """Returns what a collection freed, or would free, in one sentence."""
+    verb = "Would free" if result.dry_run else "Freed"
+    return (
+        f"{verb} {size_text(result.freed_bytes)}: "
+        f"{count_text(result.removed_objects, 'object')} removed, "
+        f"{count_text(result.removed_packs, 'pack')} removed, "
+        f"{count_text(result.rewritten_packs, 'pack')} rewritten, "
+        f"{count_text(result.kept_objects, 'object')} kept"
+    )
+
+
+def verify_lines(result: VerifyResult) -> Iterator[str]:
+    """Yields what was repaired, every problem with what it costs, and the verdict."""
+    for action in result.repaired:
+        yield f"repaired: {shown(action)}"
+    for problem in result.problems:
+        yield f"problem: {shown(problem.message)} [{problem.code}, {shown(problem.where)}]"
+        for snapshot_id in problem.snapshot_ids:
+            yield f"  makes partial: {short_id(snapshot_id)}"
+        for path in problem.paths:
+            yield f"  cannot be restored: {shown(path)}"
+    checked = (
+        f"{count_text(result.snapshots, 'snapshot')}, {count_text(result.objects, 'object')}, "
+        f"{size_text(result.read_bytes)} read"
+    )
+    verdict = "No problems" if result.ok else count_text(len(result.problems), "problem")
+    yield f"{verdict} in {checked}"
+
+
+def stats_lines(result: StatsResult) -> Iterator[str]:
+    """Yields sizes and counts, one a line."""
+    rows = {
+        "roots": f"{result.roots:,}",
+        "snapshots": f"{result.snapshots:,}",
+        "of this root": f"{result.root_snapshots:,}",
+        "as full copies": size_text(result.logical_bytes),
+        "objects": f"{result.objects:,}",
+        "uncompressed": size_text(result.raw_bytes),
+        "compressed": size_text(result.stored_bytes),
+        "on disk": f"{size_text(result.disk_bytes)} in {count_text(result.files, 'file')}",
+        "packs": f"{result.packs:,}",
+    }
+    for name, value in rows.items():
+        yield f"{name + ':':<16}{value}"

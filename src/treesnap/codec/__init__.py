@@ -1,0 +1,1 @@
+"""Bytes to records and back: pure, canonical, and suspicious of every byte."""

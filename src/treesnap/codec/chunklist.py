@@ -1,0 +1,91 @@
+"""The content of a file as chunks and holes, folded into lists when it is long.
+
+A content is the tuple ``(level, id, size, id, size, ...)`` of an Entry. Up to
+16 segments stand in the entry itself, at level 0. More are folded: runs of
+segments become chunk lists, objects of their own, and the lists stand in the
+entry at level 1; and so on. Where a run ends is decided by the ids in it, so
+that an edit in the middle of a large file makes one list anew, not all.
+
+A chunk list is the msgpack array ``[level, id, size, id, size, ...]``, where
+level 0 lists chunks and holes (id nil), and level N lists of level N - 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from treesnap.codec.message import pack, require, unpack
+from treesnap.model import ObjectId, ObjectKind, Segment
+
+INLINE_SEGMENTS_MAX = 16
+LIST_SEGMENTS_MIN = 64
+LIST_SEGMENTS_MAX = 1024
+LEVEL_MAX = 8
+FILE_SIZE_MAX = (1 << 63) - 1
+
+Put = Callable[[ObjectKind, bytes], ObjectId]
+
+
+def fold(segments: Iterable[Segment], put: Put) -> tuple[Any, ...]:
+    """Returns the content of segments, storing chunk lists through ``put`` where needed.
+
+    Equal segments always give equal content. Memory is one list of segments; a
+    file of 1 TiB has about eight million.
+    """
+    level = 0
+    current = list(segments)
+    while len(current) > INLINE_SEGMENTS_MAX:
+        lists: list[Segment] = []
+        run: list[Segment] = []
+        for segment in current:
+            run.append(segment)
+            if _ends_run(run):
+                lists.append(_put_list(level, run, put))
+                run = []
+        if run:
+            lists.append(_put_list(level, run, put))
+        current = lists
+        level += 1
+    return (level, *(field for segment in current for field in segment))
+
+
+def _ends_run(run: list[Segment]) -> bool:
+    last = run[-1].id
+    return len(run) >= LIST_SEGMENTS_MAX or (
+        len(run) >= LIST_SEGMENTS_MIN and last is not None and last[0] == 0
+    )
+
+
+def _put_list(level: int, run: list[Segment], put: Put) -> Segment:
+    data = pack((level, *(field for segment in run for field in segment)))
+    return Segment(put(ObjectKind.CHUNK_LIST, data), sum(segment.size for segment in run))
+
+
+def decode_list(data: bytes) -> tuple[Any, ...]:
+    """Returns the content tuple of a stored chunk list, or raises Corrupt."""
+    content = unpack(data, "chunk list")
+    check_content(content, 2 * LIST_SEGMENTS_MAX + 1)
+    return content  # type: ignore[no-any-return]  # checked above
+
+
+def check_content(content: Any, length_max: int = 2 * INLINE_SEGMENTS_MAX + 1) -> int:
+    """Returns the bytes that a content covers; raises Corrupt unless it is well formed."""
+    require(
+        type(content) is tuple and 0 < len(content) <= length_max and len(content) % 2 == 1,
+        "content",
+        "it is no list of segments",
+    )
+    level = content[0]
+    require(type(level) is int and 0 <= level <= LEVEL_MAX, "content", "its level is unknown")
+    total = 0
+    for position in range(1, len(content), 2):
+        object_id, size = content[position], content[position + 1]
+        if object_id is None:
+            require(level == 0, "content", "a list has no id")
+        else:
+            require(type(object_id) is bytes and len(object_id) == 32, "content", "bad id")
+        require(type(size) is int and 0 < size <= FILE_SIZE_MAX, "content", "bad size")
+        total += size
+    require(total <= FILE_SIZE_MAX, "content", "it is too large")
+    return total

@@ -1,0 +1,86 @@
+"""The frame around every file of a store.
+
+    header, 16 bytes                      sealed file
+    +----------+------+---------+         +--------+-------------+---------+-----------+
+    | TREESNAP | kind | version | ...     | header | length, u64 | payload | BLAKE3-32 |
+    +----------+------+---------+         +--------+-------------+---------+-----------+
+
+Byte 10 of the header is 0 and reserved for encryption, byte 11 names the hash
+(1 is BLAKE3-256), bytes 12 to 15 are 0. All integers are little-endian. Large
+files (packs, indexes, stat caches) begin with the header and go on as their own
+modules say; small ones are sealed whole.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+from treesnap.errors import Corrupt, UnsupportedFormat
+from treesnap.hashing import checksum
+
+MAGIC = b"TREESNAP"
+HEADER_SIZE = 16
+CHECKSUM_SIZE = 32
+HASH_BLAKE3 = 1
+SEALED_SIZE_MAX = 256 << 20
+"""The largest sealed file that is read: a journal of about a million steps."""
+
+_HEADER = struct.Struct("<8sBBBB4x")
+_LENGTH = struct.Struct("<Q")
+
+
+class FileKind(IntEnum):
+    """What a file of the store is."""
+
+    PACK = 1
+    INDEX = 2
+    SNAPSHOT = 3
+    SNAPSHOT_STATE = 4
+    STAT_CACHE = 5
+    JOURNAL = 6
+    ROOT = 7
+    HISTORY = 8
+    COLLECTION = 9
+    SLOT = 10
+
+
+def header(kind: FileKind, version: int = 1) -> bytes:
+    """Returns the first bytes of a file."""
+    return _HEADER.pack(MAGIC, kind, version, 0, HASH_BLAKE3)
+
+
+def check_header(data: bytes | memoryview, kind: FileKind, where: str, version: int = 1) -> None:
+    """Raises Corrupt or UnsupportedFormat unless ``data`` begins with the right header."""
+    if len(data) < HEADER_SIZE:
+        raise Corrupt(f"File {where!r} is too short to be a {kind.name.lower()}", path=where)
+    magic, found_kind, found_version, encryption, hash_number = _HEADER.unpack_from(data)
+    if magic != MAGIC or found_kind != kind:
+        raise Corrupt(f"File {where!r} is not a {kind.name.lower()}", path=where)
+    if found_version != version or encryption != 0 or hash_number != HASH_BLAKE3:
+        raise UnsupportedFormat(
+            f"File {where!r} has {kind.name.lower()} version {found_version}, "
+            f"and this treesnap reads version {version}",
+            path=where,
+        )
+
+
+def seal(kind: FileKind, payload: bytes) -> bytes:
+    """Returns a whole small file: header, length, payload, checksum."""
+    body = header(kind) + _LENGTH.pack(len(payload)) + payload
+    return body + checksum(body, CHECKSUM_SIZE)
+
+
+def unseal(data: bytes, kind: FileKind, where: str) -> bytes:
+    """Returns the payload of a sealed file, or raises Corrupt or UnsupportedFormat."""
+    check_header(data, kind, where)
+    start = HEADER_SIZE + _LENGTH.size
+    if len(data) < start + CHECKSUM_SIZE:
+        raise Corrupt(f"File {where!r} is cut short", path=where)
+    (length,) = _LENGTH.unpack_from(data, HEADER_SIZE)
+    if length != len(data) - start - CHECKSUM_SIZE:
+        raise Corrupt(f"File {where!r} does not have the length it states", path=where)
+    body = memoryview(data)[: start + length]
+    if checksum(body, CHECKSUM_SIZE) != data[start + length :]:
+        raise Corrupt(f"File {where!r} does not match its checksum", path=where)
+    return data[start : start + length]

@@ -1,0 +1,75 @@
+"""The restore history of a root: what undo and redo go back and forth over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from treesnap.codec.message import Fields, pack, require, unpack
+from treesnap.errors import InvalidArgument
+from treesnap.model import SnapshotId
+from treesnap.treepath import parse
+
+LENGTH_MAX = 1000
+"""Restores that can be undone one after the other; older ones are forgotten."""
+
+
+class Moment(NamedTuple):
+    """A state to go back to: a snapshot, and the paths that the way there concerns."""
+
+    snapshot_id: SnapshotId
+    scope: tuple[bytes, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreHistory:
+    """Two stacks of moments; the last is the next."""
+
+    undo: tuple[Moment, ...] = ()
+    redo: tuple[Moment, ...] = ()
+
+    def restored(self, before: Moment) -> RestoreHistory:
+        """Returns the history after a restore that began at ``before``."""
+        return RestoreHistory((*self.undo, before)[-LENGTH_MAX:])
+
+    def undone(self, before: Moment) -> RestoreHistory:
+        """Returns the history after an undo that began at ``before``."""
+        return replace(self, undo=self.undo[:-1], redo=(*self.redo, before)[-LENGTH_MAX:])
+
+    def redone(self, before: Moment) -> RestoreHistory:
+        """Returns the history after a redo that began at ``before``."""
+        return replace(self, undo=(*self.undo, before)[-LENGTH_MAX:], redo=self.redo[:-1])
+
+
+def encode_history(history: RestoreHistory) -> bytes:
+    """Returns the payload of a history file."""
+    return pack({"version": 1, "undo": history.undo, "redo": history.redo})
+
+
+def decode_history(payload: bytes) -> RestoreHistory:
+    """Returns the history of a payload, or raises Corrupt."""
+    fields = Fields(unpack(payload, "restore history"), "restore history")
+    return RestoreHistory(
+        tuple(_moment(row) for row in fields.get("undo", tuple)),
+        tuple(_moment(row) for row in fields.get("redo", tuple)),
+    )
+
+
+def _moment(row: Any) -> Moment:
+    require(
+        type(row) is tuple
+        and len(row) == 2
+        and type(row[0]) is str
+        and (row[1] is None or type(row[1]) is tuple),
+        "restore history",
+        "a moment is not whole",
+    )
+    scope = row[1]
+    if scope is not None:
+        for path in scope:
+            require(type(path) is bytes, "restore history", "a path is no byte string")
+            try:
+                parse(path)
+            except InvalidArgument as error:
+                require(False, "restore history", error.message)
+    return Moment(SnapshotId(row[0]), scope)

@@ -1,0 +1,134 @@
+"""Index parts: where objects are, sorted and in columns, read in place.
+
+    header | count u32 | pack count u32 | packs: 16-byte id, covered u64
+    | first 8 bytes of each id, u64[] | other 24 bytes of each id
+    | location of each: pack u32, offset u32, stored size u32, raw size u32, kind u8, 0 0 0
+    | BLAKE3 of everything before
+
+``covered`` says how many bytes of a pack the part knows of, itself and the parts
+before it; what lies behind is found by scanning the pack. The first id bytes
+are big-endian numbers, so that their order is the order of the ids.
+
+A part is a hint and is never trusted: whoever finds an object through it checks
+the record in the pack. Opening costs nothing but the mapping; a lookup is one
+bisection.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from treesnap.codec.envelope import CHECKSUM_SIZE, HEADER_SIZE, FileKind, check_header, header
+from treesnap.errors import Corrupt
+from treesnap.hashing import checksum
+from treesnap.model import ObjectId
+
+PACK_ID_SIZE = 16
+
+_COUNTS = struct.Struct("<II")
+_PACK = struct.Struct("<16sQ")
+_LOCATION = struct.Struct("<IIIIB3x")
+_FIRST = struct.Struct(">Q")
+_TABLE_START = HEADER_SIZE + _COUNTS.size
+
+
+class IndexEntry(NamedTuple):
+    """One object and the place of its record."""
+
+    id: ObjectId
+    pack_id: bytes
+    offset: int
+    stored_size: int
+    raw_size: int
+    kind: int
+
+
+def encode_index(entries: Iterable[IndexEntry], covered: Mapping[bytes, int]) -> bytes:
+    """Returns the bytes of an index part; every entry's pack is in ``covered``."""
+    ordered = sorted(entries)
+    packs = sorted(covered)
+    numbers = {pack_id: number for number, pack_id in enumerate(packs)}
+    pieces = [header(FileKind.INDEX), _COUNTS.pack(len(ordered), len(packs))]
+    pieces += [_PACK.pack(pack_id, covered[pack_id]) for pack_id in packs]
+    pieces.append(
+        struct.pack(f"<{len(ordered)}Q", *(_FIRST.unpack_from(entry.id)[0] for entry in ordered))
+    )
+    pieces.append(b"".join(entry.id[8:] for entry in ordered))
+    pieces += [
+        _LOCATION.pack(
+            numbers[entry.pack_id], entry.offset, entry.stored_size, entry.raw_size, entry.kind
+        )
+        for entry in ordered
+    ]
+    body = b"".join(pieces)
+    return body + checksum(body, CHECKSUM_SIZE)
+
+
+class IndexPart:
+    """Reads one part in place. Raises Corrupt when its sizes do not fit together."""
+
+    def __init__(self, data: memoryview, where: str) -> None:
+        check_header(data, FileKind.INDEX, where)
+        self._data = data
+        self.where = where
+        if len(data) < _TABLE_START + CHECKSUM_SIZE:
+            raise Corrupt(f"Index {where} is cut short", path=where)
+        self.count, pack_count = _COUNTS.unpack_from(data, HEADER_SIZE)
+        first_start = _TABLE_START + pack_count * _PACK.size
+        self._rest_start = first_start + 8 * self.count
+        self._location_start = self._rest_start + 24 * self.count
+        end = self._location_start + _LOCATION.size * self.count
+        if end + CHECKSUM_SIZE != len(data):
+            raise Corrupt(f"Index {where} does not have the length it states", path=where)
+        self.covered: dict[bytes, int] = {}
+        self._packs: list[bytes] = []
+        for number in range(pack_count):
+            pack_id, size = _PACK.unpack_from(data, _TABLE_START + number * _PACK.size)
+            self._packs.append(pack_id)
+            self.covered[pack_id] = size
+        self._first = self._numbers(data[first_start : self._rest_start])
+
+    @staticmethod
+    def _numbers(column: memoryview) -> memoryview:
+        if struct.pack("<H", 1) == struct.pack("=H", 1):
+            return column.cast("Q")
+        swapped = struct.unpack(f"<{len(column) // 8}Q", column)
+        return memoryview(struct.pack(f"={len(swapped)}Q", *swapped)).cast("Q")
+
+    def find(self, object_id: ObjectId) -> IndexEntry | None:
+        """Returns the entry of an object, or None."""
+        (wanted,) = _FIRST.unpack_from(object_id)
+        rest = object_id[8:]
+        position = bisect_left(self._first, wanted)
+        while position < self.count and self._first[position] == wanted:
+            start = self._rest_start + 24 * position
+            if self._data[start : start + 24] == rest:
+                return self._entry(object_id, position)
+            position += 1
+        return None
+
+    def _entry(self, object_id: ObjectId, position: int) -> IndexEntry | None:
+        number, offset, stored_size, raw_size, kind = _LOCATION.unpack_from(
+            self._data, self._location_start + _LOCATION.size * position
+        )
+        if number >= len(self._packs):
+            return None
+        return IndexEntry(object_id, self._packs[number], offset, stored_size, raw_size, kind)
+
+    def __iter__(self) -> Iterator[IndexEntry]:
+        """Yields all entries in the order of their ids."""
+        for position in range(self.count):
+            start = self._rest_start + 24 * position
+            object_id = _FIRST.pack(self._first[position]) + self._data[start : start + 24]
+            entry = self._entry(ObjectId(object_id), position)
+            if entry is not None:
+                yield entry
+
+    def verify(self) -> None:
+        """Raises Corrupt unless the part matches its checksum. Reads all of it."""
+        body = self._data[:-CHECKSUM_SIZE]
+        if checksum(body, CHECKSUM_SIZE) != bytes(self._data[-CHECKSUM_SIZE:]):
+            raise Corrupt(f"Index {self.where} does not match its checksum", path=self.where)

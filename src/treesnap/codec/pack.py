@@ -1,0 +1,172 @@
+"""Packs: append-only files of self-describing records.
+
+    +--------+--------+--------+-- ... --+--------+---------+
+    | header | record | record |         | footer | trailer |
+    +--------+--------+--------+-- ... --+--------+---------+
+
+A record is a 52-byte header and the stored bytes:
+
+    magic "TSRC" | kind u8 | compression u8 | flags u8 | 0 | raw size u32
+    | stored size u32 | id 32 bytes | CRC-32 of the 48 bytes before
+
+The footer is a record of kind 255 whose bytes are the msgpack array of
+``[kind, offset, raw size, stored size, id]``, one per record, and whose id is
+their BLAKE3. The 12-byte trailer is ``"TSFT" | footer offset u32 | CRC-32``. A
+pack without a trailer is still being appended to, or its writer died: a record
+is there when its header is whole and its bytes lie inside the file, and whoever
+relies on bytes that were never synced checks them against their id first.
+
+Not here: files, locks, lookups (store).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, decompress
+from treesnap.codec.envelope import HEADER_SIZE
+from treesnap.codec.message import pack, unpack
+from treesnap.errors import Corrupt
+from treesnap.hashing import checksum, object_id
+from treesnap.model import ObjectId, ObjectKind
+
+MAGIC = b"TSRC"
+TRAILER_MAGIC = b"TSFT"
+FOOTER_KIND = 255
+RECORD_HEADER_SIZE = 52
+PACK_SIZE_TARGET = 32 << 20
+"""A pack that has reached this size is sealed."""
+PACK_SIZE_MAX = 1 << 30
+"""No valid pack is larger."""
+FOOTER_RECORDS_MAX = 1 << 20
+
+_RECORD = struct.Struct("<4sBBBxII32s")
+_CHECK = struct.Struct("<I")
+_TRAILER = struct.Struct("<4sI")
+TRAILER_SIZE = _TRAILER.size + _CHECK.size
+_KINDS = {int(kind): kind for kind in ObjectKind}
+
+
+class RecordHeader(NamedTuple):
+    """Where one object lies in its pack, and what it is."""
+
+    kind: int
+    compression: int
+    offset: int
+    """Position of the record's first byte in the pack."""
+    raw_size: int
+    stored_size: int
+    id: ObjectId
+
+    @property
+    def end(self) -> int:
+        """Position after the record's last byte."""
+        return self.offset + RECORD_HEADER_SIZE + self.stored_size
+
+
+def encode_record_header(
+    kind: int, compression: int, raw_size: int, stored_size: int, identity: bytes
+) -> bytes:
+    """Returns the 52 bytes that stand before an object's stored bytes."""
+    body = _RECORD.pack(MAGIC, kind, compression, 0, raw_size, stored_size, identity)
+    return body + _CHECK.pack(crc32(body))
+
+
+def decode_record_header(data: bytes | memoryview, offset: int) -> RecordHeader | None:
+    """Returns the record header at the start of ``data``, or None when there is none.
+
+    ``offset`` is where ``data`` begins in the pack.
+    """
+    if len(data) < RECORD_HEADER_SIZE:
+        return None
+    magic, kind, compression, _, raw_size, stored_size, identity = _RECORD.unpack_from(data)
+    (check,) = _CHECK.unpack_from(data, _RECORD.size)
+    if magic != MAGIC or check != crc32(data[: _RECORD.size]):
+        return None
+    return RecordHeader(kind, compression, offset, raw_size, stored_size, ObjectId(identity))
+
+
+def decode_object(header: RecordHeader, stored: bytes) -> bytes:
+    """Returns an object's bytes, verified against its id; raises Corrupt."""
+    if header.kind not in _KINDS:
+        raise Corrupt(f"Object {header.id.hex()} has the unknown kind {header.kind}")
+    data = decompress(header.compression, stored, header.raw_size)
+    if object_id(_KINDS[header.kind], data) != header.id:
+        raise Corrupt(f"Object {header.id.hex()} does not match its identity")
+    return data
+
+
+def scan_records(data: memoryview, start: int = HEADER_SIZE) -> Iterator[RecordHeader]:
+    """Yields the records of a pack from ``start`` on, up to the first that is not whole.
+
+    Costs one header each; content is not read.
+    """
+    offset = start
+    while True:
+        header = decode_record_header(data[offset : offset + RECORD_HEADER_SIZE], offset)
+        if header is None or header.kind not in _KINDS or header.end > len(data):
+            return
+        if header.raw_size > OBJECT_SIZE_MAX or header.stored_size > OBJECT_SIZE_MAX:
+            return
+        yield header
+        offset = header.end
+
+
+def encode_footer(records: Sequence[RecordHeader], offset: int) -> bytes:
+    """Returns the footer and trailer that seal a pack which ends at ``offset``."""
+    table = pack(
+        tuple(
+            (record.kind, record.offset, record.raw_size, record.stored_size, record.id)
+            for record in records
+        )
+    )
+    head = encode_record_header(
+        FOOTER_KIND, Compression.NONE, len(table), len(table), checksum(table, 32)
+    )
+    trailer = _TRAILER.pack(TRAILER_MAGIC, offset)
+    return head + table + trailer + _CHECK.pack(crc32(trailer))
+
+
+def footer_offset(trailer: bytes | memoryview) -> int | None:
+    """Returns where the footer begins, from a pack's last 12 bytes; None for an unsealed pack."""
+    if len(trailer) != TRAILER_SIZE:
+        return None
+    magic, offset = _TRAILER.unpack_from(trailer)
+    (check,) = _CHECK.unpack_from(trailer, _TRAILER.size)
+    if magic != TRAILER_MAGIC or check != crc32(trailer[: _TRAILER.size]):
+        return None
+    return int(offset)
+
+
+def decode_footer(data: memoryview, where: str) -> list[RecordHeader]:
+    """Returns the records that the footer of a whole sealed pack lists; raises Corrupt.
+
+    The compression is not in the footer and is given as 0.
+    """
+    offset = footer_offset(data[-TRAILER_SIZE:])
+    if offset is None or offset >= len(data):
+        raise Corrupt(f"Pack {where} has no footer", path=where)
+    header = decode_record_header(data[offset : offset + RECORD_HEADER_SIZE], offset)
+    if header is None or header.kind != FOOTER_KIND or header.end != len(data) - TRAILER_SIZE:
+        raise Corrupt(f"Pack {where} has a damaged footer", path=where)
+    table = data[offset + RECORD_HEADER_SIZE : header.end]
+    if checksum(table, 32) != header.id:
+        raise Corrupt(f"Pack {where} has a footer that does not match its checksum", path=where)
+    rows = unpack(table, "pack footer", FOOTER_RECORDS_MAX)
+    records = []
+    for row in rows if type(rows) is tuple else ():
+        if (
+            type(row) is not tuple
+            or len(row) != 5
+            or any(type(number) is not int or number < 0 for number in row[:4])
+            or type(row[4]) is not bytes
+            or len(row[4]) != 32
+            or row[1] + RECORD_HEADER_SIZE + row[3] > offset
+        ):
+            raise Corrupt(f"Pack {where} has a footer with an impossible row", path=where)
+        kind, position, raw_size, stored_size, identity = row
+        records.append(RecordHeader(kind, 0, position, raw_size, stored_size, ObjectId(identity)))
+    return records

@@ -1,0 +1,125 @@
+"""Reading trees and contents through a function that returns objects.
+
+Pages of large directories and lists of long contents are followed here, so that
+callers see entries and segments only. Everything is checked while it is read.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from treesnap.codec.chunklist import decode_list
+from treesnap.codec.message import require
+from treesnap.codec.tree import decode_tree, decode_xattrs
+from treesnap.model import Entry, ObjectId, ObjectKind, Segment, Totals, Tree, Xattrs
+
+Get = Callable[[ObjectKind, ObjectId], bytes]
+
+_CACHED_TREES = 512
+
+
+class TreeReader:
+    """Reads directories; keeps a few hundred decoded ones at hand."""
+
+    def __init__(self, get: Get) -> None:
+        self._get = get
+        self._cache: OrderedDict[ObjectId, Tree] = OrderedDict()
+
+    def tree(self, tree_id: ObjectId) -> Tree:
+        """Returns one stored tree, pages not followed; raises Corrupt."""
+        tree = self._cache.get(tree_id)
+        if tree is None:
+            tree = decode_tree(self._get(ObjectKind.TREE, tree_id))
+            self._cache[tree_id] = tree
+            if len(self._cache) > _CACHED_TREES:
+                self._cache.popitem(last=False)
+        return tree
+
+    def totals(self, tree_id: ObjectId) -> Totals:
+        """Returns the sums over everything below a directory."""
+        return self.tree(tree_id).totals
+
+    def entries(self, tree_id: ObjectId) -> Iterator[Entry]:
+        """Yields the entries of a directory in the order of their raw names."""
+        tree = self.tree(tree_id)
+        if not tree.pages:
+            yield from tree.entries
+            return
+        previous = b""
+        for page in tree.pages:
+            below = self.tree(page.id)
+            require(not below.pages, "tree", "a page has pages")
+            require(len(below.entries) == page.entry_count, "tree", "a page has a wrong count")
+            for entry in below.entries:
+                require(entry.name > previous, "tree", "its pages overlap")
+                previous = entry.name
+                yield entry
+
+    def lookup(self, tree_id: ObjectId, name: bytes) -> Entry | None:
+        """Returns one entry of a directory, or None. Reads one page."""
+        tree = self.tree(tree_id)
+        if tree.pages:
+            pages = [page for page in tree.pages if page.first_name <= name]
+            return self.lookup(pages[-1].id, name) if pages else None
+        return next((entry for entry in tree.entries if entry.name == name), None)
+
+    def object_ids(self, tree_id: ObjectId) -> Iterator[ObjectId]:
+        """Yields the ids of a directory's own objects: its tree and the pages of it."""
+        yield tree_id
+        for page in self.tree(tree_id).pages:
+            yield page.id
+
+    def xattrs(self, entry: Entry) -> Xattrs:
+        """Returns an entry's extended attributes, wherever they are stored."""
+        value: Any = entry.xattrs
+        if type(value) is bytes:
+            return decode_xattrs(self._get(ObjectKind.CHUNK, ObjectId(value)))
+        return value or ()
+
+
+def read_segments(content: tuple[Any, ...], get: Get) -> Iterator[Segment]:
+    """Yields the chunks and holes of a content, chunk lists followed; raises Corrupt.
+
+    Depth is bounded by the level, which falls with every list.
+    """
+    level = content[0]
+    for position in range(1, len(content), 2):
+        segment = Segment(content[position], content[position + 1])
+        if level == 0:
+            yield segment
+            continue
+        assert segment.id is not None
+        below = decode_list(get(ObjectKind.CHUNK_LIST, segment.id))
+        require(below[0] == level - 1, "chunk list", "its level does not fit")
+        covered = 0
+        for inner in read_segments(below, get):
+            covered += inner.size
+            yield inner
+        require(covered == segment.size, "chunk list", "its size does not fit")
+
+
+def read_lists(content: tuple[Any, ...], get: Get) -> Iterator[ObjectId]:
+    """Yields the ids of the chunk lists of a content, but not of its chunks."""
+    level = content[0]
+    for position in range(1, len(content), 2) if level else ():
+        yield content[position]
+        below = decode_list(get(ObjectKind.CHUNK_LIST, content[position]))
+        require(below[0] == level - 1, "chunk list", "its level does not fit")
+        yield from read_lists(below, get)
+
+
+def read_content(content: tuple[Any, ...], get: Get) -> Iterator[bytes]:
+    """Yields the bytes of a content in pieces, holes as zeros of at most 1 MiB each."""
+    for segment in read_segments(content, get):
+        if segment.id is not None:
+            data = get(ObjectKind.CHUNK, segment.id)
+            require(len(data) == segment.size, "content", "a chunk has a wrong size")
+            yield data
+        else:
+            left = segment.size
+            while left:
+                step = min(left, 1 << 20)
+                yield bytes(step)
+                left -= step

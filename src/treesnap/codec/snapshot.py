@@ -1,0 +1,167 @@
+"""Snapshot records, and the small files around them.
+
+A snapshot is a sealed file whose payload is a msgpack map; its id is the BLAKE3
+of that payload under the kind SNAPSHOT. Unknown fields are ignored, so that a
+later minor version may add some. The *state hash* (``root_hash``) is the BLAKE3
+under the kind STATE of ``[root entry, links]``: it covers everything that a
+restore brings back and nothing else, so that equal states have equal hashes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treesnap.codec.chunklist import check_content
+from treesnap.codec.message import Fields, pack, require, unpack
+from treesnap.codec.tree import decode_entry, decode_totals
+from treesnap.errors import Corrupt, InvalidArgument
+from treesnap.hashing import object_id
+from treesnap.model import (
+    EntryKind,
+    IgnoreRules,
+    ObjectKind,
+    SnapshotId,
+    SnapshotKind,
+    SnapshotRecord,
+    SnapshotState,
+)
+from treesnap.treepath import parse
+
+RECORD_SIZE_MAX = 64 << 20
+
+_TEXTS = (
+    "label",
+    "name",
+    "session",
+    "step_name",
+    "phase",
+    "type",
+    "reason",
+    "source_tool",
+    "parent",
+)
+
+
+def encode_snapshot(record: SnapshotRecord) -> bytes:
+    """Returns the payload of a snapshot. Fields without a value are left out."""
+    fields: dict[str, Any] = {
+        "version": 1,
+        "root": record.root,
+        "root_path": record.root_path,
+        "created_at_ns": record.created_at_ns,
+        "totals": record.totals,
+        "kind": record.kind.value,
+        "host": record.host,
+        "links": record.links,
+        "scope": record.scope,
+        "rules": tuple((rule.directory, rule.patterns) for rule in record.rules),
+        "unstable": record.unstable,
+        "step": record.step,
+        "tags": dict(sorted(record.tags.items())),
+        "counters": dict(sorted(record.counters.items())),
+    }
+    fields.update({name: getattr(record, name) for name in _TEXTS})
+    kept = {name: value for name, value in fields.items() if value not in (None, (), {})}
+    return pack(kept)
+
+
+def snapshot_id(payload: bytes) -> SnapshotId:
+    """Returns the id of an encoded snapshot."""
+    return SnapshotId(object_id(ObjectKind.SNAPSHOT, payload).hex())
+
+
+def state_hash(record: SnapshotRecord) -> str:
+    """Returns the 64 hex digits that identify the captured state."""
+    return object_id(ObjectKind.STATE, pack((record.root, record.links))).hex()
+
+
+def decode_snapshot(payload: bytes) -> SnapshotRecord:
+    """Returns the record of an encoded snapshot, or raises Corrupt."""
+    fields = Fields(unpack(payload, "snapshot", 1 << 20), "snapshot")
+    require(fields.get("version", int) == 1, "snapshot", "its version is unknown")
+    root = decode_entry(fields.get("root", tuple))
+    require(root.name == b"" and root.kind == EntryKind.DIRECTORY, "snapshot", "bad root")
+    links = fields.optional("links", tuple)
+    if links is not None:
+        check_content(links)
+    scope = fields.optional("scope", tuple)
+    try:
+        kind = SnapshotKind(fields.get("kind", str))
+        checked_scope = None if scope is None else tuple(parse(_bytes(path)) for path in scope)
+        unstable = tuple(parse(_bytes(path)) for path in fields.optional("unstable", tuple) or ())
+    except (ValueError, InvalidArgument) as error:
+        raise Corrupt(f"Stored snapshot is not valid: {error}") from error
+    texts = {name: fields.optional(name, str) for name in _TEXTS}
+    parent = texts.pop("parent")
+    return SnapshotRecord(
+        root=root,
+        links=links,
+        root_path=fields.get("root_path", bytes),
+        created_at_ns=fields.get("created_at_ns", int),
+        totals=decode_totals(fields.get("totals", tuple)),
+        kind=kind,
+        scope=checked_scope,
+        rules=_decode_rules(fields.optional("rules", tuple) or ()),
+        unstable=unstable,
+        parent=SnapshotId(parent) if parent is not None else None,
+        host=fields.optional("host", str) or "",
+        step=fields.optional("step", int),
+        tags=_decode_map(fields.optional("tags", dict) or {}, str),
+        counters=_decode_map(fields.optional("counters", dict) or {}, int),
+        **texts,
+    )
+
+
+def _bytes(value: Any) -> bytes:
+    require(type(value) is bytes, "snapshot", "a path is no byte string")
+    return value  # type: ignore[no-any-return]  # checked above
+
+
+def _decode_rules(value: tuple[Any, ...]) -> tuple[IgnoreRules, ...]:
+    rules = []
+    for item in value:
+        require(
+            type(item) is tuple
+            and len(item) == 2
+            and type(item[0]) is bytes
+            and type(item[1]) is tuple
+            and all(type(pattern) is str for pattern in item[1]),
+            "snapshot",
+            "its exclusions are no patterns",
+        )
+        try:
+            rules.append(IgnoreRules(parse(item[0]), item[1]))
+        except InvalidArgument as error:
+            raise Corrupt(f"Stored snapshot is not valid: {error}") from error
+    return tuple(rules)
+
+
+def _decode_map(value: dict[Any, Any], kind: type) -> dict[str, Any]:
+    require(
+        all(type(key) is str and type(item) is kind for key, item in value.items()),
+        "snapshot",
+        "a map holds values of a wrong type",
+    )
+    return value
+
+
+def encode_state(state: SnapshotState) -> bytes:
+    """Returns the payload of a snapshot's mutable state."""
+    return pack(
+        {
+            "version": 1,
+            "pinned": state.pinned,
+            "rollback_count": state.rollback_count,
+            "rollback_used": state.rollback_used,
+        }
+    )
+
+
+def decode_state(payload: bytes) -> SnapshotState:
+    """Returns a snapshot's mutable state, or raises Corrupt."""
+    fields = Fields(unpack(payload, "snapshot state"), "snapshot state")
+    return SnapshotState(
+        pinned=fields.get("pinned", bool),
+        rollback_count=fields.size("rollback_count"),
+        rollback_used=fields.get("rollback_used", bool),
+    )

@@ -1,0 +1,225 @@
+"""Trees: the manifest of one directory, as canonical msgpack.
+
+A stored tree is ``[version, totals, level, rows]``. At level 0 the rows are
+entries, in the field order of :class:`treesnap.model.Entry`, sorted by raw
+name. A directory with more than 4,096 entries, or more than 1 MiB of them, is
+stored as pages: trees of level 0 over runs of its entries, and one tree of
+level 1 whose rows are ``[first name, page id, entry count]``. Where a page ends
+is decided by the CRC-32 of the last name in it, so that a change among 200,000
+names makes one page anew.
+
+Decoding trusts nothing: names, order, kinds, ranges and content are checked, so
+that what comes out cannot point outside a root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from zlib import crc32
+
+from treesnap.codec.chunklist import FILE_SIZE_MAX, check_content
+from treesnap.codec.message import pack, require, unpack
+from treesnap.hashing import ID_SIZE
+from treesnap.model import (
+    Entry,
+    EntryKind,
+    ObjectId,
+    ObjectKind,
+    SkipReason,
+    Totals,
+    Tree,
+    TreePage,
+)
+from treesnap.treepath import is_valid_name
+
+VERSION = 1
+ENTRIES_MAX = 4096
+"""Entries of one stored tree object; more are split into pages."""
+PAGE_ENTRIES_MIN = 256
+PAGE_SIZE_MAX = 1 << 20
+"""Encoded bytes of the entries of one page."""
+PAGES_MAX = 8192
+INLINE_XATTRS_SIZE_MAX = 4096
+"""Larger extended attributes are stored as a chunk of their own."""
+TARGET_SIZE_MAX = 65536
+
+_INT64 = range(-(1 << 63), 1 << 63)
+_DEVICE_NUMBER_MAX = (1 << 32) - 1
+_SPLIT_MASK = 0x3FF
+
+
+def put_tree(
+    entries: Sequence[Entry], totals: Totals, put: Callable[[ObjectKind, bytes], ObjectId]
+) -> ObjectId:
+    """Stores a directory and returns its id; ``entries`` are sorted by raw name."""
+    if len(entries) <= ENTRIES_MAX:
+        data = pack((VERSION, totals, 0, entries))
+        if len(data) <= PAGE_SIZE_MAX:
+            return put(ObjectKind.TREE, data)
+    pages: list[TreePage] = []
+    for run in _page_runs(entries):
+        data = pack((VERSION, Totals(), 0, run))
+        pages.append(TreePage(run[0].name, put(ObjectKind.TREE, data), len(run)))
+    return put(ObjectKind.TREE, pack((VERSION, totals, 1, pages)))
+
+
+def _page_runs(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    run: list[Entry] = []
+    size = 0
+    for entry in entries:
+        entry_size = len(pack(entry))
+        if run and size + entry_size > PAGE_SIZE_MAX:
+            yield run
+            run, size = [], 0
+        run.append(entry)
+        size += entry_size
+        boundary = crc32(entry.name) & _SPLIT_MASK == 0
+        if len(run) >= ENTRIES_MAX or (boundary and len(run) >= PAGE_ENTRIES_MIN):
+            yield run
+            run, size = [], 0
+    if run:
+        yield run
+
+
+def decode_tree(data: bytes) -> Tree:
+    """Returns the tree of stored bytes, or raises Corrupt."""
+    value = unpack(data, "tree")
+    require(type(value) is tuple and len(value) == 4, "tree", "it has no four fields")
+    version, totals, level, rows = value
+    require(version == VERSION, "tree", f"version {version!r} is unknown")
+    require(type(rows) is tuple, "tree", "it has no rows")
+    checked_totals = decode_totals(totals)
+    if level == 1:
+        return Tree(checked_totals, (), _decode_pages(rows))
+    require(level == 0, "tree", "its level is unknown")
+    require(len(rows) <= ENTRIES_MAX, "tree", "it has too many entries")
+    entries = []
+    previous = b""
+    for row in rows:
+        entry = decode_entry(row)
+        require(is_valid_name(entry.name), "tree", f"the name {entry.name!r} is not allowed")
+        require(entry.name > previous, "tree", "its names are not in order")
+        previous = entry.name
+        entries.append(entry)
+    return Tree(checked_totals, tuple(entries))
+
+
+def decode_totals(value: Any) -> Totals:
+    """Returns totals from a stored value, or raises Corrupt."""
+    require(
+        type(value) is tuple
+        and len(value) == len(Totals._fields)
+        and all(type(number) is int and 0 <= number <= FILE_SIZE_MAX for number in value),
+        "totals",
+        "they are no numbers",
+    )
+    return Totals._make(value)
+
+
+def _decode_pages(rows: tuple[Any, ...]) -> tuple[TreePage, ...]:
+    require(len(rows) <= PAGES_MAX, "tree", "it has too many pages")
+    pages = []
+    previous = b""
+    for row in rows:
+        require(type(row) is tuple and len(row) == 3, "tree", "a page has no three fields")
+        page = TreePage._make(row)
+        require(type(page.first_name) is bytes, "tree", "a page has no first name")
+        require(is_valid_name(page.first_name), "tree", "a page's first name is not allowed")
+        require(page.first_name > previous, "tree", "its pages are not in order")
+        require(_is_id(page.id), "tree", "a page has no id")
+        require(
+            type(page.entry_count) is int and 0 < page.entry_count <= ENTRIES_MAX,
+            "tree",
+            "a page's entry count is not possible",
+        )
+        previous = page.first_name
+        pages.append(page)
+    return tuple(pages)
+
+
+def decode_entry(row: Any) -> Entry:
+    """Returns an entry from a stored row, or raises Corrupt. The name is checked by callers."""
+    require(type(row) is tuple and len(row) == len(Entry._fields), "entry", "bad field count")
+    entry = Entry._make(row)
+    require(type(entry.name) is bytes, "entry", "its name is no byte string")
+    numbers_are_good = (
+        type(entry.kind) is int
+        and type(entry.mode) is int
+        and 0 <= entry.mode <= 0o7777
+        and type(entry.uid) is int
+        and 0 <= entry.uid <= _DEVICE_NUMBER_MAX
+        and type(entry.gid) is int
+        and 0 <= entry.gid <= _DEVICE_NUMBER_MAX
+        and type(entry.mtime_ns) is int
+        and entry.mtime_ns in _INT64
+        and type(entry.size) is int
+    )
+    require(numbers_are_good, "entry", "its numbers are out of range")
+    _check_content(entry)
+    _check_xattrs(entry.xattrs)
+    return entry
+
+
+def _check_content(entry: Entry) -> None:
+    kind, content = entry.kind, entry.content
+    if kind == EntryKind.FILE:
+        require(check_content(content) == entry.size, "entry", "content and size differ")
+        return
+    require(entry.size == 0, "entry", "only files have a size")
+    if kind == EntryKind.DIRECTORY:
+        require(_is_id(content), "entry", "a directory has no tree")
+    elif kind == EntryKind.SYMLINK:
+        require(
+            type(content) is bytes and 0 < len(content) <= TARGET_SIZE_MAX and b"\0" not in content,
+            "entry",
+            "a link's target is not possible",
+        )
+    elif kind in (EntryKind.CHARACTER_DEVICE, EntryKind.BLOCK_DEVICE):
+        require(
+            type(content) is tuple
+            and len(content) == 2
+            and all(type(part) is int and 0 <= part <= _DEVICE_NUMBER_MAX for part in content),
+            "entry",
+            "a device has no numbers",
+        )
+    elif kind == EntryKind.SKIPPED:
+        require(
+            type(content) is int and content in SkipReason._value2member_map_,
+            "entry",
+            "the reason for skipping is unknown",
+        )
+    else:
+        require(kind == EntryKind.FIFO and content is None, "entry", "its kind is unknown")
+
+
+def _check_xattrs(value: Any) -> None:
+    if value is None or _is_id(value):
+        return
+    require(type(value) is tuple and value, "entry", "its attributes are no list")
+    previous = b""
+    for pair in value:
+        require(
+            type(pair) is tuple
+            and len(pair) == 2
+            and type(pair[0]) is bytes
+            and type(pair[1]) is bytes,
+            "entry",
+            "an attribute is no pair",
+        )
+        name = pair[0]
+        is_good = previous < name and len(name) <= 255 and b"\0" not in name
+        require(is_good, "entry", "an attribute name is not possible")
+        previous = name
+
+
+def decode_xattrs(data: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    """Returns extended attributes that were stored as a chunk of their own."""
+    value = unpack(data, "attributes")
+    _check_xattrs(value)
+    require(type(value) is tuple, "attributes", "they are no list")
+    return value  # type: ignore[no-any-return]  # checked above
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is bytes and len(value) == ID_SIZE

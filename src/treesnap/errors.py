@@ -1,0 +1,157 @@
+"""Everything that treesnap raises, grouped by what a caller does next.
+
+    TreesnapError
+    ├── InvalidArgument (ValueError)   correct the call
+    ├── NotFound (LookupError)         name something that exists
+    │   └── StoreMissing               create a first snapshot, or name another store
+    ├── Refused                        change the situation, or pass ``force``
+    │   ├── Conflict                   somebody else changed the tree meanwhile
+    │   └── UnsupportedFormat          use a newer treesnap for this store
+    ├── Busy                           wait, or stop the process that holds it
+    ├── Corrupt                        verify the store, repair it
+    ├── StorageFull                    make room
+    └── OperationFailed (OSError kin)  read the message; nothing was changed
+
+Each class carries a stable ``code`` that programs may compare, and the facts
+(path, reference, errno) as attributes. Advice to people and exit codes live in
+the command line, not here.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ErrorCode(StrEnum):
+    """Stable codes of all errors. Codes are added, never renamed or reused."""
+
+    INVALID_ARGUMENT = "invalid-argument"
+    AMBIGUOUS_REF = "ambiguous-ref"
+    SNAPSHOT_NOT_FOUND = "snapshot-not-found"
+    PATH_NOT_FOUND = "path-not-found"
+    ROOT_NOT_FOUND = "root-not-found"
+    STORE_NOT_FOUND = "store-not-found"
+    NOTHING_TO_UNDO = "nothing-to-undo"
+    COMMAND_NOT_FOUND = "command-not-found"
+    DANGEROUS_ROOT = "dangerous-root"
+    NAME_TAKEN = "name-taken"
+    PINNED = "pinned"
+    NOT_A_DIRECTORY = "not-a-directory"
+    TARGET_NOT_EMPTY = "target-not-empty"
+    INCOMPLETE = "incomplete"
+    CONFLICT = "conflict"
+    UNSUPPORTED_FORMAT = "unsupported-format"
+    BUSY = "busy"
+    STORE_DAMAGED = "store-damaged"
+    NO_SPACE = "no-space"
+    OPERATION_FAILED = "operation-failed"
+
+
+def shown(path: bytes | str) -> str:
+    """Returns a path as text that is safe to print on one line.
+
+    Bytes that are not UTF-8 and control characters are written as escapes.
+    """
+    text = path.decode("utf-8", "surrogateescape") if isinstance(path, bytes) else path
+    return "".join(
+        character
+        if character.isprintable()
+        else character.encode("utf-8", "surrogateescape").decode("latin-1").translate(_ESCAPES)
+        for character in text
+    )
+
+
+_ESCAPES = {number: f"\\x{number:02x}" for number in [*range(0x20), *range(0x7F, 0x100)]} | {
+    0x0A: "\\n",
+    0x09: "\\t",
+    0x0D: "\\r",
+}
+
+
+class TreesnapError(Exception):
+    """Base of all errors that treesnap raises on purpose."""
+
+    code: ErrorCode = ErrorCode.OPERATION_FAILED
+
+    def __init__(
+        self, message: str, *, code: ErrorCode | None = None, path: bytes | str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        if code is not None:
+            self.code = code
+
+
+class InvalidArgument(TreesnapError, ValueError):
+    """The call itself is wrong: a bad reference, pattern, path or option."""
+
+    code = ErrorCode.INVALID_ARGUMENT
+
+
+class NotFound(TreesnapError, LookupError):
+    """A snapshot, path, root or store that was named does not exist."""
+
+    code = ErrorCode.SNAPSHOT_NOT_FOUND
+
+
+class StoreMissing(NotFound):
+    """There is no store yet: nothing was ever captured into it."""
+
+    code = ErrorCode.STORE_NOT_FOUND
+
+
+class Refused(TreesnapError):
+    """The operation is possible but was not done, because it could do harm."""
+
+    code = ErrorCode.DANGEROUS_ROOT
+
+
+class Conflict(Refused):
+    """A path changed while a restore was under way; what was done was taken back."""
+
+    code = ErrorCode.CONFLICT
+
+
+class UnsupportedFormat(Refused):
+    """The store was written by a newer treesnap, in a format this one cannot handle."""
+
+    code = ErrorCode.UNSUPPORTED_FORMAT
+
+
+class Busy(TreesnapError):
+    """Another process holds what this operation needs, and the wait ran out."""
+
+    code = ErrorCode.BUSY
+
+
+class Corrupt(TreesnapError):
+    """Stored bytes are missing or are not what their identity says."""
+
+    code = ErrorCode.STORE_DAMAGED
+
+
+class StorageFull(TreesnapError):
+    """The file system or the quota has no room for the operation."""
+
+    code = ErrorCode.NO_SPACE
+
+
+class OperationFailed(TreesnapError):
+    """A system call failed; whatever had been done was taken back.
+
+    ``errno`` is the operating system's error number, or None.
+    """
+
+    code = ErrorCode.OPERATION_FAILED
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: ErrorCode | None = None,
+        path: bytes | str | None = None,
+        errno: int | None = None,
+    ) -> None:
+        super().__init__(message, code=code, path=path)
+        self.errno = errno

@@ -1,0 +1,59 @@
+"""How the library reports progress without printing.
+
+Operations take a :class:`Monitor`. They call it rarely enough that a slow one
+costs little (about once per directory, never per file), and never from two
+threads at once.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Protocol
+
+
+class Phase(StrEnum):
+    """What a long operation is doing."""
+
+    SCAN = "scan"
+    STAGE = "stage"
+    APPLY = "apply"
+    MARK = "mark"
+    REWRITE = "rewrite"
+    VERIFY = "verify"
+
+
+class Monitor(Protocol):
+    """Receives progress and remarks of one operation."""
+
+    def begin(self, phase: Phase, files: int | None, size_bytes: int | None) -> None:
+        """A phase begins; the totals are estimates, or None when unknown."""
+
+    def advance(self, files: int, size_bytes: int) -> None:
+        """So many more files and bytes are done in the current phase."""
+
+    def remark(self, message: str) -> None:
+        """Something that a person should read, for example a recovery."""
+
+
+class NullMonitor:
+    """Ignores everything."""
+
+    def begin(self, phase: Phase, files: int | None, size_bytes: int | None) -> None:
+        """Ignores the phase."""
+
+    def advance(self, files: int, size_bytes: int) -> None:
+        """Ignores the progress."""
+
+    def remark(self, message: str) -> None:
+        """Ignores the remark."""
+
+
+class CollectingMonitor(NullMonitor):
+    """Keeps the remarks in ``remarks``; for programs that log them."""
+
+    def __init__(self) -> None:
+        self.remarks: list[str] = []
+
+    def remark(self, message: str) -> None:
+        """Keeps the remark."""
+        self.remarks.append(message)

@@ -1,0 +1,1 @@
+"""The one seam to the outside world: every system call that matters goes through it."""

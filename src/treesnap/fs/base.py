@@ -1,0 +1,165 @@
+"""The file system as treesnap uses it: one method per system call.
+
+Everything that reads or writes files takes a :class:`FileSystem`, so that tests
+can count calls, make any of them fail, record them, and replay every prefix of
+a recording with effects dropped that were not synced yet.
+
+Names are relative to ``dir_fd`` where one is given. No method follows a
+symbolic link in the last component. All methods raise OSError, unchanged;
+:mod:`treesnap.fs.failure` turns it into errors for callers at the border of
+each operation.
+
+Durability, method by method: data written by ``write``, ``write_at`` and
+``truncate`` survives a power cut only after ``sync`` or ``sync_data`` of that
+file, or ``sync_file_system``. Names made, changed or removed survive only after
+``sync`` of the directory, or ``sync_file_system``. Until then any subset of the
+effects may be lost, in any order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from mmap import mmap
+from typing import Protocol
+
+Name = str | bytes
+
+
+class FileSystem(Protocol):
+    """System calls, with file descriptors for handles."""
+
+    def open(self, name: Name, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> int:
+        """Opens a file or directory; adds O_CLOEXEC and O_NOFOLLOW."""
+
+    def close(self, fd: int, /) -> None:
+        """Closes a descriptor."""
+
+    def read(self, fd: int, size_bytes: int, /) -> bytes:
+        """Returns at most so many bytes from the current position."""
+
+    def read_at(self, fd: int, size_bytes: int, offset: int, /) -> bytes:
+        """Returns at most so many bytes from a position."""
+
+    def write(self, fd: int, data: bytes | memoryview, /) -> int:
+        """Writes at the current position; returns how many bytes were taken."""
+
+    def write_at(self, fd: int, data: bytes | memoryview, offset: int, /) -> int:
+        """Writes at a position; returns how many bytes were taken."""
+
+    def truncate(self, fd: int, size_bytes: int, /) -> None:
+        """Sets the size of an open file; a growing file gets a hole."""
+
+    def next_data(self, fd: int, offset: int) -> int | None:
+        """Returns the start of the next data at or after ``offset``, or None at the end."""
+
+    def next_hole(self, fd: int, offset: int) -> int:
+        """Returns the start of the next hole at or after ``offset``; the end of file is one."""
+
+    def map(self, fd: int) -> mmap:
+        """Returns a read-only mapping of a whole file that is not empty."""
+
+    def sync(self, fd: int, /) -> None:
+        """Makes a file's data and metadata, or a directory's names, durable."""
+
+    def sync_data(self, fd: int, /) -> None:
+        """Makes a file's data and size durable."""
+
+    def sync_file_system(self, fd: int) -> None:
+        """Makes everything written to the file system that holds ``fd`` durable."""
+
+    def scan(self, directory: int | Name) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
+        """Lists a directory by descriptor or path."""
+
+    def list_names(self, directory: int | str) -> list[str]:
+        """Returns the names in a directory, unordered."""
+
+    def lstat(self, name: Name, *, dir_fd: int | None = None) -> os.stat_result:
+        """Returns metadata of a name."""
+
+    def fstat(self, fd: int, /) -> os.stat_result:
+        """Returns metadata of an open file."""
+
+    def free_bytes(self, fd: int) -> int:
+        """Returns how many bytes an unprivileged writer may still add to the file system."""
+
+    def read_link(self, name: bytes, *, dir_fd: int | None = None) -> bytes:
+        """Returns the target of a symbolic link."""
+
+    def make_directory(self, name: Name, mode: int = 0o700, *, dir_fd: int | None = None) -> None:
+        """Makes a directory."""
+
+    def remove_directory(self, name: Name, *, dir_fd: int | None = None) -> None:
+        """Removes an empty directory."""
+
+    def unlink(self, name: Name, *, dir_fd: int | None = None) -> None:
+        """Removes a name that is no directory."""
+
+    def rename(
+        self,
+        source: Name,
+        target: Name,
+        *,
+        source_dir_fd: int | None = None,
+        target_dir_fd: int | None = None,
+    ) -> None:
+        """Renames atomically; an existing file at the target is replaced."""
+
+    def rename_to_absent(
+        self, source: Name, target: Name, *, source_dir_fd: int, target_dir_fd: int
+    ) -> None:
+        """Renames atomically; raises FileExistsError when the target exists."""
+
+    def exchange(
+        self, source: Name, target: Name, *, source_dir_fd: int, target_dir_fd: int
+    ) -> None:
+        """Swaps two names of any types atomically.
+
+        Raises OSError with ENOSYS or EINVAL where kernel or file system cannot.
+        """
+
+    def link(
+        self,
+        source: Name,
+        target: Name,
+        *,
+        source_dir_fd: int | None = None,
+        target_dir_fd: int | None = None,
+    ) -> None:
+        """Makes another name for a file."""
+
+    def make_symlink(self, target: bytes, name: bytes, *, dir_fd: int) -> None:
+        """Makes a symbolic link."""
+
+    def make_node(self, name: bytes, mode: int, device: int = 0, *, dir_fd: int) -> None:
+        """Makes a FIFO or a device; ``mode`` holds the type."""
+
+    def change_mode(self, name: Name | int, mode: int, *, dir_fd: int | None = None) -> None:
+        """Sets the permission bits of an open file, or of a name that is no symlink."""
+
+    def change_owner(
+        self, name: Name | int, uid: int, gid: int, *, dir_fd: int | None = None
+    ) -> None:
+        """Sets owner and group of an open file or a name."""
+
+    def change_times(self, name: Name | int, mtime_ns: int, *, dir_fd: int | None = None) -> None:
+        """Sets the modification time, and the access time to the same."""
+
+    def list_xattrs(self, path: str | int) -> list[str]:
+        """Returns the names of extended attributes."""
+
+    def get_xattr(self, path: str | int, attribute: str) -> bytes:
+        """Returns one extended attribute."""
+
+    def set_xattr(self, path: str | int, attribute: str, value: bytes) -> None:
+        """Sets one extended attribute."""
+
+    def remove_xattr(self, path: str | int, attribute: str) -> None:
+        """Removes one extended attribute."""
+
+    def lock(self, fd: int, *, exclusive: bool) -> bool:
+        """Takes a ``flock`` without waiting; returns whether it was got."""
+
+    def unlock(self, fd: int) -> None:
+        """Gives a ``flock`` back, for every descriptor that shares it."""

@@ -1,0 +1,169 @@
+"""Publishing files so that a crash leaves either nothing or the whole file.
+
+Invariant: a name that was published has complete, synced content. Temporary
+files lie in a directory of the caller's choice on the same file system, under
+random names, and are swept by the store when nobody holds them.
+
+Not here: locking (store), formats (codec).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+from treesnap.fs.base import FileSystem
+
+
+def write_all(fs: FileSystem, fd: int, data: bytes | memoryview) -> None:
+    """Writes everything at the current position; a short write is continued."""
+    view = memoryview(data)
+    while view:
+        view = view[fs.write(fd, view) :]
+
+
+def write_all_at(fs: FileSystem, fd: int, data: bytes | memoryview, position: int) -> None:
+    """Writes everything at a position; a short write is continued."""
+    view = memoryview(data)
+    while view:
+        taken = fs.write_at(fd, view, position)
+        position += taken
+        view = view[taken:]
+
+
+def sync_directory(fs: FileSystem, path: str) -> None:
+    """Makes the names in a directory durable. Costs one sync."""
+    fd = fs.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fs.sync(fd)
+    finally:
+        fs.close(fd)
+
+
+class Temporary:
+    """A file under a random name, locked by its writer until it gets its real name.
+
+    The lock tells :func:`sweep_temporary` that the writer lives.
+    """
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._fs = fs
+        self.path = os.path.join(directory, secrets.token_hex(8))
+        self.fd = fs.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            fs.lock(self.fd, exclusive=True)
+        except BaseException:
+            self.discard()
+            raise
+
+    def publish(self, path: str, *, synced: bool) -> None:
+        """Renames the file into place and closes it; syncs its data first on demand.
+
+        Raises FileNotFoundError when a sweep took the file before it was locked.
+        """
+        try:
+            if synced:
+                self._fs.sync_data(self.fd)
+            self._fs.rename(self.path, path)
+        except BaseException:
+            self.discard()
+            raise
+        self._close()
+
+    def discard(self) -> None:
+        """Removes the file."""
+        unlink_if_present(self._fs, self.path)
+        self._close()
+
+    def _close(self) -> None:
+        self._fs.unlock(self.fd)
+        self._fs.close(self.fd)
+
+
+def replace_file(
+    fs: FileSystem,
+    path: str,
+    content: bytes,
+    *,
+    temporary: str,
+    durable: bool = True,
+    durable_name: bool = True,
+) -> None:
+    """Puts content under a name, whether or not it exists.
+
+    At any crash the name has the old content or the new one. With ``durable``
+    the new one survives a power cut after return; costs two syncs, or one without
+    ``durable_name``, where only the content under whatever name it then has is
+    sure. Without ``durable`` the old or the new one survives, or content that its
+    reader must recognise as damaged; costs none.
+    """
+    for attempt in (1, 2, 3):
+        file = Temporary(fs, temporary)
+        try:
+            write_all(fs, file.fd, content)
+        except BaseException:
+            file.discard()
+            raise
+        try:
+            file.publish(path, synced=durable)
+            break
+        except FileNotFoundError:
+            if attempt == 3:
+                raise
+    if durable and durable_name:
+        sync_directory(fs, os.path.dirname(path))
+
+
+def sweep_temporary(fs: FileSystem, directory: str) -> None:
+    """Removes temporary files whose writers died."""
+    for name in fs.list_names(directory):
+        path = os.path.join(directory, name)
+        try:
+            fd = fs.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            continue
+        try:
+            if fs.lock(fd, exclusive=True):
+                unlink_if_present(fs, path)
+                fs.unlock(fd)
+        finally:
+            fs.close(fd)
+
+
+def make_directories(fs: FileSystem, path: str) -> bool:
+    """Makes a directory and its missing parents, durable; returns whether it made any."""
+    try:
+        fs.make_directory(path)
+    except FileExistsError:
+        return False
+    except FileNotFoundError:
+        make_directories(fs, os.path.dirname(path))
+        return make_directories(fs, path)
+    sync_directory(fs, os.path.dirname(path))
+    return True
+
+
+def read_file(fs: FileSystem, path: str, size_bytes_max: int) -> bytes:
+    """Returns a file's content, at most ``size_bytes_max + 1`` bytes of it.
+
+    The one byte more lets the caller notice a file that is too long.
+    """
+    fd = fs.open(path, os.O_RDONLY)
+    try:
+        pieces = []
+        wanted = size_bytes_max + 1
+        while wanted > 0 and (piece := fs.read(fd, min(wanted, 1 << 20))):
+            pieces.append(piece)
+            wanted -= len(piece)
+        return b"".join(pieces)
+    finally:
+        fs.close(fd)
+
+
+def unlink_if_present(fs: FileSystem, path: str) -> bool:
+    """Removes a name if it exists; returns whether it did."""
+    try:
+        fs.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,31 @@
+"""Turns operating system errors into treesnap's own, at the border of operations."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from treesnap.errors import OperationFailed, StorageFull, TreesnapError, shown
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@contextmanager
+def reported(doing: str) -> Iterator[None]:
+    """Re-raises OSError as StorageFull or OperationFailed.
+
+    ``doing`` completes the sentence "Could not ...".
+    """
+    try:
+        yield
+    except TreesnapError:
+        raise
+    except OSError as error:
+        path = error.filename if isinstance(error.filename, (str, bytes)) else None
+        where = f" at {shown(os.fsencode(path))!r}" if path is not None else ""
+        message = f"Could not {doing}{where}: {error.strerror or error}"
+        if error.errno in _FULL:
+            raise StorageFull(message, path=path) from error
+        raise OperationFailed(message, path=path, errno=error.errno) from error

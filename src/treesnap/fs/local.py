@@ -1,0 +1,266 @@
+"""The real file system. The only module that makes system calls on files.
+
+``renameat2`` and ``syncfs`` have no counterpart in Python's ``os`` and are
+called in the C library; see renameat2(2) and syncfs(2). The library is loaded
+on first use, because captures need neither.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
+
+from treesnap.fs.base import Name
+
+_ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW
+_RENAME_NOREPLACE = 1
+_RENAME_EXCHANGE = 2
+
+
+def _reachable(name: Name | int) -> Name:
+    """Returns a path that leads to an open file, whatever has its name by now.
+
+    A descriptor that was opened with O_PATH, because nothing more was permitted,
+    cannot be used for changing metadata, but its entry in /proc can; see open(2).
+    """
+    return f"/proc/self/fd/{name}" if isinstance(name, int) else name
+
+
+@cache
+def _c_library() -> Any:
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _call(function_name: str, *arguments: Any) -> None:
+    """Calls a C function that returns -1 and sets errno when it fails."""
+    import ctypes
+
+    function = getattr(_c_library(), function_name, None)
+    if function is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    if function(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+class LocalFileSystem:
+    """Implements :class:`treesnap.fs.base.FileSystem` with the kernel's own."""
+
+    close = staticmethod(os.close)
+    read = staticmethod(os.read)
+    read_at = staticmethod(os.pread)
+    write = staticmethod(os.write)
+    write_at = staticmethod(os.pwrite)
+    truncate = staticmethod(os.ftruncate)
+    sync = staticmethod(os.fsync)
+    fstat = staticmethod(os.fstat)
+
+    def open(self, name: Name, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> int:
+        """Opens a file or directory; adds O_CLOEXEC and O_NOFOLLOW."""
+        return os.open(name, flags | _ALWAYS, mode, dir_fd=dir_fd)
+
+    def next_data(self, fd: int, offset: int) -> int | None:
+        """Returns the start of the next data at or after ``offset``, or None at the end."""
+        try:
+            return os.lseek(fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            raise
+
+    def next_hole(self, fd: int, offset: int) -> int:
+        """Returns the start of the next hole at or after ``offset``."""
+        return os.lseek(fd, offset, os.SEEK_HOLE)
+
+    def map(self, fd: int) -> mmap.mmap:
+        """Returns a read-only mapping of a whole file that is not empty."""
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+
+    def sync_data(self, fd: int, /) -> None:
+        """Makes a file's data and size durable."""
+        getattr(os, "fdatasync", os.fsync)(fd)
+
+    def sync_file_system(self, fd: int) -> None:
+        """Makes everything written to the file system that holds ``fd`` durable."""
+        try:
+            _call("syncfs", fd)
+        except OSError as error:
+            if error.errno != errno.ENOSYS:
+                raise
+            os.sync()
+
+    def scan(self, directory: int | Name) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
+        """Lists a directory by descriptor or path."""
+        return os.scandir(directory)  # type: ignore[arg-type]  # bytes paths are not used
+
+    def list_names(self, directory: int | str) -> list[str]:
+        """Returns the names in a directory, unordered."""
+        return os.listdir(directory)
+
+    def lstat(self, name: Name, *, dir_fd: int | None = None) -> os.stat_result:
+        """Returns metadata of a name."""
+        return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+
+    def free_bytes(self, fd: int) -> int:
+        """Returns how many bytes an unprivileged writer may still add."""
+        numbers = os.fstatvfs(fd)
+        return numbers.f_bavail * numbers.f_frsize
+
+    def read_link(self, name: bytes, *, dir_fd: int | None = None) -> bytes:
+        """Returns the target of a symbolic link."""
+        return os.readlink(name, dir_fd=dir_fd)
+
+    def make_directory(self, name: Name, mode: int = 0o700, *, dir_fd: int | None = None) -> None:
+        """Makes a directory."""
+        os.mkdir(name, mode, dir_fd=dir_fd)
+
+    def remove_directory(self, name: Name, *, dir_fd: int | None = None) -> None:
+        """Removes an empty directory."""
+        os.rmdir(name, dir_fd=dir_fd)
+
+    def unlink(self, name: Name, *, dir_fd: int | None = None) -> None:
+        """Removes a name that is no directory."""
+        os.unlink(name, dir_fd=dir_fd)
+
+    def rename(
+        self,
+        source: Name,
+        target: Name,
+        *,
+        source_dir_fd: int | None = None,
+        target_dir_fd: int | None = None,
+    ) -> None:
+        """Renames atomically; an existing file at the target is replaced."""
+        os.rename(source, target, src_dir_fd=source_dir_fd, dst_dir_fd=target_dir_fd)
+
+    def rename_to_absent(
+        self, source: Name, target: Name, *, source_dir_fd: int, target_dir_fd: int
+    ) -> None:
+        """Renames atomically; raises FileExistsError when the target exists.
+
+        Where the file system knows no RENAME_NOREPLACE, the target is looked up
+        first, which leaves a moment for a race.
+        """
+        try:
+            self._rename_with(_RENAME_NOREPLACE, source, target, source_dir_fd, target_dir_fd)
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EINVAL):
+                raise
+            if self._exists(target, target_dir_fd):
+                raise FileExistsError(
+                    errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(target)
+                ) from None
+            self.rename(source, target, source_dir_fd=source_dir_fd, target_dir_fd=target_dir_fd)
+
+    def exchange(
+        self, source: Name, target: Name, *, source_dir_fd: int, target_dir_fd: int
+    ) -> None:
+        """Swaps two names of any types atomically."""
+        self._rename_with(_RENAME_EXCHANGE, source, target, source_dir_fd, target_dir_fd)
+
+    def _rename_with(
+        self, flag: int, source: Name, target: Name, source_dir_fd: int, target_dir_fd: int
+    ) -> None:
+        try:
+            _call(
+                "renameat2",
+                source_dir_fd,
+                os.fsencode(source),
+                target_dir_fd,
+                os.fsencode(target),
+                flag,
+            )
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.fsdecode(target)) from None
+
+    def _exists(self, name: Name, dir_fd: int) -> bool:
+        try:
+            self.lstat(name, dir_fd=dir_fd)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def link(
+        self,
+        source: Name,
+        target: Name,
+        *,
+        source_dir_fd: int | None = None,
+        target_dir_fd: int | None = None,
+    ) -> None:
+        """Makes another name for a file."""
+        os.link(
+            source,
+            target,
+            src_dir_fd=source_dir_fd,
+            dst_dir_fd=target_dir_fd,
+            follow_symlinks=False,
+        )
+
+    def make_symlink(self, target: bytes, name: bytes, *, dir_fd: int) -> None:
+        """Makes a symbolic link."""
+        os.symlink(target, name, dir_fd=dir_fd)
+
+    def make_node(self, name: bytes, mode: int, device: int = 0, *, dir_fd: int) -> None:
+        """Makes a FIFO or a device; ``mode`` holds the type."""
+        os.mknod(name, mode, device, dir_fd=dir_fd)
+
+    def change_mode(self, name: Name | int, mode: int, *, dir_fd: int | None = None) -> None:
+        """Sets the permission bits of an open file, or of a name that is no symlink."""
+        os.chmod(_reachable(name), mode, dir_fd=dir_fd)
+
+    def change_owner(
+        self, name: Name | int, uid: int, gid: int, *, dir_fd: int | None = None
+    ) -> None:
+        """Sets owner and group of an open file or a name."""
+        os.chown(_reachable(name), uid, gid, dir_fd=dir_fd, follow_symlinks=isinstance(name, int))
+
+    def change_times(self, name: Name | int, mtime_ns: int, *, dir_fd: int | None = None) -> None:
+        """Sets the modification time, and the access time to the same."""
+        os.utime(
+            _reachable(name),
+            ns=(mtime_ns, mtime_ns),
+            dir_fd=dir_fd,
+            follow_symlinks=isinstance(name, int),
+        )
+
+    def list_xattrs(self, path: str | int) -> list[str]:
+        """Returns the names of extended attributes."""
+        if isinstance(path, int):
+            return os.listxattr(path)
+        return os.listxattr(path, follow_symlinks=False)
+
+    def get_xattr(self, path: str | int, attribute: str) -> bytes:
+        """Returns one extended attribute."""
+        if isinstance(path, int):
+            return os.getxattr(path, attribute)
+        return os.getxattr(path, attribute, follow_symlinks=False)
+
+    def set_xattr(self, path: str | int, attribute: str, value: bytes) -> None:
+        """Sets one extended attribute."""
+        os.setxattr(_reachable(path), attribute, value, follow_symlinks=isinstance(path, int))
+
+    def remove_xattr(self, path: str | int, attribute: str) -> None:
+        """Removes one extended attribute."""
+        os.removexattr(_reachable(path), attribute, follow_symlinks=isinstance(path, int))
+
+    def lock(self, fd: int, *, exclusive: bool) -> bool:
+        """Takes a ``flock`` without waiting; returns whether it was got."""
+        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        try:
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self, fd: int) -> None:
+        """Gives a ``flock`` back, for every descriptor that shares it."""
+        fcntl.flock(fd, fcntl.LOCK_UN)

@@ -1,0 +1,39 @@
+"""The one place that computes identities.
+
+An object's identity is BLAKE3-256 over one byte that says its kind, followed by
+its uncompressed bytes. The kind byte keeps file content from ever being read as
+a tree, and a tree from being read as a snapshot.
+"""
+
+from __future__ import annotations
+
+from blake3 import blake3
+
+from treesnap.model import ObjectId, ObjectKind
+
+ID_SIZE = 32
+"""Bytes of an object's identity."""
+
+_PREFIXES = {kind: bytes([kind]) for kind in ObjectKind}
+
+
+def object_id(kind: ObjectKind, data: bytes | memoryview) -> ObjectId:
+    """Returns the identity of an object. Costs one pass over ``data``."""
+    hasher = blake3(_PREFIXES[kind])
+    hasher.update(data)
+    return ObjectId(hasher.digest())
+
+
+def checksum(data: bytes | memoryview, size: int) -> bytes:
+    """Returns the first ``size`` bytes of the plain BLAKE3 of ``data``."""
+    return blake3(data).digest(length=size)
+
+
+def expanded(seed: bytes, size: int) -> bytes:
+    """Returns ``size`` bytes that look random and are the same everywhere (BLAKE3's XOF)."""
+    return blake3(seed).digest(length=size)
+
+
+def root_id(real_path: bytes) -> str:
+    """Returns the 32 hex digits by which a store knows a root."""
+    return blake3(b"treesnap root\0" + real_path).hexdigest(length=16)

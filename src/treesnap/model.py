@@ -1,0 +1,281 @@
+"""The records that all layers share: identities, entries, snapshots, changes.
+
+An :class:`Entry` is one row of a tree: one name of one directory. It is a named
+tuple in the order of the stored format, because captures make them by the
+hundred thousand. Everything else is a frozen dataclass.
+
+Not here: bytes (codec), files (fs, worktree), packs (store).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import IntEnum, StrEnum
+from typing import Any, NamedTuple, NewType
+
+ObjectId = NewType("ObjectId", bytes)
+"""The 32 bytes that identify a stored object."""
+
+SnapshotId = NewType("SnapshotId", str)
+"""The 64 hex digits that identify a snapshot."""
+
+
+class ObjectKind(IntEnum):
+    """What a stored object is; part of its identity."""
+
+    CHUNK = 1
+    TREE = 2
+    CHUNK_LIST = 3
+    SNAPSHOT = 4
+    STATE = 5
+
+
+class EntryKind(IntEnum):
+    """What a name in a directory is."""
+
+    FILE = 1
+    DIRECTORY = 2
+    SYMLINK = 3
+    FIFO = 4
+    CHARACTER_DEVICE = 5
+    BLOCK_DEVICE = 6
+    SKIPPED = 7
+
+
+class SkipReason(IntEnum):
+    """Why a name is known to exist but was not captured."""
+
+    EXCLUDED = 1
+    MOUNT = 2
+    SOCKET = 3
+    UNREADABLE = 4
+    STORE = 5
+    RESERVED = 6
+    UNSTABLE = 7
+
+    @property
+    def word(self) -> str:
+        """The reason as one word for people and for JSON."""
+        return self.name.lower()
+
+
+Xattrs = tuple[tuple[bytes, bytes], ...]
+"""Extended attributes as (name, value), sorted by name."""
+
+
+class Segment(NamedTuple):
+    """A run of a file's bytes: a stored object, or a hole of ``size`` bytes."""
+
+    id: ObjectId | None
+    size: int
+
+
+class Entry(NamedTuple):
+    """One name of one directory.
+
+    ``content`` depends on the kind. File: a tuple ``(level, id, size, id, size,
+    ...)``, where an id is None for a hole; at level 0 the ids are chunks, above
+    it they are chunk lists. Directory: the id of its tree. Symlink: the target.
+    Device: ``(major, minor)``. Skipped: a SkipReason. Fifo: None.
+    """
+
+    name: bytes
+    kind: int
+    mode: int
+    """The twelve permission bits, without the type."""
+    uid: int
+    gid: int
+    mtime_ns: int
+    size: int
+    """Bytes of a file's content, holes included; 0 for everything else."""
+    content: Any
+    xattrs: Any
+    """None, the sorted (name, value) pairs, or the id of a chunk that holds them."""
+
+    @property
+    def tree_id(self) -> ObjectId:
+        """The tree of a directory."""
+        return ObjectId(self.content)
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether this is a directory that was captured."""
+        return self.kind == EntryKind.DIRECTORY
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether the name exists but was not captured."""
+        return self.kind == EntryKind.SKIPPED
+
+    def segments(self) -> Iterator[Segment]:
+        """Yields the top level of a file's content."""
+        content = self.content
+        for position in range(1, len(content), 2):
+            yield Segment(content[position], content[position + 1])
+
+
+class Totals(NamedTuple):
+    """Sums over everything below a directory."""
+
+    files: int = 0
+    directories: int = 0
+    others: int = 0
+    size_bytes: int = 0
+    skipped: int = 0
+    incomplete: int = 0
+    """How many of the skipped names were unreadable."""
+
+    def plus(self, other: Totals) -> Totals:
+        """Returns the sums of both."""
+        return Totals(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+class TreePage(NamedTuple):
+    """One page of a large directory: its first name, its tree, its entry count."""
+
+    first_name: bytes
+    id: ObjectId
+    entry_count: int
+
+
+class Tree(NamedTuple):
+    """The manifest of one directory: its entries, or the pages that hold them.
+
+    Exactly one of ``entries`` and ``pages`` is used; entries are sorted by raw
+    name and no name occurs twice.
+    """
+
+    totals: Totals
+    entries: tuple[Entry, ...]
+    pages: tuple[TreePage, ...] = ()
+
+
+class SnapshotKind(StrEnum):
+    """Who asked for a snapshot. Only a manual one is kept whatever the policy."""
+
+    MANUAL = "manual"
+    SAFETY = "safety"
+    RUN = "run"
+    WATCH = "watch"
+    PLAN = "plan"
+
+
+class IgnoreRules(NamedTuple):
+    """Patterns in gitignore syntax, and the directory that they are relative to."""
+
+    directory: bytes
+    patterns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotRecord:
+    """What is stored of a snapshot; never changes after it is published."""
+
+    root: Entry
+    """The root directory itself, with an empty name."""
+    links: tuple[Any, ...] | None
+    """Content of the table of hard-link groups, or None when there are none."""
+    root_path: bytes
+    created_at_ns: int
+    totals: Totals
+    kind: SnapshotKind = SnapshotKind.MANUAL
+    scope: tuple[bytes, ...] | None = None
+    """The paths that a path-scoped snapshot holds, or None for the whole root."""
+    rules: tuple[IgnoreRules, ...] = ()
+    """The exclusions that were in force."""
+    unstable: tuple[bytes, ...] = ()
+    """Files that kept changing while they were read."""
+    parent: SnapshotId | None = None
+    host: str = ""
+    label: str | None = None
+    name: str | None = None
+    session: str | None = None
+    step: int | None = None
+    step_name: str | None = None
+    phase: str | None = None
+    type: str | None = None
+    reason: str | None = None
+    source_tool: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """Free numbers that the caller attaches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotState:
+    """What happened to a snapshot after it was taken; kept beside it."""
+
+    pinned: bool = False
+    rollback_count: int = 0
+    rollback_used: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One captured state of a root."""
+
+    id: SnapshotId
+    sequence: int
+    """Its place in the root's history; larger is newer."""
+    root_hash: str
+    """Identity of the captured state: equal states have equal hashes."""
+    record: SnapshotRecord
+    state: SnapshotState
+
+    @property
+    def created_at(self) -> datetime:
+        """When the snapshot was taken, in UTC."""
+        return datetime.fromtimestamp(self.record.created_at_ns / 1e9, tz=UTC)
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything below the root that can be captured was captured."""
+        return self.record.totals.incomplete == 0
+
+    @property
+    def label(self) -> str | None:
+        """The remark given by the caller."""
+        return self.record.label
+
+    @property
+    def name(self) -> str | None:
+        """The caller's own id for the snapshot, unique in its root."""
+        return self.record.name
+
+    @property
+    def kind(self) -> SnapshotKind:
+        """Who asked for it."""
+        return self.record.kind
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it is protected from deletion."""
+        return self.state.pinned
+
+
+class ChangeKind(StrEnum):
+    """How a path differs between two states."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    MODIFIED = "modified"
+    TYPE = "type"
+    METADATA = "metadata"
+
+
+class Change(NamedTuple):
+    """One path that differs between two states."""
+
+    path: bytes
+    change: ChangeKind
+    old: Entry | None
+    new: Entry | None
+
+
+class Skipped(NamedTuple):
+    """A path that exists in the root but is not held by a snapshot."""
+
+    path: bytes
+    reason: SkipReason

@@ -1,0 +1,1 @@
+"""Operations: the only layer that knows both stores and working trees."""

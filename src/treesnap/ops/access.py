@@ -1,0 +1,124 @@
+"""Opening a handle's store for one operation, and the reading side of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from treesnap.codec.reader import TreeReader
+from treesnap.errors import Busy, ErrorCode, NotFound, shown
+from treesnap.fs.failure import reported
+from treesnap.model import Entry, ObjectId, ObjectKind, Snapshot
+from treesnap.store.roots import Root
+from treesnap.store.store import Store
+from treesnap.treepath import components
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+
+class Opened(NamedTuple):
+    """A store, and the handle's root in it, for the length of one operation."""
+
+    store: Store
+    root: Root
+
+
+@contextmanager
+def opened(
+    handle: Handle,
+    doing: str,
+    *,
+    create: bool = False,
+    writing: bool = False,
+    recover: bool = True,
+) -> Iterator[Opened]:
+    """Opens the store; finishes an interrupted restore of the root first.
+
+    When another process is at work in the root, there is nothing to recover yet.
+    OSError leaves as OperationFailed or StorageFull.
+    """
+    with (
+        reported(doing),
+        Store.open(handle.fs, handle.store_path, create=create, writing=writing) as store,
+    ):
+        pair = Opened(store, store.root(os.fsencode(handle.root)))
+        if recover and is_interrupted(handle, pair.root):
+            from treesnap.ops.recover import recover_locked
+
+            try:
+                with pair.root.locked(doing, 0.0):
+                    recover_locked(handle, pair)
+            except Busy:
+                pass
+        yield pair
+
+
+def is_interrupted(handle: Handle, root: Root) -> bool:
+    """Returns whether a restore of the root has left a journal. Costs one look."""
+    try:
+        handle.fs.lstat(root.file("journal"))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+@contextmanager
+def locked_root(handle: Handle, pair: Opened, operation: str) -> Iterator[None]:
+    """Keeps other writers of the root out; recovers what they left behind first."""
+    with pair.root.locked(operation, handle.wait_s):
+        if is_interrupted(handle, pair.root):
+            from treesnap.ops.recover import recover_locked
+
+            recover_locked(handle, pair)
+        yield
+
+
+def trees_of(store: Store) -> TreeReader:
+    """Returns a reader of the store's trees."""
+    return TreeReader(store.get)
+
+
+def entry_at(trees: TreeReader, snapshot: Snapshot, path: bytes) -> Entry:
+    """Returns the entry of a path in a snapshot, or raises NotFound."""
+    entry: Entry | None = snapshot.record.root
+    for name in components(path):
+        entry = (
+            trees.lookup(entry.tree_id, name) if entry is not None and entry.is_directory else None
+        )
+        if entry is None:
+            break
+    if entry is None or entry.is_skipped:
+        raise NotFound(
+            f"Snapshot {snapshot.id[:12]} does not hold {shown(path)!r}",
+            code=ErrorCode.PATH_NOT_FOUND,
+            path=path,
+        )
+    return entry
+
+
+class MemoryObjects:
+    """Takes objects without storing them; keeps trees and lists, so that they can be read.
+
+    For comparing a live tree with a snapshot: nothing reaches the store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kept: dict[ObjectId, bytes] = {}
+
+    def put(self, kind: ObjectKind, data: bytes) -> ObjectId:
+        """Returns an object's id; keeps its bytes unless they are file content."""
+        from treesnap.hashing import object_id
+
+        identity = object_id(kind, data)
+        if kind != ObjectKind.CHUNK or len(data) <= 4096:
+            self._kept[identity] = data
+        return identity
+
+    def get(self, kind: ObjectKind, identity: ObjectId) -> bytes:
+        """Returns an object that was kept, or one of the store."""
+        kept = self._kept.get(identity)
+        return kept if kept is not None else self._store.get(kind, identity)

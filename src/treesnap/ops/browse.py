@@ -1,0 +1,168 @@
+"""Looking at history: ``ls``, ``cat``, ``find``, and what a snapshot does not hold."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from treesnap import treepath
+from treesnap.codec.reader import TreeReader, read_content
+from treesnap.errors import ErrorCode, InvalidArgument, NotFound, StoreMissing, shown
+from treesnap.fs.failure import reported
+from treesnap.model import Entry, EntryKind, ObjectId, Skipped, SkipReason, SnapshotId
+from treesnap.ops.access import entry_at, opened, trees_of
+from treesnap.ops.history import resolve_in, snapshots_of
+from treesnap.results import FoundPath
+from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+
+def walk(
+    trees: TreeReader, directory: Entry, path: bytes, *, into_skipless: bool = True
+) -> Iterator[tuple[bytes, Entry]]:
+    """Yields everything below a directory with its path, directories before what they hold.
+
+    Without ``into_skipless``, directories below which nothing was skipped are left out.
+    """
+    stack = [(path, trees.entries(directory.tree_id))]
+    while stack:
+        parent, entries = stack[-1]
+        entry = next(entries, None)
+        if entry is None:
+            stack.pop()
+            continue
+        below = treepath.join(parent, entry.name)
+        yield below, entry
+        if entry.is_directory and (into_skipless or trees.totals(entry.tree_id).skipped):
+            stack.append((below, trees.entries(entry.tree_id)))
+
+
+def ls(handle: Handle, ref: str, path: bytes, *, recursive: bool) -> tuple[Entry, ...]:
+    """Returns the entries of a directory in a snapshot."""
+    with opened(handle, "list a directory") as pair:
+        snapshot = resolve_in(pair, ref)
+        trees = trees_of(pair.store)
+        entry = entry_at(trees, snapshot, path)
+        if not entry.is_directory:
+            return (entry,)
+        if recursive:
+            return tuple(found._replace(name=name) for name, found in walk(trees, entry, b""))
+        return tuple(trees.entries(entry.tree_id))
+
+
+def cat(handle: Handle, ref: str, path: bytes) -> Iterator[bytes]:
+    """Yields a file's bytes; everything that can be wrong with the call is raised at once."""
+    with opened(handle, "read a file") as pair:
+        entry = _file_at(trees_of(pair.store), resolve_in(pair, ref), path)
+
+    def pieces() -> Iterator[bytes]:
+        with opened(handle, "read a file", recover=False) as again:
+            yield from read_content(entry.content, again.store.get)
+
+    return pieces()
+
+
+def _file_at(trees: TreeReader, snapshot: object, path: bytes) -> Entry:
+    entry = entry_at(trees, snapshot, path)  # type: ignore[arg-type]  # a Snapshot
+    if entry.kind != EntryKind.FILE:
+        raise InvalidArgument(f"{shown(path)!r} is no file in that snapshot", path=path)
+    return entry
+
+
+def read(handle: Handle, ref: str | None, path: bytes) -> bytes:
+    """Returns a whole file of a snapshot, or of the live tree for None."""
+    if ref is not None:
+        return b"".join(cat(handle, ref, path))
+    directory, name = treepath.split(path)
+    with reported("read a file"):
+        try:
+            root_fd = handle.fs.open(handle.root, OPEN_DIRECTORY)
+        except FileNotFoundError:
+            raise _no_path(path) from None
+        try:
+            with DirectoryChain(handle.fs, root_fd) as chain:
+                try:
+                    fd = handle.fs.open(
+                        name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=chain.open(directory)
+                    )
+                except FileNotFoundError:
+                    raise _no_path(path) from None
+                try:
+                    pieces = []
+                    while piece := handle.fs.read(fd, 1 << 20):
+                        pieces.append(piece)
+                    return b"".join(pieces)
+                finally:
+                    handle.fs.close(fd)
+        finally:
+            handle.fs.close(root_fd)
+
+
+def _no_path(path: bytes) -> NotFound:
+    return NotFound(
+        f"The tree does not hold {shown(path)!r}", code=ErrorCode.PATH_NOT_FOUND, path=path
+    )
+
+
+def find(handle: Handle, pattern: str, *, ref: str | None) -> tuple[FoundPath, ...]:
+    """Returns the paths that match a glob pattern, and the snapshots that hold them.
+
+    A directory that several snapshots share is searched once.
+    """
+    wanted = os.fsencode(pattern)
+    on_path = b"/" in wanted
+    found: dict[bytes, list[SnapshotId]] = {}
+    try:
+        with opened(handle, "search") as pair:
+            snapshots = [resolve_in(pair, ref)] if ref is not None else list(snapshots_of(pair))
+            search = _Search(trees_of(pair.store), wanted, on_path=on_path)
+            for snapshot in snapshots:
+                for path in search.matches(snapshot.record.root.tree_id, b""):
+                    found.setdefault(path, []).append(snapshot.id)
+    except StoreMissing:
+        return ()
+    return tuple(
+        FoundPath(path=path, snapshot_ids=tuple(ids)) for path, ids in sorted(found.items())
+    )
+
+
+class _Search:
+    def __init__(self, trees: TreeReader, pattern: bytes, *, on_path: bool) -> None:
+        self._trees = trees
+        self._pattern = pattern.lstrip(b"/") if on_path else pattern
+        self._on_path = on_path
+        self._known: dict[tuple[ObjectId, bytes], tuple[bytes, ...]] = {}
+
+    def matches(self, tree_id: ObjectId, path: bytes) -> tuple[bytes, ...]:
+        """Returns the matching paths below a directory."""
+        known = self._known.get((tree_id, path))
+        if known is not None:
+            return known
+        root = Entry(b"", EntryKind.DIRECTORY, 0, 0, 0, 0, 0, tree_id, None)
+        found = tuple(
+            below
+            for below, entry in walk(self._trees, root, path)
+            if not entry.is_skipped
+            and fnmatch.fnmatchcase(below if self._on_path else entry.name, self._pattern)
+        )
+        self._known[tree_id, path] = found
+        return found
+
+
+def skipped(handle: Handle, ref: str) -> tuple[Skipped, ...]:
+    """Returns what a snapshot knows of but does not hold."""
+    with opened(handle, "look at a snapshot") as pair:
+        snapshot = resolve_in(pair, ref)
+        root = snapshot.record.root
+        trees = trees_of(pair.store)
+        found = [
+            Skipped(path, SkipReason(entry.content))
+            for path, entry in walk(trees, root, b"", into_skipless=False)
+            if entry.is_skipped
+        ]
+        unstable = [Skipped(path, SkipReason.UNSTABLE) for path in snapshot.record.unstable]
+        return tuple(found + unstable)

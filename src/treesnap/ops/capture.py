@@ -1,0 +1,194 @@
+"""Capturing a root into a store: the part that ``create`` and ``restore`` share."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from treesnap.errors import Corrupt, NotFound
+from treesnap.events import Phase
+from treesnap.fs.base import FileSystem
+from treesnap.model import IgnoreRules, Snapshot, SnapshotRecord
+from treesnap.ops.access import MemoryObjects, Opened
+from treesnap.store.writer import Writer
+from treesnap.worktree.scan import Scanner
+from treesnap.worktree.scanned import ScanResult, ScanSettings
+from treesnap.worktree.statcache import StatCache, StatCacheBuilder, load
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+Recorder = dict[bytes, bytes]
+"""Packed observations of directories that are not in the stat cache, by path."""
+
+
+def identity_of(fs: FileSystem, path: str) -> tuple[int, int] | None:
+    """Returns device and inode of a path, or None when it does not exist."""
+    try:
+        stat = fs.lstat(path)
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino
+
+
+def latest(pair: Opened, scope: tuple[bytes, ...] | None = None) -> Snapshot | None:
+    """Returns the newest readable snapshot of the root with this scope, or None."""
+    log = pair.store.snapshots
+    for name in log.names(pair.root.id):
+        try:
+            snapshot = log.load(pair.root.id, name)
+        except (Corrupt, NotFound):
+            continue
+        if snapshot.record.scope == scope:
+            return snapshot
+    return None
+
+
+def usable_cache(handle: Handle, pair: Opened) -> StatCache | None:
+    """Returns the root's stat cache if the trees that it names are sure to exist."""
+    cache = load(handle.fs, pair.root.file("cache"))
+    if cache is None:
+        return None
+    names = pair.store.snapshots.names(pair.root.id)
+    if any(name.id == cache.snapshot_id for name in names):
+        return cache
+    newest = latest(pair)
+    return cache if newest is not None and newest.record.root.content == cache.tree_id else None
+
+
+def scan_settings(
+    handle: Handle, scope: tuple[bytes, ...] | None, rules: tuple[IgnoreRules, ...]
+) -> ScanSettings:
+    """Returns the settings for a walk of the handle's root that begins now."""
+    return ScanSettings(
+        root=handle.root,
+        scope=scope,
+        rules=rules,
+        store=identity_of(handle.fs, handle.store_path),
+        started_ns=handle.clock_ns(),
+    )
+
+
+@dataclass(slots=True)
+class Preview:
+    """A live tree that was looked at, with nothing stored."""
+
+    result: ScanResult
+    objects: MemoryObjects
+
+
+def preview(
+    handle: Handle,
+    pair: Opened,
+    scope: tuple[bytes, ...] | None = None,
+    rules: tuple[IgnoreRules, ...] = (),
+) -> Preview:
+    """Walks the root without writing anything."""
+    objects = MemoryObjects(pair.store)
+    handle.monitor.begin(Phase.SCAN, None, None)
+    scanner = Scanner(
+        handle.fs,
+        scan_settings(handle, scope, rules),
+        objects,
+        handle.monitor,
+        usable_cache(handle, pair),
+    )
+    return Preview(scanner.scan(), objects)
+
+
+class Capture:
+    """One walk of the root into a writing session. Use as a context manager.
+
+    The caller holds the root's lock. Nothing is visible before :meth:`publish`.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        pair: Opened,
+        *,
+        scope: tuple[bytes, ...] | None = None,
+        rules: tuple[IgnoreRules, ...] = (),
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._handle = handle
+        self._pair = pair
+        self._scope = scope
+        self._rules = rules
+        self.recorder = recorder
+        self.cache = usable_cache(handle, pair)
+        self.writer = Writer(pair.store)
+        self._builder: StatCacheBuilder | None = None
+
+    def __enter__(self) -> Self:
+        self.writer.__enter__()
+        try:
+            self.result = self._scan()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._builder is not None:
+            self._builder.discard()
+        self.writer.__exit__(kind, error, traceback)
+
+    def _scan(self) -> ScanResult:
+        handle, store = self._handle, self._pair.store
+        if self._scope is None:
+            self._builder = StatCacheBuilder(handle.fs, store.layout.temporary, self.cache)
+        totals = self._expected_totals()
+        handle.monitor.begin(Phase.SCAN, *totals)
+        scanner = Scanner(
+            handle.fs,
+            scan_settings(handle, self._scope, self._rules),
+            self.writer,
+            handle.monitor,
+            self.cache,
+            self._builder,
+            self.recorder,
+        )
+        return scanner.scan()
+
+    def _expected_totals(self) -> tuple[int | None, int | None]:
+        newest = latest(self._pair, self._scope)
+        if newest is None:
+            return None, None
+        totals = newest.record.totals
+        return totals.files + totals.others, totals.size_bytes
+
+    def record(self, **fields: object) -> SnapshotRecord:
+        """Returns the record of the captured state with the caller's metadata."""
+        result = self.result
+        record = SnapshotRecord(
+            root=result.root,
+            links=result.links,
+            root_path=os.fsencode(self._handle.root),
+            created_at_ns=self._handle.clock_ns(),
+            totals=result.totals,
+            scope=self._scope,
+            rules=result.rules,
+            unstable=result.unstable,
+            host=os.uname().nodename,
+        )
+        return replace(record, **fields)  # type: ignore[arg-type]  # fields are the record's own
+
+    def publish(self, record: SnapshotRecord) -> Snapshot:
+        """Publishes the snapshot, durably, then the stat cache; may raise EpochChanged."""
+        store, root = self._pair.store, self._pair.root
+        names = store.snapshots.names(root.id)
+        sequence = names[0].sequence + 1 if names else 1
+        if record.parent is None and names:
+            record = replace(record, parent=names[0].id)
+        identity, name = self.writer.publish(record, root.id, sequence)
+        if self._builder is not None:
+            self._builder.publish(root.file("cache"), identity, record.root.tree_id)
+        return store.snapshots.load(root.id, name)

@@ -1,0 +1,118 @@
+"""``create``: capture a root, or some paths of it, and publish a snapshot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from treesnap.codec.snapshot import encode_snapshot, state_hash
+from treesnap.errors import Busy, ErrorCode, NotFound, Refused, shown
+from treesnap.model import Snapshot, SnapshotKind, SnapshotRecord
+from treesnap.ops.access import Opened, locked_root, opened
+from treesnap.ops.capture import Capture, latest
+from treesnap.ops.history import snapshots_of
+from treesnap.ops.places import refuse_dangerous
+from treesnap.results import CreateResult, CreateStats
+from treesnap.store.writer import EpochChanged
+from treesnap.treepath import without_nested
+from treesnap.worktree.ignore import given
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+ATTEMPTS = 5
+"""How often a capture that collections overtook is done again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateRequest:
+    """What the caller of ``create`` asked for."""
+
+    paths: tuple[bytes, ...] = ()
+    label: str | None = None
+    name: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    session: str | None = None
+    step: int | None = None
+    skip_unchanged: bool = False
+    exclude: tuple[str, ...] = ()
+    kind: SnapshotKind = SnapshotKind.MANUAL
+    force: bool = False
+
+
+def create(handle: Handle, request: CreateRequest) -> CreateResult:
+    """Captures and publishes; see :meth:`treesnap.Handle.create`."""
+    rules = given(request.exclude)
+    scope = without_nested(list(request.paths)) if request.paths else None
+    if scope == (b"",):
+        scope = None
+    _check_root(handle, force=request.force)
+    with opened(handle, "take a snapshot", create=True, recover=False) as pair:
+        pair.root.register()
+        with locked_root(handle, pair, "create"):
+            if request.name is not None:
+                _check_name(pair, request.name)
+            for _ in range(ATTEMPTS):
+                try:
+                    with Capture(handle, pair, scope=scope, rules=rules) as capture:
+                        return _publish(pair, capture, request)
+                except EpochChanged:
+                    continue
+    raise Busy("Garbage collections kept overtaking the capture")
+
+
+def _check_root(handle: Handle, *, force: bool) -> None:
+    if not os.path.lexists(handle.root):
+        raise NotFound(
+            f"There is no directory {shown(handle.root)!r}",
+            code=ErrorCode.ROOT_NOT_FOUND,
+            path=handle.root,
+        )
+    if not force:
+        refuse_dangerous(handle.root, handle.store_path)
+
+
+def _check_name(pair: Opened, name: str) -> None:
+    if any(snapshot.name == name for snapshot in snapshots_of(pair)):
+        raise Refused(
+            f"A snapshot of this root is named {name!r} already", code=ErrorCode.NAME_TAKEN
+        )
+
+
+def _publish(pair: Opened, capture: Capture, request: CreateRequest) -> CreateResult:
+    record = capture.record(
+        kind=request.kind,
+        label=request.label,
+        name=request.name,
+        tags=request.tags,
+        session=request.session,
+        step=request.step,
+    )
+    if request.skip_unchanged:
+        newest = latest(pair, record.scope)
+        if newest is not None and newest.root_hash == state_hash(record):
+            return _result(capture, newest, unchanged=True)
+    return _result(capture, capture.publish(record), unchanged=False)
+
+
+def _result(capture: Capture, snapshot: Snapshot, *, unchanged: bool) -> CreateResult:
+    result = capture.result
+    added = 0 if unchanged else capture.writer.added_bytes + record_size(snapshot.record)
+    stats = CreateStats(
+        files=result.totals.files,
+        directories=result.totals.directories,
+        others=result.totals.others,
+        size_bytes=result.totals.size_bytes,
+        files_read=result.files_read,
+        read_bytes=result.read_bytes,
+        objects_added=0 if unchanged else capture.writer.objects_added,
+        added_bytes=added,
+    )
+    return CreateResult(snapshot=snapshot, unchanged=unchanged, skipped=result.skipped, stats=stats)
+
+
+def record_size(record: SnapshotRecord) -> int:
+    """Returns the bytes that a snapshot's own file takes, without its frame."""
+    return len(encode_snapshot(record))

@@ -1,0 +1,121 @@
+"""``status`` and ``diff``: what changed between two states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from treesnap import treepath
+from treesnap.codec.reader import TreeReader
+from treesnap.compare import changes
+from treesnap.errors import ErrorCode, NotFound, StoreMissing, shown
+from treesnap.model import Change, ChangeKind, Entry, Snapshot
+from treesnap.ops.access import MemoryObjects, Opened, opened
+from treesnap.ops.capture import preview
+from treesnap.ops.history import resolve_in
+from treesnap.ops.narrow import effective_scope, narrowed, narrowed_groups
+from treesnap.ops.plan import State, ancestors_of
+from treesnap.results import StatusResult
+from treesnap.worktree.links import load_groups
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+
+def status(handle: Handle) -> StatusResult:
+    """Compares the live tree with the newest snapshot that somebody asked for."""
+    recovered = handle.recover()
+    try:
+        with opened(handle, "look at the tree") as pair:
+            try:
+                snapshot = resolve_in(pair, "latest")
+            except NotFound:
+                return StatusResult(snapshot=None, changes=(), skipped=(), recovered=recovered)
+            scope = snapshot.record.scope
+            seen = preview(handle, pair, scope, snapshot.record.rules)
+            live = State(
+                root=seen.result.root,
+                trees=TreeReader(seen.objects.get),
+                groups=load_groups(seen.result.links, seen.objects.get),
+            )
+            found = compared(snapshot_state(pair, snapshot, scope), live, scope)
+            return StatusResult(
+                snapshot=snapshot,
+                changes=tuple(found),
+                skipped=seen.result.skipped,
+                recovered=recovered,
+            )
+    except StoreMissing:
+        return StatusResult(snapshot=None, changes=(), skipped=())
+
+
+def diff(
+    handle: Handle, a: str | None, b: str | None, paths: tuple[bytes, ...]
+) -> tuple[Change, ...]:
+    """Returns what changed from one state to another."""
+    with opened(handle, "compare") as pair:
+        old = resolve_in(pair, a if a is not None else "latest")
+        new = resolve_in(pair, b) if b is not None else None
+        scope = effective_scope(old, paths or None)
+        if new is not None:
+            scope = effective_scope(new, scope)
+            right = snapshot_state(pair, new, scope)
+        else:
+            seen = preview(handle, pair, scope, old.record.rules)
+            right = State(
+                root=seen.result.root,
+                trees=TreeReader(seen.objects.get),
+                groups=load_groups(seen.result.links, seen.objects.get),
+            )
+        left = snapshot_state(pair, old, scope)
+        _require_paths(paths, left, right)
+        return tuple(compared(left, right, scope))
+
+
+def snapshot_state(pair: Opened, snapshot: Snapshot, scope: tuple[bytes, ...] | None) -> State:
+    """Returns a snapshot's tree, with nothing but the paths in scope."""
+    objects = MemoryObjects(pair.store)
+    trees = TreeReader(objects.get)
+    groups = load_groups(snapshot.record.links, pair.store.get)
+    return State(
+        root=narrowed(snapshot.record.root, trees, objects, scope),
+        trees=trees,
+        groups=narrowed_groups(groups, scope),
+    )
+
+
+def _require_paths(paths: tuple[bytes, ...], left: State, right: State) -> None:
+    for path in paths:
+        if path and entry_of(left, path) is None and entry_of(right, path) is None:
+            raise NotFound(
+                f"Neither state holds {shown(path)!r}", code=ErrorCode.PATH_NOT_FOUND, path=path
+            )
+
+
+def entry_of(state: State, path: bytes) -> Entry | None:
+    """Returns the entry of a path in a state, or None."""
+    entry: Entry | None = state.root
+    for name in treepath.components(path):
+        if entry is None or not entry.is_directory:
+            return None
+        entry = state.trees.lookup(entry.tree_id, name)
+    return entry
+
+
+def compared(old: State, new: State, scope: tuple[bytes, ...] | None) -> Iterator[Change]:
+    """Yields the differing paths in order; names that moved between hard-link groups too."""
+    spine = ancestors_of(scope) if scope is not None else set()
+    relinked = sorted(
+        path for path in {*old.groups, *new.groups} if old.groups.get(path) != new.groups.get(path)
+    )
+    found = [
+        change
+        for change in changes(old.root, new.root, old.trees.entries, new.trees.entries)
+        if change.path not in spine
+    ]
+    known = {change.path for change in found}
+    for path in relinked:
+        before, after = entry_of(old, path), entry_of(new, path)
+        if path not in known and before is not None and after is not None:
+            found.append(Change(path, ChangeKind.METADATA, before, after))
+    return iter(sorted(found, key=lambda change: treepath.components(change.path)))

@@ -1,0 +1,303 @@
+"""``gc``: give back the space of everything that no snapshot needs.
+
+The order, and why it is safe beside any number of writers, is in
+:mod:`treesnap.store.collector`. Nothing is deleted unless every snapshot could be
+walked to its last object: what cannot be read cannot be known to be garbage.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from treesnap.codec.index import IndexEntry
+from treesnap.codec.pack import RECORD_HEADER_SIZE
+from treesnap.errors import Corrupt, NotFound
+from treesnap.events import Phase
+from treesnap.fs.durable import sweep_temporary, sync_directory, unlink_if_present
+from treesnap.model import ObjectId
+from treesnap.ops.access import opened
+from treesnap.ops.reachable import Reachability
+from treesnap.results import GcResult
+from treesnap.store.collector import CollectorState, read_state, write_state
+from treesnap.store.lock import held
+from treesnap.store.slot import NO_PACK, Slot, try_acquire
+from treesnap.store.store import Store
+from treesnap.store.writer import Writer
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+WASTE_SHARE_MIN = 0.2
+"""A pack with at least this share of waste is rewritten."""
+DRAIN_WAIT_S = 2.0
+"""How long to let older writers finish, to spare them doing their capture again."""
+
+
+@dataclass(slots=True)
+class Survey:
+    """What is in the packs, and what of it is needed."""
+
+    sizes: dict[bytes, int] = field(default_factory=dict)
+    records: dict[bytes, list[IndexEntry]] = field(default_factory=dict)
+    busy: set[bytes] = field(default_factory=set)
+    needed: dict[bytes, list[IndexEntry]] = field(default_factory=dict)
+    """By pack: the entries that are needed from it; each object is needed from one pack."""
+    dead: list[bytes] = field(default_factory=list)
+    wasteful: list[bytes] = field(default_factory=list)
+
+    @property
+    def condemned(self) -> list[bytes]:
+        """Packs that can go once what is needed of them was copied."""
+        return self.dead + self.wasteful
+
+
+def gc(handle: Handle, *, dry_run: bool) -> GcResult:
+    """Collects garbage; see :meth:`treesnap.Handle.gc`."""
+    with (
+        opened(handle, "collect garbage", writing=True) as pair,
+        held(
+            handle.fs,
+            pair.store.layout.collector_lock,
+            operation="gc",
+            what="The garbage collector",
+            wait_s=handle.wait_s,
+        ),
+    ):
+        return _Collection(handle, pair.store).collect(dry_run=dry_run)
+
+
+class _Collection:
+    def __init__(self, handle: Handle, store: Store) -> None:
+        self._handle = handle
+        self._fs = handle.fs
+        self._store = store
+        self._reachable = Reachability(store)
+        self._marked: set[str] = set()
+
+    def collect(self, *, dry_run: bool) -> GcResult:
+        """Does one whole collection."""
+        store = self._store
+        old_parts = list(store.index.parts) + list(store.index.damaged)
+        survey = self._survey_packs()
+        self._handle.monitor.begin(Phase.MARK, None, None)
+        self._mark()
+        self._judge(survey)
+        kept = len(self._reachable.seen)
+        removed = sum(
+            len(survey.records[pack_id]) - len(survey.needed.get(pack_id, ()))
+            for pack_id in survey.condemned
+        )
+        freed = sum(survey.sizes[pack_id] for pack_id in survey.condemned) - sum(
+            entry.stored_size + RECORD_HEADER_SIZE
+            for pack_id in survey.wasteful
+            for entry in survey.needed.get(pack_id, ())
+        )
+        if not dry_run and survey.condemned:
+            spared = self._sweep(survey, old_parts)
+            freed -= sum(survey.sizes[pack_id] for pack_id in spared)
+            removed -= sum(len(survey.records[pack_id]) for pack_id in spared)
+        if not dry_run:
+            sweep_temporary(self._fs, store.layout.temporary)
+        return GcResult(
+            freed_bytes=max(0, freed),
+            removed_objects=max(0, removed),
+            removed_packs=len(survey.dead),
+            rewritten_packs=len(survey.wasteful),
+            kept_objects=kept,
+            dry_run=dry_run,
+            postponed=(f"{len(survey.busy)} packs are being written to" if survey.busy else None),
+        )
+
+    def _survey_packs(self) -> Survey:
+        """Reads the record headers of all packs, except those that a writer has open."""
+        survey = Survey()
+        for name in self._fs.list_names(self._store.layout.slots):
+            slot = try_acquire(self._fs, self._store.layout, name)
+            if slot is None:
+                survey.busy.add(self._pack_of_busy_slot(name))
+            else:
+                unlink_if_present(self._fs, slot.pending_path)
+                slot.release()
+        survey.busy.discard(NO_PACK)
+        covered = self._store.index.covered()
+        for pack_id, size in self._store.packs.sizes().items():
+            try:
+                survey.records[pack_id] = self._records(pack_id, size, covered.get(pack_id, 0))
+            except FileNotFoundError:
+                continue
+            survey.sizes[pack_id] = size
+        return survey
+
+    def _records(self, pack_id: bytes, size: int, covered: int) -> list[IndexEntry]:
+        """Returns the records of a pack that are whole and durable.
+
+        What no index part covers was perhaps never synced, and may be torn: it is
+        synced now and counts only where its content is right.
+        """
+        records, _ = self._store.packs.scan(pack_id)
+        entries = [
+            IndexEntry(item.id, pack_id, item.offset, item.stored_size, item.raw_size, item.kind)
+            for item in records
+        ]
+        if covered >= size:
+            return entries
+        self._store.packs.sync(pack_id)
+        return [entry for entry in entries if entry.offset < covered or self._is_whole(entry)]
+
+    def _is_whole(self, entry: IndexEntry) -> bool:
+        try:
+            self._store.packs.read(entry)
+        except Corrupt:
+            return False
+        return True
+
+    def _pack_of_busy_slot(self, name: str) -> bytes:
+        fd = self._fs.open(os.path.join(self._store.layout.slots, name), os.O_RDONLY)
+        try:
+            return Slot(self._fs, self._store.layout, name, fd).read()[1]
+        finally:
+            self._fs.close(fd)
+
+    def _mark(self) -> list[ObjectId]:
+        """Walks every snapshot that was not walked yet; pending ones first.
+
+        Returns what they need that no earlier one did.
+        """
+        log = self._store.snapshots
+        layout = self._store.layout
+        new: list[ObjectId] = []
+        for name in self._fs.list_names(layout.pending):
+            path = os.path.join(layout.pending, name)
+            try:
+                record = log.load_record(path, None)
+            except NotFound:
+                continue
+            new += [identity for _, identity in self._reachable.add(record)]
+        for root_id, snapshot_name in list(log.all_names()):
+            if snapshot_name.id in self._marked:
+                continue
+            try:
+                record = log.load_record(log.path(root_id, snapshot_name), snapshot_name.id)
+            except NotFound:
+                continue
+            new += [identity for _, identity in self._reachable.add(record)]
+            self._marked.add(snapshot_name.id)
+        return new
+
+    def _judge(self, survey: Survey) -> None:
+        """Chooses for each needed object one pack, and the packs that can go."""
+        claimed: set[ObjectId] = set()
+        kinds = self._reachable.seen
+        for pack_id in sorted(survey.records, key=lambda item: item not in survey.busy):
+            needed = []
+            for entry in survey.records[pack_id]:
+                if kinds.get(entry.id) == entry.kind and entry.id not in claimed:
+                    claimed.add(entry.id)
+                    needed.append(entry)
+            survey.needed[pack_id] = needed
+            if pack_id in survey.busy:
+                continue
+            live = sum(entry.stored_size + RECORD_HEADER_SIZE for entry in needed)
+            if not needed:
+                survey.dead.append(pack_id)
+            elif live < (1 - WASTE_SHARE_MIN) * survey.sizes[pack_id]:
+                survey.wasteful.append(pack_id)
+
+    def _sweep(self, survey: Survey, old_parts: list[str]) -> set[bytes]:
+        """Copies, condemns, looks again, deletes; returns the packs that were spared."""
+        store, layout = self._store, self._store.layout
+        copied = self._copy(survey)
+        state = read_state(self._fs, layout)
+        condemned = frozenset(survey.condemned)
+        write_state(self._fs, layout, CollectorState(epoch=state.epoch + 1, condemned=condemned))
+        self._let_writers_finish(state.epoch + 1)
+        write_state(self._fs, layout, CollectorState(epoch=state.epoch + 2, condemned=condemned))
+        store.index.refresh()
+        spared = self._spared(self._mark(), survey, copied)
+        for pack_id in condemned - spared:
+            unlink_if_present(self._fs, layout.pack(pack_id))
+        sync_directory(self._fs, layout.packs)
+        self._rebuild_index(survey, condemned - spared, old_parts)
+        write_state(self._fs, layout, CollectorState(epoch=state.epoch + 2))
+        return set(spared)
+
+    def _copy(self, survey: Survey) -> list[IndexEntry]:
+        """Copies what is needed of wasteful packs into new ones, verified and durable."""
+        wanted = [entry for pack_id in survey.wasteful for entry in survey.needed[pack_id]]
+        if not wanted:
+            return []
+        self._handle.monitor.begin(Phase.REWRITE, len(wanted), None)
+        with Writer(self._store) as writer:
+            return writer.copy(wanted, frozenset(survey.condemned))
+
+    def _let_writers_finish(self, epoch: int) -> None:
+        """Waits a little for writers of an older epoch; correctness does not need it."""
+        deadline = time.monotonic() + DRAIN_WAIT_S
+        while self._has_older_writer(epoch) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _has_older_writer(self, epoch: int) -> bool:
+        layout = self._store.layout
+        for name in self._fs.list_names(layout.slots):
+            slot = try_acquire(self._fs, layout, name)
+            if slot is not None:
+                slot.release()
+                continue
+            fd = self._fs.open(os.path.join(layout.slots, name), os.O_RDONLY)
+            try:
+                if Slot(self._fs, layout, name, fd).read()[0] < epoch:
+                    return True
+            finally:
+                self._fs.close(fd)
+        return False
+
+    def _spared(
+        self, new: list[ObjectId], survey: Survey, copied: list[IndexEntry]
+    ) -> frozenset[bytes]:
+        """Returns the condemned packs that hold the only copy of something newly needed."""
+        condemned = frozenset(survey.condemned)
+        here = {entry.id for entry in copied}
+        spared: set[bytes] = set()
+        self._store.scan_uncovered()
+        for identity in new:
+            places = {entry.pack_id for entry in self._store.index.find_all(identity)}
+            if not places:
+                return condemned
+            if identity not in here and not self._store.has(identity, condemned):
+                spared |= places & condemned
+        return frozenset(spared)
+
+    def _rebuild_index(
+        self,
+        survey: Survey,
+        deleted: frozenset[bytes],
+        old_parts: list[str],
+    ) -> None:
+        """Writes one part for all packs that were surveyed and remain; drops the old parts."""
+        remaining = {
+            pack_id: size for pack_id, size in survey.sizes.items() if pack_id not in deleted
+        }
+        entries = [
+            entry
+            for pack_id in remaining
+            for entry in survey.records.get(pack_id, ())
+            if pack_id not in survey.busy
+        ]
+        covered = {
+            pack_id: survey.sizes[pack_id] for pack_id in remaining if pack_id not in survey.busy
+        }
+        keep = self._parts_of_busy(survey, old_parts)
+        self._store.index.write_part(entries, covered, durable=True)
+        self._store.index.remove_parts([name for name in old_parts if name not in keep])
+
+    def _parts_of_busy(self, survey: Survey, old_parts: list[str]) -> set[str]:
+        """Returns the parts that know of packs which were not surveyed because they are in use."""
+        return {
+            name
+            for name in old_parts
+            if name in self._store.index.parts
+            and survey.busy & set(self._store.index.parts[name].covered)
+        }

@@ -1,0 +1,154 @@
+"""The history of a root: listing, finding by reference, deleting, pinning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, NotFound, Refused, StoreMissing
+from treesnap.model import Snapshot, SnapshotKind
+from treesnap.ops.access import Opened, locked_root, opened
+from treesnap.store.snapshots import SnapshotName
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+_LATEST = re.compile(r"latest(?:~(\d{1,9}))?\Z")
+_STEP = re.compile(r"step:(\d{1,9})\Z")
+_ABBREVIATION = re.compile(r"[0-9a-f]{4,64}\Z")
+
+
+def snapshots_of(pair: Opened, root_id: str | None = None) -> Iterator[Snapshot]:
+    """Yields the readable snapshots of a root, newest first."""
+    log = pair.store.snapshots
+    wanted = root_id if root_id is not None else pair.root.id
+    for name in log.names(wanted):
+        try:
+            yield log.load(wanted, name)
+        except (Corrupt, NotFound):
+            continue
+
+
+def list_snapshots(
+    handle: Handle, *, session: str | None, tag: str | None, all_roots: bool
+) -> tuple[Snapshot, ...]:
+    """Returns snapshots, newest first; an absent store has none."""
+    try:
+        with opened(handle, "list snapshots") as pair:
+            root_ids = pair.store.snapshots.root_ids() if all_roots else [pair.root.id]
+            found = [item for root_id in root_ids for item in snapshots_of(pair, root_id)]
+    except StoreMissing:
+        return ()
+    if all_roots:
+        found.sort(key=lambda item: item.record.created_at_ns, reverse=True)
+    return tuple(item for item in found if _matches(item, session, tag))
+
+
+def _matches(snapshot: Snapshot, session: str | None, tag: str | None) -> bool:
+    if session is not None and snapshot.record.session != session:
+        return False
+    if tag is None:
+        return True
+    key, has_value, value = tag.partition("=")
+    tags = snapshot.record.tags
+    return key in tags and (not has_value or tags[key] == value)
+
+
+def resolve(handle: Handle, ref: str, *, session: str | None = None) -> Snapshot:
+    """Returns the snapshot that a reference names."""
+    try:
+        with opened(handle, "look up a snapshot") as pair:
+            return resolve_in(pair, ref, session=session)
+    except StoreMissing as error:
+        raise _unknown(ref) from error
+
+
+def resolve_in(pair: Opened, ref: str, *, session: str | None = None) -> Snapshot:
+    """Returns the snapshot that a reference names in an open store.
+
+    In this order: ``latest``, ``latest~N``, ``step:N``, a full id, a name, the
+    unique beginning of an id. ``latest`` counts no safety snapshots, because they
+    are made by restores and nobody asked for them.
+    """
+    latest = _LATEST.match(ref)
+    if latest is not None:
+        back = int(latest.group(1) or 0)
+        for snapshot in snapshots_of(pair):
+            if snapshot.kind == SnapshotKind.SAFETY or not _matches(snapshot, session, None):
+                continue
+            if back == 0:
+                return snapshot
+            back -= 1
+        raise _unknown(ref)
+    step = _STEP.match(ref)
+    if step is not None:
+        return _by_step(pair, ref, int(step.group(1)), session)
+    names = pair.store.snapshots.names(pair.root.id)
+    exact = [name for name in names if name.id == ref]
+    if exact:
+        return pair.store.snapshots.load(pair.root.id, exact[0])
+    for snapshot in snapshots_of(pair):
+        if snapshot.name == ref:
+            return snapshot
+    return pair.store.snapshots.load(pair.root.id, _by_beginning(names, ref))
+
+
+def _by_step(pair: Opened, ref: str, step: int, session: str | None) -> Snapshot:
+    for snapshot in snapshots_of(pair):
+        if snapshot.record.step == step and _matches(snapshot, session, None):
+            return snapshot
+    raise _unknown(ref)
+
+
+def _by_beginning(names: list[SnapshotName], ref: str) -> SnapshotName:
+    if not _ABBREVIATION.match(ref):
+        raise _unknown(ref)
+    found = [name for name in names if name.id.startswith(ref)]
+    if not found:
+        raise _unknown(ref)
+    if len(found) > 1:
+        raise InvalidArgument(
+            f"The reference {ref!r} fits {len(found)} snapshots", code=ErrorCode.AMBIGUOUS_REF
+        )
+    return found[0]
+
+
+def _unknown(ref: str) -> NotFound:
+    return NotFound(f"This root has no snapshot {ref!r}")
+
+
+def delete(handle: Handle, refs: Sequence[str]) -> tuple[Snapshot, ...]:
+    """Removes snapshots, all or none."""
+    try:
+        with (
+            opened(handle, "delete snapshots", writing=True, recover=False) as pair,
+            locked_root(handle, pair, "delete"),
+        ):
+            chosen = {snapshot.id: snapshot for ref in refs for snapshot in [resolve_in(pair, ref)]}
+            for snapshot in chosen.values():
+                if snapshot.pinned:
+                    raise Refused(f"Snapshot {snapshot.id[:12]} is pinned", code=ErrorCode.PINNED)
+            pair.store.snapshots.remove(
+                pair.root.id,
+                [SnapshotName(snapshot.sequence, snapshot.id) for snapshot in chosen.values()],
+            )
+            return tuple(chosen.values())
+    except StoreMissing as error:
+        raise _unknown(refs[0] if refs else "") from error
+
+
+def set_pinned(handle: Handle, ref: str, *, pinned: bool) -> Snapshot:
+    """Protects a snapshot, or takes the protection away."""
+    try:
+        with (
+            opened(handle, "pin a snapshot", writing=True, recover=False) as pair,
+            locked_root(handle, pair, "pin"),
+        ):
+            snapshot = resolve_in(pair, ref)
+            state = replace(snapshot.state, pinned=pinned)
+            pair.store.snapshots.set_state(snapshot.id, state)
+            return replace(snapshot, state=state)
+    except StoreMissing as error:
+        raise _unknown(ref) from error

@@ -1,0 +1,83 @@
+"""Where stores and roots are, and which roots are too dangerous to capture unasked.
+
+The only module that reads the environment, and that imports platformdirs.
+"""
+
+from __future__ import annotations
+
+import os
+
+from treesnap.errors import Refused, shown
+from treesnap.hashing import root_id
+from treesnap.store.layout import Layout
+
+SYSTEM_DIRECTORIES = frozenset(
+    {
+        "/",
+        "/bin",
+        "/boot",
+        "/dev",
+        "/etc",
+        "/home",
+        "/lib",
+        "/lib64",
+        "/opt",
+        "/proc",
+        "/root",
+        "/run",
+        "/sbin",
+        "/srv",
+        "/sys",
+        "/tmp",
+        "/usr",
+        "/var",
+        "/Applications",
+        "/Library",
+        "/System",
+        "/Users",
+    }
+)
+
+
+def default_store_path() -> str:
+    """Returns ``$SNAP_STORE``, else the ``treesnap`` directory among the user's data."""
+    given = os.environ.get("SNAP_STORE")
+    if given:
+        return os.path.abspath(given)
+    from platformdirs import user_data_dir
+
+    return user_data_dir("treesnap", appauthor=False)
+
+
+def find_root(directory: str, store_path: str) -> str:
+    """Returns the nearest registered root that holds a directory, else the directory itself."""
+    layout = Layout(store_path)
+    start = os.path.realpath(directory)
+    candidate = start
+    while True:
+        identity = root_id(os.fsencode(candidate))
+        if os.path.lexists(layout.root_file(identity, "root")):
+            return candidate
+        parent = os.path.dirname(candidate)
+        if parent == candidate:
+            return start
+        candidate = parent
+
+
+def refuse_dangerous(root: str, store_path: str) -> None:
+    """Raises Refused for a root whose capture or restore is most likely a mistake."""
+    home = os.path.realpath(os.path.expanduser("~"))
+    store_parent = os.path.dirname(os.path.realpath(store_path))
+    if root in SYSTEM_DIRECTORIES:
+        reason = "is a system directory"
+    elif root == home:
+        reason = "is your home directory"
+    elif root == os.path.realpath(store_path) or root.startswith(
+        os.path.realpath(store_path) + os.sep
+    ):
+        reason = "is the store or lies inside it"
+    elif root == store_parent:
+        reason = "is the directory that holds the store"
+    else:
+        return
+    raise Refused(f"The root {shown(root)!r} {reason}", path=root)

@@ -1,0 +1,223 @@
+"""The plan of a restore: pure, from two trees to the steps between them.
+
+Both trees are read through functions and nothing is touched, so a plan can be
+printed, counted and tested on its own. Steps never nest: a directory that only
+one side has is one step, whatever is in it, and every other step lies in a
+directory that both sides have. So steps can be done in any order.
+
+A name that either side skipped is left alone, and so is every directory that
+holds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from treesnap import treepath
+from treesnap.codec.reader import TreeReader
+from treesnap.compare import changes, kind_of_change, paired
+from treesnap.model import Change, ChangeKind, Entry, Skipped, SkipReason
+from treesnap.worktree.links import Groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """One side of a restore."""
+
+    root: Entry
+    trees: TreeReader
+    groups: Groups
+
+
+@dataclass(slots=True, kw_only=True)
+class Plan:
+    """What has to be done to turn one state into the other."""
+
+    puts: dict[bytes, tuple[Entry, Entry | None]] = field(default_factory=dict)
+    """By path: what is put, and what was there."""
+    removals: dict[bytes, Entry] = field(default_factory=dict)
+    metadata: dict[bytes, tuple[Entry, Entry]] = field(default_factory=dict)
+    """By path: metadata before and after, for what is no directory."""
+    directories: dict[bytes, tuple[Entry, Entry | None]] = field(default_factory=dict)
+    """By path: metadata before, and after or None for what just stays."""
+    kept: set[bytes] = field(default_factory=set)
+    """Directories that the new state lacks, but that hold something to leave alone."""
+    untouched: list[Skipped] = field(default_factory=list)
+    blocked: list[bytes] = field(default_factory=list)
+    """Directories that should become something else, but hold something to leave alone."""
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether both states are the same."""
+        return not (self.puts or self.removals or self.metadata or self.directories)
+
+    def count(self, *kinds: ChangeKind) -> int:
+        """Returns how many paths change in one of the given ways."""
+        return sum(1 for change in self.changes if change.change in kinds)
+
+
+def ancestors_of(paths: Iterable[bytes]) -> set[bytes]:
+    """Returns all directories above the given paths, the root included."""
+    found = set()
+    for path in paths:
+        while path:
+            path, _ = treepath.split(path)
+            found.add(path)
+    return found
+
+
+def make_plan(current: State, target: State, scope: tuple[bytes, ...] | None) -> Plan:
+    """Returns the steps from the current state to the target.
+
+    With a ``scope``, both trees hold nothing but the paths in it and the
+    directories above them, which are then no part of the restore themselves.
+    """
+    return _Planner(current, target, scope).plan()
+
+
+class _Planner:
+    def __init__(self, current: State, target: State, scope: tuple[bytes, ...] | None) -> None:
+        self._current = current
+        self._target = target
+        self._spine = ancestors_of(scope) if scope is not None else set()
+        self._scope = scope
+        self._plan = Plan()
+
+    def plan(self) -> Plan:
+        """Returns the whole plan."""
+        plan = self._plan
+        self._pair_directories()
+        self._relink()
+        for path in [*plan.puts, *plan.removals]:
+            self._touch(treepath.split(path)[0])
+        found = changes(
+            self._current.root,
+            self._target.root,
+            self._current.trees.entries,
+            self._target.trees.entries,
+        )
+        plan.changes = tuple(
+            change
+            for change in found
+            if change.path not in plan.kept
+            and (change.path not in self._spine or change.change == ChangeKind.ADDED)
+        )
+        return plan
+
+    def _touch(self, directory: bytes) -> None:
+        """Notes that a directory's content changes, so that its metadata must be set anew."""
+        plan = self._plan
+        if directory in plan.directories:
+            return
+        old = self._lookup(self._current, directory)
+        new = None if directory in self._spine else self._lookup(self._target, directory)
+        if old is not None:
+            plan.directories[directory] = (old, new if new and new.is_directory else None)
+
+    def _lookup(self, state: State, path: bytes) -> Entry | None:
+        entry: Entry | None = state.root
+        for name in treepath.components(path):
+            if entry is None or not entry.is_directory:
+                return None
+            entry = state.trees.lookup(entry.tree_id, name)
+        return entry
+
+    def _pair_directories(self) -> None:
+        """Walks both trees side by side, without recursion."""
+        stack = [(treepath.ROOT, self._pairs(treepath.ROOT, self._current.root, self._target.root))]
+        while stack:
+            parent, pairs = stack[-1]
+            pair = next(pairs, None)
+            if pair is None:
+                stack.pop()
+                continue
+            named = pair[0] if pair[0] is not None else pair[1]
+            assert named is not None
+            path = treepath.join(parent, named.name)
+            old, new = pair
+            if self._decide(path, old, new):
+                stack.append((path, self._pairs(path, old, new)))
+
+    def _pairs(
+        self, path: bytes, old: Entry | None, new: Entry | None
+    ) -> Iterator[tuple[Entry | None, Entry | None]]:
+        if old is not None and new is not None and path not in self._spine and old != new:
+            metadata = old._replace(content=None, name=b"") != new._replace(content=None, name=b"")
+            if metadata:
+                self._plan.directories[path] = (old, new)
+        if old is not None and new is not None and old.content == new.content:
+            return iter(())
+        return paired(
+            self._current.trees.entries(old.tree_id) if old is not None else (),
+            self._target.trees.entries(new.tree_id) if new is not None else (),
+        )
+
+    def _decide(self, path: bytes, old: Entry | None, new: Entry | None) -> bool:
+        """Plans one path; returns whether the directories on both sides must be paired."""
+        plan = self._plan
+        if (old is not None and old.is_skipped) or (new is not None and new.is_skipped):
+            self._leave_alone(path, old, new)
+            return False
+        if old is None:
+            assert new is not None
+            plan.puts[path] = (new, None)
+            return False
+        if new is None:
+            return self._decide_removal(path, old)
+        if old == new:
+            return False
+        if old.is_directory and new.is_directory:
+            return True
+        if kind_of_change(old, new) == ChangeKind.METADATA:
+            plan.metadata[path] = (old, new)
+            return False
+        if old.is_directory and self._holds_skipped(old):
+            plan.blocked.append(path)
+            return False
+        plan.puts[path] = (new, old)
+        return False
+
+    def _decide_removal(self, path: bytes, old: Entry) -> bool:
+        if old.is_directory and (path in self._spine or self._holds_skipped(old)):
+            self._plan.kept.add(path)
+            return True
+        self._plan.removals[path] = old
+        return False
+
+    def _holds_skipped(self, directory: Entry) -> bool:
+        return self._current.trees.totals(directory.tree_id).skipped > 0
+
+    def _leave_alone(self, path: bytes, old: Entry | None, new: Entry | None) -> None:
+        for mine, other in ((old, new), (new, old)):
+            if mine is not None and mine.is_skipped:
+                if other is not None and not other.is_skipped:
+                    self._plan.untouched.append(Skipped(path, SkipReason(mine.content)))
+                return
+
+    def _relink(self) -> None:
+        """Puts all names of each hard-link group of which one is put, or that is new."""
+        plan = self._plan
+        current, target = self._current.groups, self._target.groups
+        wanted = {path for path in {*current, *target} if current.get(path) != target.get(path)}
+        for path in list(plan.puts):
+            wanted.update(target.get(path, ()))
+        for path in sorted(wanted):
+            if path not in plan.puts:
+                wanted.update(target.get(path, ()))
+        for path in sorted(wanted):
+            if not self._is_covered(path):
+                old, new = self._lookup(self._current, path), self._lookup(self._target, path)
+                if old is None or new is None or old.is_skipped or new.is_skipped:
+                    continue
+                if not new.is_directory and not old.is_directory:
+                    plan.metadata.pop(path, None)
+                    plan.puts[path] = (new, old)
+
+    def _is_covered(self, path: bytes) -> bool:
+        while path:
+            if path in self._plan.puts or path in self._plan.removals:
+                return True
+            path, _ = treepath.split(path)
+        return False

@@ -1,0 +1,262 @@
+"""``restore``: make the root exactly as in a snapshot, or not at all.
+
+    lock the root, recover what a crash left behind
+    capture the root           nothing is published yet
+    plan                       pure; when both states are the same, nothing else happens
+    publish the safety snapshot
+    journal: staging           from here on a crash leaves a trace
+    stage and verify           everything that will be put, on the root's file system
+    sync the file system
+    journal: applying          the commit point
+    apply                      renames; each path is looked at before and after
+    sync the file system
+    remove what was kept aside, and the journal
+
+Up to the commit point an error or a crash leaves the tree untouched, but for the
+staging directory, which is removed. After it, an error takes everything back, and
+a crash lets the next operation carry on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from treesnap.codec.envelope import FileKind
+from treesnap.codec.history import Moment, RestoreHistory, decode_history, encode_history
+from treesnap.codec.reader import TreeReader
+from treesnap.codec.tree import put_tree
+from treesnap.errors import Busy, Conflict, Corrupt, ErrorCode, Refused, shown
+from treesnap.fs.durable import make_directories
+from treesnap.model import (
+    ChangeKind,
+    IgnoreRules,
+    ObjectId,
+    ObjectKind,
+    Snapshot,
+    SnapshotId,
+    SnapshotKind,
+    Totals,
+)
+from treesnap.ops.access import MemoryObjects, Opened, locked_root, opened
+from treesnap.ops.capture import Capture, preview
+from treesnap.ops.history import resolve_in
+from treesnap.ops.narrow import effective_scope, narrowed, narrowed_groups
+from treesnap.ops.places import refuse_dangerous
+from treesnap.ops.plan import Plan, State, make_plan
+from treesnap.ops.transaction import Transaction
+from treesnap.results import RestoreResult
+from treesnap.store.writer import EpochChanged
+from treesnap.worktree.links import load_groups
+from treesnap.worktree.observed import Observed
+from treesnap.worktree.scanned import ScanResult
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+ATTEMPTS = 5
+"""How often a restore is begun again when somebody else keeps changing the tree."""
+
+HistoryStep = Callable[[RestoreHistory, Moment], RestoreHistory]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreRequest:
+    """What the caller of ``restore`` asked for."""
+
+    ref: str
+    paths: tuple[bytes, ...] = ()
+    to: str | None = None
+    dry_run: bool = False
+    touch: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """A snapshot to go to, restricted to some paths or not."""
+
+    snapshot: Snapshot
+    scope: tuple[bytes, ...] | None
+    touch: bool = False
+    force: bool = False
+    label: str = "before restore"
+    history_step: HistoryStep = RestoreHistory.restored
+
+
+def restore(handle: Handle, request: RestoreRequest) -> RestoreResult:
+    """Restores; see :meth:`treesnap.Handle.restore`."""
+    with opened(handle, "restore", writing=True, recover=False) as pair:
+        if request.to is None and not request.dry_run:
+            refuse_dangerous_restore(handle, force=request.force)
+            with locked_root(handle, pair, "restore"):
+                return reach(handle, pair, goal_of(pair, request))
+        goal = goal_of(pair, request)
+        if request.to is not None:
+            from treesnap.ops.export import export
+
+            return export(handle, pair, goal, request.to, dry_run=request.dry_run)
+        return dry_run(handle, pair, goal)
+
+
+def refuse_dangerous_restore(handle: Handle, *, force: bool) -> None:
+    """Raises Refused for a root that is dangerous, or no directory any more."""
+    if not force:
+        refuse_dangerous(handle.root, handle.store_path)
+    if os.path.lexists(handle.root) and not os.path.isdir(handle.root):
+        raise Refused(
+            f"The root {shown(handle.root)!r} is no directory any more",
+            code=ErrorCode.NOT_A_DIRECTORY,
+            path=handle.root,
+        )
+
+
+def goal_of(pair: Opened, request: RestoreRequest) -> Goal:
+    """Returns what a request asks for; raises NotFound or InvalidArgument."""
+    snapshot = resolve_in(pair, request.ref)
+    return Goal(
+        snapshot=snapshot,
+        scope=effective_scope(snapshot, request.paths or None),
+        touch=request.touch,
+        force=request.force,
+    )
+
+
+def target_state(pair: Opened, goal: Goal) -> State:
+    """Returns the goal's tree, with nothing but the paths that it concerns."""
+    objects = MemoryObjects(pair.store)
+    trees = TreeReader(objects.get)
+    record = goal.snapshot.record
+    root = narrowed(record.root, trees, objects, goal.scope)
+    groups = narrowed_groups(load_groups(record.links, pair.store.get), goal.scope)
+    return State(root=root, trees=trees, groups=groups)
+
+
+def current_state(result: ScanResult, get: Callable[[ObjectKind, ObjectId], bytes]) -> State:
+    """Returns the tree that a walk found."""
+    return State(root=result.root, trees=TreeReader(get), groups=load_groups(result.links, get))
+
+
+def rules_of(goal: Goal) -> tuple[IgnoreRules, ...]:
+    """Returns the exclusions of the goal's snapshot, which hold beside today's."""
+    return goal.snapshot.record.rules
+
+
+def dry_run(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
+    """Returns what a restore would do; writes nothing."""
+    target = target_state(pair, goal)
+    if not os.path.lexists(handle.root):
+        objects = MemoryObjects(pair.store)
+        empty = target.root._replace(content=empty_tree(objects))
+        current = State(root=empty, trees=TreeReader(objects.get), groups={})
+    else:
+        seen = preview(handle, pair, goal.scope, rules_of(goal))
+        current = current_state(seen.result, seen.objects.get)
+    plan = make_plan(current, target, goal.scope)
+    refuse_blocked(plan)
+    return result_of(goal, plan, target, safety_id=None, is_dry_run=True)
+
+
+def empty_tree(objects: MemoryObjects) -> ObjectId:
+    """Returns the id of a directory without entries."""
+    return put_tree((), Totals(), objects.put)
+
+
+def refuse_blocked(plan: Plan) -> None:
+    """Raises Refused when something to leave alone is in the way."""
+    if plan.blocked:
+        path = plan.blocked[0]
+        raise Refused(
+            f"The directory {shown(path)!r} would become something else, but it holds "
+            "paths that no snapshot has",
+            code=ErrorCode.CONFLICT,
+            path=path,
+        )
+
+
+def reach(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
+    """Makes the root as the goal says. The caller holds the root's lock."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return _attempt(handle, pair, goal)
+        except EpochChanged:
+            continue
+        except Conflict:
+            if not goal.force or attempt == ATTEMPTS:
+                raise
+    raise Busy("Garbage collections kept overtaking the restore")
+
+
+def _attempt(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
+    target = target_state(pair, goal)
+    transaction = Transaction(handle, pair, touch=goal.touch)
+    make_directories(handle.fs, os.path.dirname(handle.root))
+    pair.root.register()
+    transaction.ensure_root()
+    try:
+        recorder: dict[bytes, bytes] = {}
+        with Capture(
+            handle, pair, scope=goal.scope, rules=rules_of(goal), recorder=recorder
+        ) as capture:
+            current = current_state(capture.result, capture.writer.get)
+            plan = make_plan(current, target, goal.scope)
+            refuse_blocked(plan)
+            observed = Observed(recorder, capture.cache)
+            if plan.is_empty:
+                transaction.abandon()
+                _note_history(pair, goal, Moment(goal.snapshot.id, goal.scope))
+                return result_of(goal, plan, target, safety_id=None, is_dry_run=False)
+            safety = capture.publish(
+                capture.record(
+                    kind=SnapshotKind.SAFETY, label=f"{goal.label} {goal.snapshot.id[:12]}"
+                )
+            )
+    except BaseException:
+        transaction.abandon()
+        raise
+    history = goal.history_step(load_history(pair), Moment(safety.id, goal.scope))
+    try:
+        transaction.run(plan, current, target, observed, encode_history(history))
+    except BaseException:
+        transaction.abandon()
+        raise
+    return result_of(goal, plan, target, safety_id=safety.id, is_dry_run=False)
+
+
+def load_history(pair: Opened) -> RestoreHistory:
+    """Returns the root's restore history; an unreadable one counts as empty."""
+    try:
+        payload = pair.root.read("history", FileKind.HISTORY)
+        return decode_history(payload) if payload is not None else RestoreHistory()
+    except Corrupt:
+        return RestoreHistory()
+
+
+def _note_history(pair: Opened, goal: Goal, moment: Moment) -> None:
+    """Moves undo and redo on when there was nothing to do; a plain restore leaves no trace."""
+    if goal.history_step is not RestoreHistory.restored:
+        history = goal.history_step(load_history(pair), moment)
+        pair.root.write("history", FileKind.HISTORY, encode_history(history))
+
+
+def result_of(
+    goal: Goal, plan: Plan, target: State, *, safety_id: SnapshotId | None, is_dry_run: bool
+) -> RestoreResult:
+    """Returns the outcome of a plan that was carried out, or would be."""
+    created = plan.count(ChangeKind.ADDED)
+    restored = plan.count(ChangeKind.MODIFIED, ChangeKind.TYPE, ChangeKind.METADATA)
+    totals = target.trees.totals(target.root.tree_id)
+    held = totals.files + totals.directories + totals.others
+    return RestoreResult(
+        snapshot=goal.snapshot,
+        restored=restored,
+        created=created,
+        deleted=plan.count(ChangeKind.REMOVED),
+        unchanged=max(0, held - created - restored),
+        untouched=tuple(plan.untouched),
+        changes=plan.changes,
+        safety_id=safety_id,
+        dry_run=is_dry_run,
+    )

@@ -1,0 +1,61 @@
+"""``run``: a checkpoint, a command, and the way back when the command fails."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from treesnap.errors import ErrorCode, InvalidArgument, NotFound
+from treesnap.model import SnapshotKind
+from treesnap.results import RestoreResult, RunResult
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+
+def run(handle: Handle, command: Sequence[str], *, retries: int, label: str | None) -> RunResult:
+    """Runs a command in the root; see :meth:`treesnap.Handle.run`."""
+    if not command:
+        raise InvalidArgument("There is no command to run")
+    if retries < 0:
+        raise InvalidArgument(f"A command cannot be retried {retries} times")
+    checkpoint = handle.create(
+        label=label if label is not None else "before " + " ".join(command)[:200],
+        kind=SnapshotKind.RUN,
+    )
+    restored: RestoreResult | None = None
+    for attempt in range(1, retries + 2):
+        exit_code = _attempt(handle, command, checkpoint.id)
+        if exit_code == 0:
+            return RunResult(
+                exit_code=0,
+                attempts=attempt,
+                snapshot_id=checkpoint.id,
+                rolled_back=False,
+                restore=restored,
+            )
+        restored = handle.restore(checkpoint.id, force=True)
+    return RunResult(
+        exit_code=exit_code,
+        attempts=retries + 1,
+        snapshot_id=checkpoint.id,
+        rolled_back=True,
+        restore=restored,
+    )
+
+
+def _attempt(handle: Handle, command: Sequence[str], checkpoint_id: str) -> int:
+    try:
+        return subprocess.run(command, cwd=handle.root, check=False).returncode
+    except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+        raise NotFound(
+            f"The command {command[0]!r} cannot be started: {error.strerror}",
+            code=ErrorCode.COMMAND_NOT_FOUND,
+            path=command[0],
+        ) from error
+    except OSError as error:
+        raise InvalidArgument(f"The command {command[0]!r} cannot be started: {error}") from error
+    except BaseException:
+        handle.restore(checkpoint_id, force=True)
+        raise

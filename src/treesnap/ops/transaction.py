@@ -1,0 +1,258 @@
+"""One restore in a root: from its journal to its end, and its recovery after a crash."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from treesnap.codec.envelope import FileKind
+from treesnap.codec.journal import (
+    Action,
+    Finish,
+    Journal,
+    Stage,
+    Step,
+    decode_journal,
+    encode_journal,
+)
+from treesnap.codec.reader import TreeReader
+from treesnap.errors import Conflict, OperationFailed, shown
+from treesnap.events import Phase
+from treesnap.fs.durable import sync_directory
+from treesnap.model import Totals
+from treesnap.ops.access import Opened
+from treesnap.ops.narrow import totals_of_entry
+from treesnap.ops.plan import Plan, State
+from treesnap.worktree.apply import Applier
+from treesnap.worktree.attributes import apply_metadata
+from treesnap.worktree.directory import OPEN_DIRECTORY
+from treesnap.worktree.observed import Observed
+from treesnap.worktree.stage import Stager
+from treesnap.worktree.staging import make_stage, new_stage_name, open_stage, remove_stage
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+
+class Transaction:
+    """The journal of one root, and what follows from it. The caller holds the root's lock."""
+
+    def __init__(self, handle: Handle, pair: Opened, *, touch: bool = False) -> None:
+        self._handle = handle
+        self._fs = handle.fs
+        self._pair = pair
+        self._touch = touch
+        self._xattrs = TreeReader(pair.store.get).xattrs
+        self._journal: Journal | None = None
+        self.degraded: tuple[bytes, ...] = ()
+        """Paths whose owner or privileged attributes were not permitted to be put back."""
+
+    def _write(self, journal: Journal) -> None:
+        self._pair.root.write("journal", FileKind.JOURNAL, encode_journal(journal))
+        self._journal = journal
+
+    def ensure_root(self) -> None:
+        """Makes the root when it is absent; a crash from here on removes it again."""
+        if not os.path.lexists(self._handle.root):
+            self._write(Journal(stage=Stage.STAGING, stage_name=new_stage_name(), root_before=None))
+            self._fs.make_directory(self._handle.root)
+            sync_directory(self._fs, os.path.dirname(self._handle.root))
+
+    def abandon(self) -> None:
+        """Ends a transaction that was not committed; does nothing when none was begun."""
+        if self._journal is not None and self._journal.stage == Stage.STAGING:
+            self._unstage(self._journal)
+
+    def run(
+        self, plan: Plan, current: State, target: State, observed: Observed, history: bytes
+    ) -> None:
+        """Stages, commits and applies a plan that is not empty.
+
+        When this raises, the tree is as it was before, or the journal is left for
+        the next operation to finish.
+        """
+        if self._journal is None:
+            self._write(
+                Journal(stage=Stage.STAGING, stage_name=new_stage_name(), root_before=current.root)
+            )
+        assert self._journal is not None
+        root_fd = self._fs.open(self._handle.root, OPEN_DIRECTORY)
+        try:
+            self._write(self._staged(root_fd, self._journal, plan, target, observed, history))
+            self._carry_out(root_fd, self._journal, observed)
+        finally:
+            self._fs.close(root_fd)
+
+    def _staged(
+        self,
+        root_fd: int,
+        staging: Journal,
+        plan: Plan,
+        target: State,
+        observed: Observed,
+        history: bytes,
+    ) -> Journal:
+        """Builds everything that will be put, durably; returns the journal to commit."""
+        stage_fd = make_stage(self._fs, root_fd, staging.stage_name)
+        try:
+            journal = Journal(
+                stage=Stage.APPLYING,
+                stage_name=staging.stage_name,
+                root_before=staging.root_before,
+                touch=self._touch,
+                history=history,
+                steps=tuple(self._build(stage_fd, plan, target, observed)),
+                directories=tuple(
+                    Finish(path, old, new) for path, (old, new) in plan.directories.items()
+                ),
+            )
+            with self._applier(root_fd, stage_fd, journal, observed) as applier:
+                applier.check()
+            self._fs.sync_file_system(stage_fd)
+            return journal
+        finally:
+            self._fs.close(stage_fd)
+
+    def _build(self, stage_fd: int, plan: Plan, target: State, observed: Observed) -> list[Step]:
+        totals = Totals()
+        for entry, _ in plan.puts.values():
+            totals = totals.plus(totals_of_entry(entry, target.trees))
+        self._handle.monitor.begin(Phase.STAGE, totals.files + totals.others, totals.size_bytes)
+        stager = Stager(
+            self._fs,
+            stage_fd,
+            self._pair.store.get,
+            target.groups,
+            self._handle.monitor,
+            trees=target.trees,
+            touch=self._touch,
+        )
+        steps = []
+        try:
+            for number, (path, (entry, old)) in enumerate(plan.puts.items()):
+                name = b"n%d" % number
+                stager.put(entry, path, name)
+                inode = self._fs.lstat(name, dir_fd=stage_fd).st_ino
+                before = observed.key(path) if old is not None else None
+                steps.append(Step(Action.PUT, path, name, inode, before, None, None))
+        finally:
+            stager.close()
+        self.degraded = tuple(stager.degraded)
+        for number, path in enumerate(plan.removals):
+            name = b"o%d" % number
+            steps.append(Step(Action.REMOVE, path, name, 0, observed.key(path), None, None))
+        for path, (old_entry, new_entry) in plan.metadata.items():
+            before = observed.key(path)
+            steps.append(Step(Action.METADATA, path, b"m", 0, before, old_entry, new_entry))
+        for step in steps:
+            if step.before is None and not (step.action == Action.PUT and step.path in plan.puts):
+                raise Conflict(f"{shown(step.path)!r} was not seen when it should have been")
+        return steps
+
+    def _applier(
+        self, root_fd: int, stage_fd: int, journal: Journal, observed: Observed | None
+    ) -> Applier:
+        unchanged = None
+        if observed is not None:
+
+            def unchanged(fd: int, path: bytes) -> bool:
+                return observed.is_unchanged_below(self._fs, fd, path)
+
+        return Applier(self._fs, root_fd, stage_fd, journal, self._xattrs, unchanged)
+
+    def _carry_out(self, root_fd: int, journal: Journal, observed: Observed | None) -> None:
+        """Applies a committed journal, or takes all of it back and raises."""
+        stage_fd = open_stage(self._fs, root_fd, journal.stage_name)
+        if stage_fd is None:
+            self._end(root_fd, journal, forward=True)
+            return
+        try:
+            with self._applier(root_fd, stage_fd, journal, observed) as applier:
+                self._handle.monitor.begin(Phase.APPLY, len(journal.steps), None)
+                try:
+                    applier.apply()
+                except (Conflict, OSError) as error:
+                    self._take_back(applier, error)
+                    self._end(root_fd, journal, forward=False)
+                    raise
+            self._fs.sync_file_system(root_fd)
+        finally:
+            self._fs.close(stage_fd)
+        self._end(root_fd, journal, forward=True)
+
+    def _take_back(self, applier: Applier, error: Conflict | OSError) -> None:
+        try:
+            applier.roll_back()
+        except (Conflict, OSError) as second:
+            raise OperationFailed(
+                f"The restore failed ({error}) and could not be taken back yet ({second}); "
+                "the next command on this root goes on with it",
+                path=self._handle.root,
+            ) from error
+
+    def _end(self, root_fd: int, journal: Journal, *, forward: bool) -> None:
+        """Removes what was staged or kept aside, then the journal."""
+        if not forward:
+            self._fs.sync_file_system(root_fd)
+        remove_stage(self._fs, root_fd, journal.stage_name)
+        with self._applier(root_fd, root_fd, journal, None) as applier:
+            applier.finish_root(forward=forward)
+        self._fs.sync(root_fd)
+        if forward and journal.history is not None:
+            self._pair.root.write("history", FileKind.HISTORY, journal.history)
+        if not forward and journal.root_before is None:
+            self._remove_root()
+        self._pair.root.remove("journal")
+        self._journal = None
+
+    def _unstage(self, journal: Journal) -> None:
+        """Ends a transaction before its commit point: the tree was never touched."""
+        try:
+            root_fd = self._fs.open(self._handle.root, OPEN_DIRECTORY)
+        except FileNotFoundError:
+            self._pair.root.remove("journal")
+            self._journal = None
+            return
+        try:
+            remove_stage(self._fs, root_fd, journal.stage_name)
+            before = journal.root_before
+            if before is not None:
+                apply_metadata(self._fs, root_fd, before, self._xattrs(before))
+                self._fs.sync(root_fd)
+        finally:
+            self._fs.close(root_fd)
+        if journal.root_before is None:
+            self._remove_root()
+        self._pair.root.remove("journal")
+        self._journal = None
+
+    def _remove_root(self) -> None:
+        """Removes the root that this transaction made, unless somebody uses it by now."""
+        try:
+            self._fs.remove_directory(self._handle.root)
+        except OSError:
+            return
+        sync_directory(self._fs, os.path.dirname(self._handle.root))
+
+    def recover(self) -> str | None:
+        """Finishes what an interrupted restore left behind; returns what was done, or None."""
+        payload = self._pair.root.read("journal", FileKind.JOURNAL)
+        if payload is None:
+            return None
+        journal = decode_journal(payload)
+        self._journal = journal
+        self._touch = journal.touch
+        if journal.stage == Stage.STAGING:
+            self._unstage(journal)
+            return "removed what an interrupted restore had prepared; the tree is as before it"
+        root_fd = self._fs.open(self._handle.root, OPEN_DIRECTORY)
+        try:
+            self._carry_out(root_fd, journal, None)
+        except Conflict as error:
+            return (
+                "took an interrupted restore back, because "
+                f"{error.message[0].lower()}{error.message[1:]}"
+            )
+        finally:
+            self._fs.close(root_fd)
+        return "completed an interrupted restore"

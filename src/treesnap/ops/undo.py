@@ -1,0 +1,59 @@
+"""``undo`` and ``redo``: restores of the states before restores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from treesnap.codec.history import Moment, RestoreHistory
+from treesnap.errors import ErrorCode, NotFound, StoreMissing
+from treesnap.ops.access import Opened, locked_root, opened
+from treesnap.ops.history import resolve_in
+from treesnap.ops.restore import Goal, HistoryStep, load_history, reach, refuse_dangerous_restore
+from treesnap.results import RestoreResult
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+
+def undo(handle: Handle) -> RestoreResult:
+    """Takes the newest restore back, within the paths that it concerned."""
+    return _step(handle, "undo", RestoreHistory.undone)
+
+
+def redo(handle: Handle) -> RestoreResult:
+    """Takes the newest undo back."""
+    return _step(handle, "redo", RestoreHistory.redone)
+
+
+def _step(handle: Handle, verb: str, history_step: HistoryStep) -> RestoreResult:
+    refuse_dangerous_restore(handle, force=True)
+    try:
+        with (
+            opened(handle, verb, writing=True, recover=False) as pair,
+            locked_root(handle, pair, verb),
+        ):
+            moment = _next(pair, verb)
+            goal = Goal(
+                snapshot=resolve_in(pair, moment.snapshot_id),
+                scope=moment.scope,
+                label=f"before {verb} to",
+                history_step=history_step,
+            )
+            return reach(handle, pair, goal)
+    except StoreMissing as error:
+        raise _nothing(verb) from error
+
+
+def _next(pair: Opened, verb: str) -> Moment:
+    history = load_history(pair)
+    moments = history.undo if verb == "undo" else history.redo
+    if not moments:
+        raise _nothing(verb)
+    return moments[-1]
+
+
+def _nothing(verb: str) -> NotFound:
+    return NotFound(
+        f"There is no {'restore' if verb == 'undo' else 'undo'} to take back",
+        code=ErrorCode.NOTHING_TO_UNDO,
+    )

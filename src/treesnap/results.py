@@ -1,0 +1,178 @@
+"""What the operations of the library return: frozen records, one per operation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from treesnap.model import Change, Skipped, Snapshot, SnapshotId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateStats:
+    """What a capture found and what it cost."""
+
+    files: int
+    directories: int
+    others: int
+    """Symlinks, FIFOs and devices."""
+    size_bytes: int
+    """Logical bytes of all files, holes included."""
+    files_read: int
+    """Files whose content was read, because the stat cache could not vouch for them."""
+    read_bytes: int
+    objects_added: int
+    added_bytes: int
+    """Bytes by which the store grew, snapshot record included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateResult:
+    """Outcome of ``create``.
+
+    ``snapshot`` is the one that was published; with ``skip_unchanged`` and
+    nothing changed it is the newest existing one, and ``unchanged`` is true.
+    """
+
+    snapshot: Snapshot
+    unchanged: bool
+    skipped: tuple[Skipped, ...]
+    stats: CreateStats
+
+    @property
+    def id(self) -> SnapshotId:
+        """The snapshot's id."""
+        return self.snapshot.id
+
+    @property
+    def root_hash(self) -> str:
+        """Identity of the captured state."""
+        return self.snapshot.root_hash
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing was unreadable."""
+        return self.snapshot.complete
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusResult:
+    """How the live tree differs from the newest snapshot."""
+
+    snapshot: Snapshot | None
+    """The snapshot compared with, or None when there is none yet."""
+    changes: tuple[Change, ...]
+    skipped: tuple[Skipped, ...]
+    recovered: str | None = None
+    """What was done about an interrupted restore, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreResult:
+    """Outcome of ``restore``, ``undo`` and ``redo``."""
+
+    snapshot: Snapshot
+    """The snapshot that the tree now equals, within the given paths."""
+    restored: int
+    """Paths whose content, type or metadata was put back."""
+    created: int
+    """Paths that were missing and exist again."""
+    deleted: int
+    """Paths that the snapshot proves were absent, and that are gone."""
+    unchanged: int
+    """Paths that were already as in the snapshot and were not touched."""
+    untouched: tuple[Skipped, ...]
+    """Paths left alone because one of both states does not hold them."""
+    changes: tuple[Change, ...]
+    """Every path that differed, from the tree's point of view."""
+    safety_id: SnapshotId | None
+    """The snapshot that takes this restore back, or None when nothing differed."""
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPath:
+    """A path that ``find`` matched, with the snapshots that hold it."""
+
+    path: bytes
+    snapshot_ids: tuple[SnapshotId, ...]
+    """Newest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """Outcome of ``run``."""
+
+    exit_code: int
+    """The command's own exit code, of its last attempt."""
+    attempts: int
+    snapshot_id: SnapshotId
+    """The checkpoint taken before the first attempt."""
+    rolled_back: bool
+    restore: RestoreResult | None
+    """The last roll-back, or None when the command succeeded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcResult:
+    """Outcome of ``gc``."""
+
+    freed_bytes: int
+    removed_objects: int
+    removed_packs: int
+    rewritten_packs: int
+    kept_objects: int
+    dry_run: bool
+    postponed: str | None = None
+    """Why part of the garbage was left for the next collection, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One piece of damage that ``verify`` found."""
+
+    code: str
+    """What kind of damage: for example ``missing-object``, ``bad-pack``."""
+    message: str
+    where: str
+    """The file of the store, or the object."""
+    snapshot_ids: tuple[SnapshotId, ...] = ()
+    """The snapshots that are partial because of it."""
+    paths: tuple[bytes, ...] = ()
+    """The first paths that it makes unrestorable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyResult:
+    """Outcome of ``verify``."""
+
+    problems: tuple[Problem, ...]
+    repaired: tuple[str, ...]
+    snapshots: int
+    objects: int
+    read_bytes: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that was looked at is as it must be."""
+        return not self.problems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatsResult:
+    """Sizes of a store and of a root's history in it."""
+
+    roots: int
+    snapshots: int
+    root_snapshots: int
+    """Snapshots of the handle's own root."""
+    logical_bytes: int
+    """Sum of the sizes of the root's snapshots, as if each were a full copy."""
+    objects: int
+    raw_bytes: int
+    """Bytes of all stored objects before compression."""
+    stored_bytes: int
+    """Bytes of all stored objects after compression."""
+    disk_bytes: int
+    """Bytes of all files of the store."""
+    packs: int
+    files: int

@@ -1,0 +1,1 @@
+"""Where objects and snapshots live; knows nothing of working trees."""

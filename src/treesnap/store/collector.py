@@ -1,0 +1,68 @@
+"""The epoch that keeps writers and garbage collections out of each other's way.
+
+Rules (no clock is used, and nobody waits for anybody):
+
+1. The state holds an epoch number and the set of *condemned* packs. Only the
+   collector changes it, by replacing the file, under the collector's lock.
+2. A writer remembers the epoch at which it began, and treats objects that lie in
+   packs condemned by then as absent: it stores them again.
+3. A writer publishes in two steps: it writes its snapshot to ``pending``, then
+   reads the epoch again. If the epoch is at most one higher than at its
+   beginning, it renames the snapshot into place. Otherwise it withdraws, and the
+   capture is done again at the new epoch.
+4. The collector marks what snapshots need, raises the epoch and condemns packs
+   that nothing needs; raises the epoch again; then looks at ``pending`` first and
+   ``snapshots`` second, spares every condemned pack that something new needs, and
+   only then deletes.
+
+Why it holds: a writer that began before the condemnation, at epoch s, finds the
+epoch at s + 1 or below only before the second raise; so its snapshot was in
+``pending`` before the collector looked, and what it needs was spared. A writer
+that began later never relied on a condemned pack. The design is that of fenced
+commits; see docs/explanation/garbage-collection.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, seal, unseal
+from treesnap.codec.index import PACK_ID_SIZE
+from treesnap.codec.message import Fields, pack, require, unpack
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import read_file, replace_file
+from treesnap.store.layout import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorState:
+    """The epoch, and the packs that are about to be deleted."""
+
+    epoch: int = 0
+    condemned: frozenset[bytes] = frozenset()
+
+
+def read_state(fs: FileSystem, layout: Layout) -> CollectorState:
+    """Returns the current state; a store that never collected is at epoch 0."""
+    path = layout.collector_state
+    try:
+        data = read_file(fs, path, SEALED_SIZE_MAX)
+    except FileNotFoundError:
+        return CollectorState()
+    value = unpack(unseal(data, FileKind.COLLECTION, path), "collector state", 1 << 20)
+    fields = Fields(value, "collector state")
+    condemned = fields.get("condemned", tuple)
+    require(
+        all(type(item) is bytes and len(item) == PACK_ID_SIZE for item in condemned),
+        "collector state",
+        "a pack id is not possible",
+    )
+    return CollectorState(epoch=fields.size("epoch"), condemned=frozenset(condemned))
+
+
+def write_state(fs: FileSystem, layout: Layout, state: CollectorState) -> None:
+    """Replaces the state, durably. The caller holds the collector's lock."""
+    payload = pack({"epoch": state.epoch, "condemned": tuple(sorted(state.condemned))})
+    replace_file(
+        fs, layout.collector_state, seal(FileKind.COLLECTION, payload), temporary=layout.temporary
+    )

@@ -1,0 +1,174 @@
+"""The index of a store: index parts on disk, and what this process added.
+
+Looking up costs one bisection per part, so parts are merged as they pile up:
+when more than eight lie around, those that are not much larger than the rest
+are replaced by one. Merging is done by whoever gets the lock, never waited for.
+
+The index is a hint. Missing entries cost storage, never data: a reader that
+misses an object scans the packs that no part covers, and then all packs.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+
+from treesnap.codec.envelope import CHECKSUM_SIZE
+from treesnap.codec.index import IndexEntry, IndexPart, encode_index
+from treesnap.errors import Corrupt, UnsupportedFormat
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import replace_file, unlink_if_present
+from treesnap.model import ObjectId
+from treesnap.store.layout import Layout, is_hex
+
+PARTS_MAX = 8
+_VERIFIED_SIZE_MAX = 4 << 20
+"""Parts up to this size are checked whole when opened; larger ones were synced."""
+
+
+class ObjectIndex:
+    """Finds objects. Not safe for use by several threads at once."""
+
+    def __init__(self, fs: FileSystem, layout: Layout) -> None:
+        self._fs = fs
+        self._layout = layout
+        self._parts: dict[str, IndexPart] | None = None
+        self.damaged: dict[str, str] = {}
+        """Parts that cannot be used, with the reason."""
+        self._scanned: dict[ObjectId, IndexEntry] = {}
+
+    @property
+    def parts(self) -> dict[str, IndexPart]:
+        """All usable parts by name; read on first use."""
+        if self._parts is None:
+            self._parts = {}
+            self.refresh()
+        return self._parts
+
+    def refresh(self) -> None:
+        """Looks again which parts there are."""
+        known = self._parts if self._parts is not None else {}
+        names = {name for name in self._fs.list_names(self._layout.index) if is_hex(name, 32)}
+        self._parts = {name: part for name, part in known.items() if name in names}
+        for name in sorted(names - set(known)):
+            part = self._open(name)
+            if part is not None:
+                self._parts[name] = part
+
+    def _open(self, name: str) -> IndexPart | None:
+        path = os.path.join(self._layout.index, name)
+        try:
+            fd = self._fs.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            size = self._fs.fstat(fd).st_size
+            if size <= CHECKSUM_SIZE:
+                raise Corrupt(f"Index {path} is cut short", path=path)
+            part = IndexPart(memoryview(self._fs.map(fd)), path)
+            if size <= _VERIFIED_SIZE_MAX:
+                part.verify()
+            return part
+        except (Corrupt, UnsupportedFormat) as error:
+            self.damaged[name] = error.message
+            return None
+        finally:
+            self._fs.close(fd)
+
+    def find_all(self, object_id: ObjectId) -> list[IndexEntry]:
+        """Returns every known place of an object."""
+        found = [entry for part in self.parts.values() if (entry := part.find(object_id))]
+        scanned = self._scanned.get(object_id)
+        return [*found, scanned] if scanned is not None else found
+
+    def find(self, object_id: ObjectId, avoid: frozenset[bytes] = frozenset()) -> IndexEntry | None:
+        """Returns one place of an object outside the packs to avoid, or None."""
+        for part in self.parts.values():
+            entry = part.find(object_id)
+            if entry is not None and entry.pack_id not in avoid:
+                return entry
+        return None
+
+    def covered(self) -> dict[bytes, int]:
+        """Returns, for each pack, how many of its bytes the parts know of."""
+        known: dict[bytes, int] = {}
+        for part in self.parts.values():
+            for pack_id, size in part.covered.items():
+                known[pack_id] = max(size, known.get(pack_id, 0))
+        return known
+
+    def add_scanned(self, entries: Iterable[IndexEntry]) -> None:
+        """Remembers objects that were found by scanning packs, for this process only."""
+        self._scanned.update((entry.id, entry) for entry in entries)
+
+    def write_part(
+        self, entries: Iterable[IndexEntry], covered: Mapping[bytes, int], *, durable: bool = False
+    ) -> str:
+        """Publishes a new part and returns its name. The packs were synced before.
+
+        Not synced by default: a part that is lost or damaged by a power cut is
+        recognised, and its packs are scanned instead.
+        """
+        data = encode_index(entries, covered)
+        name = secrets.token_hex(16)
+        replace_file(
+            self._fs,
+            os.path.join(self._layout.index, name),
+            data,
+            temporary=self._layout.temporary,
+            durable=durable or len(data) > _VERIFIED_SIZE_MAX,
+        )
+        if self._parts is not None:
+            part = self._open(name)
+            if part is not None:
+                self._parts[name] = part
+        return name
+
+    def merge_if_many(self) -> None:
+        """Replaces small parts by one when there are many; does nothing when somebody else is.
+
+        A part is rewritten only together with others of its size or larger, so that
+        an entry is rewritten a logarithmic number of times.
+        """
+        self.refresh()
+        if len(self.parts) <= PARTS_MAX:
+            return
+        lock = self._fs.open(os.path.join(self._layout.index, "lock"), os.O_RDWR | os.O_CREAT)
+        try:
+            if self._fs.lock(lock, exclusive=True):
+                self.refresh()
+                self._merge(self._chosen_for_merge())
+                self._fs.unlock(lock)
+        finally:
+            self._fs.close(lock)
+
+    def _chosen_for_merge(self) -> list[str]:
+        by_size = sorted(self.parts.items(), key=lambda item: item[1].count)
+        chosen: list[str] = []
+        total = 0
+        for name, part in by_size:
+            if len(chosen) >= 2 and part.count > 2 * total:
+                break
+            chosen.append(name)
+            total += part.count
+        return chosen
+
+    def _merge(self, names: list[str]) -> None:
+        if len(names) < 2:
+            return
+        parts = [self.parts[name] for name in names]
+        entries = {(entry.id, entry.pack_id): entry for part in parts for entry in part}
+        covered: dict[bytes, int] = {}
+        for part in parts:
+            for pack_id, size in part.covered.items():
+                covered[pack_id] = max(size, covered.get(pack_id, 0))
+        self.write_part(entries.values(), covered, durable=True)
+        self.remove_parts(names)
+
+    def remove_parts(self, names: Iterable[str]) -> None:
+        """Removes parts whose entries stand in a newer part."""
+        for name in names:
+            unlink_if_present(self._fs, os.path.join(self._layout.index, name))
+            self.parts.pop(name, None)
+            self.damaged.pop(name, None)

@@ -1,0 +1,80 @@
+"""Names of everything in a store.
+
+<store>/
+├── format                      versions that may read and write this store
+├── packs/<32 hex>              objects
+├── index/<32 hex>              where objects are; can be rebuilt
+├── snapshots/<root>/<sequence>-<id>
+├── states/<id>                 pins and counts: what changes about a snapshot
+├── pending/<slot>              a snapshot on its way to being published
+├── slots/<slot>                one per writer at a time: its lock, epoch and pack
+├── collector/{lock,state}      garbage collection
+├── roots/<root>/               one per captured directory
+│   ├── root                    its path
+│   ├── lock                    held by create and restore
+│   ├── cache                   the stat cache; can be thrown away
+│   ├── journal                 a restore that is past its commit point
+│   └── history                 what undo and redo go back and forth over
+├── quarantine/                 damaged files that a repair took out of the way
+└── temporary/                  files before they are renamed into place
+"""
+
+from __future__ import annotations
+
+import os
+
+DIRECTORIES = (
+    "packs",
+    "index",
+    "snapshots",
+    "states",
+    "pending",
+    "slots",
+    "collector",
+    "roots",
+    "temporary",
+)
+
+
+class Layout:
+    """Makes paths inside one store."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.format = os.path.join(path, "format")
+        self.packs = os.path.join(path, "packs")
+        self.index = os.path.join(path, "index")
+        self.snapshots = os.path.join(path, "snapshots")
+        self.states = os.path.join(path, "states")
+        self.pending = os.path.join(path, "pending")
+        self.slots = os.path.join(path, "slots")
+        self.collector_lock = os.path.join(path, "collector", "lock")
+        self.collector_state = os.path.join(path, "collector", "state")
+        self.roots = os.path.join(path, "roots")
+        self.quarantine = os.path.join(path, "quarantine")
+        self.temporary = os.path.join(path, "temporary")
+
+    def pack(self, pack_id: bytes) -> str:
+        """Path of a pack."""
+        return os.path.join(self.packs, pack_id.hex())
+
+    def root_directory(self, root_id: str) -> str:
+        """Directory of one root's files."""
+        return os.path.join(self.roots, root_id)
+
+    def root_file(self, root_id: str, name: str) -> str:
+        """Path of one of a root's files: root, lock, cache, journal or history."""
+        return os.path.join(self.roots, root_id, name)
+
+    def root_snapshots(self, root_id: str) -> str:
+        """Directory of one root's snapshots."""
+        return os.path.join(self.snapshots, root_id)
+
+    def state(self, snapshot_id: str) -> str:
+        """Path of a snapshot's mutable state."""
+        return os.path.join(self.states, snapshot_id)
+
+
+def is_hex(name: str, length: int) -> bool:
+    """Returns whether a file name is so many lower-case hex digits."""
+    return len(name) == length and not set(name) - set("0123456789abcdef")

@@ -1,0 +1,51 @@
+"""Locks between processes: ``flock`` on files of the store, with bounded waiting.
+
+A lock ends with its holder, however that ends; there is nothing to clean up and
+no clock to trust. The file says who holds it, for messages only. Locks are
+given back explicitly, because a descriptor may live on in a forked child.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from treesnap.errors import Busy
+from treesnap.fs.base import FileSystem
+
+_PAUSE_S = 0.02
+
+
+def _note(operation: str) -> bytes:
+    return f"process {os.getpid()}: {operation}\n".encode()
+
+
+def _holder(fs: FileSystem, fd: int) -> str:
+    text = fs.read_at(fd, 200, 0).decode("utf-8", "replace").strip()
+    return text if text.isprintable() and text else "another process"
+
+
+@contextmanager
+def held(fs: FileSystem, path: str, *, operation: str, what: str, wait_s: float) -> Iterator[None]:
+    """Holds an exclusive lock on a file while the body runs.
+
+    Waits at most ``wait_s``, then raises Busy naming the holder. ``what`` is the
+    thing that is locked, in words.
+    """
+    fd = fs.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        deadline = time.monotonic() + wait_s
+        while not fs.lock(fd, exclusive=True):
+            if time.monotonic() >= deadline:
+                raise Busy(f"{what} is in use by {_holder(fs, fd)}", path=path)
+            time.sleep(_PAUSE_S)
+        try:
+            fs.truncate(fd, 0)
+            fs.write_at(fd, _note(operation), 0)
+            yield
+        finally:
+            fs.unlock(fd)
+    finally:
+        fs.close(fd)

@@ -1,0 +1,246 @@
+"""Reading objects out of pack files, and appending them.
+
+A pack that disappears while it is read was removed by a collection; the reader
+says so with FileNotFoundError, and the store looks for the object elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections import OrderedDict
+
+from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
+from treesnap.codec.index import PACK_ID_SIZE, IndexEntry
+from treesnap.codec.pack import (
+    PACK_SIZE_MAX,
+    PACK_SIZE_TARGET,
+    RECORD_HEADER_SIZE,
+    TRAILER_SIZE,
+    RecordHeader,
+    decode_object,
+    decode_record_header,
+    encode_footer,
+    encode_record_header,
+    footer_offset,
+    scan_records,
+)
+from treesnap.errors import Corrupt
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import sync_directory, write_all, write_all_at
+from treesnap.model import ObjectId
+from treesnap.store.layout import Layout, is_hex
+
+_OPEN_PACKS_MAX = 64
+
+
+class PackReader:
+    """Reads records by position; keeps the most recently used packs open."""
+
+    def __init__(self, fs: FileSystem, layout: Layout) -> None:
+        self._fs = fs
+        self._layout = layout
+        self._open: OrderedDict[bytes, int] = OrderedDict()
+
+    def close(self) -> None:
+        """Closes all packs."""
+        while self._open:
+            self._fs.close(self._open.popitem()[1])
+
+    def _descriptor(self, pack_id: bytes) -> int:
+        fd = self._open.get(pack_id)
+        if fd is not None:
+            self._open.move_to_end(pack_id)
+            return fd
+        fd = self._fs.open(self._layout.pack(pack_id), os.O_RDONLY)
+        self._open[pack_id] = fd
+        if len(self._open) > _OPEN_PACKS_MAX:
+            self._fs.close(self._open.popitem(last=False)[1])
+        return fd
+
+    def has_record(self, entry: IndexEntry) -> bool:
+        """Returns whether the record that the index promises is really there. Costs one read."""
+        try:
+            data = self._fs.read_at(
+                self._descriptor(entry.pack_id), RECORD_HEADER_SIZE, entry.offset
+            )
+        except FileNotFoundError:
+            return False
+        found = decode_record_header(data, entry.offset)
+        return (
+            found is not None
+            and found.id == entry.id
+            and found.kind == entry.kind
+            and found.stored_size == entry.stored_size
+        )
+
+    def read(self, entry: IndexEntry) -> bytes:
+        """Returns an object's verified bytes; raises Corrupt or FileNotFoundError."""
+        size = RECORD_HEADER_SIZE + entry.stored_size
+        data = self._fs.read_at(self._descriptor(entry.pack_id), size, entry.offset)
+        found = decode_record_header(data[:RECORD_HEADER_SIZE], entry.offset)
+        if found is None or found.id != entry.id or found.end != entry.offset + len(data):
+            raise Corrupt(
+                f"Pack {entry.pack_id.hex()} does not hold object {entry.id.hex()} "
+                f"at {entry.offset}",
+                path=self._layout.pack(entry.pack_id),
+            )
+        return decode_object(found, data[RECORD_HEADER_SIZE:])
+
+    def sizes(self) -> dict[bytes, int]:
+        """Returns the size in bytes of every pack."""
+        found: dict[bytes, int] = {}
+        with self._fs.scan(self._layout.packs) as entries:
+            for entry in entries:
+                if is_hex(entry.name, 2 * PACK_ID_SIZE):
+                    try:
+                        size = entry.stat(follow_symlinks=False).st_size
+                    except FileNotFoundError:
+                        continue
+                    found[bytes.fromhex(entry.name)] = size
+        return found
+
+    def scan(self, pack_id: bytes, start: int = 0) -> tuple[list[RecordHeader], int]:
+        """Returns the records from ``start`` on, and where the last whole one ends.
+
+        Reads record headers only. A damaged record ends the scan.
+        """
+        path = self._layout.pack(pack_id)
+        fd = self._fs.open(path, os.O_RDONLY)
+        try:
+            size = self._fs.fstat(fd).st_size
+            if size < HEADER_SIZE or size > PACK_SIZE_MAX:
+                return [], 0
+            with self._fs.map(fd) as mapping, memoryview(mapping) as view:
+                try:
+                    check_header(view[:HEADER_SIZE], FileKind.PACK, path)
+                except Corrupt:
+                    return [], 0
+                first = max(start, HEADER_SIZE)
+                records = list(scan_records(view, first))
+                return records, records[-1].end if records else first
+        finally:
+            self._fs.close(fd)
+
+    def sync(self, pack_id: bytes) -> None:
+        """Makes whatever anybody appended to a pack durable."""
+        self._fs.sync_data(self._descriptor(pack_id))
+
+    def is_sealed(self, pack_id: bytes) -> bool:
+        """Returns whether a pack has its footer."""
+        fd = self._descriptor(pack_id)
+        size = self._fs.fstat(fd).st_size
+        tail = self._fs.read_at(fd, TRAILER_SIZE, max(0, size - TRAILER_SIZE))
+        return footer_offset(tail) is not None
+
+
+class PackAppender:
+    """Appends records to one pack, which no one else appends to.
+
+    Nothing is durable before :meth:`sync`. The caller holds the slot that owns
+    the pack.
+    """
+
+    def __init__(self, fs: FileSystem, layout: Layout, pack_id: bytes, fd: int, end: int) -> None:
+        self._fs = fs
+        self._layout = layout
+        self.pack_id = pack_id
+        self._fd = fd
+        self.end = end
+        """Position at which the next record goes."""
+        self._position = end
+        self._is_new = end <= HEADER_SIZE
+        self._dirty = self._is_new
+
+    @classmethod
+    def create(cls, fs: FileSystem, layout: Layout) -> PackAppender:
+        """Makes a new, empty pack."""
+        pack_id = secrets.token_bytes(PACK_ID_SIZE)
+        fd = fs.open(layout.pack(pack_id), os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            write_all(fs, fd, header(FileKind.PACK))
+        except BaseException:
+            fs.close(fd)
+            fs.unlink(layout.pack(pack_id))
+            raise
+        return cls(fs, layout, pack_id, fd, HEADER_SIZE)
+
+    @classmethod
+    def resume(
+        cls, fs: FileSystem, layout: Layout, pack_id: bytes, covered: int
+    ) -> tuple[PackAppender, list[RecordHeader]] | None:
+        """Goes on with a pack that is not sealed; returns None where that is not safe.
+
+        Also returns the records behind ``covered``, which no index part knows yet.
+        A pack whose tail is not a whole record is left alone for ever: what looks
+        like a torn tail may be damage in front of good records.
+        """
+        try:
+            fd = fs.open(layout.pack(pack_id), os.O_RDWR)
+        except FileNotFoundError:
+            return None
+        try:
+            size = fs.fstat(fd).st_size
+            if HEADER_SIZE <= size < PACK_SIZE_TARGET:
+                records: list[RecordHeader] = []
+                end = min(max(covered, HEADER_SIZE), size)
+                if end < size:
+                    with fs.map(fd) as mapping, memoryview(mapping) as view:
+                        records = list(scan_records(view, end))
+                    end = records[-1].end if records else end
+                if end == size:
+                    return cls(fs, layout, pack_id, fd, size), records
+        except BaseException:
+            fs.close(fd)
+            raise
+        fs.close(fd)
+        return None
+
+    def append(
+        self, kind: int, compression: int, raw_size: int, stored: bytes, object_id: ObjectId
+    ) -> tuple[bytes, IndexEntry]:
+        """Returns the bytes to write for a record and where it will lie.
+
+        The caller collects many and hands them to :meth:`write` in one go.
+        """
+        entry = IndexEntry(object_id, self.pack_id, self.end, len(stored), raw_size, kind)
+        data = encode_record_header(kind, compression, raw_size, len(stored), object_id) + stored
+        self.end += len(data)
+        return data, entry
+
+    def write(self, data: bytes) -> None:
+        """Writes collected records."""
+        self._dirty = True
+        write_all_at(self._fs, self._fd, data, self._position)
+        self._position += len(data)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the pack has reached the size at which it is sealed."""
+        return self.end >= PACK_SIZE_TARGET
+
+    def seal(self) -> None:
+        """Adds the footer; nothing may be appended afterwards."""
+        with self._fs.map(self._fd) as mapping, memoryview(mapping) as view:
+            records = list(scan_records(view))
+        footer = encode_footer(records, self.end)
+        self.write(footer)
+        self.end += len(footer)
+
+    def sync(self) -> None:
+        """Makes everything appended durable. Costs one sync, two for a new pack."""
+        if self._dirty:
+            self._fs.sync_data(self._fd)
+            if self._is_new:
+                sync_directory(self._fs, self._layout.packs)
+                self._is_new = False
+            self._dirty = False
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._fs.close(self._fd)
+
+    def discard_if_empty(self) -> None:
+        """Removes a new pack to which nothing was appended."""
+        if self._is_new and self.end <= HEADER_SIZE:
+            self._fs.unlink(self._layout.pack(self.pack_id))

@@ -1,0 +1,93 @@
+"""The roots that a store knows, and the small files that belong to each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, seal, unseal
+from treesnap.codec.message import Fields, pack, unpack
+from treesnap.errors import Corrupt
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import (
+    make_directories,
+    read_file,
+    replace_file,
+    sync_directory,
+    unlink_if_present,
+)
+from treesnap.hashing import root_id
+from treesnap.store.layout import Layout, is_hex
+from treesnap.store.lock import held
+
+
+class Root:
+    """One root's corner of the store. ``path`` is the root's real path."""
+
+    def __init__(self, fs: FileSystem, layout: Layout, path: bytes) -> None:
+        self._fs = fs
+        self._layout = layout
+        self.path = path
+        self.id = root_id(path)
+
+    def file(self, name: str) -> str:
+        """Path of one of the root's files."""
+        return self._layout.root_file(self.id, name)
+
+    def register(self) -> None:
+        """Makes the root known to the store. Costs syncs the first time only."""
+        directory = self._layout.root_directory(self.id)
+        make_directories(self._fs, directory)
+        try:
+            self._fs.lstat(self.file("root"))
+        except FileNotFoundError:
+            payload = pack({"version": 1, "path": self.path})
+            replace_file(
+                self._fs,
+                self.file("root"),
+                seal(FileKind.ROOT, payload),
+                temporary=self._layout.temporary,
+            )
+
+    @contextmanager
+    def locked(self, operation: str, wait_s: float) -> Iterator[None]:
+        """Keeps every other writer of this root out while the body runs; raises Busy."""
+        what = f"The root {os.fsdecode(self.path)!r}"
+        with held(self._fs, self.file("lock"), operation=operation, what=what, wait_s=wait_s):
+            yield
+
+    def read(self, name: str, kind: FileKind) -> bytes | None:
+        """Returns the payload of one of the root's sealed files, or None when absent."""
+        path = self.file(name)
+        try:
+            data = read_file(self._fs, path, SEALED_SIZE_MAX)
+        except FileNotFoundError:
+            return None
+        return unseal(data, kind, path)
+
+    def write(self, name: str, kind: FileKind, payload: bytes) -> None:
+        """Replaces one of the root's sealed files, durably."""
+        replace_file(
+            self._fs, self.file(name), seal(kind, payload), temporary=self._layout.temporary
+        )
+
+    def remove(self, name: str) -> None:
+        """Removes one of the root's files, durably."""
+        if unlink_if_present(self._fs, self.file(name)):
+            sync_directory(self._fs, self._layout.root_directory(self.id))
+
+
+def registered_roots(fs: FileSystem, layout: Layout) -> list[bytes]:
+    """Returns the real paths of all roots of a store; damaged records are left out."""
+    paths = []
+    for name in fs.list_names(layout.roots):
+        if not is_hex(name, 32):
+            continue
+        path = layout.root_file(name, "root")
+        try:
+            payload = unseal(read_file(fs, path, 1 << 20), FileKind.ROOT, path)
+            paths.append(Fields(unpack(payload, "root"), "root").get("path", bytes))
+        except (FileNotFoundError, Corrupt):
+            continue
+    return sorted(paths)

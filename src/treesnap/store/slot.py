@@ -1,0 +1,87 @@
+"""Writer slots: a lock, an epoch, and the pack that is appended to.
+
+A writer takes any slot whose lock is free, or makes one. The slot remembers the
+pack of its last writer, so that many small captures fill one pack instead of
+making a file each. There are as many slots as there ever were writers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+from zlib import crc32
+
+from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
+from treesnap.errors import TreesnapError
+from treesnap.fs.base import FileSystem
+from treesnap.store.layout import Layout, is_hex
+
+_BODY = struct.Struct("<Q16s")
+_CHECK = struct.Struct("<I")
+_SIZE = HEADER_SIZE + _BODY.size + _CHECK.size
+NO_PACK = bytes(16)
+
+
+class Slot:
+    """A slot whose lock this process holds until :meth:`release`."""
+
+    def __init__(self, fs: FileSystem, layout: Layout, name: str, fd: int) -> None:
+        self._fs = fs
+        self._fd = fd
+        self.name = name
+        self.pending_path = os.path.join(layout.pending, name)
+        """Where this slot's writer puts a snapshot that is about to be published."""
+
+    def read(self) -> tuple[int, bytes]:
+        """Returns the epoch and pack of the slot's last writer; zeros when unreadable."""
+        data = self._fs.read_at(self._fd, _SIZE + 1, 0)
+        try:
+            check_header(data, FileKind.SLOT, self.name)
+        except TreesnapError:
+            return 0, NO_PACK
+        if len(data) != _SIZE:
+            return 0, NO_PACK
+        (check,) = _CHECK.unpack_from(data, HEADER_SIZE + _BODY.size)
+        if check != crc32(data[: HEADER_SIZE + _BODY.size]):
+            return 0, NO_PACK
+        epoch, pack_id = _BODY.unpack_from(data, HEADER_SIZE)
+        return epoch, pack_id
+
+    def write(self, epoch: int, pack_id: bytes) -> None:
+        """Notes epoch and pack. Not synced: a lost note costs a new pack, no more."""
+        body = header(FileKind.SLOT) + _BODY.pack(epoch, pack_id)
+        self._fs.write_at(self._fd, body + _CHECK.pack(crc32(body)), 0)
+
+    def release(self) -> None:
+        """Gives the lock back."""
+        self._fs.unlock(self._fd)
+        self._fs.close(self._fd)
+
+
+def acquire(fs: FileSystem, layout: Layout) -> Slot:
+    """Returns a free slot, made if need be. Never waits."""
+    for name in sorted(fs.list_names(layout.slots)):
+        slot = try_acquire(fs, layout, name)
+        if slot is not None:
+            return slot
+    while True:
+        name = secrets.token_hex(8)
+        fs.close(fs.open(os.path.join(layout.slots, name), os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        slot = try_acquire(fs, layout, name)
+        if slot is not None:
+            return slot
+
+
+def try_acquire(fs: FileSystem, layout: Layout, name: str) -> Slot | None:
+    """Returns a slot if nobody holds it, or None."""
+    if not is_hex(name, 16):
+        return None
+    try:
+        fd = fs.open(os.path.join(layout.slots, name), os.O_RDWR)
+    except FileNotFoundError:
+        return None
+    if fs.lock(fd, exclusive=True):
+        return Slot(fs, layout, name, fd)
+    fs.close(fd)
+    return None

@@ -1,0 +1,153 @@
+"""The snapshots of a store: one small sealed file each, in a directory per root.
+
+The file's name is its place in the root's history and its id, so that listing,
+``latest`` and abbreviations need no reading. A file whose content does not have
+the id of its name is damaged; it is reported and takes nothing else with it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from treesnap.codec.envelope import FileKind, seal, unseal
+from treesnap.codec.snapshot import (
+    RECORD_SIZE_MAX,
+    decode_snapshot,
+    decode_state,
+    encode_snapshot,
+    encode_state,
+    snapshot_id,
+    state_hash,
+)
+from treesnap.errors import Corrupt, NotFound
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import (
+    make_directories,
+    read_file,
+    replace_file,
+    sync_directory,
+    unlink_if_present,
+)
+from treesnap.model import Snapshot, SnapshotId, SnapshotRecord, SnapshotState
+from treesnap.store.layout import Layout, is_hex
+
+
+class SnapshotName(NamedTuple):
+    """What a snapshot's file name says."""
+
+    sequence: int
+    id: SnapshotId
+
+    @property
+    def file_name(self) -> str:
+        """The name of its file."""
+        return f"{self.sequence:016x}-{self.id}"
+
+
+class SnapshotLog:
+    """Lists, loads and removes snapshots; publishing is the writer's."""
+
+    def __init__(self, fs: FileSystem, layout: Layout) -> None:
+        self._fs = fs
+        self._layout = layout
+
+    def names(self, root_id: str) -> list[SnapshotName]:
+        """Returns the names of a root's snapshots, newest first. Reads one directory."""
+        try:
+            listed = self._fs.list_names(self._layout.root_snapshots(root_id))
+        except FileNotFoundError:
+            return []
+        found = []
+        for name in listed:
+            sequence, _, identity = name.partition("-")
+            if is_hex(sequence, 16) and is_hex(identity, 64):
+                found.append(SnapshotName(int(sequence, 16), SnapshotId(identity)))
+        return sorted(found, reverse=True)
+
+    def root_ids(self) -> list[str]:
+        """Returns the roots that have, or had, snapshots."""
+        names = self._fs.list_names(self._layout.snapshots)
+        return sorted(name for name in names if is_hex(name, 32))
+
+    def all_names(self) -> Iterator[tuple[str, SnapshotName]]:
+        """Yields every snapshot of every root."""
+        for root_id in self.root_ids():
+            for name in self.names(root_id):
+                yield root_id, name
+
+    def path(self, root_id: str, name: SnapshotName) -> str:
+        """Path of a snapshot's file."""
+        return os.path.join(self._layout.root_snapshots(root_id), name.file_name)
+
+    def load(self, root_id: str, name: SnapshotName) -> Snapshot:
+        """Returns a snapshot, or raises Corrupt, or NotFound when it was just deleted."""
+        path = self.path(root_id, name)
+        record = self.load_record(path, name.id)
+        return Snapshot(
+            id=name.id,
+            sequence=name.sequence,
+            root_hash=state_hash(record),
+            record=record,
+            state=self.state(name.id),
+        )
+
+    def load_record(self, path: str, expected: SnapshotId | None) -> SnapshotRecord:
+        """Returns the record in a snapshot's file; raises Corrupt or NotFound."""
+        try:
+            data = read_file(self._fs, path, RECORD_SIZE_MAX)
+        except FileNotFoundError:
+            raise NotFound(f"Snapshot {expected} does not exist any more") from None
+        payload = unseal(data, FileKind.SNAPSHOT, path)
+        if expected is not None and snapshot_id(payload) != expected:
+            raise Corrupt(f"Snapshot file {path!r} does not match its id", path=path)
+        return decode_snapshot(payload)
+
+    def state(self, identity: SnapshotId) -> SnapshotState:
+        """Returns a snapshot's mutable state. A damaged one counts as pinned: nothing is lost."""
+        path = self._layout.state(identity)
+        try:
+            data = read_file(self._fs, path, 1 << 16)
+        except FileNotFoundError:
+            return SnapshotState()
+        try:
+            return decode_state(unseal(data, FileKind.SNAPSHOT_STATE, path))
+        except Corrupt:
+            return SnapshotState(pinned=True)
+
+    def set_state(self, identity: SnapshotId, state: SnapshotState) -> None:
+        """Replaces a snapshot's mutable state, durably."""
+        replace_file(
+            self._fs,
+            self._layout.state(identity),
+            seal(FileKind.SNAPSHOT_STATE, encode_state(state)),
+            temporary=self._layout.temporary,
+        )
+
+    def write_pending(self, pending_path: str, record: SnapshotRecord) -> SnapshotId:
+        """Writes a snapshot where the collector sees it and readers do not; returns its id."""
+        payload = encode_snapshot(record)
+        replace_file(
+            self._fs,
+            pending_path,
+            seal(FileKind.SNAPSHOT, payload),
+            temporary=self._layout.temporary,
+            durable_name=False,
+        )
+        return snapshot_id(payload)
+
+    def promote(self, pending_path: str, root_id: str, name: SnapshotName) -> None:
+        """Publishes a pending snapshot; durable after return."""
+        directory = self._layout.root_snapshots(root_id)
+        make_directories(self._fs, directory)
+        self._fs.rename(pending_path, os.path.join(directory, name.file_name))
+        sync_directory(self._fs, directory)
+
+    def remove(self, root_id: str, names: list[SnapshotName]) -> None:
+        """Removes snapshots; durable after return."""
+        for name in names:
+            unlink_if_present(self._fs, self.path(root_id, name))
+            unlink_if_present(self._fs, self._layout.state(name.id))
+        if names:
+            sync_directory(self._fs, self._layout.root_snapshots(root_id))

@@ -1,0 +1,187 @@
+"""An open store: objects by identity, snapshots by root.
+
+Open one per operation; it keeps files open and caches what it has seen of the
+index. Writing goes through :class:`treesnap.store.writer.Writer`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from types import TracebackType
+from typing import Self
+
+from treesnap.codec.index import IndexEntry
+from treesnap.codec.pack import RECORD_HEADER_SIZE
+from treesnap.errors import Corrupt, StoreMissing, UnsupportedFormat, shown
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import make_directories, read_file, replace_file, sync_directory
+from treesnap.model import ObjectId, ObjectKind
+from treesnap.store.index import ObjectIndex
+from treesnap.store.layout import DIRECTORIES, Layout
+from treesnap.store.packs import PackReader
+from treesnap.store.roots import Root
+from treesnap.store.snapshots import SnapshotLog
+
+FORMAT_VERSION = 1
+
+
+class Store:
+    """Reads objects and snapshots. Use as a context manager."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self.fs = fs
+        self.path = path
+        self.layout = Layout(path)
+        self.packs = PackReader(fs, self.layout)
+        self.index = ObjectIndex(fs, self.layout)
+        self.snapshots = SnapshotLog(fs, self.layout)
+        self._unsynced: set[ObjectId] = set()
+        self._scanned_all = False
+
+    @classmethod
+    def open(
+        cls, fs: FileSystem, path: str, *, create: bool = False, writing: bool = False
+    ) -> Self:
+        """Opens a store, making it first with ``create``.
+
+        ``writing`` asks for more than reading, which a newer format may not allow.
+
+        Raises NotFound, UnsupportedFormat, Corrupt.
+        """
+        store = cls(fs, path)
+        try:
+            store._check_format(writing=writing or create)
+        except FileNotFoundError:
+            if not create:
+                raise StoreMissing(f"There is no store at {shown(path)!r}", path=path) from None
+            store._initialise()
+        return store
+
+    def _check_format(self, *, writing: bool) -> None:
+        data = read_file(self.fs, self.layout.format, 1 << 16)
+        try:
+            value = json.loads(data)
+            needed = value["min_writer"] if writing else value["min_reader"]
+            version = value["format"]
+            if type(needed) is not int or type(version) is not int:
+                raise TypeError("its versions are no numbers")
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(
+                f"The format file of the store at {shown(self.path)!r} cannot be read: {error}",
+                path=self.layout.format,
+            ) from error
+        if needed > FORMAT_VERSION:
+            verb = "writes" if writing else "reads"
+            raise UnsupportedFormat(
+                f"The store at {shown(self.path)!r} has format {version}, and this treesnap "
+                f"{verb} formats up to {FORMAT_VERSION}",
+                path=self.path,
+            )
+
+    def _initialise(self) -> None:
+        """Makes the directories, then the format file: a store without it is no store."""
+        make_directories(self.fs, self.path)
+        existing = set(self.fs.list_names(self.path))
+        if existing - set(DIRECTORIES):
+            raise StoreMissing(
+                f"The directory {shown(self.path)!r} is not empty and holds no store",
+                path=self.path,
+            )
+        for name in DIRECTORIES:
+            try:
+                self.fs.make_directory(os.path.join(self.path, name))
+            except FileExistsError:
+                continue
+        sync_directory(self.fs, self.path)
+        value = {
+            "treesnap": "store",
+            "format": FORMAT_VERSION,
+            "min_reader": FORMAT_VERSION,
+            "min_writer": FORMAT_VERSION,
+            "hash": "blake3-256",
+            "chunking": "fastcdc-2020 16384 65536 262144 nc2 seed0",
+            "id": secrets.token_hex(16),
+        }
+        replace_file(
+            self.fs,
+            self.layout.format,
+            (json.dumps(value, indent=2) + "\n").encode(),
+            temporary=self.layout.temporary,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.packs.close()
+
+    def root(self, path: bytes) -> Root:
+        """Returns a root's corner of the store; nothing is made."""
+        return Root(self.fs, self.layout, path)
+
+    def has(self, identity: ObjectId, avoid: frozenset[bytes] = frozenset()) -> bool:
+        """Returns whether an object is really there, outside the packs to avoid."""
+        entry = self.index.find(identity, avoid)
+        return entry is not None and self.packs.has_record(entry)
+
+    def get(self, kind: ObjectKind, identity: ObjectId) -> bytes:
+        """Returns an object's verified bytes; raises Corrupt when it is missing or damaged.
+
+        Looks further with every failure: in other places that the index knows,
+        in index parts written meanwhile, in packs that no part covers, in all packs.
+        """
+        damage: Corrupt | None = None
+        for widen in (None, self.index.refresh, self.scan_uncovered, self.scan_everything):
+            if widen is not None:
+                widen()
+            for entry in self.index.find_all(identity):
+                if entry.kind != kind:
+                    continue
+                try:
+                    return self.packs.read(entry)
+                except FileNotFoundError:
+                    continue
+                except Corrupt as error:
+                    damage = error
+        if damage is not None:
+            raise damage
+        raise Corrupt(f"Object {identity.hex()} ({kind.name.lower()}) is missing")
+
+    def scan_uncovered(self) -> None:
+        """Finds objects in packs, or tails of packs, that no index part covers."""
+        covered = self.index.covered()
+        for pack_id, size in self.packs.sizes().items():
+            if size > covered.get(pack_id, 0):
+                self._scan(pack_id, covered.get(pack_id, 0))
+
+    def scan_everything(self) -> None:
+        """Finds objects in all packs, whatever the index says. Costs a header per object."""
+        if self._scanned_all:
+            return
+        self._scanned_all = True
+        for pack_id in self.packs.sizes():
+            self._scan(pack_id, 0)
+
+    def _scan(self, pack_id: bytes, start: int) -> None:
+        try:
+            records, _ = self.packs.scan(pack_id, start)
+        except FileNotFoundError:
+            return
+        self.index.add_scanned(
+            IndexEntry(
+                record.id, pack_id, record.offset, record.stored_size, record.raw_size, record.kind
+            )
+            for record in records
+        )
+
+    def stored_size(self, identity: ObjectId) -> int:
+        """Returns the bytes that an object takes in its pack, or 0 when it is unknown."""
+        entry = self.index.find(identity)
+        return entry.stored_size + RECORD_HEADER_SIZE if entry is not None else 0

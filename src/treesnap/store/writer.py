@@ -1,0 +1,249 @@
+"""One writing session: objects go in, one snapshot comes out, or nothing does.
+
+Objects are hashed by the caller's thread and compressed in batches of about
+4 MiB by two more, which work without the GIL. Records are appended in the order
+in which the batches began. Small captures never start a thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, Compressor
+from treesnap.codec.index import IndexEntry
+from treesnap.errors import Corrupt, InvalidArgument
+from treesnap.fs.durable import sweep_temporary, unlink_if_present
+from treesnap.hashing import object_id
+from treesnap.model import ObjectId, ObjectKind, SnapshotId, SnapshotRecord
+from treesnap.store.collector import read_state
+from treesnap.store.packs import PackAppender
+from treesnap.store.slot import Slot, acquire
+from treesnap.store.snapshots import SnapshotName
+from treesnap.store.store import Store
+
+BATCH_SIZE = 4 << 20
+BATCH_OBJECTS_MAX = 4096
+_BATCHES_IN_FLIGHT_MAX = 4
+_ENTRIES_MAX = 1 << 17
+"""New objects kept in memory before an index part is written for them."""
+
+_Compressed = list[tuple[Compression, bytes]]
+
+
+class EpochChanged(Exception):
+    """Collections overtook this session; the capture must be done again."""
+
+
+class Writer:
+    """Adds objects and publishes one snapshot. Use as a context manager.
+
+    Leaving the block without :meth:`publish` abandons the session: what was
+    appended stays as garbage for the next collection.
+    """
+
+    def __init__(self, store: Store, compressor: Compressor | None = None) -> None:
+        self._store = store
+        self._fs = store.fs
+        self._compressor = compressor or Compressor()
+        self._pool: ThreadPoolExecutor | None = None
+        self._batch: list[tuple[ObjectKind, ObjectId, bytes]] = []
+        self._batch_size = 0
+        self._in_flight: deque[
+            tuple[list[tuple[ObjectKind, ObjectId, bytes]], Future[_Compressed]]
+        ] = deque()
+        self._added: dict[ObjectId, IndexEntry | None] = {}
+        self._covered: dict[bytes, int] = {}
+        self._slot: Slot | None = None
+        self._pack: PackAppender | None = None
+        self.objects_added = 0
+        self.added_bytes = 0
+
+    def __enter__(self) -> Self:
+        sweep_temporary(self._fs, self._store.layout.temporary)
+        slot = acquire(self._fs, self._store.layout)
+        self._slot = slot
+        unlink_if_present(self._fs, slot.pending_path)
+        state = read_state(self._fs, self._store.layout)
+        self._epoch = state.epoch
+        self._avoid = state.condemned
+        _, self._last_pack_id = slot.read()
+        slot.write(self._epoch, self._last_pack_id)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._pack is not None:
+            self._pack.discard_if_empty()
+            self._pack.close()
+        if self._slot is not None:
+            unlink_if_present(self._fs, self._slot.pending_path)
+            self._slot.release()
+
+    def put(self, kind: ObjectKind, data: bytes) -> ObjectId:
+        """Stores an object unless the store has it, and returns its id.
+
+        A hit in the index counts only when the pack really has the record.
+        """
+        identity = object_id(kind, data)
+        if identity in self._added or self._store.has(identity, self._avoid):
+            return identity
+        if len(data) > OBJECT_SIZE_MAX:
+            raise InvalidArgument(f"An object of {len(data)} bytes is too large to store")
+        self._added[identity] = None
+        self._batch.append((kind, identity, data))
+        self._batch_size += len(data)
+        if self._batch_size >= BATCH_SIZE or len(self._batch) >= BATCH_OBJECTS_MAX:
+            self._submit()
+        return identity
+
+    def get(self, kind: ObjectKind, identity: ObjectId) -> bytes:
+        """Returns an object of the store or of this session."""
+        if identity in self._added:
+            self._drain()
+            entry = self._added.get(identity)
+            if entry is not None:
+                return self._store.packs.read(entry)
+        return self._store.get(kind, identity)
+
+    def _submit(self) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(2, thread_name_prefix="treesnap-compress")
+        batch, self._batch, self._batch_size = self._batch, [], 0
+        future = self._pool.submit(self._compressor.compress, [data for _, _, data in batch])
+        self._in_flight.append((batch, future))
+        while self._in_flight and (
+            len(self._in_flight) > _BATCHES_IN_FLIGHT_MAX or self._in_flight[0][1].done()
+        ):
+            done, finished = self._in_flight.popleft()
+            self._append(done, finished.result())
+
+    def _drain(self) -> None:
+        """Appends everything that was put so far."""
+        while self._in_flight:
+            done, finished = self._in_flight.popleft()
+            self._append(done, finished.result())
+        if self._batch:
+            batch, self._batch, self._batch_size = self._batch, [], 0
+            self._append(batch, self._compressor.compress([data for _, _, data in batch]))
+
+    def _append(
+        self, batch: list[tuple[ObjectKind, ObjectId, bytes]], compressed: _Compressed
+    ) -> None:
+        pack = self._current_pack()
+        pieces = []
+        for (kind, identity, data), (compression, stored) in zip(batch, compressed, strict=True):
+            piece, entry = pack.append(kind, compression, len(data), stored, identity)
+            pieces.append(piece)
+            self._added[identity] = entry
+            self.objects_added += 1
+            self.added_bytes += len(piece)
+        pack.write(b"".join(pieces))
+        self._covered[pack.pack_id] = pack.end
+        if pack.is_full:
+            self._seal(pack)
+        if len(self._added) >= _ENTRIES_MAX:
+            self._flush_index()
+
+    def _current_pack(self) -> PackAppender:
+        if self._pack is None:
+            self._pack = self._resumed_pack() or PackAppender.create(self._fs, self._store.layout)
+            assert self._slot is not None
+            self._slot.write(self._epoch, self._pack.pack_id)
+        return self._pack
+
+    def _resumed_pack(self) -> PackAppender | None:
+        pack_id = self._last_pack_id
+        if not any(pack_id) or pack_id in self._avoid:
+            return None
+        covered = self._store.index.covered().get(pack_id, 0)
+        resumed = PackAppender.resume(self._fs, self._store.layout, pack_id, covered)
+        if resumed is None:
+            return None
+        pack, records = resumed
+        for record in records:
+            entry = IndexEntry(
+                record.id, pack_id, record.offset, record.stored_size, record.raw_size, record.kind
+            )
+            try:
+                self._store.packs.read(entry)
+            except Corrupt:
+                pack.close()
+                return None
+            self._added.setdefault(record.id, entry)
+        self._covered[pack_id] = pack.end
+        return pack
+
+    def _seal(self, pack: PackAppender) -> None:
+        pack.seal()
+        pack.sync()
+        pack.close()
+        self._covered[pack.pack_id] = pack.end
+        self._pack = None
+        self._last_pack_id = bytes(16)
+
+    def _flush_index(self) -> None:
+        """Syncs what was appended and publishes an index part for it."""
+        entries = [entry for entry in self._added.values() if entry is not None]
+        if self._pack is not None:
+            self._pack.sync()
+        if entries:
+            self._store.index.write_part(entries, self._covered)
+        self._added = {key: entry for key, entry in self._added.items() if entry is None}
+        self._covered = {}
+
+    def flush(self) -> None:
+        """Makes everything that was put durable, and findable by others."""
+        self._drain()
+        self._flush_index()
+
+    def copy(self, entries: list[IndexEntry], avoid: frozenset[bytes]) -> list[IndexEntry]:
+        """Appends records of other packs, verified, and makes them durable; for the collector.
+
+        The session's own pack is never one of those to ``avoid``. Returns the new
+        places.
+        """
+        self._avoid |= avoid
+        copied = []
+        for entry in entries:
+            data = self._store.packs.read(entry)
+            ((compression, stored),) = self._compressor.compress([data])
+            piece, place = self._current_pack().append(
+                entry.kind, compression, len(data), stored, entry.id
+            )
+            pack = self._current_pack()
+            pack.write(piece)
+            self._added[entry.id] = place
+            copied.append(place)
+            self._covered[pack.pack_id] = pack.end
+            if pack.is_full:
+                self._seal(pack)
+        self.flush()
+        return copied
+
+    def publish(
+        self, record: SnapshotRecord, root_id: str, sequence: int
+    ) -> tuple[SnapshotId, SnapshotName]:
+        """Makes all objects durable, then the snapshot, and returns its id.
+
+        After return the snapshot survives a power cut. Raises EpochChanged when
+        collections overtook the session; nothing is published then.
+        """
+        assert self._slot is not None
+        self.flush()
+        log = self._store.snapshots
+        identity = log.write_pending(self._slot.pending_path, record)
+        if read_state(self._fs, self._store.layout).epoch > self._epoch + 1:
+            raise EpochChanged
+        name = SnapshotName(sequence, identity)
+        log.promote(self._slot.pending_path, root_id, name)
+        self._store.index.merge_if_many()
+        return identity, name

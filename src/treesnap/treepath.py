@@ -1,0 +1,89 @@
+"""Paths inside a root: relative, made of raw bytes, validated once.
+
+A tree path is a ``bytes`` value of components joined by ``/``; the empty value
+is the root itself. Components are never empty, ``.`` or ``..`` and hold no NUL
+and no ``/``, so that no tree path can point outside the root. Names come from
+the file system or from a store, neither of which is trusted.
+
+Not here: the file system (fs, worktree).
+"""
+
+from __future__ import annotations
+
+import os
+
+from treesnap.errors import InvalidArgument, shown
+
+NAME_SIZE_MAX = 255
+"""The longest name in bytes: NAME_MAX of every Linux file system."""
+
+ROOT = b""
+"""The tree path of the root itself."""
+
+
+def is_valid_name(name: bytes) -> bool:
+    """Returns whether a name may stand for one entry of a directory."""
+    return (
+        0 < len(name) <= NAME_SIZE_MAX
+        and b"/" not in name
+        and b"\x00" not in name
+        and name not in {b".", b".."}
+    )
+
+
+def join(parent: bytes, name: bytes) -> bytes:
+    """Returns the path of the entry ``name`` of the directory ``parent``."""
+    return parent + b"/" + name if parent else name
+
+
+def split(path: bytes) -> tuple[bytes, bytes]:
+    """Returns the path of the directory that holds ``path``, and its name there."""
+    parent, _, name = path.rpartition(b"/")
+    return parent, name
+
+
+def components(path: bytes) -> list[bytes]:
+    """Returns the names from the root down to ``path``; none for the root."""
+    return path.split(b"/") if path else []
+
+
+def is_within(path: bytes, ancestor: bytes) -> bool:
+    """Returns whether ``path`` is ``ancestor`` or lies below it."""
+    return not ancestor or path == ancestor or path.startswith(ancestor + b"/")
+
+
+def parse(path: bytes) -> bytes:
+    """Returns a tree path from stored bytes, or raises InvalidArgument."""
+    if path and not all(is_valid_name(name) for name in path.split(b"/")):
+        raise InvalidArgument(f"Path {shown(path)!r} is not valid inside a root", path=path)
+    return path
+
+
+def from_user(path: str | bytes | os.PathLike[str], *, root: str, base: str) -> bytes:
+    """Returns the tree path of what a person typed.
+
+    ``path`` is absolute, or relative to the directory ``base``; ``root`` and
+    ``base`` are real paths. The path is normalised as text, and nothing on disk
+    is looked at, so that paths that no longer exist can be named. Raises
+    InvalidArgument for a path outside the root.
+    """
+    given = os.fsencode(path)
+    absolute = os.path.normpath(os.path.join(os.fsencode(base), given))
+    root_bytes = os.fsencode(root)
+    if absolute == root_bytes:
+        return ROOT
+    prefix = root_bytes.rstrip(b"/") + b"/"
+    if b"\0" in absolute or not absolute.startswith(prefix):
+        raise InvalidArgument(
+            f"Path {shown(given)!r} is outside the root {shown(root_bytes)!r}", path=given
+        )
+    return parse(absolute[len(prefix) :])
+
+
+def without_nested(paths: list[bytes]) -> tuple[bytes, ...]:
+    """Returns the paths sorted, without those that lie below another of them."""
+    kept: list[bytes] = []
+    for path in sorted(set(paths), key=components):
+        if not kept or not is_within(path, kept[-1]):
+            kept.append(path)
+    return tuple(kept)

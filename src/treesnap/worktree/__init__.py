@@ -1,0 +1,1 @@
+"""The live tree: reading it, and changing it; knows nothing of stores."""

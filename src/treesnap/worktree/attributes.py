@@ -1,0 +1,117 @@
+"""Metadata of one file: reading what a capture needs, and putting it back.
+
+The order in which metadata is put back matters: changing the owner clears the
+set-user-ID bits and capabilities, so the owner comes first, then the mode, then
+extended attributes (an ACL's mask and the mode's group bits are the same bits,
+and both were captured together), then the time.
+
+Owner and privileged attributes need privileges. Where they are refused, the rest
+is put back all the same and the path is reported.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from treesnap.codec.message import pack
+from treesnap.codec.tree import INLINE_XATTRS_SIZE_MAX
+from treesnap.fs.base import FileSystem
+from treesnap.model import Entry, Xattrs
+
+_UNSUPPORTED = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+_VANISHED = errno.ENODATA
+_PRIVILEGED = ("security.", "trusted.", "system.")
+
+
+def path_of(dir_fd: int, name: bytes) -> str:
+    """Returns a path for calls that take no directory descriptor."""
+    return f"/proc/self/fd/{dir_fd}/{os.fsdecode(name)}"
+
+
+def read_xattrs(fs: FileSystem, where: str | int) -> Xattrs | None:
+    """Returns all extended attributes that may be read, sorted by name, or None.
+
+    Costs one call for a file without any.
+    """
+    try:
+        names = fs.list_xattrs(where)
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            return None
+        raise
+    if not names:
+        return None
+    pairs = []
+    for name in names:
+        try:
+            pairs.append((os.fsencode(name), fs.get_xattr(where, name)))
+        except OSError as error:
+            if error.errno != _VANISHED and error.errno not in _UNSUPPORTED:
+                raise
+    return tuple(sorted(pairs)) or None
+
+
+def is_large(xattrs: Xattrs) -> bool:
+    """Returns whether attributes are stored apart from their tree."""
+    return sum(len(name) + len(value) for name, value in xattrs) > INLINE_XATTRS_SIZE_MAX
+
+
+def encode_xattrs(xattrs: Xattrs) -> bytes:
+    """Returns the bytes of attributes that are stored apart."""
+    return pack(xattrs)
+
+
+def apply_xattrs(fs: FileSystem, where: str | int, wanted: Xattrs | None) -> bool:
+    """Makes the extended attributes as wanted; returns whether all were permitted."""
+    current = dict(read_xattrs(fs, where) or ())
+    target = dict(wanted or ())
+    permitted = True
+    for name in current.keys() - target.keys():
+        permitted &= _attempt(fs, where, name, None)
+    for name, value in target.items():
+        if current.get(name) != value:
+            permitted &= _attempt(fs, where, name, value)
+    return permitted
+
+
+def _attempt(fs: FileSystem, where: str | int, name: bytes, value: bytes | None) -> bool:
+    """Sets one attribute, or removes it; returns whether that was permitted."""
+    text = os.fsdecode(name)
+    try:
+        if value is None:
+            fs.remove_xattr(where, text)
+        else:
+            fs.set_xattr(where, text, value)
+    except OSError as error:
+        if error.errno == _VANISHED:
+            return True
+        if error.errno in _UNSUPPORTED or (
+            error.errno in (errno.EPERM, errno.EACCES) and text.startswith(_PRIVILEGED)
+        ):
+            return False
+        raise
+    return True
+
+
+def apply_owner(
+    fs: FileSystem, name: bytes | int, uid: int, gid: int, *, dir_fd: int | None = None
+) -> bool:
+    """Sets owner and group; returns whether that was permitted."""
+    try:
+        fs.change_owner(name, uid, gid, dir_fd=dir_fd)
+    except PermissionError:
+        return False
+    return True
+
+
+def apply_metadata(
+    fs: FileSystem, where: int, entry: Entry, xattrs: Xattrs, *, touch: bool = False
+) -> bool:
+    """Gives an open directory the metadata of an entry; returns whether all was permitted."""
+    permitted = apply_owner(fs, where, entry.uid, entry.gid)
+    fs.change_mode(where, entry.mode)
+    permitted &= apply_xattrs(fs, where, xattrs)
+    if not touch:
+        fs.change_times(where, entry.mtime_ns)
+    return permitted

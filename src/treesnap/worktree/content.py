@@ -1,0 +1,126 @@
+"""Reading the content of one file as chunks and holes.
+
+A file that changes while it is read is read again; after three attempts the
+last one is kept and reported as unstable. A sparse file is read extent by
+extent (SEEK_DATA and SEEK_HOLE, see lseek(2)), so that holes cost nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from treesnap.codec.chunklist import Put, fold
+from treesnap.fs.base import FileSystem
+from treesnap.model import ObjectId, ObjectKind, Segment
+from treesnap.worktree.chunking import CHUNK_SIZE_MAX, SINGLE_SIZE_MAX, cut
+
+ATTEMPTS = 3
+WINDOW_SIZE = 8 << 20
+"""Bytes of a large file in memory at once."""
+
+EMPTY: tuple[Any, ...] = (0,)
+
+
+class FileContent(NamedTuple):
+    """What a file held, and its metadata after it was read."""
+
+    content: tuple[Any, ...]
+    stat: os.stat_result
+    read_bytes: int
+    is_stable: bool
+
+
+def read_content(fs: FileSystem, fd: int, put: Put, before: os.stat_result) -> FileContent:
+    """Returns the content of an open regular file, storing its chunks through ``put``.
+
+    ``before`` is its metadata from before. Memory is bounded by WINDOW_SIZE,
+    whatever the file's size.
+    """
+    read_bytes = 0
+    for _ in range(ATTEMPTS):
+        segments = list(_segments(fs, fd, before, put))
+        read_bytes += sum(segment.size for segment in segments if segment.id is not None)
+        after = fs.fstat(fd)
+        covered = sum(segment.size for segment in segments)
+        if covered == after.st_size and (before.st_mtime_ns, before.st_ctime_ns) == (
+            after.st_mtime_ns,
+            after.st_ctime_ns,
+        ):
+            return FileContent(fold(segments, put), after, read_bytes, True)
+        before = after
+    return FileContent(fold(segments, put), after, read_bytes, False)
+
+
+def _segments(fs: FileSystem, fd: int, stat: os.stat_result, put: Put) -> Iterator[Segment]:
+    size = stat.st_size
+    if size <= SINGLE_SIZE_MAX and stat.st_blocks * 512 >= size:
+        yield from _small(fs, fd, size, put)
+        return
+    if stat.st_blocks * 512 >= size:
+        yield from _data(fs, fd, 0, size, put)
+        return
+    position = 0
+    while position < size:
+        start = fs.next_data(fd, position)
+        if start is None or start >= size:
+            yield Segment(None, size - position)
+            return
+        if start > position:
+            yield Segment(None, start - position)
+        end = min(fs.next_hole(fd, start), size)
+        yield from _data(fs, fd, start, end, put)
+        position = end
+
+
+def _small(fs: FileSystem, fd: int, size: int, put: Put) -> Iterator[Segment]:
+    data = fs.read_at(fd, size + 1, 0)
+    if data:
+        yield Segment(put(ObjectKind.CHUNK, data), len(data))
+
+
+def _data(fs: FileSystem, fd: int, start: int, end: int, put: Put) -> Iterator[Segment]:
+    """Yields the chunks of one extent; stops early when the file became shorter."""
+    rest = b""
+    position = start
+    while position < end:
+        piece = fs.read_at(fd, min(WINDOW_SIZE, end - position), position)
+        if not piece:
+            break
+        position += len(piece)
+        window = rest + piece if rest else piece
+        taken = 0
+        for size in _cut(window, is_last=position >= end, is_whole=start + len(window) == end):
+            chunk = window[taken : taken + size]
+            yield Segment(put(ObjectKind.CHUNK, chunk), size)
+            taken += size
+        rest = window[taken:]
+    while rest:
+        chunk, rest = rest[:CHUNK_SIZE_MAX], rest[CHUNK_SIZE_MAX:]
+        yield Segment(put(ObjectKind.CHUNK, chunk), len(chunk))
+
+
+def _cut(window: bytes, *, is_last: bool, is_whole: bool) -> Iterator[int]:
+    if is_whole and len(window) <= SINGLE_SIZE_MAX:
+        yield len(window)
+        return
+    yield from cut(memoryview(window), is_last=is_last)
+
+
+def store_bytes(data: bytes, put: Put) -> tuple[Any, ...]:
+    """Returns the content of bytes in memory, cut and stored like a file's."""
+    segments = []
+    taken = 0
+    for size in _cut(data, is_last=True, is_whole=True) if data else ():
+        chunk = data[taken : taken + size]
+        segments.append(Segment(put(ObjectKind.CHUNK, chunk), size))
+        taken += size
+    return fold(segments, put)
+
+
+def chunk_ids(content: tuple[Any, ...]) -> Iterator[ObjectId]:
+    """Yields the ids at the top level of a content."""
+    for position in range(1, len(content), 2):
+        if content[position] is not None:
+            yield content[position]

@@ -1,0 +1,91 @@
+"""Reaching directories below a root safely, at any depth.
+
+Every component is opened relative to the directory before it and never through
+a symbolic link, so that whatever happens to the tree meanwhile, nothing outside
+the root is reached. Paths longer than PATH_MAX and deeper than the limit on open
+files work: only the last few directories stay open, the others are walked to
+again when they are needed.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Self
+
+from treesnap import treepath
+from treesnap.fs.base import FileSystem
+
+OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+_OPEN_MAX = 48
+
+
+class DirectoryChain:
+    """Open directories from a root down to one path; moves from path to path.
+
+    ``root_fd`` belongs to the caller. Moving to a sibling costs one open.
+    """
+
+    def __init__(self, fs: FileSystem, root_fd: int) -> None:
+        self._fs = fs
+        self._root_fd = root_fd
+        self._names: list[bytes] = []
+        self._fds: list[int | None] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._shorten(0)
+
+    def open(self, path: bytes) -> int:
+        """Returns a descriptor of a directory; valid until the next call.
+
+        Raises NotADirectoryError or ELOOP (as OSError) for anything that is no
+        directory, FileNotFoundError for what is absent.
+        """
+        return self.open_names(treepath.components(path))
+
+    def open_names(self, names: list[bytes]) -> int:
+        """Returns a descriptor of a directory given by its components."""
+        common = 0
+        for mine, wanted in zip(self._names, names, strict=False):
+            if mine != wanted:
+                break
+            common += 1
+        self._shorten(common)
+        while common and self._fds[common - 1] is None:
+            common -= 1
+            self._shorten(common)
+        fd = self._fds[common - 1] if common else self._root_fd
+        assert fd is not None
+        for name in names[common:]:
+            fd = self._fs.open(name, OPEN_DIRECTORY, dir_fd=fd)
+            self._names.append(name)
+            self._fds.append(fd)
+            self._close_oldest()
+        return fd
+
+    def forget(self) -> None:
+        """Closes everything, because directories were moved or replaced."""
+        self._shorten(0)
+
+    def _close_oldest(self) -> None:
+        excess = len(self._fds) - _OPEN_MAX
+        if excess > 0:
+            fd = self._fds[excess - 1]
+            if fd is not None:
+                self._fs.close(fd)
+                self._fds[excess - 1] = None
+
+    def _shorten(self, length: int) -> None:
+        while len(self._fds) > length:
+            self._names.pop()
+            fd = self._fds.pop()
+            if fd is not None:
+                self._fs.close(fd)

@@ -1,0 +1,176 @@
+"""Listing one directory: what ``lstat`` says of each name, exclusions applied."""
+
+from __future__ import annotations
+
+import os
+import stat as stat_module
+from dataclasses import dataclass, field
+from typing import Any
+
+from treesnap import treepath
+from treesnap.errors import InvalidArgument, shown
+from treesnap.fs.base import FileSystem
+from treesnap.model import IgnoreRules, SkipReason
+from treesnap.worktree.ignore import (
+    IGNORE_FILE,
+    IGNORE_FILE_SIZE_MAX,
+    Exclusions,
+    parse_patterns,
+)
+
+STAGE_PREFIX = b".treesnap-restore-"
+"""Directories in which restores stage their work; they exist only meanwhile."""
+
+Scope = dict[bytes, Any]
+"""Names to look at, each with the names below it, or None for everything below."""
+
+_HIDDEN = (0, 0, 0, 0, 0, 0)
+_FORMAT_MASK = 0o170000
+_DIRECTORY = stat_module.S_IFDIR
+
+
+@dataclass(slots=True)
+class Listing:
+    """One directory's names, sorted by raw name."""
+
+    exclusions: Exclusions
+    observations: list[Any] = field(default_factory=list)
+    """Observations as plain tuples: they are made by the hundred thousand."""
+    linked: list[tuple[bytes, int, int]] = field(default_factory=list)
+    """Names with more than one hard link, with device and inode."""
+    hidden: list[tuple[bytes, int]] = field(default_factory=list)
+    """Names that are left out, with the reason."""
+    rule: IgnoreRules | None = None
+    """The directory's own exclusions, when it has some that are not yet in force."""
+
+
+def scope_of(paths: tuple[bytes, ...] | None) -> Scope | None:
+    """Returns the names to look at for a set of paths that are not nested."""
+    if paths is None or b"" in paths:
+        return None
+    scope: Scope = {}
+    for path in paths:
+        *parents, name = treepath.components(path)
+        level = scope
+        for parent in parents:
+            level = level.setdefault(parent, {})
+        level[name] = None
+    return scope
+
+
+def list_directory(
+    fs: FileSystem,
+    fd: int,
+    path: bytes,
+    exclusions: Exclusions,
+    scope: Scope | None,
+    encoding: str,
+) -> Listing:
+    """Looks at every name of a directory once; raises OSError.
+
+    Excluded names are observed as zeros: their changes are nobody's business.
+    """
+    listing = Listing(exclusions)
+    if scope is not None:
+        _observe_scope(fs, fd, path, scope, listing)
+        has_ignore_file = True
+    else:
+        has_ignore_file = _observe_all(fs, fd, listing, encoding)
+    if has_ignore_file:
+        _read_ignore_file(fs, fd, path, listing)
+    if listing.exclusions or not path:
+        _hide(path, listing)
+    return listing
+
+
+def _observe_all(fs: FileSystem, fd: int, listing: Listing, encoding: str) -> bool:
+    """Observes every name; returns whether one is an ignore file."""
+    observations = listing.observations
+    linked = listing.linked
+    has_ignore_file = False
+    with fs.scan(fd) as entries:
+        for entry in entries:
+            try:
+                stat = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            text = entry.name
+            name = text.encode(encoding, "surrogateescape")
+            mode = stat.st_mode
+            inode = stat.st_ino
+            device = stat.st_dev
+            observations.append(
+                (name, mode, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, inode, device)
+            )
+            if stat.st_nlink > 1 and mode & _FORMAT_MASK != _DIRECTORY:
+                linked.append((name, device, inode))
+            if text == ".snapignore":
+                has_ignore_file = True
+    observations.sort()
+    return has_ignore_file
+
+
+def _observe_scope(fs: FileSystem, fd: int, path: bytes, scope: Scope, listing: Listing) -> None:
+    for name in sorted(scope):
+        try:
+            stat = fs.lstat(name, dir_fd=fd)
+        except FileNotFoundError:
+            continue
+        is_directory = stat_module.S_ISDIR(stat.st_mode)
+        if scope[name] is not None and not is_directory:
+            if stat_module.S_ISLNK(stat.st_mode):
+                where = shown(treepath.join(path, name))
+                raise InvalidArgument(
+                    f"The path leads through the symbolic link {where!r}", path=where
+                )
+            continue
+        listing.observations.append(
+            (
+                name,
+                stat.st_mode,
+                stat.st_size,
+                stat.st_mtime_ns,
+                stat.st_ctime_ns,
+                stat.st_ino,
+                stat.st_dev,
+            )
+        )
+        if stat.st_nlink > 1 and not is_directory:
+            listing.linked.append((name, stat.st_dev, stat.st_ino))
+
+
+def _read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: Listing) -> None:
+    try:
+        ignore_fd = fs.open(IGNORE_FILE, os.O_RDONLY | os.O_NONBLOCK, dir_fd=fd)
+    except OSError:
+        return
+    try:
+        if not stat_module.S_ISREG(fs.fstat(ignore_fd).st_mode):
+            return
+        data = fs.read_at(ignore_fd, IGNORE_FILE_SIZE_MAX, 0)
+    finally:
+        fs.close(ignore_fd)
+    rule = IgnoreRules(path, parse_patterns(data))
+    if rule.patterns and rule not in listing.exclusions.rules:
+        listing.exclusions = listing.exclusions.entering(rule)
+        listing.rule = rule
+
+
+def _hide(path: bytes, listing: Listing) -> None:
+    """Replaces what was observed of names that are left out by zeros."""
+    exclusions = listing.exclusions
+    for position, item in enumerate(listing.observations):
+        name, mode = item[0], item[1]
+        if not path and name.startswith(STAGE_PREFIX):
+            reason = SkipReason.RESERVED
+        elif exclusions and exclusions.hides(
+            treepath.join(path, name), is_directory=stat_module.S_ISDIR(mode)
+        ):
+            reason = SkipReason.EXCLUDED
+        else:
+            continue
+        listing.observations[position] = (name, *_HIDDEN)
+        listing.hidden.append((name, int(reason)))
+    if listing.hidden:
+        left_out = {name for name, _ in listing.hidden}
+        listing.linked = [item for item in listing.linked if item[0] not in left_out]

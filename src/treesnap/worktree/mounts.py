@@ -1,0 +1,72 @@
+"""Where other file systems are mounted, and how exact a file system's times are.
+
+A mount point below a root is not captured and not touched. The kernel's list
+tells mounts, bind mounts included, from btrfs subvolumes, which have device
+numbers of their own but belong to the tree. Where there is no such list, a
+directory on another device counts as a mount point.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import read_file
+
+MOUNT_LIST = "/proc/self/mountinfo"
+
+PRECISE_GRANULARITY_NS = 20_000_000
+"""Two ticks of the slowest kernel clock, which stamps files on local file systems."""
+COARSE_GRANULARITY_NS = 2_000_000_000
+"""FAT's two seconds; used for every file system that is not known to do better."""
+
+_PRECISE = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "overlay", "f2fs", "zfs", "bcachefs"})
+_ESCAPE = re.compile(rb"\\([0-7]{3})")
+
+
+def _decoded(field: bytes) -> bytes:
+    return _ESCAPE.sub(lambda match: bytes([int(match.group(1), 8)]), field)
+
+
+class Mounts:
+    """The mounts of this process, as they were when the object was made."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._kinds: dict[bytes, str] | None = None
+        try:
+            lines = read_file(fs, MOUNT_LIST, 64 << 20).splitlines()
+        except OSError:
+            return
+        self._kinds = {}
+        for line in lines:
+            fields = line.split(b" ")
+            if b"-" in fields and len(fields) > 6:
+                kind = fields[fields.index(b"-") + 1]
+                self._kinds[_decoded(fields[4])] = kind.decode("ascii", "replace")
+
+    def below(self, root: bytes) -> frozenset[bytes]:
+        """Returns the mount points below a real path, as tree paths."""
+        prefix = root.rstrip(b"/") + b"/"
+        points = self._kinds or {}
+        return frozenset(
+            point[len(prefix) :] for point in points if point.startswith(prefix) and point != prefix
+        )
+
+    def crosses(self, path: bytes, points: frozenset[bytes], *, other_device: bool) -> bool:
+        """Returns whether a directory of the tree is a mount point."""
+        if self._kinds is None:
+            return other_device
+        return path in points
+
+    def granularity_ns(self, root: str) -> int:
+        """Returns the step of file times on the file system that holds a real path."""
+        kinds = self._kinds or {}
+        path = os.fsencode(root)
+        while True:
+            if path in kinds:
+                precise = kinds[path] in _PRECISE
+                return PRECISE_GRANULARITY_NS if precise else COARSE_GRANULARITY_NS
+            if path in (b"/", b""):
+                return COARSE_GRANULARITY_NS
+            path = os.path.dirname(path)

@@ -1,0 +1,366 @@
+"""The walk: from a live tree to trees of entries, reading only what changed.
+
+Every directory is listed and every name is looked at with ``lstat``; that is the
+floor of a capture's cost. The observations of a directory are packed and
+compared with the cached row in one go. When they are equal and no child changed,
+its stored tree is taken over unseen; otherwise the names that differ are captured
+and a new tree is written.
+
+An observation is *distrusted* when its times are so young that a change could
+still hide behind them (the racy entries of git's index): it is looked at again
+next time, whatever it says then.
+
+The walk keeps one frame per level in memory, with the observations of its
+directory. It does not recurse, so depth costs memory only.
+"""
+
+from __future__ import annotations
+
+import os
+import stat as stat_module
+import sys
+from typing import Any
+
+from treesnap import treepath
+from treesnap.codec.reader import TreeReader
+from treesnap.codec.statcache import Row, decode_observations, encode_observations
+from treesnap.codec.tree import put_tree
+from treesnap.errors import Corrupt, ErrorCode, NotFound, Refused, shown
+from treesnap.events import Monitor
+from treesnap.fs.base import FileSystem
+from treesnap.model import (
+    Entry,
+    IgnoreRules,
+    ObjectId,
+    Skipped,
+    SkipReason,
+    Totals,
+)
+from treesnap.worktree.attributes import read_xattrs
+from treesnap.worktree.capture import (
+    ObjectSink,
+    blames_file,
+    capture,
+    directory_entry,
+    skipped_entry,
+    stored_xattrs,
+)
+from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.ignore import Exclusions
+from treesnap.worktree.links import LinkGroups
+from treesnap.worktree.listing import Scope, list_directory, scope_of
+from treesnap.worktree.mounts import Mounts
+from treesnap.worktree.scanned import Frame, ScanResult, ScanSettings, totals_of
+from treesnap.worktree.statcache import StatCache, StatCacheBuilder
+
+DEPTH_MAX = 16384
+"""Directories deeper than this are reported as unreadable."""
+
+_DIRECTORY = stat_module.S_IFDIR
+_FORMAT_MASK = 0o170000
+
+
+class Scanner:
+    """Walks one root once."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        settings: ScanSettings,
+        sink: ObjectSink,
+        monitor: Monitor,
+        cache: StatCache | None = None,
+        builder: StatCacheBuilder | None = None,
+        recorder: dict[bytes, bytes] | None = None,
+    ) -> None:
+        """Prepares a walk; ``recorder`` takes the observations that are in no cached row."""
+        self._fs = fs
+        self._settings = settings
+        self._sink = sink
+        self._trees = TreeReader(sink.get)
+        self._monitor = monitor
+        self._cache = cache
+        self._builder = builder
+        self._recorder = recorder
+        self._mounts = Mounts(fs)
+        self._mount_points = self._mounts.below(os.fsencode(settings.root))
+        self._horizon_ns = settings.started_ns - self._mounts.granularity_ns(settings.root)
+        self._encoding = sys.getfilesystemencoding()
+        self._links = LinkGroups()
+        self._rules: list[IgnoreRules] = list(settings.rules)
+        self._skipped: list[Skipped] = []
+        self._unstable: list[bytes] = []
+        self._files_read = 0
+        self._read_bytes = 0
+
+    def scan(self) -> ScanResult:
+        """Walks the root and returns what was found; raises NotFound, Refused, OSError."""
+        try:
+            root_fd = self._fs.open(self._settings.root, OPEN_DIRECTORY)
+        except FileNotFoundError:
+            raise NotFound(
+                f"There is no directory {shown(self._settings.root)!r}",
+                code=ErrorCode.ROOT_NOT_FOUND,
+                path=self._settings.root,
+            ) from None
+        except NotADirectoryError:
+            raise Refused(
+                f"The root {shown(self._settings.root)!r} is no directory",
+                code=ErrorCode.NOT_A_DIRECTORY,
+                path=self._settings.root,
+            ) from None
+        try:
+            with DirectoryChain(self._fs, root_fd) as chain:
+                root, totals = self._walk(chain, root_fd)
+        finally:
+            self._fs.close(root_fd)
+        return ScanResult(
+            root=root,
+            links=self._links.store(self._sink.put),
+            totals=totals,
+            skipped=tuple(self._skipped),
+            unstable=tuple(sorted(self._unstable)),
+            rules=tuple(self._rules),
+            files_read=self._files_read,
+            read_bytes=self._read_bytes,
+        )
+
+    def _walk(self, chain: DirectoryChain, root_fd: int) -> tuple[Entry, Totals]:
+        scope = scope_of(self._settings.scope)
+        frame = self._enter(root_fd, b"", b"", Exclusions(self._settings.rules), scope, fresh=True)
+        stack = [frame]
+        names: list[bytes] = []
+        while True:
+            frame = stack[-1]
+            if frame.subdirectories:
+                name = frame.subdirectories.pop()
+                names.append(name)
+                child = self._descend(chain, frame, name, names)
+                if child is None:
+                    names.pop()
+                else:
+                    stack.append(child)
+                continue
+            tree_id, totals, changed = self._leave(frame)
+            stack.pop()
+            if not stack:
+                root = directory_entry(b"", frame.stat, tree_id, frame.xattrs)
+                return root, totals
+            names.pop()
+            parent = stack[-1]
+            parent.children[frame.name] = (tree_id, totals)
+            parent.children_changed |= changed
+            if not parent.is_same or frame.name in parent.fresh:
+                old = None if frame.name in parent.fresh else (parent.old or {}).get(frame.name)
+                parent.entries[frame.name] = (
+                    old._replace(content=tree_id)
+                    if old is not None
+                    else directory_entry(frame.name, frame.stat, tree_id, frame.xattrs)
+                )
+
+    def _descend(
+        self, chain: DirectoryChain, parent: Frame, name: bytes, names: list[bytes]
+    ) -> Frame | None:
+        """Enters a subdirectory; returns None when it is gone or cannot be read."""
+        path = treepath.join(parent.path, name)
+        below = parent.scope.get(name) if parent.scope is not None else None
+        try:
+            if len(names) > DEPTH_MAX:
+                raise OSError(36, "It is too deep")
+            fd = chain.open_names(names)
+            return self._enter(fd, path, name, parent.exclusions, below, fresh=name in parent.fresh)
+        except FileNotFoundError:
+            parent.distrusted.add(name)
+            parent.children_changed = True
+            return None
+        except OSError as error:
+            if not blames_file(error):
+                raise
+            self._skip(parent, name, SkipReason.UNREADABLE)
+            parent.children_changed = True
+            return None
+
+    def _enter(
+        self,
+        fd: int,
+        path: bytes,
+        name: bytes,
+        exclusions: Exclusions,
+        scope: Scope | None,
+        *,
+        fresh: bool,
+    ) -> Frame:
+        """Looks at all names of a directory, and captures those that changed."""
+        stat = self._fs.fstat(fd)
+        xattrs = stored_xattrs(self._sink, read_xattrs(self._fs, fd)) if fresh else None
+        frame = Frame(path, name, stat, xattrs, exclusions, scope)
+        listing = list_directory(self._fs, fd, path, exclusions, scope, self._encoding)
+        frame.exclusions, frame.observations = listing.exclusions, listing.observations
+        frame.skipped, frame.linked = listing.hidden, listing.linked
+        if listing.rule is not None and listing.rule not in self._rules:
+            self._rules.append(listing.rule)
+        found = self._cache.find(path) if self._cache is not None and scope is None else None
+        if found is not None:
+            frame.row, *place = found
+            frame.place = (place[0], place[1])
+        frame.packed = encode_observations(frame.observations)
+        frame.is_same = (
+            frame.row is not None
+            and frame.row.observations == frame.packed
+            and not frame.row.distrusted
+            and frame.row.rules == frame.exclusions.fingerprint
+        )
+        if frame.is_same:
+            self._take_over(frame)
+        else:
+            if self._recorder is not None:
+                self._recorder[path] = frame.packed
+            self._capture_names(fd, frame)
+        for linked_name, device, inode in frame.linked:
+            entry = frame.entries.get(linked_name)
+            if entry is None or not entry.is_skipped:
+                self._links.add(device, inode, treepath.join(path, linked_name))
+        files = len(frame.observations) - len(frame.subdirectories)
+        self._monitor.advance(files, sum(item[2] for item in frame.observations))
+        return frame
+
+    def _take_over(self, frame: Frame) -> None:
+        """Goes on with a directory whose names are all as they were."""
+        assert frame.row is not None
+        frame.skipped = list(frame.row.skipped)
+        self._note_skipped(frame)
+        left_out = {name for name, _ in frame.skipped}
+        frame.subdirectories = [
+            item[0]
+            for item in reversed(frame.observations)
+            if item[1] & _FORMAT_MASK == _DIRECTORY and item[0] not in left_out
+        ]
+        for name in left_out:
+            frame.linked = [item for item in frame.linked if item[0] != name]
+
+    def _note_skipped(self, frame: Frame) -> None:
+        for name, reason in frame.skipped:
+            self._skipped.append(Skipped(treepath.join(frame.path, name), SkipReason(reason)))
+
+    def _skip(self, frame: Frame, name: bytes, reason: SkipReason) -> None:
+        frame.entries[name] = skipped_entry(name, reason)
+        frame.skipped.append((name, int(reason)))
+        self._skipped.append(Skipped(treepath.join(frame.path, name), reason))
+        if reason == SkipReason.UNREADABLE:
+            frame.distrusted.add(name)
+
+    def _capture_names(self, fd: int, frame: Frame) -> None:
+        """Captures every name that is not known to be as it was."""
+        seen, frame.old = self._known(frame)
+        known = frame.old or {}
+        hidden = dict(frame.skipped)
+        frame.skipped = []
+        for item in frame.observations:
+            name, mode = item[0], item[1]
+            if name in hidden:
+                self._skip(frame, name, SkipReason(hidden[name]))
+                continue
+            old = known.get(name)
+            is_known = old is not None and not old.is_skipped and seen.get(name) == item
+            if max(item[3], item[4]) >= self._horizon_ns:
+                frame.distrusted.add(name)
+            if mode & _FORMAT_MASK == _DIRECTORY:
+                self._plan_descent(frame, item, is_known=is_known)
+            elif is_known:
+                assert old is not None
+                frame.entries[name] = old
+            else:
+                self._capture_name(fd, frame, item)
+        frame.subdirectories.reverse()
+
+    def _known(self, frame: Frame) -> tuple[dict[bytes, Any], dict[bytes, Entry] | None]:
+        """Returns what was observed last time and may be trusted, and the entries of then."""
+        row = frame.row
+        if row is None:
+            return {}, None
+        try:
+            old = {entry.name: entry for entry in self._trees.entries(row.tree_id)}
+        except Corrupt:
+            return {}, None
+        seen: dict[bytes, Any] = dict(decode_observations(row.observations))
+        for name in row.distrusted:
+            seen.pop(name, None)
+        return seen, old
+
+    def _plan_descent(self, frame: Frame, item: Any, *, is_known: bool) -> None:
+        name, inode, device = item[0], item[5], item[6]
+        path = treepath.join(frame.path, name)
+        other_device = device != frame.stat.st_dev
+        if self._settings.store == (device, inode):
+            self._skip(frame, name, SkipReason.STORE)
+        elif (self._mount_points or other_device) and self._mounts.crosses(
+            path, self._mount_points, other_device=other_device
+        ):
+            self._skip(frame, name, SkipReason.MOUNT)
+        else:
+            frame.subdirectories.append(name)
+            if not is_known:
+                frame.fresh.add(name)
+
+    def _capture_name(self, fd: int, frame: Frame, item: Any) -> None:
+        name, mode = item[0], item[1]
+        path = treepath.join(frame.path, name)
+        if self._mount_points and path in self._mount_points:
+            self._skip(frame, name, SkipReason.MOUNT)
+            return
+        try:
+            captured = capture(self._fs, self._sink, fd, name, mode)
+        except OSError as error:
+            if not blames_file(error):
+                raise
+            self._skip(frame, name, SkipReason.UNREADABLE)
+            return
+        if captured is None:
+            frame.distrusted.add(name)
+            return
+        if captured.entry.is_skipped:
+            self._skip(frame, name, SkipReason(captured.entry.content))
+            return
+        frame.entries[name] = captured.entry
+        self._files_read += captured.was_read
+        self._read_bytes += captured.read_bytes
+        if not captured.is_stable:
+            frame.distrusted.add(name)
+            self._unstable.append(path)
+
+    def _leave(self, frame: Frame) -> tuple[ObjectId, Totals, bool]:
+        """Returns a directory's tree, its totals, and whether the tree is not the cached one."""
+        row = frame.row
+        if row is not None and frame.is_same and not frame.children_changed:
+            if self._builder is not None:
+                self._builder.keep(frame.path, *frame.place)
+            return row.tree_id, row.totals, False
+        if row is not None and frame.is_same:
+            self._complete_from_row(frame, row)
+        entries = [frame.entries[name] for name in sorted(frame.entries)]
+        totals = totals_of(frame, entries)
+        tree_id = put_tree(entries, totals, self._sink.put)
+        if self._builder is not None and frame.scope is None:
+            self._builder.add(
+                Row(
+                    path=frame.path,
+                    tree_id=tree_id,
+                    totals=totals,
+                    rules=frame.exclusions.fingerprint,
+                    distrusted=tuple(sorted(frame.distrusted)),
+                    linked=bool(frame.linked),
+                    skipped=tuple(frame.skipped),
+                    observations=frame.packed,
+                )
+            )
+        return tree_id, totals, row is None or row.tree_id != tree_id
+
+    def _complete_from_row(self, frame: Frame, row: Row) -> None:
+        """Fills in the entries of a directory in which only children changed."""
+        changed = frame.entries
+        frame.entries = {entry.name: entry for entry in self._trees.entries(row.tree_id)}
+        for name, (tree_id, _) in frame.children.items():
+            frame.entries[name] = frame.entries[name]._replace(content=tree_id)
+        for name in frame.distrusted:
+            frame.entries.pop(name, None)
+        frame.entries.update(changed)

@@ -1,0 +1,96 @@
+"""Records of the walk: its settings, its result, and one directory on the way."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from treesnap.codec.statcache import Row
+from treesnap.model import (
+    Entry,
+    EntryKind,
+    IgnoreRules,
+    ObjectId,
+    Skipped,
+    SkipReason,
+    Totals,
+    Xattrs,
+)
+from treesnap.worktree.ignore import Exclusions
+from treesnap.worktree.listing import Scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanSettings:
+    """Everything that a walk depends on, besides the tree itself."""
+
+    root: str
+    scope: tuple[bytes, ...] | None = None
+    rules: tuple[IgnoreRules, ...] = ()
+    store: tuple[int, int] | None = None
+    """Device and inode of the store, which is never captured."""
+    started_ns: int
+    """The time when the walk began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanResult:
+    """A captured root."""
+
+    root: Entry
+    links: tuple[Any, ...] | None
+    totals: Totals
+    skipped: tuple[Skipped, ...]
+    unstable: tuple[bytes, ...]
+    rules: tuple[IgnoreRules, ...]
+    files_read: int
+    read_bytes: int
+
+
+@dataclass(slots=True)
+class Frame:
+    """One directory on the way down."""
+
+    path: bytes
+    name: bytes
+    stat: os.stat_result
+    xattrs: Xattrs | ObjectId | None
+    exclusions: Exclusions
+    scope: Scope | None
+    observations: list[Any] = field(default_factory=list)
+    packed: bytes = b""
+    row: Row | None = None
+    place: tuple[int, int] = (0, 0)
+    is_same: bool = False
+    """Whether all names were observed just as the row says."""
+    entries: dict[bytes, Entry] = field(default_factory=dict)
+    """What was captured or taken over, when the directory is not the same."""
+    old: dict[bytes, Entry] | None = None
+    subdirectories: list[bytes] = field(default_factory=list)
+    skipped: list[tuple[bytes, int]] = field(default_factory=list)
+    distrusted: set[bytes] = field(default_factory=set)
+    fresh: set[bytes] = field(default_factory=set)
+    """Subdirectories whose own metadata must be read anew."""
+    linked: list[tuple[bytes, int, int]] = field(default_factory=list)
+    children_changed: bool = False
+    children: dict[bytes, tuple[ObjectId, Totals]] = field(default_factory=dict)
+
+
+def totals_of(frame: Frame, entries: list[Entry]) -> Totals:
+    """Returns the sums over a directory's entries and everything below them."""
+    files = others = size_bytes = skipped = incomplete = 0
+    sums = Totals()
+    for entry in entries:
+        if entry.kind == EntryKind.FILE:
+            files += 1
+            size_bytes += entry.size
+        elif entry.kind == EntryKind.DIRECTORY:
+            sums = sums.plus(frame.children[entry.name][1])
+            sums = sums._replace(directories=sums.directories + 1)
+        elif entry.kind == EntryKind.SKIPPED:
+            skipped += 1
+            incomplete += entry.content == SkipReason.UNREADABLE
+        else:
+            others += 1
+    return sums.plus(Totals(files, 0, others, size_bytes, skipped, incomplete))

@@ -1,0 +1,107 @@
+"""The directory in the root in which a restore stages files and keeps old ones aside.
+
+It lies in the root, because only there it is sure to be on the root's own file
+system; captures never include it, and it exists only during a restore.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat as stat_module
+
+from treesnap.fs.base import FileSystem
+from treesnap.worktree.attributes import read_xattrs
+from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.listing import STAGE_PREFIX
+
+
+def new_stage_name() -> bytes:
+    """Returns a name that no staging directory had before."""
+    return STAGE_PREFIX + secrets.token_hex(8).encode()
+
+
+def make_stage(fs: FileSystem, root_fd: int, name: bytes) -> int:
+    """Makes the staging directory and returns a descriptor of it.
+
+    A root without write permission gets it for its owner; the journal has the
+    root's own metadata, which is put back at the end. Inherited ACLs are taken
+    off, so that nothing staged inherits them.
+    """
+    try:
+        fs.make_directory(name, 0o700, dir_fd=root_fd)
+    except PermissionError:
+        own = fs.fstat(root_fd)
+        fs.change_mode(root_fd, stat_module.S_IMODE(own.st_mode) | 0o700)
+        fs.make_directory(name, 0o700, dir_fd=root_fd)
+    fd = fs.open(name, OPEN_DIRECTORY, dir_fd=root_fd)
+    try:
+        for attribute, _ in read_xattrs(fs, fd) or ():
+            if attribute.startswith(b"system.posix_acl_"):
+                fs.remove_xattr(fd, os.fsdecode(attribute))
+        fs.change_mode(fd, 0o700)
+    except BaseException:
+        fs.close(fd)
+        raise
+    return fd
+
+
+def open_stage(fs: FileSystem, root_fd: int, name: bytes) -> int | None:
+    """Returns a descriptor of the staging directory, or None when there is none."""
+    try:
+        return fs.open(name, OPEN_DIRECTORY, dir_fd=root_fd)
+    except FileNotFoundError:
+        return None
+
+
+def remove_stage(fs: FileSystem, root_fd: int, name: bytes) -> None:
+    """Removes the staging directory and everything in it; does nothing when it is gone."""
+    fd = open_stage(fs, root_fd, name)
+    if fd is None:
+        return
+    try:
+        remove_below(fs, fd)
+    finally:
+        fs.close(fd)
+    fs.remove_directory(name, dir_fd=root_fd)
+
+
+def remove_below(fs: FileSystem, fd: int) -> None:
+    """Removes everything in a directory, read-only directories included.
+
+    Follows no link and needs no memory beyond one directory per level.
+    """
+    pending: list[tuple[list[bytes], bool]] = [([], False)]
+    with DirectoryChain(fs, fd) as chain:
+        while pending:
+            names, is_empty = pending.pop()
+            if is_empty:
+                parent = chain.open_names(names[:-1])
+                fs.remove_directory(names[-1], dir_fd=parent)
+                continue
+            if names:
+                pending.append((names, True))
+            below = _remove_files(fs, _opened_writable(fs, chain, names))
+            pending.extend(([*names, name], False) for name in below)
+
+
+def _opened_writable(fs: FileSystem, chain: DirectoryChain, names: list[bytes]) -> int:
+    if names:
+        parent = chain.open_names(names[:-1])
+        mode = stat_module.S_IMODE(fs.lstat(names[-1], dir_fd=parent).st_mode)
+        if mode & 0o700 != 0o700:
+            fs.change_mode(names[-1], mode | 0o700, dir_fd=parent)
+    return chain.open_names(names)
+
+
+def _remove_files(fs: FileSystem, fd: int) -> list[bytes]:
+    """Removes what is no directory; returns the names of the directories."""
+    directories: list[bytes] = []
+    files: list[bytes] = []
+    with fs.scan(fd) as entries:
+        for entry in entries:
+            name = os.fsencode(entry.name)
+            (directories if entry.is_dir(follow_symlinks=False) else files).append(name)
+    for name in files:
+        fs.unlink(name, dir_fd=fd)
+    return directories

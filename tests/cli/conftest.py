@@ -1,0 +1,164 @@
+"""Runs the command line against a root and a store of the test's own.
+
+By default in this process, through the same function that the installed command
+calls; with ``process=True`` as a process of its own, for what only a process has.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treesnap.cli.main import execute
+
+PROCESS_TIMEOUT_S = 60
+PROGRAM = [
+    sys.executable,
+    "-c",
+    "import sys; from treesnap.cli.main import main; sys.argv[0] = 'snap'; main()",
+]
+ORDINARY = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+"""Runs a command of the superuser without the right to read everything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one call of the command line left behind."""
+
+    code: int
+    raw: bytes
+    """Standard output as it was written."""
+    err: str
+
+    @property
+    def out(self) -> str:
+        """Standard output as text."""
+        return self.raw.decode("utf-8")
+
+    @property
+    def json(self) -> Any:
+        """The one object on standard output."""
+        (line,) = self.out.splitlines()
+        return json.loads(line)
+
+    @property
+    def id(self) -> str:
+        """The id that is alone on standard output."""
+        (line,) = self.out.splitlines()
+        assert len(line) == 64
+        return line
+
+
+Snap = Callable[..., Outcome]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An empty directory to capture."""
+    path = tmp_path / "root"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Where the store of the test will be."""
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def environment(tmp_path: Path, store: Path) -> dict[str, str]:
+    """The environment of the command."""
+    home = tmp_path / "home"
+    home.mkdir()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SNAP_")}
+    return {**kept, "HOME": str(home), "SNAP_STORE": str(store), "COLUMNS": "100"}
+
+
+@pytest.fixture
+def run_snap(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Snap:
+    """Runs ``snap`` with these words and returns what came of it."""
+
+    def run(
+        *words: str | Path,
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
+        given: bytes = b"",
+        process: bool = False,
+        prefix: Sequence[str] = (),
+    ) -> Outcome:
+        arguments = [str(word) for word in words]
+        variables = {**environment, **(env or {})}
+        if process or prefix:
+            return run_process(
+                [*prefix, *PROGRAM, *arguments], cwd=cwd, variables=variables, given=given
+            )
+        with monkeypatch.context() as patch:
+            patch.chdir(cwd)
+            for name in set(os.environ) - set(variables):
+                patch.delenv(name)
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            return run_here(arguments, patch)
+
+    return run
+
+
+@pytest.fixture
+def ordinary_snap(snap: Snap) -> Snap:
+    """Runs ``snap`` in the root as somebody who may not read everything."""
+    if os.geteuid() != 0:
+        return snap
+    if shutil.which(ORDINARY[0]) is None:
+        pytest.skip("the superuser's rights cannot be dropped here")
+    return partial(snap, prefix=ORDINARY)
+
+
+@pytest.fixture
+def snap(run_snap: Snap, root: Path) -> Snap:
+    """Runs ``snap`` in the root."""
+
+    def run(*words: str | Path, **options: Any) -> Outcome:
+        return run_snap(*words, **{"cwd": root, **options})
+
+    return run
+
+
+def run_here(arguments: list[str], patch: pytest.MonkeyPatch) -> Outcome:
+    """Runs the command line in this process."""
+    streams = {name: io.TextIOWrapper(io.BytesIO(), "utf-8") for name in ("stdout", "stderr")}
+    for name, stream in streams.items():
+        patch.setattr(sys, name, stream)
+    code = execute(arguments)
+    contents = {}
+    for name, stream in streams.items():
+        stream.flush()
+        contents[name] = stream.buffer.getvalue()  # type: ignore[attr-defined] # a BytesIO
+    return Outcome(code=code, raw=contents["stdout"], err=contents["stderr"].decode())
+
+
+def run_process(
+    command: list[str], *, cwd: Path, variables: Mapping[str, str], given: bytes
+) -> Outcome:
+    """Runs the command line as a process."""
+    result = subprocess.run(
+        command,
+        cwd=cwd,
+        env=dict(variables),
+        input=given,
+        capture_output=True,
+        timeout=PROCESS_TIMEOUT_S,
+        check=False,
+    )
+    return Outcome(code=result.returncode, raw=result.stdout, err=result.stderr.decode())

@@ -1,0 +1,288 @@
+"""``snap status`` and ``snap diff``."""
+
+import os
+import subprocess
+
+import pytest
+
+
+@pytest.fixture
+def damaged(snap, root):
+    """A captured root, then one change of every kind; what it was is in ``v1``."""
+    for name in ("edited", "removed", "replaced", "mode only"):
+        (root / name).write_text(f"one\n{name}\nthree\n")
+    (root / "binary").write_bytes(b"\0" * 10)
+    (root / "link").symlink_to("old")
+    snap("create", "--name", "v1")
+    (root / "edited").write_text("one\ntwo\nthree\nfour")
+    (root / "removed").unlink()
+    (root / "replaced").unlink()
+    (root / "replaced").mkdir()
+    (root / "mode only").chmod(0o600)
+    (root / "binary").write_bytes(b"\0" * 2000)
+    (root / "link").unlink()
+    (root / "link").symlink_to("new")
+    (root / "added").write_text("new\n")
+    return root
+
+
+LETTERS = {
+    "added": "A",
+    "removed": "D",
+    "edited": "M",
+    "binary": "M",
+    "link": "M",
+    "replaced": "T",
+    "mode only": "P",
+}
+
+
+def letters(text):
+    """Returns the letter of each path, without that of the root itself."""
+    rows = dict(line.split("  ", 1)[::-1] for line in text.splitlines())
+    rows.pop(".", None)
+    return rows
+
+
+@pytest.mark.parametrize("words", [["status"], ["diff", "--name-status"]])
+def test_changes_are_a_letter_and_a_path(snap, damaged, words):
+    result = snap(*words)
+
+    assert result.code == 0
+    assert letters(result.out) == LETTERS
+
+
+def test_status_as_json(snap, damaged):
+    identity = snap("show", "latest", "--json").json["id"]
+
+    document = snap("status", "--json").json
+
+    assert set(document) == {"schema", "id", "changes", "skipped", "recovered"}
+    assert (document["schema"], document["id"]) == ("treesnap.status/1", identity)
+    changes = {item["path"]: item for item in document["changes"]}
+    assert changes["mode only"]["change"] == "metadata"
+    assert changes["mode only"]["new"]["mode"] == "0600"
+    assert changes["added"]["old"] is None
+    assert changes["replaced"]["change"] == "type"
+
+
+def test_status_without_changes_says_so(snap, root):
+    (root / "a").write_text("a")
+    identity = snap("create").id
+
+    result = snap("status")
+
+    assert (result.code, result.out) == (0, "")
+    assert result.err == f"Nothing changed since {identity[:12]}\n"
+
+
+def test_status_before_the_first_snapshot_says_so(snap):
+    result = snap("status")
+
+    assert (result.code, result.err) == (0, "No snapshot yet\n")
+    assert snap("status", "--json").json["id"] is None
+
+
+def test_diff_is_a_patch_of_text(snap, damaged):
+    result = snap("diff", "edited")
+
+    assert result.code == 0
+    assert result.out == (
+        "diff a/edited b/edited\n"
+        "--- a/edited\n"
+        "+++ b/edited\n"
+        "@@ -1,3 +1,4 @@\n"
+        " one\n"
+        "-edited\n"
+        "+two\n"
+        " three\n"
+        "+four\n"
+        "\\ No newline at end of file\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("added", "new file mode 0644\n--- /dev/null\n+++ b/added\n@@ -0,0 +1 @@\n+new\n"),
+        ("removed", "--- a/removed\n+++ /dev/null\n@@ -1,3 +0,0 @@\n-one\n-removed\n-three\n"),
+        ("binary", "Binary file: 10 B -> 2.0 KiB\n"),
+        ("replaced", "old type file\nnew type directory\n"),
+        ("mode only", "old mode 0644\nnew mode 0600\n"),
+        ("link", "-old\n\\ No newline at end of file\n+new\n\\ No newline at end of file\n"),
+    ],
+)
+def test_diff_describes(snap, damaged, path, text):
+    assert text in snap("diff", path).out
+
+
+def test_diff_of_times_alone_shows_both(snap, root):
+    (root / "a").write_text("a")
+    os.utime(root / "a", ns=(0, 0))
+    snap("create")
+    os.utime(root / "a", ns=(0, 10**18))
+
+    assert "old time 19" in snap("diff", "a").out
+    assert "new time 2001" in snap("diff", "a").out
+
+
+def test_diff_can_be_applied(snap, root, tmp_path):
+    (root / "sub dir").mkdir()
+    (root / "sub dir" / "a").write_text("".join(f"{n}\n" for n in range(100)))
+    (root / "old").write_text("old\n")
+    snap("create")
+    before = tmp_path / "before"
+    subprocess.run(["cp", "-a", root, before], check=True)
+    (root / "sub dir" / "a").write_text("".join(f"{n * (n % 17 != 3)}\n" for n in range(100)))
+    (root / "old").unlink()
+    (root / "new").write_text("new")
+
+    patch = snap("diff").raw
+    subprocess.run(["patch", "-p1", "-s"], input=patch, cwd=before, check=True)
+
+    assert subprocess.run(["diff", "-r", root, before], check=False).returncode == 0
+
+
+def test_diff_of_large_files_is_a_summary(snap, root):
+    (root / "a").write_text("x\n" * 600_000)
+    snap("create")
+    (root / "a").write_text("y\n" * 600_000)
+
+    assert "Large file: 1.1 MiB -> 1.1 MiB\n" in snap("diff", "a").out
+
+
+def test_diff_stat_counts_lines(snap, damaged):
+    lines = snap("diff", "--stat").out.splitlines()
+
+    rows = dict(line.split(" | ") for line in lines[:-1])
+    rows = {name.strip(): " ".join(text.split()) for name, text in rows.items()}
+    assert rows["edited"] == "3 ++-"
+    assert rows["removed"] == "3 ---"
+    assert rows["binary"] == "Binary file: 10 B -> 2.0 KiB"
+    assert rows["mode only"] == "old mode 0644, new mode 0600"
+    assert lines[-1].endswith("paths changed, 4 lines added, 5 lines removed")
+
+
+def test_diff_stat_as_json(snap, damaged):
+    document = snap("diff", "--stat", "--json").json
+
+    counts = {item["path"]: (item["insertions"], item["deletions"]) for item in document["changes"]}
+    assert (counts["edited"], counts["binary"]) == ((2, 1), (None, None))
+
+
+@pytest.mark.parametrize("words", [[], ["--name-status"]])
+def test_diff_as_json(snap, damaged, words):
+    identity = snap("show", "v1", "--json").json["id"]
+
+    document = snap("diff", "--json", *words).json
+
+    assert set(document) == {"schema", "old_id", "new_id", "changes"}
+    assert (document["schema"], document["old_id"]) == ("treesnap.diff/1", identity)
+    assert document["new_id"] is None
+    assert {"path", "change"} <= set(document["changes"][0])
+    words = {"added", "removed", "modified", "type", "metadata"}
+    assert {item["change"] for item in document["changes"]} == words
+
+
+def test_stat_and_name_status_exclude_each_other(snap):
+    assert snap("diff", "--stat", "--name-status").code == 2
+
+
+def test_diff_between_two_snapshots(snap, damaged):
+    snap("create", "--name", "v2")
+    (damaged / "added").write_text("changed again\n")
+
+    forth, back = snap("diff", "v1", "v2", "added"), snap("diff", "v2", "v1", "added")
+
+    assert "+new\n" in forth.out
+    assert "-new\n" in back.out
+
+
+def test_diff_from_a_snapshot_to_the_live_tree(snap, damaged):
+    snap("create")
+    (damaged / "added").write_text("changed again\n")
+
+    assert letters(snap("diff", "latest", "--name-status").out) == {"added": "M"}
+    assert "added" in letters(snap("diff", "v1", "--name-status").out)
+
+
+def test_diff_in_a_session(snap, root):
+    (root / "a").write_text("one\n")
+    snap("create", "--session", "s", "--step", "1")
+    (root / "a").write_text("two\n")
+
+    assert "+two\n" in snap("diff", "step:1", "--session", "s").out
+
+
+def test_diff_of_paths_that_are_gone(snap, damaged):
+    assert letters(snap("diff", "--name-status", "removed").out) == {"removed": "D"}
+    assert letters(snap("diff", "v1", "removed", "added", "--name-status").out) == {
+        "removed": "D",
+        "added": "A",
+    }
+
+
+def test_diff_takes_everything_behind_the_dashes_as_paths(snap, damaged):
+    (damaged / "v1").write_text("called like a snapshot\n")
+
+    ambiguous = snap("diff", "v1", "--json")
+
+    assert (ambiguous.code, ambiguous.json["code"]) == (2, "usage")
+    assert letters(snap("diff", "--name-status", "--", "v1").out) == {"v1": "A"}
+    assert letters(snap("diff", "--name-status", "v1", "--", "v1").out) == {"v1": "A"}
+    assert snap("diff", "--name-status", "v1", "--").code == 0
+
+
+def test_diff_of_a_word_that_is_nothing_is_not_found(snap, damaged):
+    result = snap("diff", "nosuch", "--json")
+
+    assert (result.code, result.json["code"]) == (5, "snapshot-not-found")
+    assert "neither a snapshot nor a path" in result.json["message"]
+
+
+def test_diff_compares_at_most_two_snapshots(snap, damaged):
+    assert snap("diff", "v1", "v1", "v1", "--").code == 2
+
+
+def test_diff_before_the_first_snapshot_is_not_found(snap):
+    assert snap("diff").code == 5
+
+
+def test_control_characters_stay_in_a_patch_that_is_no_terminal(snap, root):
+    (root / "a").write_text("one\n")
+    snap("create")
+    (root / "a").write_text("\x1b[31mred\tend\r\n")
+
+    assert b"+\x1b[31mred\tend\r\n" in snap("diff", "a").raw
+
+
+def test_control_characters_do_not_reach_a_terminal(snap, root, environment):
+    (root / "a").write_text("one\n")
+    snap("create")
+    (root / "a").write_text("\x1b[31mred\tend\r\n")
+
+    screen = on_a_terminal(["diff", "a"], root, environment)
+
+    assert b"+\\x1b[31mred\tend\\r" in screen
+    assert b"\x1b[31m" not in screen
+
+
+def on_a_terminal(words, root, environment):
+    """Returns what a terminal receives from a command."""
+    import pty
+    import sys
+
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "treesnap", *words], cwd=root, env=environment, stdout=follower
+    )
+    os.close(follower)
+    received = b""
+    try:
+        while piece := os.read(leader, 65536):
+            received += piece
+    except OSError:  # the other end was closed
+        pass
+    os.close(leader)
+    assert process.wait(timeout=30) == 0
+    return received

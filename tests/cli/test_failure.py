@@ -1,0 +1,183 @@
+"""Errors: exit codes, messages, advice, and their form as JSON."""
+
+import fcntl
+
+import click
+import pytest
+
+from treesnap import errors
+from treesnap.cli import failure
+from treesnap.cli.exits import EXIT_CODES
+from treesnap.errors import ErrorCode
+
+
+def test_every_code_has_an_exit_code_and_a_line_of_advice():
+    assert list(EXIT_CODES) == list(ErrorCode)
+    assert list(failure.HINTS) == list(ErrorCode)
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (errors.InvalidArgument("M"), 2),
+        (errors.NotFound("M"), 5),
+        (errors.Refused("M"), 3),
+        (errors.Conflict("M"), 3),
+        (errors.UnsupportedFormat("M"), 3),
+        (errors.Busy("M"), 6),
+        (errors.Corrupt("M"), 7),
+        (errors.StorageFull("M"), 8),
+        (errors.OperationFailed("M"), 1),
+        (OSError(13, "Permission denied", "place"), 1),
+        (KeyboardInterrupt(), 130),
+        (click.Abort(), 130),
+        (click.UsageError("M"), 2),
+        (RuntimeError("M"), 1),
+    ],
+)
+def test_exit_code_of(error, exit_code):
+    assert exit_code == failure.from_error(error).exit_code
+
+
+def test_text_is_a_message_and_advice(snap):
+    snap("create")
+
+    result = snap("show", "nosuch")
+
+    first, second = result.err.splitlines()
+    assert (result.code, result.out) == (5, "")
+    assert first.startswith("snap: ")
+    assert "nosuch" in first
+    assert second == "hint: 'snap list' shows what there is"
+
+
+def test_advice_names_the_program_as_it_was_called():
+    described = failure.from_error(errors.NotFound("Nothing"), "treesnap")
+
+    assert described.hint == "'treesnap list' shows what there is"
+
+
+def test_json_is_one_object_on_standard_output_and_nothing_on_standard_error(snap):
+    snap("create")
+
+    result = snap("show", "nosuch", "--json")
+
+    assert result.err == ""
+    assert set(result.json) == {"schema", "code", "message", "hint", "path", "exit_code"}
+    assert result.json["schema"] == "treesnap.error/1"
+    assert result.json["code"] == "snapshot-not-found"
+    assert result.json["exit_code"] == result.code == 5
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--json", "nosuch"],
+        ["--json"],
+        ["--nosuch", "--json", "list"],
+        ["list", "--nosuch", "--json"],
+        ["--json", "show"],
+        ["create", "--step", "x", "--json"],
+        ["diff", "--stat", "--name-status", "--json"],
+    ],
+)
+def test_usage_error_is_an_object_with_json(snap, words):
+    result = snap(*words)
+
+    assert (result.code, result.err) == (2, "")
+    assert (result.json["schema"], result.json["code"]) == ("treesnap.error/1", "usage")
+
+
+def test_usage_error_says_where_help_is(snap):
+    result = snap("create", "--nosuch")
+
+    assert result.code == 2
+    assert result.err.endswith("hint: see 'snap create --help'\n")
+
+
+def test_path_of_an_error_that_is_not_utf8_is_given_as_bytes_too():
+    from treesnap.cli.json_forms import failure_fields
+
+    described = failure.from_error(errors.NotFound("Gone", path=b"a\xff"))
+
+    fields = failure_fields(described)
+    assert (fields["path"], fields["path_bytes"]) == ("a\\xff", "Yf8=")
+
+
+def test_system_error_shows_the_path_once():
+    named = failure.from_error(OSError(2, "No such file", "a\x1bb"))
+    message = failure.from_error(errors.OperationFailed("Cannot read 'a'", path=b"a"))
+
+    assert failure.text_lines(named, "snap") == ["snap: No such file: a\\x1bb"]
+    assert failure.text_lines(message, "snap") == ["snap: Cannot read 'a'"]
+
+
+def test_bug_is_told_without_a_traceback(snap, monkeypatch):
+    from treesnap.ops.handle import Handle
+
+    def list_wrongly(*_arguments, **_options):
+        raise RuntimeError("impossible")
+
+    monkeypatch.setattr(Handle, "list", list_wrongly)
+
+    result = snap("list")
+    debugged = snap("list", env={"SNAP_DEBUG": "1"})
+
+    assert result.code == 1
+    assert result.err.startswith("snap: Internal error: RuntimeError: impossible\n")
+    assert "SNAP_DEBUG=1" in result.err
+    assert "Traceback" not in result.err
+    assert "Traceback" in debugged.err
+
+
+def test_names_in_messages_cannot_act_on_the_terminal(snap):
+    snap("create")
+
+    result = snap("show", "\x1b[31mred")
+
+    assert "\x1b" not in result.err
+
+
+def test_ambiguous_beginning_of_an_id_is_a_usage_error(snap, root):
+    ids = []
+    while len({identity[0] for identity in ids}) == len(ids):
+        (root / "a").write_text(str(len(ids)))
+        ids.append(snap("create", "-q").id)
+    twice = next(
+        identity[0] for identity in ids if [other[0] for other in ids].count(identity[0]) > 1
+    )
+
+    result = snap("show", twice, "--json")
+
+    assert (result.code, result.json["code"]) == (2, "ambiguous-ref")
+
+
+def test_damaged_store_exits_7(snap, root, store):
+    (root / "a").write_bytes(bytes(range(256)) * 1000)
+    snap("create")
+    for pack in sorted(store.rglob("*")):
+        if pack.is_file() and pack.stat().st_size > 200 and "pack" in str(pack):
+            pack.chmod(0o600)
+            content = bytearray(pack.read_bytes())
+            content[100:140] = bytes(40)
+            pack.write_bytes(content)
+
+    result = snap("cat", "latest", "a")
+
+    assert (result.code, result.raw) == (7, b"")
+
+
+def test_root_that_is_in_use_exits_6(snap, root, store):
+    (root / "a").write_text("a")
+    snap("create")
+    (root / "a").write_text("b")
+    locks = [open(path, "rb+") for path in store.rglob("*") if "lock" in path.name]  # noqa: SIM115
+    assert locks
+    for lock in locks:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+    result = snap("--wait", "0.1", "create", "--json")
+    for lock in locks:
+        lock.close()
+
+    assert (result.code, result.json["code"]) == (6, "busy")

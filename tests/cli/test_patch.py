@@ -1,0 +1,97 @@
+"""Patches, against their definition and against the tool that applies them."""
+
+import difflib
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treesnap.cli import patch
+
+LINES = st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"\n", b"d\r\n"]), max_size=30)
+TEXTS = st.builds(lambda lines, rest: b"".join(lines) + rest, LINES, st.sampled_from([b"", b"e"]))
+
+
+@given(TEXTS, TEXTS)
+def test_edits_turn_the_old_lines_into_the_new_ones(old, new):
+    old_lines, new_lines = patch.split_lines(old), patch.split_lines(new)
+
+    result, position = [], 0
+    for edit in patch.find_edits(old_lines, new_lines):
+        assert old_lines[position : edit.old_start] == new_lines[len(result) : edit.new_start]
+        result += old_lines[position : edit.old_start]
+        result += new_lines[edit.new_start : edit.new_end]
+        position = edit.old_end
+    result += old_lines[position:]
+
+    assert result == new_lines
+
+
+@given(TEXTS, TEXTS)
+def test_hunks_are_what_the_headers_say(old, new):
+    body = b"".join(patch.hunks(old, new))
+
+    removed = b"".join(patch_lines(body, b" -"))
+    added = b"".join(patch_lines(body, b" +"))
+    assert all(line in old for line in [removed.partition(b"\n")[0]])
+    assert (old == new) == (body == b"")
+    assert patch.count_lines(old, new).insertions - patch.count_lines(old, new).deletions == len(
+        patch.split_lines(new)
+    ) - len(patch.split_lines(old))
+    assert len(added) <= len(new) * 4 + 4
+
+
+def patch_lines(body, marks):
+    """Returns the lines of a patch that begin with one of the marks."""
+    return [line[1:] + b"\n" for line in body.split(b"\n") if line[:1] and line[:1] in marks]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_patch_applies(tmp_path, seed):
+    import random
+
+    chance = random.Random(seed)
+    old = [b"line %d\n" % chance.randrange(60) for _ in range(200)]
+    new = [line for line in old if chance.random() > 0.1]
+    for _ in range(10):
+        new.insert(chance.randrange(len(new)), b"new %d\n" % chance.randrange(5))
+    (tmp_path / "f").write_bytes(b"".join(old)[: -(seed % 2)] if seed % 2 else b"".join(old))
+    before = (tmp_path / "f").read_bytes()
+    after = b"".join(new)[:-1] if seed % 3 else b"".join(new)
+
+    body = b"--- a/f\n+++ b/f\n" + b"".join(patch.hunks(before, after))
+    subprocess.run(["patch", "-p1", "-s", "-F0"], input=body, cwd=tmp_path, check=True)
+
+    assert (tmp_path / "f").read_bytes() == after
+
+
+def test_small_patches_are_those_of_difflib():
+    old = "".join(f"{number}\n" for number in range(40))
+    new = old.replace("7\n8\n", "7\nseven and a half\n8\n", 1).replace("30\n", "")
+
+    expected = difflib.unified_diff(old.splitlines(True), new.splitlines(True))
+
+    assert "".join(list(expected)[2:]).encode() == b"".join(patch.hunks(old.encode(), new.encode()))
+
+
+def test_large_texts_without_common_lines_are_replaced_as_a_whole():
+    old = [b"a%d\n" % number for number in range(5000)]
+    new = [b"b%d\n" % number for number in range(5000)]
+
+    assert patch.find_edits(old, new) == [patch.Edit(0, 5000, 0, 5000)]
+
+
+def test_every_other_line_changed_is_found_line_by_line():
+    old = [b"line %d\n" % number for number in range(20_000)]
+    new = [b"new\n" if number % 2 else line for number, line in enumerate(old)]
+
+    edits = patch.find_edits(old, new)
+
+    assert len(edits) == 10_000
+    assert all(edit.old_end - edit.old_start == 1 for edit in edits)
+
+
+def test_content_with_a_nul_is_binary():
+    assert patch.is_binary(b"a\0b")
+    assert not patch.is_binary("naïve\r\n".encode("latin-1"))

@@ -1,0 +1,158 @@
+"""Progress: when a bar appears, what it shows, and that nothing pays for it before."""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from treesnap.cli.progress import ProgressMonitor, RemarkMonitor
+from treesnap.cli.text_forms import size_text, time_text
+from treesnap.events import Phase
+
+
+class Clock:
+    """A clock that goes when it is told to."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def screen():
+    return io.StringIO()
+
+
+@pytest.fixture
+def remarks():
+    return []
+
+
+@pytest.fixture
+def monitor(clock, screen, remarks):
+    console = Console(file=screen, force_terminal=True, width=120)
+    monitor = ProgressMonitor(remarks.append, clock=clock, make_console=lambda: console)
+    yield monitor
+    monitor.close()
+
+
+def test_short_operation_shows_nothing(monitor, clock, screen):
+    monitor.begin(Phase.SCAN, 10, 1000)
+    clock.now = 0.49
+    monitor.advance(10, 1000)
+
+    assert (monitor.is_visible, screen.getvalue()) == (False, "")
+
+
+def test_long_operation_shows_files_and_bytes(monitor, clock, screen):
+    monitor.begin(Phase.SCAN, 1234, 10_000_000)
+    clock.now = 0.5
+    monitor.advance(617, 5_000_000)
+    monitor.close()
+
+    assert "Reading" in screen.getvalue()
+    assert "617/1,234 files" in screen.getvalue()
+    assert "4.8/9.5 MiB" in screen.getvalue()
+
+
+def test_unknown_totals_show_what_is_done(monitor, clock, screen):
+    monitor.begin(Phase.MARK, None, None)
+    clock.now = 1.0
+    monitor.advance(5, 100)
+    monitor.close()
+
+    assert "Marking" in screen.getvalue()
+    assert "5 files" in screen.getvalue()
+
+
+def test_next_phase_begins_from_nothing(monitor, clock, screen):
+    monitor.begin(Phase.SCAN, 5, 100)
+    clock.now = 1.0
+    monitor.advance(5, 100)
+    monitor.begin(Phase.APPLY, 3, 50)
+    monitor.close()
+
+    assert "Replacing" in screen.getvalue()
+    assert "0/3 files" in screen.getvalue()
+
+
+def test_remark_is_passed_on_while_a_bar_is_shown(monitor, clock, remarks):
+    monitor.begin(Phase.SCAN, 5, 100)
+    monitor.remark("early")
+    clock.now = 1.0
+    monitor.advance(1, 1)
+    monitor.remark("late")
+
+    assert remarks == ["early", "late"]
+    assert monitor.is_visible
+
+
+def test_close_takes_the_bar_away_and_may_be_called_again(monitor, clock):
+    clock.now = 1.0
+    monitor.advance(1, 1)
+
+    monitor.close()
+    monitor.close()
+
+    assert not monitor.is_visible
+
+
+def test_monitor_without_a_bar_only_passes_remarks_on(remarks):
+    monitor = RemarkMonitor(remarks.append)
+    monitor.begin(Phase.SCAN, 1, 1)
+    monitor.advance(1, 1)
+    monitor.remark("said")
+    monitor.close()
+
+    assert remarks == ["said"]
+
+
+def test_importing_progress_does_not_import_rich():
+    program = "import sys, treesnap.cli.progress; print('rich' in sys.modules)"
+
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+
+    assert result.stdout == b"False\n"
+
+
+@pytest.mark.parametrize("words", [["create"], ["create", "--json"], ["create", "-q"]])
+def test_short_command_on_a_terminal_draws_no_bar(words, root, environment):
+    leader, follower = pty.openpty()
+    result = subprocess.run(
+        [sys.executable, "-m", "treesnap", *words],
+        cwd=root,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=follower,
+        check=True,
+    )
+    os.write(follower, b"end")
+    received = os.read(leader, 65536)
+    os.close(leader)
+    os.close(follower)
+
+    assert result.returncode == 0
+    assert b"\x1b" not in received
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB"), (3 << 40, "3.0 TiB")],
+)
+def test_size_is_text(size, text):
+    assert text == size_text(size)
+
+
+def test_time_that_no_calendar_reaches_is_a_number():
+    assert time_text(10**30) == f"@{10**30}"

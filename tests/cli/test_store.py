@@ -1,0 +1,110 @@
+"""``snap gc``, ``verify`` and ``stats``."""
+
+import os
+
+import pytest
+
+
+@pytest.fixture
+def history(snap, root):
+    """Two snapshots; only the older one needs a large file."""
+    (root / "large").write_bytes(os.urandom(300_000))
+    snap("create")
+    (root / "large").unlink()
+    (root / "small").write_text("small")
+    snap("create")
+    return root
+
+
+def packs(store):
+    """Returns the files of the store that hold objects, largest first."""
+    files = [path for path in store.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    return sorted(files, key=lambda path: -path.stat().st_size)
+
+
+def damage(path):
+    """Overwrites some bytes in the middle of a file."""
+    path.chmod(0o600)
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 16] = b"damaged damaged!"
+    path.write_bytes(content)
+
+
+def test_gc_says_what_it_freed(snap, history):
+    snap("delete", "latest~1")
+
+    would = snap("gc", "--dry-run")
+    did = snap("gc")
+
+    assert (would.code, did.code) == (0, 0)
+    assert would.out.startswith("Would free ")
+    assert did.out.startswith("Freed ")
+    assert snap("stats", "--json").json["disk_bytes"] < 300_000
+
+
+def test_gc_as_json(snap, history):
+    snap("delete", "latest~1")
+
+    would = snap("gc", "--dry-run", "--json").json
+    did = snap("gc", "--json").json
+    again = snap("gc", "--json").json
+
+    assert did["schema"] == "treesnap.gc/1"
+    assert (would["dry_run"], did["dry_run"]) == (True, False)
+    assert would["freed_bytes"] >= 300_000
+    assert did["freed_bytes"] >= 300_000
+    assert did["removed_objects"] >= 1
+    assert again["removed_objects"] == 0
+    assert {"removed_packs", "rewritten_packs", "kept_objects", "postponed"} <= set(did)
+
+
+def test_verify_of_a_good_store(snap, history):
+    result = snap("verify")
+
+    assert result.code == 0
+    assert result.out.startswith("No problems in 2 snapshots, ")
+
+
+@pytest.mark.parametrize("words", [[], ["--read-data"], ["--repair"]])
+def test_verify_as_json(snap, history, words):
+    result = snap("verify", "--json", *words)
+
+    document = result.json
+    assert (result.code, document["schema"]) == (0, "treesnap.verify/1")
+    assert (document["ok"], document["problems"], document["snapshots"]) == (True, [], 2)
+    assert {"repaired", "objects", "read_bytes"} <= set(document)
+    assert (document["read_bytes"] >= 300_000) == ("--read-data" in words)
+
+
+def test_verify_of_a_damaged_store_exits_7_and_names_the_cost(snap, history, store):
+    damage(packs(store)[0])
+
+    text = snap("verify", "--read-data")
+    result = snap("verify", "--read-data", "--json")
+
+    document = result.json
+    assert (text.code, result.code) == (7, 7)
+    assert text.out.startswith("problem: ")
+    assert "makes partial: " in text.out
+    assert document["ok"] is False
+    assert set(document["problems"][0]) == {"code", "message", "where", "snapshot_ids", "paths"}
+    partial = {identity for item in document["problems"] for identity in item["snapshot_ids"]}
+    assert partial == {snap("show", "latest~1", "--json").json["id"]}
+
+
+def test_stats_in_text(snap, history):
+    facts = dict(line.split(":", 1) for line in snap("stats").out.splitlines())
+
+    assert facts["snapshots"].strip() == "2"
+    assert facts["as full copies"].strip() == "293.0 KiB"
+
+
+def test_stats_as_json(snap, history):
+    document = snap("stats", "--json").json
+
+    assert document["schema"] == "treesnap.stats/1"
+    assert (document["roots"], document["snapshots"], document["root_snapshots"]) == (1, 2, 2)
+    assert document["logical_bytes"] == 300_005
+    assert document["disk_bytes"] >= document["stored_bytes"] > 0
+    assert {"objects", "raw_bytes", "packs", "files"} <= set(document)

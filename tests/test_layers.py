@@ -1,0 +1,45 @@
+"""The layers of ARCHITECTURE.md hold, and every library has one home."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
+
+PROJECT = Path(__file__).parent.parent
+PACKAGE = PROJECT / "src" / "treesnap"
+CONFIGURATION = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
+NOT_LAYERED = {"__init__", "__main__", "testing"}
+
+
+def test_imports_keep_the_contracts(capsys, monkeypatch):
+    monkeypatch.chdir(PROJECT)
+
+    status = lint_imports(no_cache=True, no_logo=True)
+
+    assert status == EXIT_STATUS_SUCCESS, capsys.readouterr().out
+
+
+def test_every_module_has_its_layer():
+    contract = CONFIGURATION["tool"]["importlinter"]["contracts"][0]
+    placed = {name.strip() for layer in contract["layers"] for name in layer.split("|")}
+
+    present = {path.stem for path in PACKAGE.iterdir() if is_module(path)} - NOT_LAYERED
+
+    assert placed == present
+
+
+def test_every_dependency_has_its_home():
+    dependencies = CONFIGURATION["project"]["dependencies"]
+    contracts = CONFIGURATION["tool"]["importlinter"]["contracts"]
+    housed = {name for contract in contracts for name in contract.get("protected_modules", ())}
+
+    needed = {dependency.partition(">=")[0] for dependency in dependencies}
+
+    assert needed - housed == set()
+
+
+def is_module(path: Path) -> bool:
+    """Returns whether a path is a module or a package of ours."""
+    return path.suffix == ".py" or (path / "__init__.py").is_file()

@@ -1,0 +1,215 @@
+"""Rules of CONTRIBUTING.md that no linter knows.
+
+Every rule gives a list of places that break it, and the list has to be empty.
+A new home for an effect is added to the tables below, on purpose.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parent.parent
+PACKAGE = PROJECT / "src" / "treesnap"
+FUNCTION_LINES_MAX = 60
+FILE_LINES_MAX = 400
+
+HOMES = {
+    # Writing to the file system: one seam, so that tests can fail any call of it.
+    "open": ["fs/local.py", "testing/*"],
+    "io.open": [],
+    "os.replace": ["fs/local.py", "testing/*"],
+    "os.rename": ["fs/local.py", "testing/*"],
+    "os.renames": [],
+    "os.fsync": ["fs/local.py", "testing/*"],
+    "os.fdatasync": ["fs/local.py", "testing/*"],
+    "os.unlink": ["fs/local.py", "testing/*"],
+    "os.remove": ["fs/local.py", "testing/*"],
+    "os.removedirs": [],
+    "os.rmdir": ["fs/local.py", "testing/*"],
+    "os.mkdir": ["fs/local.py", "testing/*"],
+    "os.makedirs": ["testing/*"],
+    "os.truncate": [],
+    "shutil.*": ["testing/*"],
+    "tempfile.*": ["testing/*"],
+    # The clock, which is passed in.
+    "time.time": [],
+    "time.time_ns": ["ops/handle.py"],
+    "datetime.now": [],
+    "datetime.utcnow": [],
+    "datetime.today": [],
+    "date.today": [],
+    # Chance: only names of temporary and random files.
+    "random.*": [],
+    "uuid.*": [],
+    "os.urandom": [],
+    "secrets.*": ["fs/durable.py", "store/*"],
+    # The environment and the terminal.
+    "os.environ": ["cli/*", "ops/places.py"],
+    "os.getenv": [],
+    "print": ["cli/*"],
+    "sys.stdout": ["cli/*"],
+    "sys.stderr": ["cli/*"],
+}
+"""What may be named where, as patterns relative to the package."""
+
+BANNED_METHODS = {"write_text", "write_bytes", "read_text", "read_bytes"}
+"""Methods of pathlib that would go past the seam."""
+
+
+@cache
+def project_files() -> tuple[Path, ...]:
+    """Returns all files of the project that are, or would be, under version control."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=PROJECT,
+        capture_output=True,
+        check=False,
+    )
+    if listing.returncode != 0:
+        pytest.skip("not a git checkout")
+    paths = (PROJECT / name for name in listing.stdout.decode().split("\0") if name)
+    return tuple(path for path in paths if path.is_file())
+
+
+@cache
+def text_of(path: Path) -> str | None:
+    """Returns a file's text, or None when it is binary."""
+    content = path.read_bytes()
+    if b"\0" in content:
+        return None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def python_files(below: Path = PROJECT) -> list[Path]:
+    """Returns the Python files of the project below a directory."""
+    return [path for path in project_files() if path.suffix == ".py" and below in path.parents]
+
+
+def parsed(path: Path) -> ast.Module:
+    """Returns the syntax tree of a Python file."""
+    return ast.parse(text_of(path) or "", filename=str(path))
+
+
+def shown(path: Path, line: int | None = None) -> str:
+    """Returns a place as people write it."""
+    name = str(path.relative_to(PROJECT))
+    return name if line is None else f"{name}:{line}"
+
+
+def test_no_file_is_too_long():
+    assert [
+        shown(path)
+        for path in [*python_files(PACKAGE), *python_files(PROJECT / "tests")]
+        if len((text_of(path) or "").splitlines()) > FILE_LINES_MAX
+    ] == []
+
+
+def test_no_function_is_too_long():
+    assert [
+        f"{shown(path, node.lineno)} {node.name}"
+        for path in python_files()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
+    ] == []
+
+
+def test_every_module_says_what_it_is():
+    assert [
+        shown(path)
+        for path in python_files()
+        if (text_of(path) or "").strip() and not ast.get_docstring(parsed(path))
+    ] == []
+
+
+def test_effects_stay_in_their_homes():
+    assert [
+        f"{shown(path, line)} {name}"
+        for path in python_files(PACKAGE)
+        for name, line in effects(parsed(path))
+        if not may_name(name, str(path.relative_to(PACKAGE)))
+    ] == []
+
+
+def test_files_are_read_and_written_through_the_seam():
+    assert [
+        f"{shown(path, node.lineno)} {node.func.attr}"
+        for path in python_files(PACKAGE)
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in BANNED_METHODS
+        and not path.is_relative_to(PACKAGE / "testing")
+    ] == []
+
+
+@pytest.mark.parametrize("word", ["TO" + "DO", "FIX" + "ME", "XX" + "X"])
+def test_nothing_is_left_for_later(word):
+    assert places_of(rf"\b{word}\b") == []
+
+
+def test_no_path_of_one_machine_is_written_down():
+    places = "|".join(["wo" + "rk", "ro" + "ot", "var/" + "tmp", "ho" + "me/[a-z]+"])
+
+    assert places_of(rf"(?<![\w.$}}/~-])/(?:{places})/") == []
+
+
+def test_every_exemption_names_its_rule_and_its_reason():
+    bare = (
+        r"# (?:type: ignore|noqa|pragma: no cover)(?:\[[\w,-]+\]|: [A-Z]+\d+(?:, ?[A-Z]+\d+)*)?\s*$"
+    )
+
+    assert places_of(bare, suffix=".py") == []
+
+
+def test_the_tables_of_homes_name_files_that_exist():
+    homes = {home for allowed in HOMES.values() for home in allowed if "*" not in home}
+
+    assert [home for home in sorted(homes) if not (PACKAGE / home).is_file()] == []
+
+
+def places_of(pattern: str, suffix: str = "") -> list[str]:
+    """Returns every place in the project's text files where a pattern matches."""
+    expression = re.compile(pattern)
+    return [
+        shown(path, number)
+        for path in project_files()
+        if path.name.endswith(suffix)
+        for number, line in enumerate((text_of(path) or "").splitlines(), start=1)
+        if expression.search(line)
+    ]
+
+
+def effects(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yields every name with an effect that a module uses, with its line."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="open" | "print" as name)):
+                yield name, node.lineno
+            case ast.Attribute(value=ast.Name(id=module), attr=attribute):
+                yield f"{module}.{attribute}", node.lineno
+            case ast.Attribute(value=ast.Attribute(attr=module), attr=attribute):
+                yield f"{module}.{attribute}", node.lineno
+            case ast.ImportFrom(module=str(module)):
+                for alias in node.names:
+                    yield f"{module}.{alias.name}", node.lineno
+
+
+def may_name(name: str, module_path: str) -> bool:
+    """Returns whether a module of the package may use a name."""
+    return all(
+        any(fnmatch(module_path, home) for home in homes)
+        for pattern, homes in HOMES.items()
+        if fnmatch(name, pattern)
+    )
