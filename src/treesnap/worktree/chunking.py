@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
+from treesnap.errors import OperationFailed
+from treesnap.hashing import checksum, expanded
+
 if TYPE_CHECKING:
     from pyfastcdc import FastCDC
 
