@@ -174,10 +174,10 @@ class _Examination:
                 if segment.id is not None and not self._check(ObjectKind.CHUNK, segment.id):
                     self._blame(segment.id, identity, path)
         except Corrupt as error:
-            for list_id in (item for item in content[1::2] if type(item) is bytes):
-                if not self._check(ObjectKind.CHUNK_LIST, ObjectId(list_id), force_read=True):
-                    self.checked[ObjectId(list_id)] = error.message
-                    self._blame(ObjectId(list_id), identity, path)
+            for top_id in (ObjectId(item) for item in content[1::2] if type(item) is bytes):
+                if not self._check(ObjectKind.CHUNK_LIST, top_id, force_read=True):
+                    self.checked[top_id] = error.message
+                    self._blame(top_id, identity, path)
 
     def _blame(self, identity: ObjectId, snapshot_id: SnapshotId, path: bytes) -> None:
         snapshot_ids, paths = self._damage.setdefault(identity, ([], []))

@@ -151,6 +151,8 @@ class PackAppender:
         self._position = end
         self._is_new = end <= HEADER_SIZE
         self._dirty = self._is_new
+        self._records: list[RecordHeader] | None = [] if self._is_new else None
+        """All records of the pack, or None when some were there before."""
 
     @classmethod
     def create(cls, fs: FileSystem, layout: Layout) -> PackAppender:
@@ -205,6 +207,10 @@ class PackAppender:
         """
         entry = IndexEntry(object_id, self.pack_id, self.end, len(stored), raw_size, kind)
         data = encode_record_header(kind, compression, raw_size, len(stored), object_id) + stored
+        if self._records is not None:
+            self._records.append(
+                RecordHeader(kind, compression, entry.offset, raw_size, len(stored), object_id)
+            )
         self.end += len(data)
         return data, entry
 
@@ -221,8 +227,10 @@ class PackAppender:
 
     def seal(self) -> None:
         """Adds the footer; nothing may be appended afterwards."""
-        with self._fs.map(self._fd) as mapping, memoryview(mapping) as view:
-            records = list(scan_records(view))
+        records = self._records
+        if records is None:
+            with self._fs.map(self._fd) as mapping, memoryview(mapping) as view:
+                records = list(scan_records(view))
         footer = encode_footer(records, self.end)
         self.write(footer)
         self.end += len(footer)

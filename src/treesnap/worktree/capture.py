@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from treesnap.fs.base import FileSystem
 from treesnap.model import Entry, EntryKind, ObjectId, ObjectKind, SkipReason, Xattrs
 from treesnap.worktree.attributes import encode_xattrs, is_large, path_of, read_xattrs
-from treesnap.worktree.content import EMPTY, read_content
+from treesnap.worktree.content import read_content
 
 _OPEN_FILE = os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOCTTY", 0)
 _OURS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -134,7 +134,6 @@ def _capture_file(fs: FileSystem, sink: ObjectSink, dir_fd: int, name: bytes) ->
     finally:
         fs.close(fd)
     stat = held.stat
-    size = sum(held.content[2::2]) if held.content != EMPTY else 0
     entry = Entry(
         name,
         EntryKind.FILE,
@@ -142,7 +141,7 @@ def _capture_file(fs: FileSystem, sink: ObjectSink, dir_fd: int, name: bytes) ->
         stat.st_uid,
         stat.st_gid,
         stat.st_mtime_ns,
-        size,
+        held.size,
         held.content,
         xattrs,
     )

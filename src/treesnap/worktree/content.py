@@ -27,6 +27,8 @@ class FileContent(NamedTuple):
     """What a file held, and its metadata after it was read."""
 
     content: tuple[Any, ...]
+    size: int
+    """Bytes that the content covers, holes included."""
     stat: os.stat_result
     read_bytes: int
     is_stable: bool
@@ -40,27 +42,37 @@ def read_content(fs: FileSystem, fd: int, put: Put, before: os.stat_result) -> F
     """
     read_bytes = 0
     for _ in range(ATTEMPTS):
-        segments = list(_segments(fs, fd, before, put))
-        read_bytes += sum(segment.size for segment in segments if segment.id is not None)
+        content, size, data_size = _read_once(fs, fd, put, before)
+        read_bytes += data_size
         after = fs.fstat(fd)
-        covered = sum(segment.size for segment in segments)
-        if covered == after.st_size and (before.st_mtime_ns, before.st_ctime_ns) == (
-            after.st_mtime_ns,
-            after.st_ctime_ns,
+        if (
+            size == after.st_size
+            and before.st_mtime_ns == after.st_mtime_ns
+            and before.st_ctime_ns == after.st_ctime_ns
         ):
-            return FileContent(fold(segments, put), after, read_bytes, True)
+            return FileContent(content, size, after, read_bytes, is_stable=True)
         before = after
-    return FileContent(fold(segments, put), after, read_bytes, False)
+    return FileContent(content, size, after, read_bytes, is_stable=False)
 
 
-def _segments(fs: FileSystem, fd: int, stat: os.stat_result, put: Put) -> Iterator[Segment]:
+def _read_once(
+    fs: FileSystem, fd: int, put: Put, stat: os.stat_result
+) -> tuple[tuple[Any, ...], int, int]:
+    """Returns the content, the bytes that it covers, and those that are no holes."""
     size = stat.st_size
-    if size <= SINGLE_SIZE_MAX and stat.st_blocks * 512 >= size:
-        yield from _small(fs, fd, size, put)
-        return
-    if stat.st_blocks * 512 >= size:
-        yield from _data(fs, fd, 0, size, put)
-        return
+    is_dense = stat.st_blocks * 512 >= size
+    if size <= SINGLE_SIZE_MAX and is_dense:
+        data = fs.read_at(fd, size + 1, 0)
+        held = len(data)
+        return (0, put(ObjectKind.CHUNK, data), held) if data else EMPTY, held, held
+    segments = list(_data(fs, fd, 0, size, put) if is_dense else _sparse(fs, fd, size, put))
+    covered = sum(segment.size for segment in segments)
+    data_size = sum(segment.size for segment in segments if segment.id is not None)
+    return fold(segments, put), covered, data_size
+
+
+def _sparse(fs: FileSystem, fd: int, size: int, put: Put) -> Iterator[Segment]:
+    """Yields the chunks and holes of a file, extent by extent."""
     position = 0
     while position < size:
         start = fs.next_data(fd, position)
@@ -72,12 +84,6 @@ def _segments(fs: FileSystem, fd: int, stat: os.stat_result, put: Put) -> Iterat
         end = min(fs.next_hole(fd, start), size)
         yield from _data(fs, fd, start, end, put)
         position = end
-
-
-def _small(fs: FileSystem, fd: int, size: int, put: Put) -> Iterator[Segment]:
-    data = fs.read_at(fd, size + 1, 0)
-    if data:
-        yield Segment(put(ObjectKind.CHUNK, data), len(data))
 
 
 def _data(fs: FileSystem, fd: int, start: int, end: int, put: Put) -> Iterator[Segment]:
