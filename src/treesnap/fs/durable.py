@@ -10,7 +10,6 @@ Not here: locking (store), formats (codec).
 from __future__ import annotations
 
 import os
-import secrets
 
 from treesnap.fs.base import FileSystem
 
@@ -48,7 +47,7 @@ class Temporary:
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         self._fs = fs
-        self.path = os.path.join(directory, secrets.token_hex(8))
+        self.path = os.path.join(directory, os.urandom(8).hex())
         self.fd = fs.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             fs.lock(self.fd, exclusive=True)

@@ -11,7 +11,6 @@ misses an object scans the packs that no part covers, and then all packs.
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterable, Mapping
 
 from treesnap.codec.envelope import CHECKSUM_SIZE
@@ -111,7 +110,7 @@ class ObjectIndex:
         recognised, and its packs are scanned instead.
         """
         data = encode_index(entries, covered)
-        name = secrets.token_hex(16)
+        name = os.urandom(16).hex()
         replace_file(
             self._fs,
             os.path.join(self._layout.index, name),

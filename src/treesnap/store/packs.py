@@ -7,7 +7,6 @@ says so with FileNotFoundError, and the store looks for the object elsewhere.
 from __future__ import annotations
 
 import os
-import secrets
 from collections import OrderedDict
 
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
@@ -157,7 +156,7 @@ class PackAppender:
     @classmethod
     def create(cls, fs: FileSystem, layout: Layout) -> PackAppender:
         """Makes a new, empty pack."""
-        pack_id = secrets.token_bytes(PACK_ID_SIZE)
+        pack_id = os.urandom(PACK_ID_SIZE)
         fd = fs.open(layout.pack(pack_id), os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             write_all(fs, fd, header(FileKind.PACK))

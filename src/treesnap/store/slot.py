@@ -8,7 +8,6 @@ making a file each. There are as many slots as there ever were writers at once.
 from __future__ import annotations
 
 import os
-import secrets
 import struct
 from zlib import crc32
 
@@ -66,7 +65,7 @@ def acquire(fs: FileSystem, layout: Layout) -> Slot:
         if slot is not None:
             return slot
     while True:
-        name = secrets.token_hex(8)
+        name = os.urandom(8).hex()
         fs.close(fs.open(os.path.join(layout.slots, name), os.O_RDWR | os.O_CREAT | os.O_EXCL))
         slot = try_acquire(fs, layout, name)
         if slot is not None:

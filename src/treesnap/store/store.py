@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from types import TracebackType
 from typing import Self
 
@@ -102,7 +101,7 @@ class Store:
             "min_writer": FORMAT_VERSION,
             "hash": "blake3-256",
             "chunking": "fastcdc-2020 16384 65536 262144 nc2 seed0",
-            "id": secrets.token_hex(16),
+            "id": os.urandom(16).hex(),
         }
         replace_file(
             self.fs,

@@ -7,7 +7,6 @@ system; captures never include it, and it exists only during a restore.
 from __future__ import annotations
 
 import os
-import secrets
 import stat as stat_module
 
 from treesnap.fs.base import FileSystem
@@ -18,7 +17,7 @@ from treesnap.worktree.listing import STAGE_PREFIX
 
 def new_stage_name() -> bytes:
     """Returns a name that no staging directory had before."""
-    return STAGE_PREFIX + secrets.token_hex(8).encode()
+    return STAGE_PREFIX + os.urandom(8).hex().encode()
 
 
 def make_stage(fs: FileSystem, root_fd: int, name: bytes) -> int:
