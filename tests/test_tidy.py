@@ -49,8 +49,8 @@ HOMES = {
     # Chance: only names of temporary and random files.
     "random.*": [],
     "uuid.*": [],
-    "os.urandom": [],
-    "secrets.*": ["fs/durable.py", "store/*"],
+    "os.urandom": ["fs/durable.py", "store/*", "worktree/staging.py"],
+    "secrets.*": [],
     # The environment and the terminal.
     "os.environ": ["cli/*", "ops/places.py"],
     "os.getenv": [],
