@@ -78,10 +78,26 @@ class Transaction:
         assert self._journal is not None
         root_fd = self._fs.open(self._handle.root, OPEN_DIRECTORY)
         try:
-            self._write(self._staged(root_fd, self._journal, plan, target, observed, history))
-            self._carry_out(root_fd, self._journal, observed)
+            journal = self._staged(root_fd, self._journal, plan, target, observed, history)
+            self._commit(journal)
+            self._carry_out(root_fd, journal, observed)
         finally:
             self._fs.close(root_fd)
+
+    def _commit(self, journal: Journal) -> None:
+        """Writes the journal that must be carried out.
+
+        When that fails, nobody knows which journal a power cut would leave, so the
+        one that takes everything back is written again before anything is removed.
+        """
+        staging = self._journal
+        assert staging is not None
+        try:
+            self._write(journal)
+        except BaseException:
+            self._journal = None
+            self._write(staging)
+            raise
 
     def _staged(
         self,
@@ -164,7 +180,7 @@ class Transaction:
         """Applies a committed journal, or takes all of it back and raises."""
         stage_fd = open_stage(self._fs, root_fd, journal.stage_name)
         if stage_fd is None:
-            self._end(root_fd, journal, forward=True)
+            self._end(root_fd, journal)
             return
         try:
             with self._applier(root_fd, stage_fd, journal, observed) as applier:
@@ -172,17 +188,27 @@ class Transaction:
                 try:
                     applier.apply()
                 except (Conflict, OSError) as error:
-                    self._take_back(applier, error)
-                    self._end(root_fd, journal, forward=False)
+                    self._take_back(root_fd, applier, error)
                     raise
             self._fs.sync_file_system(root_fd)
         finally:
             self._fs.close(stage_fd)
-        self._end(root_fd, journal, forward=True)
+        self._end(root_fd, journal)
 
-    def _take_back(self, applier: Applier, error: Conflict | OSError) -> None:
+    def _take_back(self, root_fd: int, applier: Applier, error: Conflict | OSError) -> None:
+        """Undoes every step, and only when that is durable, forgets the commit."""
+        journal = self._journal
+        assert journal is not None
         try:
             applier.roll_back()
+            self._fs.sync_file_system(root_fd)
+            staging = Journal(
+                stage=Stage.STAGING,
+                stage_name=journal.stage_name,
+                root_before=journal.root_before,
+            )
+            self._write(staging)
+            self._unstage(staging)
         except (Conflict, OSError) as second:
             raise OperationFailed(
                 f"The restore failed ({error}) and could not be taken back yet ({second}); "
@@ -190,18 +216,14 @@ class Transaction:
                 path=self._handle.root,
             ) from error
 
-    def _end(self, root_fd: int, journal: Journal, *, forward: bool) -> None:
-        """Removes what was staged or kept aside, then the journal."""
-        if not forward:
-            self._fs.sync_file_system(root_fd)
+    def _end(self, root_fd: int, journal: Journal) -> None:
+        """Removes what was kept aside, then the journal: every step is done and durable."""
         remove_stage(self._fs, root_fd, journal.stage_name)
         with self._applier(root_fd, root_fd, journal, None) as applier:
-            applier.finish_root(forward=forward)
+            applier.finish_root()
         self._fs.sync(root_fd)
-        if forward and journal.history is not None:
+        if journal.history is not None:
             self._pair.root.write("history", FileKind.HISTORY, journal.history)
-        if not forward and journal.root_before is None:
-            self._remove_root()
         self._pair.root.remove("journal")
         self._journal = None
 

@@ -79,10 +79,9 @@ class Applier:
         self._chain.forget()
 
     def check(self) -> None:
-        """Raises Conflict unless every path still is what the plan saw."""
+        """Raises Conflict unless every path still is what the plan saw; nothing is done yet."""
         for step in self._journal.steps:
-            if not self._is_done(step):
-                self._expect(step, with_ctime=True)
+            self._expect(step, with_ctime=True)
 
     def apply(self) -> None:
         """Does every step that is not done; raises Conflict or OSError."""
@@ -126,10 +125,18 @@ class Applier:
             return fd, name, None
 
     def _is_done(self, step: Step) -> bool:
+        """Returns whether a step that moves something was done.
+
+        After a crash the staging directory may be half removed, which happens only
+        when all steps are done and durable: what it lacks counts as done.
+        """
         staged = self._stat_staged(step.staged)
         if step.action == Action.PUT:
             return staged is None or staged.st_ino != step.inode
-        return step.action == Action.REMOVE and staged is not None
+        if staged is not None or self._unchanged_below is not None:
+            return staged is not None
+        _, _, found = self._stat(step)
+        return found is None or step.before is None or found.st_ino != step.before.inode
 
     def _expect(self, step: Step, *, with_ctime: bool) -> None:
         """Raises Conflict unless a path is what the plan saw.
@@ -280,11 +287,11 @@ class Applier:
             if self._fs.fstat(opened).st_ino == step.before.inode:
                 apply_metadata(self._fs, opened, wanted, self._xattrs(wanted), touch=touch)
 
-    def finish_root(self, *, forward: bool) -> None:
+    def finish_root(self) -> None:
         """Gives the root its final metadata, after the staging directory is gone."""
         for finish in self._journal.directories:
             if not finish.path:
-                self._finish_directory(finish, forward=forward)
+                self._finish_directory(finish, forward=True)
 
     def _finish(self, *, forward: bool) -> None:
         """Gives all directories but the root their final metadata, the deepest first."""
