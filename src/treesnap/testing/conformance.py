@@ -1,0 +1,394 @@
+"""What every file system behind the seam must do, as tests.
+
+Subclass :class:`FileSystemTests` in a test module and give it the fixtures
+``fs`` (the file system) and ``directory`` (an empty directory, as text). Each
+test's docstring states what callers rely on. Nothing here depends on when
+something becomes durable; every test holds with all power cuts left out.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat as stat_module
+
+import pytest
+
+from treesnap.fs.base import FileSystem
+
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+
+
+def _put(fs: FileSystem, path: str, content: bytes = b"") -> None:
+    fd = fs.open(path, _NEW)
+    try:
+        assert fs.write(fd, content) == len(content)
+    finally:
+        fs.close(fd)
+
+
+def _content(fs: FileSystem, path: str) -> bytes:
+    fd = fs.open(path, os.O_RDONLY)
+    try:
+        return fs.read(fd, 1 << 20)
+    finally:
+        fs.close(fd)
+
+
+class ContentTests:
+    """Opening, reading and writing files."""
+
+    def test_what_was_written_is_read(self, fs: FileSystem, directory: str) -> None:
+        """A write is seen by every later read, through any descriptor."""
+        _put(fs, f"{directory}/file", b"content")
+
+        assert _content(fs, f"{directory}/file") == b"content"
+
+    def test_read_goes_on_where_it_ended(self, fs: FileSystem, directory: str) -> None:
+        """``read`` moves the position; at the end it returns nothing."""
+        _put(fs, f"{directory}/file", b"abcdef")
+        fd = fs.open(f"{directory}/file", os.O_RDONLY)
+
+        pieces = [fs.read(fd, 4), fs.read(fd, 4), fs.read(fd, 4)]
+
+        fs.close(fd)
+        assert pieces == [b"abcd", b"ef", b""]
+
+    def test_read_at_and_write_at_leave_the_position(self, fs: FileSystem, directory: str) -> None:
+        """Calls with an offset neither use nor move the position."""
+        fd = fs.open(f"{directory}/file", _NEW)
+        fs.write(fd, b"abcdef")
+
+        fs.write_at(fd, b"XY", 1)
+        middle = fs.read_at(fd, 3, 1)
+        fs.write(fd, b"g")
+
+        fs.close(fd)
+        assert middle == b"XYd"
+        assert _content(fs, f"{directory}/file") == b"aXYdefg"
+
+    def test_exclusive_open_makes_a_file_once(self, fs: FileSystem, directory: str) -> None:
+        """O_EXCL raises FileExistsError for whatever has the name."""
+        _put(fs, f"{directory}/file")
+
+        with pytest.raises(FileExistsError):
+            fs.open(f"{directory}/file", _NEW)
+        with pytest.raises(FileExistsError):
+            fs.make_directory(f"{directory}/file")
+
+    def test_a_new_file_is_private(self, fs: FileSystem, directory: str) -> None:
+        """Files are made with mode 0600 unless the caller says otherwise."""
+        _put(fs, f"{directory}/file")
+
+        assert stat_module.S_IMODE(fs.lstat(f"{directory}/file").st_mode) == 0o600
+
+    def test_open_follows_no_link(self, fs: FileSystem, directory: str) -> None:
+        """A symbolic link in the last component raises ELOOP."""
+        _put(fs, f"{directory}/file")
+        fd = fs.open(directory, _DIRECTORY)
+        fs.make_symlink(b"file", b"link", dir_fd=fd)
+
+        with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+            fs.open(b"link", os.O_RDONLY, dir_fd=fd)
+
+        fs.close(fd)
+
+    def test_descriptors_are_not_inherited(self, fs: FileSystem, directory: str) -> None:
+        """O_CLOEXEC is always set, so that commands that are started get no locks."""
+        fd = fs.open(f"{directory}/file", _NEW)
+
+        inheritable = os.get_inheritable(fd)
+
+        fs.close(fd)
+        assert not inheritable
+
+    def test_an_open_file_outlives_its_name(self, fs: FileSystem, directory: str) -> None:
+        """A reader that has a pack open reads on after a collection removed it."""
+        _put(fs, f"{directory}/file", b"content")
+        fd = fs.open(f"{directory}/file", os.O_RDONLY)
+
+        fs.unlink(f"{directory}/file")
+        content = fs.read_at(fd, 100, 0)
+
+        fs.close(fd)
+        assert content == b"content"
+
+    def test_truncate_grows_with_zeros(self, fs: FileSystem, directory: str) -> None:
+        """A file that is made longer reads as zeros behind its old end."""
+        fd = fs.open(f"{directory}/file", _NEW)
+        fs.write(fd, b"ab")
+
+        fs.truncate(fd, 4)
+
+        assert fs.fstat(fd).st_size == 4
+        assert fs.read_at(fd, 10, 0) == b"ab\0\0"
+        fs.close(fd)
+
+    def test_data_and_holes_take_turns(self, fs: FileSystem, directory: str) -> None:
+        """The end of a file is a hole; behind the last data there is no data."""
+        fd = fs.open(f"{directory}/file", _NEW)
+        fs.write_at(fd, b"data", 1 << 20)
+        fs.truncate(fd, 3 << 20)
+
+        start = fs.next_data(fd, 0)
+        end = fs.next_hole(fd, 1 << 20)
+        behind = fs.next_data(fd, 2 << 20)
+
+        fs.close(fd)
+        assert start in {0, 1 << 20}  # a file system may know no holes
+        assert (1 << 20) + 4 <= end <= 3 << 20
+        assert behind in {None, 2 << 20}
+
+    def test_a_mapping_shows_the_whole_file(self, fs: FileSystem, directory: str) -> None:
+        """``map`` outlives the descriptor and the name."""
+        _put(fs, f"{directory}/file", b"content")
+        fd = fs.open(f"{directory}/file", os.O_RDONLY)
+
+        with fs.map(fd) as mapping:
+            fs.close(fd)
+            fs.unlink(f"{directory}/file")
+            content = mapping[:]
+
+        assert content == b"content"
+
+    def test_syncs_change_nothing_that_is_seen(self, fs: FileSystem, directory: str) -> None:
+        """All three take any descriptor, of a directory too, and return when done."""
+        _put(fs, f"{directory}/file", b"content")
+        fd = fs.open(f"{directory}/file", os.O_RDWR)
+        directory_fd = fs.open(directory, _DIRECTORY)
+
+        fs.sync_data(fd)
+        fs.sync(directory_fd)
+        fs.sync_file_system(directory_fd)
+        assert fs.free_bytes(directory_fd) >= 0
+
+        fs.close(fd)
+        fs.close(directory_fd)
+        assert _content(fs, f"{directory}/file") == b"content"
+
+
+class NameTests:
+    """Names: listing, making, moving, removing."""
+
+    def test_names_are_listed_without_dots(self, fs: FileSystem, directory: str) -> None:
+        """By path and by descriptor, in any order."""
+        _put(fs, f"{directory}/file")
+        fs.make_directory(f"{directory}/below")
+        fd = fs.open(directory, _DIRECTORY)
+
+        by_path, by_descriptor = fs.list_names(directory), fs.list_names(fd)
+        with fs.scan(fd) as entries:
+            scanned = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+
+        fs.close(fd)
+        assert sorted(by_path) == sorted(by_descriptor) == ["below", "file"]
+        assert scanned == {"below": True, "file": False}
+
+    def test_names_are_relative_to_a_directory(self, fs: FileSystem, directory: str) -> None:
+        """``dir_fd`` means the directory itself, wherever it is by now."""
+        fs.make_directory(f"{directory}/old")
+        fd = fs.open(f"{directory}/old", _DIRECTORY)
+        fs.rename(f"{directory}/old", f"{directory}/new")
+
+        fs.close(fs.open(b"file", _NEW, dir_fd=fd))
+
+        fs.close(fd)
+        assert fs.list_names(f"{directory}/new") == ["file"]
+
+    def test_any_bytes_make_a_name(self, fs: FileSystem, directory: str) -> None:
+        """Names need not be UTF-8 and may hold newlines."""
+        name = b"\xff\n\x01"
+        fd = fs.open(directory, _DIRECTORY)
+        fs.close(fs.open(name, _NEW, dir_fd=fd))
+
+        names = [os.fsencode(item) for item in fs.list_names(fd)]
+
+        fs.close(fd)
+        assert names == [name]
+
+    def test_an_absent_name_is_not_found(self, fs: FileSystem, directory: str) -> None:
+        """Every call on a name that is not there raises FileNotFoundError."""
+        path = f"{directory}/absent"
+
+        for call in (fs.lstat, fs.unlink, fs.remove_directory):
+            with pytest.raises(FileNotFoundError):
+                call(path)
+        with pytest.raises(FileNotFoundError):
+            fs.open(path, os.O_RDONLY)
+
+    def test_lstat_describes_the_link(self, fs: FileSystem, directory: str) -> None:
+        """A symbolic link is looked at itself, and its target is kept as it is."""
+        fd = fs.open(directory, _DIRECTORY)
+        fs.make_symlink(b"/no/\xff", b"link", dir_fd=fd)
+
+        mode, target = fs.lstat(b"link", dir_fd=fd).st_mode, fs.read_link(b"link", dir_fd=fd)
+
+        fs.close(fd)
+        assert stat_module.S_ISLNK(mode)
+        assert target == b"/no/\xff"
+
+    def test_only_an_empty_directory_is_removed(self, fs: FileSystem, directory: str) -> None:
+        """``remove_directory`` raises ENOTEMPTY and leaves everything."""
+        fs.make_directory(f"{directory}/below")
+        _put(fs, f"{directory}/below/file")
+
+        with pytest.raises(OSError, match=os.strerror(errno.ENOTEMPTY)):
+            fs.remove_directory(f"{directory}/below")
+
+        assert fs.list_names(f"{directory}/below") == ["file"]
+
+    def test_rename_replaces_a_file(self, fs: FileSystem, directory: str) -> None:
+        """The target has the old content or the new at every instant; the inode moves."""
+        _put(fs, f"{directory}/new", b"new")
+        _put(fs, f"{directory}/old", b"old")
+        inode = fs.lstat(f"{directory}/new").st_ino
+
+        fs.rename(f"{directory}/new", f"{directory}/old")
+
+        assert fs.list_names(directory) == ["old"]
+        assert fs.lstat(f"{directory}/old").st_ino == inode
+
+    def test_rename_to_absent_never_replaces(self, fs: FileSystem, directory: str) -> None:
+        """An existing target raises FileExistsError and both names stay."""
+        _put(fs, f"{directory}/new", b"new")
+        _put(fs, f"{directory}/old", b"old")
+        fd = fs.open(directory, _DIRECTORY)
+
+        with pytest.raises(FileExistsError):
+            fs.rename_to_absent(b"new", b"old", source_dir_fd=fd, target_dir_fd=fd)
+        fs.rename_to_absent(b"new", b"free", source_dir_fd=fd, target_dir_fd=fd)
+
+        fs.close(fd)
+        assert _content(fs, f"{directory}/old") == b"old"
+        assert _content(fs, f"{directory}/free") == b"new"
+
+    def test_exchange_swaps_what_two_names_mean(self, fs: FileSystem, directory: str) -> None:
+        """Types may differ; inodes move with their names. Some file systems cannot."""
+        _put(fs, f"{directory}/file")
+        fs.make_directory(f"{directory}/below")
+        inode = fs.lstat(f"{directory}/file").st_ino
+        fd = fs.open(directory, _DIRECTORY)
+
+        try:
+            fs.exchange(b"file", b"below", source_dir_fd=fd, target_dir_fd=fd)
+        except OSError as error:
+            if error.errno in {errno.ENOSYS, errno.EINVAL}:
+                pytest.skip("names cannot be exchanged here")
+            raise
+        finally:
+            fs.close(fd)
+
+        assert fs.lstat(f"{directory}/below").st_ino == inode
+        assert stat_module.S_ISDIR(fs.lstat(f"{directory}/file").st_mode)
+
+    def test_exchange_needs_both_names(self, fs: FileSystem, directory: str) -> None:
+        """An absent name raises FileNotFoundError and moves nothing."""
+        _put(fs, f"{directory}/file")
+        fd = fs.open(directory, _DIRECTORY)
+
+        with pytest.raises(FileNotFoundError):
+            fs.exchange(b"file", b"absent", source_dir_fd=fd, target_dir_fd=fd)
+
+        fs.close(fd)
+        assert fs.list_names(directory) == ["file"]
+
+    def test_a_link_is_the_same_file(self, fs: FileSystem, directory: str) -> None:
+        """Both names have one inode and count each other."""
+        _put(fs, f"{directory}/one", b"content")
+
+        fs.link(f"{directory}/one", f"{directory}/two")
+
+        first, second = fs.lstat(f"{directory}/one"), fs.lstat(f"{directory}/two")
+        assert (first.st_ino, first.st_nlink) == (second.st_ino, 2)
+
+
+class AttributeTests:
+    """Metadata and locks."""
+
+    def test_mode_and_time_are_set_by_name_and_descriptor(
+        self, fs: FileSystem, directory: str
+    ) -> None:
+        """Nanoseconds are kept, of symbolic links too, which are not followed."""
+        _put(fs, f"{directory}/file")
+        directory_fd = fs.open(directory, _DIRECTORY)
+        fd = fs.open(f"{directory}/file", os.O_RDONLY)
+        fs.make_symlink(b"file", b"link", dir_fd=directory_fd)
+        fs.make_node(b"fifo", stat_module.S_IFIFO | 0o600, dir_fd=directory_fd)
+
+        fs.change_mode(fd, 0o640)
+        fs.change_owner(fd, os.geteuid(), os.getegid())
+        fs.change_times(fd, 1_600_000_000_123_456_789)
+        fs.change_times(b"link", 1_500_000_000_000_000_001, dir_fd=directory_fd)
+
+        stat = fs.fstat(fd)
+        link = fs.lstat(b"link", dir_fd=directory_fd)
+        assert stat_module.S_ISFIFO(fs.lstat(b"fifo", dir_fd=directory_fd).st_mode)
+        fs.close(fd)
+        fs.close(directory_fd)
+        assert stat_module.S_IMODE(stat.st_mode) == 0o640
+        assert stat.st_mtime_ns == 1_600_000_000_123_456_789
+        assert link.st_mtime_ns == 1_500_000_000_000_000_001
+
+    def test_attributes_come_and_go(self, fs: FileSystem, directory: str) -> None:
+        """By path and by descriptor; an absent one raises ENODATA."""
+        path = f"{directory}/file"
+        _put(fs, path)
+        fd = fs.open(path, os.O_RDONLY)
+
+        try:
+            fs.set_xattr(fd, "user.one", b"1")
+        except OSError as error:
+            fs.close(fd)
+            if error.errno in {errno.ENOTSUP, errno.EPERM}:
+                pytest.skip("extended attributes do not work here")
+            raise
+        value, names = fs.get_xattr(path, "user.one"), fs.list_xattrs(path)
+        fs.remove_xattr(path, "user.one")
+
+        assert (value, names) == (b"1", ["user.one"])
+        with pytest.raises(OSError, match=os.strerror(errno.ENODATA)):
+            fs.get_xattr(fd, "user.one")
+        fs.close(fd)
+
+    def test_an_exclusive_lock_keeps_others_out(self, fs: FileSystem, directory: str) -> None:
+        """A lock belongs to an opening, so two of one process keep each other out."""
+        first = fs.open(f"{directory}/lock", _NEW)
+        second = fs.open(f"{directory}/lock", os.O_RDWR)
+
+        got = [fs.lock(first, exclusive=True), fs.lock(second, exclusive=True)]
+        fs.unlock(first)
+        got.append(fs.lock(second, exclusive=True))
+
+        fs.close(first)
+        fs.close(second)
+        assert got == [True, False, True]
+
+    def test_shared_locks_stand_together(self, fs: FileSystem, directory: str) -> None:
+        """Any number of shared locks, and no exclusive one beside them."""
+        fds = [fs.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT) for _ in range(3)]
+
+        got = [
+            fs.lock(fds[0], exclusive=False),
+            fs.lock(fds[1], exclusive=False),
+            fs.lock(fds[2], exclusive=True),
+        ]
+
+        for fd in fds:
+            fs.close(fd)
+        assert got == [True, True, False]
+
+    def test_closing_gives_a_lock_back(self, fs: FileSystem, directory: str) -> None:
+        """However the holder ends, its locks end with its descriptors."""
+        first = fs.open(f"{directory}/lock", _NEW)
+        fs.lock(first, exclusive=True)
+        second = fs.open(f"{directory}/lock", os.O_RDWR)
+
+        fs.close(first)
+
+        assert fs.lock(second, exclusive=True)
+        fs.close(second)
+
+
+class FileSystemTests(ContentTests, NameTests, AttributeTests):
+    """Everything above."""

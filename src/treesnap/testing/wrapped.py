@@ -1,0 +1,184 @@
+"""A file system around another one: the base of all test doubles of the seam.
+
+Every method of :class:`treesnap.fs.base.FileSystem` becomes a :class:`Call`, which
+a subclass sees in :meth:`WrappedFileSystem.around` and lets through, or not. So
+doubles stack: a recording of a faulty one, a faulty one of a recording.
+
+Not here: what a call means for durability (fs.base).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from treesnap.fs.base import FileSystem
+from treesnap.fs.local import LocalFileSystem
+
+
+class Kind(StrEnum):
+    """What a call does to the disk."""
+
+    READ = "read"
+    """Returns file content."""
+    LOOK = "look"
+    """Returns names or metadata, or a descriptor of something that exists."""
+    WRITE = "write"
+    """Changes file content."""
+    NAME = "name"
+    """Makes, changes or removes a name."""
+    ATTRIBUTE = "attribute"
+    """Changes metadata."""
+    SYNC = "sync"
+    """Changes nothing but what survives a power cut."""
+    HANDLE = "handle"
+    """Concerns this process only: descriptors and locks."""
+
+
+MUTATING = frozenset({Kind.WRITE, Kind.NAME, Kind.ATTRIBUTE})
+"""The kinds of calls after which the disk looks different."""
+
+KINDS: dict[str, Kind] = {
+    "open": Kind.LOOK,
+    "close": Kind.HANDLE,
+    "read": Kind.READ,
+    "read_at": Kind.READ,
+    "write": Kind.WRITE,
+    "write_at": Kind.WRITE,
+    "truncate": Kind.WRITE,
+    "next_data": Kind.LOOK,
+    "next_hole": Kind.LOOK,
+    "map": Kind.READ,
+    "sync": Kind.SYNC,
+    "sync_data": Kind.SYNC,
+    "sync_file_system": Kind.SYNC,
+    "scan": Kind.LOOK,
+    "list_names": Kind.LOOK,
+    "lstat": Kind.LOOK,
+    "fstat": Kind.LOOK,
+    "free_bytes": Kind.LOOK,
+    "read_link": Kind.LOOK,
+    "make_directory": Kind.NAME,
+    "remove_directory": Kind.NAME,
+    "unlink": Kind.NAME,
+    "rename": Kind.NAME,
+    "rename_to_absent": Kind.NAME,
+    "exchange": Kind.NAME,
+    "link": Kind.NAME,
+    "make_symlink": Kind.NAME,
+    "make_node": Kind.NAME,
+    "change_mode": Kind.ATTRIBUTE,
+    "change_owner": Kind.ATTRIBUTE,
+    "change_times": Kind.ATTRIBUTE,
+    "list_xattrs": Kind.LOOK,
+    "get_xattr": Kind.LOOK,
+    "set_xattr": Kind.ATTRIBUTE,
+    "remove_xattr": Kind.ATTRIBUTE,
+    "lock": Kind.HANDLE,
+    "unlock": Kind.HANDLE,
+}
+"""Every method, with what it does. ``open`` is of kind NAME when it may make a file."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One call on its way to the file system below."""
+
+    method: str
+    kind: Kind
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+    paths: tuple[str, ...]
+    """What the call is about, as far as known: one path, or source and target."""
+    proceed: Callable[[], Any] = field(repr=False)
+    """Makes the call below and returns what it returns."""
+
+    @property
+    def path(self) -> str:
+        """The first path, or an empty one."""
+        return self.paths[0] if self.paths else ""
+
+    @property
+    def data(self) -> bytes:
+        """What ``write`` and ``write_at`` were given; empty for everything else."""
+        is_data = self.method in {"write", "write_at"}
+        return bytes(self.arguments[1]) if is_data else b""
+
+
+if TYPE_CHECKING:
+    _Methods = LocalFileSystem  # for type checkers: the methods exist, see the end of the module
+else:
+    _Methods = object
+
+
+class WrappedFileSystem(_Methods):
+    """Passes every call on; subclasses override :meth:`around`.
+
+    Knows the path of each descriptor that was opened through it, so that calls on
+    descriptors can be told apart. Safe in several threads as far as the wrapped
+    one is and the subclass does not care.
+    """
+
+    def __init__(self, inner: FileSystem | None = None) -> None:
+        self._inner: FileSystem = inner if inner is not None else LocalFileSystem()
+        self._paths: dict[int, str] = {}
+
+    def around(self, call: Call) -> Any:
+        """Makes one call and returns its result. Called for every call."""
+        return call.proceed()
+
+    def _forward(self, method: str, *arguments: Any, **options: Any) -> Any:
+        call = Call(
+            method,
+            _kind_of(method, arguments),
+            arguments,
+            options,
+            self._paths_of(method, arguments, options),
+            partial(getattr(self._inner, method), *arguments, **options),
+        )
+        result = self.around(call)
+        if method == "open":
+            self._paths[result] = call.path
+        elif method == "close":
+            self._paths.pop(arguments[0], None)
+        return result
+
+    def _paths_of(
+        self, method: str, arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[str, ...]:
+        if method == "make_symlink":
+            return (self._located(arguments[1], options.get("dir_fd")),)
+        if "source_dir_fd" in options or method in {"rename", "link"}:
+            return (
+                self._located(arguments[0], options.get("source_dir_fd")),
+                self._located(arguments[1], options.get("target_dir_fd")),
+            )
+        return (self._located(arguments[0], options.get("dir_fd")),)
+
+    def _located(self, name: str | bytes | int, dir_fd: int | None) -> str:
+        if isinstance(name, int):
+            return self._paths.get(name, "")
+        directory = self._paths.get(dir_fd, "") if dir_fd is not None else ""
+        return os.path.join(directory, os.fsdecode(name))
+
+
+def _kind_of(method: str, arguments: tuple[Any, ...]) -> Kind:
+    makes = method == "open" and arguments[1] & os.O_CREAT
+    return Kind.NAME if makes else KINDS[method]
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def forward(self: WrappedFileSystem, *arguments: Any, **options: Any) -> Any:
+        return self._forward(name, *arguments, **options)
+
+    forward.__name__ = name
+    forward.__doc__ = getattr(FileSystem, name).__doc__
+    return cast("Callable[..., Any]", forward)
+
+
+for _name in KINDS:
+    setattr(WrappedFileSystem, _name, _method(_name))

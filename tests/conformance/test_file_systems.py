@@ -1,0 +1,54 @@
+"""The real file system and every double of it behave alike."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from treesnap.fs.local import LocalFileSystem
+from treesnap.testing.conformance import FileSystemTests
+from treesnap.testing.faulty import FaultyFileSystem, error_at
+from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.wrapped import KINDS, WrappedFileSystem
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return str(tmp_path)
+
+
+class TestLocalFileSystem(FileSystemTests):
+    @pytest.fixture
+    def fs(self):
+        return LocalFileSystem()
+
+
+class TestWrappedFileSystem(FileSystemTests):
+    @pytest.fixture
+    def fs(self):
+        return WrappedFileSystem()
+
+
+class TestRecordingFileSystem(FileSystemTests):
+    @pytest.fixture
+    def fs(self):
+        return RecordingFileSystem()
+
+
+class TestFaultyFileSystem(FileSystemTests):
+    @pytest.fixture
+    def fs(self):
+        return FaultyFileSystem(error_at(1_000_000, errno.EIO))
+
+
+class TestStackedFileSystems(FileSystemTests):
+    @pytest.fixture
+    def fs(self):
+        return RecordingFileSystem(FaultyFileSystem(inner=RecordingFileSystem()))
+
+
+def test_every_method_of_the_seam_is_wrapped():
+    methods = {name for name in vars(LocalFileSystem) if not name.startswith("_")}
+
+    assert methods == set(KINDS)
