@@ -235,14 +235,16 @@ class LocalFileSystem:
     def list_xattrs(self, path: str | int) -> list[str]:
         """Returns the names of extended attributes."""
         if isinstance(path, int):
-            return os.listxattr(path)
-        return os.listxattr(path, follow_symlinks=False)
+            try:
+                return os.listxattr(path)
+            except OSError as error:
+                if error.errno != errno.EBADF:
+                    raise
+        return os.listxattr(_reachable(path), follow_symlinks=isinstance(path, int))
 
     def get_xattr(self, path: str | int, attribute: str) -> bytes:
         """Returns one extended attribute."""
-        if isinstance(path, int):
-            return os.getxattr(path, attribute)
-        return os.getxattr(path, attribute, follow_symlinks=False)
+        return os.getxattr(_reachable(path), attribute, follow_symlinks=isinstance(path, int))
 
     def set_xattr(self, path: str | int, attribute: str, value: bytes) -> None:
         """Sets one extended attribute."""

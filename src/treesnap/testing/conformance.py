@@ -331,7 +331,7 @@ class AttributeTests:
         assert link.st_mtime_ns == 1_500_000_000_000_000_001
 
     def test_attributes_come_and_go(self, fs: FileSystem, directory: str) -> None:
-        """By path and by descriptor; an absent one raises ENODATA."""
+        """By path and by descriptor, however it was opened; an absent one raises ENODATA."""
         path = f"{directory}/file"
         _put(fs, path)
         fd = fs.open(path, os.O_RDONLY)
@@ -343,10 +343,13 @@ class AttributeTests:
             if error.errno in {errno.ENOTSUP, errno.EPERM}:
                 pytest.skip("extended attributes do not work here")
             raise
-        value, names = fs.get_xattr(path, "user.one"), fs.list_xattrs(path)
-        fs.remove_xattr(path, "user.one")
+        any_fd = fs.open(path, getattr(os, "O_PATH", os.O_RDONLY))
+        values = [fs.get_xattr(where, "user.one") for where in (path, fd, any_fd)]
+        names = [fs.list_xattrs(where) for where in (path, fd, any_fd)]
+        fs.remove_xattr(any_fd, "user.one")
+        fs.close(any_fd)
 
-        assert (value, names) == (b"1", ["user.one"])
+        assert (values, names) == ([b"1"] * 3, [["user.one"]] * 3)
         with pytest.raises(OSError, match=os.strerror(errno.ENODATA)):
             fs.get_xattr(fd, "user.one")
         fs.close(fd)
