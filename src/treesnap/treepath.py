@@ -14,8 +14,11 @@ import os
 
 from treesnap.errors import InvalidArgument, shown
 
-NAME_SIZE_MAX = 255
-"""The longest name in bytes: NAME_MAX of every Linux file system."""
+NAME_SIZE_MAX = 4095
+"""The longest name in bytes: what one system call takes.
+
+Most Linux file systems stop at 255, those with names in UTF-16 at 765, FUSE at 1024.
+"""
 
 ROOT = b""
 """The tree path of the root itself."""
@@ -78,6 +81,13 @@ def from_user(path: str | bytes | os.PathLike[str], *, root: str, base: str) -> 
             f"Path {shown(given)!r} is outside the root {shown(root_bytes)!r}", path=given
         )
     return parse(absolute[len(prefix) :])
+
+
+def parse_scope(paths: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Returns stored paths that are sorted and not nested, or raises InvalidArgument."""
+    if not paths or without_nested([parse(path) for path in paths]) != paths:
+        raise InvalidArgument("The paths of a scope are nested or not in order")
+    return paths
 
 
 def without_nested(paths: list[bytes]) -> tuple[bytes, ...]:

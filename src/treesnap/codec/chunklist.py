@@ -22,6 +22,8 @@ INLINE_SEGMENTS_MAX = 16
 LIST_SEGMENTS_MIN = 64
 LIST_SEGMENTS_MAX = 1024
 LEVEL_MAX = 8
+LIST_SIZE_MAX = 64 << 10
+"""Encoded bytes of one chunk list."""
 FILE_SIZE_MAX = (1 << 63) - 1
 
 Put = Callable[[ObjectKind, bytes], ObjectId]
@@ -64,7 +66,8 @@ def _put_list(level: int, run: list[Segment], put: Put) -> Segment:
 
 def decode_list(data: bytes) -> tuple[Any, ...]:
     """Returns the content tuple of a stored chunk list, or raises Corrupt."""
-    content = unpack(data, "chunk list")
+    require(len(data) <= LIST_SIZE_MAX, "chunk list", "it is too large")
+    content = unpack(data, "chunk list", maps=False)
     check_content(content, 2 * LIST_SEGMENTS_MAX + 1)
     return content  # type: ignore[no-any-return]  # checked above
 

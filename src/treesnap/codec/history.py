@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from treesnap.codec.message import Fields, pack, require, unpack
-from treesnap.errors import InvalidArgument
+from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
+from treesnap.codec.snapshot import is_snapshot_id
+from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.model import SnapshotId
-from treesnap.treepath import parse
+from treesnap.treepath import parse_scope
 
 LENGTH_MAX = 1000
 """Restores that can be undone one after the other; older ones are forgotten."""
@@ -48,7 +49,8 @@ def encode_history(history: RestoreHistory) -> bytes:
 
 def decode_history(payload: bytes) -> RestoreHistory:
     """Returns the history of a payload, or raises Corrupt."""
-    fields = Fields(unpack(payload, "restore history"), "restore history")
+    fields = Fields(unpack(payload, "restore history", LONG_ARRAY_LENGTH_MAX), "restore history")
+    fields.require_version(1)
     return RestoreHistory(
         tuple(_moment(row) for row in fields.get("undo", tuple)),
         tuple(_moment(row) for row in fields.get("redo", tuple)),
@@ -60,16 +62,20 @@ def _moment(row: Any) -> Moment:
         type(row) is tuple
         and len(row) == 2
         and type(row[0]) is str
+        and is_snapshot_id(row[0])
         and (row[1] is None or type(row[1]) is tuple),
         "restore history",
         "a moment is not whole",
     )
     scope = row[1]
     if scope is not None:
-        for path in scope:
-            require(type(path) is bytes, "restore history", "a path is no byte string")
-            try:
-                parse(path)
-            except InvalidArgument as error:
-                require(False, "restore history", error.message)
+        require(
+            all(type(path) is bytes for path in scope),
+            "restore history",
+            "a path is no byte string",
+        )
+        try:
+            parse_scope(scope)
+        except InvalidArgument as error:
+            raise Corrupt(f"Stored restore history is not valid: {error}") from error
     return Moment(SnapshotId(row[0]), scope)

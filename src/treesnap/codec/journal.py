@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from treesnap.codec.message import Fields, pack, require, unpack
+from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.codec.tree import decode_entry
-from treesnap.errors import InvalidArgument
+from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.model import Entry, SnapshotId
 from treesnap.treepath import is_valid_name, parse
 
-STEPS_MAX = 1 << 22
+STAGE_PREFIX = b".treesnap-restore-"
+"""How the names of staging directories begin; what has such a name is removed with its journal."""
 
 
 class Stage(IntEnum):
@@ -115,11 +116,16 @@ def encode_journal(journal: Journal) -> bytes:
 
 def decode_journal(payload: bytes) -> Journal:
     """Returns the journal of a payload, or raises Corrupt."""
-    fields = Fields(unpack(payload, "journal", STEPS_MAX), "journal")
+    fields = Fields(unpack(payload, "journal", LONG_ARRAY_LENGTH_MAX), "journal")
+    fields.require_version(1)
     stage = fields.get("stage", int)
     require(stage in Stage._value2member_map_, "journal", "its stage is unknown")
     stage_name = fields.get("stage_name", bytes)
-    require(is_valid_name(stage_name), "journal", "its staging directory is not possible")
+    require(
+        is_valid_name(stage_name) and stage_name.startswith(STAGE_PREFIX),
+        "journal",
+        "its staging directory is not possible",
+    )
     root_before = fields.optional("root_before", tuple)
     identity = fields.optional("snapshot_id", str)
     return Journal(
@@ -139,14 +145,24 @@ def _path(value: Any) -> bytes:
     try:
         return parse(value)
     except InvalidArgument as error:
-        require(False, "journal", error.message)
-        raise
+        raise Corrupt(f"Stored journal is not valid: {error}") from error
 
 
 def _decode_step(row: Any) -> Step:
     require(type(row) is tuple and len(row) == len(Step._fields), "journal", "a step is not whole")
     action, path, staged, inode, before, old, new = row
-    require(action in Action._value2member_map_, "journal", "an action is unknown")
+    require(
+        type(action) is int and action in Action._value2member_map_,
+        "journal",
+        "an action is unknown",
+    )
+    require(path, "journal", "a step is about the root itself")
+    require(
+        action != Action.METADATA or None not in (before, old, new),
+        "journal",
+        "a step lacks metadata",
+    )
+    require(action != Action.REMOVE or before is not None, "journal", "a step removes nothing")
     require(type(inode) is int and inode >= 0, "journal", "an inode is not possible")
     require(type(staged) is bytes and is_valid_name(staged), "journal", "a staged name is bad")
     if before is not None:

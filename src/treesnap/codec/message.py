@@ -6,7 +6,7 @@ there are no extension types, no floats and no timestamps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgpack  # type: ignore[import-untyped]  # the library has no types
@@ -15,6 +15,10 @@ from treesnap.errors import Corrupt
 
 ARRAY_LENGTH_MAX = 8192
 """Items of one array in a stored object."""
+LONG_ARRAY_LENGTH_MAX = 1 << 22
+"""Items of one array in the few files that hold long lists."""
+
+_ERRORS = (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError)
 
 T = TypeVar("T")
 
@@ -24,25 +28,49 @@ def pack(value: Any) -> bytes:
     return msgpack.packb(value, use_bin_type=True)  # type: ignore[no-any-return]  # untyped library
 
 
-def unpack(data: bytes | memoryview, what: str, array_length_max: int = ARRAY_LENGTH_MAX) -> Any:
+def unpack(
+    data: bytes | memoryview,
+    what: str,
+    array_length_max: int = ARRAY_LENGTH_MAX,
+    *,
+    maps: bool = True,
+) -> Any:
     """Returns the value of stored bytes, arrays as tuples; raises Corrupt.
 
-    Allocates no more than a small multiple of ``len(data)`` and of
-    ``array_length_max``, whatever the bytes claim.
+    Allocates no more than a small multiple of ``len(data)``, whatever the bytes
+    claim. Without ``maps`` a map is refused before anything is made of it: an
+    empty one takes one stored byte and 64 in memory.
     """
     try:
+        if array_length_max > ARRAY_LENGTH_MAX:
+            _require_whole(data)
         return msgpack.unpackb(
             data,
             raw=False,
             use_list=False,
             strict_map_key=True,
+            object_hook=None if maps else _refuse_map,
             max_array_len=array_length_max,
-            max_map_len=array_length_max,
+            max_map_len=array_length_max if maps else 0,
             max_ext_len=0,
         )
-    except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
-        reason = str(error) or type(error).__name__
-        raise Corrupt(f"Stored {what} cannot be decoded: {reason}") from error
+    except _ERRORS as error:
+        raise _undecodable(what, error) from error
+
+
+def _require_whole(data: bytes | memoryview) -> None:
+    """Raises ValueError unless every item that an array claims is there.
+
+    The library makes room for an array before it has seen its items, and arrays
+    nest; this looks through the bytes without making anything of them.
+    """
+    unpacker = msgpack.Unpacker(max_buffer_size=max(1, len(data)))
+    unpacker.feed(data)
+    unpacker.skip()
+
+
+def _refuse_map(_value: Any) -> None:
+    raise ValueError("it holds a map")
 
 
 def require(condition: object, what: str, problem: str) -> None:
@@ -72,6 +100,11 @@ class Fields:
             return None
         return self.get(name, kind)
 
+    def require_version(self, version: int) -> None:
+        """Raises Corrupt unless the map says that it has this version."""
+        found = self.get("version", int)
+        require(found == version, self._what, f"its version {found} is unknown")
+
     def size(self, name: str) -> int:
         """Returns a field that must be an integer of at least 0."""
         value = self.get(name, int)
@@ -79,25 +112,72 @@ class Fields:
         return value
 
 
-def unpack_sequence(data: bytes, what: str, array_length_max: int) -> Iterator[Any]:
-    """Yields the values that stand one after the other in ``data``; raises Corrupt."""
+class _Source:
+    """Pieces as a file that can be read."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._rest = b""
+        self.given_bytes = 0
+
+    def read(self, size_bytes: int) -> bytes:
+        """Returns at most so many bytes, none at the end."""
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return b""
+            self._rest = piece
+        given, self._rest = self._rest[:size_bytes], self._rest[size_bytes:]
+        self.given_bytes += len(given)
+        return given
+
+
+def unpack_groups(
+    pieces: Iterable[bytes], what: str, *, length_max: int, item_size_max: int
+) -> Iterator[tuple[bytes, ...]]:
+    """Yields arrays of byte strings that stand one after the other; raises Corrupt.
+
+    The strings of an array rise, so that pieces which repeat cannot make it grow;
+    in memory are the array at hand and a piece.
+    """
+    source = _Source(pieces)
     unpacker = msgpack.Unpacker(
+        source,
         raw=False,
         use_list=False,
-        strict_map_key=True,
-        max_buffer_size=max(1, len(data)),
-        max_array_len=array_length_max,
+        object_hook=_refuse_map,
+        read_size=1 << 16,
+        max_buffer_size=item_size_max + (1 << 17),
+        max_bin_len=item_size_max,
+        max_array_len=0,
         max_map_len=0,
         max_ext_len=0,
     )
-    unpacker.feed(data)
     position = 0
-    while position < len(data):
+    while True:
         try:
-            value = unpacker.unpack()
-        except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
-            raise Corrupt(
-                f"Stored {what} cannot be decoded: {error or type(error).__name__}"
-            ) from error
+            length = unpacker.read_array_header()
+        except msgpack.exceptions.OutOfData:
+            break
+        except (*_ERRORS, msgpack.exceptions.BufferFull) as error:
+            raise _undecodable(what, error) from error
+        require(length <= length_max, what, "an array is too long")
+        yield tuple(_rising(unpacker, length, what))
         position = unpacker.tell()
-        yield value
+    require(position == source.given_bytes, what, "it is cut short")
+
+
+def _rising(unpacker: Any, length: int, what: str) -> Iterator[bytes]:
+    previous = b""
+    for _ in range(length):
+        try:
+            item = unpacker.unpack()
+        except (*_ERRORS, msgpack.exceptions.BufferFull) as error:
+            raise _undecodable(what, error) from error
+        require(type(item) is bytes and item > previous, what, "an array does not rise")
+        previous = item
+        yield item
+
+
+def _undecodable(what: str, error: Exception) -> Corrupt:
+    return Corrupt(f"Stored {what} cannot be decoded: {str(error) or type(error).__name__}")

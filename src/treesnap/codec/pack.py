@@ -30,7 +30,7 @@ from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, decompress
 from treesnap.codec.envelope import HEADER_SIZE
 from treesnap.codec.message import pack, unpack
 from treesnap.errors import Corrupt
-from treesnap.hashing import checksum, object_id
+from treesnap.hashing import ID_SIZE, checksum, object_id
 from treesnap.model import ObjectId, ObjectKind
 
 MAGIC = b"TSRC"
@@ -155,18 +155,25 @@ def decode_footer(data: memoryview, where: str) -> list[RecordHeader]:
     table = data[offset + RECORD_HEADER_SIZE : header.end]
     if checksum(table, 32) != header.id:
         raise Corrupt(f"Pack {where} has a footer that does not match its checksum", path=where)
-    rows = unpack(table, "pack footer", FOOTER_RECORDS_MAX)
-    records = []
-    for row in rows if type(rows) is tuple else ():
-        if (
-            type(row) is not tuple
-            or len(row) != 5
-            or any(type(number) is not int or number < 0 for number in row[:4])
-            or type(row[4]) is not bytes
-            or len(row[4]) != 32
-            or row[1] + RECORD_HEADER_SIZE + row[3] > offset
-        ):
-            raise Corrupt(f"Pack {where} has a footer with an impossible row", path=where)
-        kind, position, raw_size, stored_size, identity = row
-        records.append(RecordHeader(kind, 0, position, raw_size, stored_size, ObjectId(identity)))
-    return records
+    rows = unpack(table, "pack footer", FOOTER_RECORDS_MAX, maps=False)
+    if type(rows) is not tuple or not all(_is_footer_row(row, offset) for row in rows):
+        raise Corrupt(f"Pack {where} has a footer with an impossible row", path=where)
+    return [
+        RecordHeader(kind, 0, position, raw_size, stored_size, ObjectId(identity))
+        for kind, position, raw_size, stored_size, identity in rows
+    ]
+
+
+def _is_footer_row(row: object, footer_offset: int) -> bool:
+    return (
+        type(row) is tuple
+        and len(row) == 5
+        and all(type(number) is int and number >= 0 for number in row[:4])
+        and row[0] in _KINDS
+        and row[2] <= OBJECT_SIZE_MAX
+        and row[3] <= OBJECT_SIZE_MAX
+        and row[1] >= HEADER_SIZE
+        and row[1] + RECORD_HEADER_SIZE + row[3] <= footer_offset
+        and type(row[4]) is bytes
+        and len(row[4]) == ID_SIZE
+    )

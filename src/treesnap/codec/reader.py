@@ -52,6 +52,8 @@ class TreeReader:
             below = self.tree(page.id)
             require(not below.pages, "tree", "a page has pages")
             require(len(below.entries) == page.entry_count, "tree", "a page has a wrong count")
+            first_name = below.entries[0].name
+            require(first_name == page.first_name, "tree", "a page begins with another name")
             for entry in below.entries:
                 require(entry.name > previous, "tree", "its pages overlap")
                 previous = entry.name
@@ -62,7 +64,10 @@ class TreeReader:
         tree = self.tree(tree_id)
         if tree.pages:
             pages = [page for page in tree.pages if page.first_name <= name]
-            return self.lookup(pages[-1].id, name) if pages else None
+            if not pages:
+                return None
+            tree = self.tree(pages[-1].id)
+            require(not tree.pages, "tree", "a page has pages")
         return next((entry for entry in tree.entries if entry.name == name), None)
 
     def object_ids(self, tree_id: ObjectId) -> Iterator[ObjectId]:

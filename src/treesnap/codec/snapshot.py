@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 from treesnap.codec.chunklist import check_content
-from treesnap.codec.message import Fields, pack, require, unpack
+from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.codec.tree import decode_entry, decode_totals
 from treesnap.errors import Corrupt, InvalidArgument
-from treesnap.hashing import object_id
+from treesnap.hashing import ID_SIZE, object_id
 from treesnap.model import (
     EntryKind,
     IgnoreRules,
@@ -25,7 +25,7 @@ from treesnap.model import (
     SnapshotRecord,
     SnapshotState,
 )
-from treesnap.treepath import parse
+from treesnap.treepath import parse, parse_scope
 
 RECORD_SIZE_MAX = 64 << 20
 
@@ -54,7 +54,7 @@ def encode_snapshot(record: SnapshotRecord) -> bytes:
         "host": record.host,
         "links": record.links,
         "scope": record.scope,
-        "rules": tuple((rule.directory, rule.patterns) for rule in record.rules),
+        "rules": tuple(_encode_rule(rule) for rule in record.rules),
         "unstable": record.unstable,
         "step": record.step,
         "tags": dict(sorted(record.tags.items())),
@@ -77,8 +77,8 @@ def state_hash(record: SnapshotRecord) -> str:
 
 def decode_snapshot(payload: bytes) -> SnapshotRecord:
     """Returns the record of an encoded snapshot, or raises Corrupt."""
-    fields = Fields(unpack(payload, "snapshot", 1 << 20), "snapshot")
-    require(fields.get("version", int) == 1, "snapshot", "its version is unknown")
+    fields = Fields(unpack(payload, "snapshot", LONG_ARRAY_LENGTH_MAX), "snapshot")
+    fields.require_version(1)
     root = decode_entry(fields.get("root", tuple))
     require(root.name == b"" and root.kind == EntryKind.DIRECTORY, "snapshot", "bad root")
     links = fields.optional("links", tuple)
@@ -87,12 +87,13 @@ def decode_snapshot(payload: bytes) -> SnapshotRecord:
     scope = fields.optional("scope", tuple)
     try:
         kind = SnapshotKind(fields.get("kind", str))
-        checked_scope = None if scope is None else tuple(parse(_bytes(path)) for path in scope)
+        checked_scope = None if scope is None else parse_scope(tuple(map(_bytes, scope)))
         unstable = tuple(parse(_bytes(path)) for path in fields.optional("unstable", tuple) or ())
     except (ValueError, InvalidArgument) as error:
         raise Corrupt(f"Stored snapshot is not valid: {error}") from error
     texts = {name: fields.optional(name, str) for name in _TEXTS}
     parent = texts.pop("parent")
+    require(parent is None or is_snapshot_id(parent), "snapshot", "its parent is no id")
     return SnapshotRecord(
         root=root,
         links=links,
@@ -112,9 +113,21 @@ def decode_snapshot(payload: bytes) -> SnapshotRecord:
     )
 
 
+def is_snapshot_id(text: str) -> bool:
+    """Returns whether a text is a whole snapshot id."""
+    return len(text) == 2 * ID_SIZE and not set(text) - set("0123456789abcdef")
+
+
 def _bytes(value: Any) -> bytes:
     require(type(value) is bytes, "snapshot", "a path is no byte string")
     return value  # type: ignore[no-any-return]  # checked above
+
+
+def _encode_rule(rule: IgnoreRules) -> tuple[bytes, tuple[bytes, ...]]:
+    """Patterns are byte strings like the names that they stand for: not every one is UTF-8."""
+    return rule.directory, tuple(
+        pattern.encode("utf-8", "surrogateescape") for pattern in rule.patterns
+    )
 
 
 def _decode_rules(value: tuple[Any, ...]) -> tuple[IgnoreRules, ...]:
@@ -125,12 +138,13 @@ def _decode_rules(value: tuple[Any, ...]) -> tuple[IgnoreRules, ...]:
             and len(item) == 2
             and type(item[0]) is bytes
             and type(item[1]) is tuple
-            and all(type(pattern) is str for pattern in item[1]),
+            and all(type(pattern) is bytes for pattern in item[1]),
             "snapshot",
             "its exclusions are no patterns",
         )
         try:
-            rules.append(IgnoreRules(parse(item[0]), item[1]))
+            patterns = tuple(pattern.decode("utf-8", "surrogateescape") for pattern in item[1])
+            rules.append(IgnoreRules(parse(item[0]), patterns))
         except InvalidArgument as error:
             raise Corrupt(f"Stored snapshot is not valid: {error}") from error
     return tuple(rules)
@@ -160,6 +174,7 @@ def encode_state(state: SnapshotState) -> bytes:
 def decode_state(payload: bytes) -> SnapshotState:
     """Returns a snapshot's mutable state, or raises Corrupt."""
     fields = Fields(unpack(payload, "snapshot state"), "snapshot state")
+    fields.require_version(1)
     return SnapshotState(
         pinned=fields.get("pinned", bool),
         rollback_count=fields.size("rollback_count"),

@@ -13,12 +13,13 @@ checksum of their own, and a file that is not whole is not used.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from treesnap.codec.message import Fields, pack, require, unpack
+from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
+from treesnap.codec.tree import decode_totals
 from treesnap.errors import Corrupt
-from treesnap.hashing import checksum
-from treesnap.model import ObjectId, Totals
+from treesnap.hashing import ID_SIZE, checksum
+from treesnap.model import ObjectId, SkipReason, Totals
 
 TRAILER_MAGIC = b"TSCT"
 TRAILER = struct.Struct("<QQ4s")
@@ -87,21 +88,38 @@ def encode_row(row: Row) -> bytes:
 
 def decode_row(payload: memoryview) -> Row:
     """Returns the row of a payload, or raises Corrupt."""
-    value = unpack(payload, "stat cache row", 1 << 22)
-    require(type(value) is tuple and len(value) == len(Row._fields), "stat cache row", "bad fields")
+    value = unpack(payload, "stat cache row", LONG_ARRAY_LENGTH_MAX, maps=False)
+    require(_is_row(value), "stat cache row", "its fields are of wrong types")
     row = Row._make(value)
-    require(
-        type(row.path) is bytes
-        and type(row.tree_id) is bytes
-        and type(row.totals) is tuple
-        and len(row.totals) == len(Totals._fields)
-        and type(row.observations) is bytes
-        and type(row.distrusted) is tuple
-        and type(row.skipped) is tuple,
-        "stat cache row",
-        "bad field types",
+    return row._replace(totals=decode_totals(row.totals))
+
+
+def _is_row(value: Any) -> bool:
+    if type(value) is not tuple or len(value) != len(Row._fields):
+        return False
+    path, tree_id, _, rules, distrusted, linked, skipped, observations = value
+    return (
+        type(path) is bytes
+        and type(tree_id) is bytes
+        and len(tree_id) == ID_SIZE
+        and type(rules) is bytes
+        and type(distrusted) is tuple
+        and all(type(name) is bytes for name in distrusted)
+        and type(linked) is bool
+        and type(skipped) is tuple
+        and all(_is_skipped(item) for item in skipped)
+        and type(observations) is bytes
     )
-    return row._replace(totals=Totals._make(row.totals))
+
+
+def _is_skipped(item: Any) -> bool:
+    return (
+        type(item) is tuple
+        and len(item) == 2
+        and type(item[0]) is bytes
+        and type(item[1]) is int
+        and item[1] in SkipReason._value2member_map_
+    )
 
 
 def encode_observations(observations: list[Observation]) -> bytes:
@@ -112,7 +130,7 @@ def encode_observations(observations: list[Observation]) -> bytes:
 def decode_observations(data: bytes) -> dict[bytes, Observation]:
     """Returns what was seen, by name; empty when it cannot be decoded."""
     try:
-        value = unpack(data, "observations", 1 << 22)
+        value = unpack(data, "observations", LONG_ARRAY_LENGTH_MAX, maps=False)
         return {item[0]: Observation._make(item) for item in value}
     except (Corrupt, TypeError, IndexError):
         return {}
@@ -126,4 +144,5 @@ def encode_meta(snapshot_id: str, tree_id: ObjectId) -> bytes:
 def decode_meta(payload: memoryview) -> tuple[str, ObjectId]:
     """Returns the snapshot and root tree of all rows, or raises Corrupt."""
     fields = Fields(unpack(payload, "stat cache"), "stat cache")
+    fields.require_version(1)
     return fields.get("snapshot", str), ObjectId(fields.get("tree", bytes))

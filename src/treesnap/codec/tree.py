@@ -20,6 +20,7 @@ from zlib import crc32
 
 from treesnap.codec.chunklist import FILE_SIZE_MAX, check_content
 from treesnap.codec.message import pack, require, unpack
+from treesnap.errors import InvalidArgument
 from treesnap.hashing import ID_SIZE
 from treesnap.model import (
     Entry,
@@ -40,19 +41,26 @@ PAGE_ENTRIES_MIN = 256
 PAGE_SIZE_MAX = 1 << 20
 """Encoded bytes of the entries of one page."""
 PAGES_MAX = 8192
+TREE_SIZE_MAX = 4 << 20
+"""Encoded bytes of one tree object; decoded it is several times as large."""
 INLINE_XATTRS_SIZE_MAX = 4096
 """Larger extended attributes are stored as a chunk of their own."""
 TARGET_SIZE_MAX = 65536
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _DEVICE_NUMBER_MAX = (1 << 32) - 1
+_OWNER_MAX = (1 << 32) - 2
+"""One more means "leave it as it is" to the system."""
 _SPLIT_MASK = 0x3FF
 
 
 def put_tree(
     entries: Sequence[Entry], totals: Totals, put: Callable[[ObjectKind, bytes], ObjectId]
 ) -> ObjectId:
-    """Stores a directory and returns its id; ``entries`` are sorted by raw name."""
+    """Stores a directory and returns its id; ``entries`` are sorted by raw name.
+
+    Raises InvalidArgument for more entries than a tree can hold: about ten million.
+    """
     if len(entries) <= ENTRIES_MAX:
         data = pack((VERSION, totals, 0, entries))
         if len(data) <= PAGE_SIZE_MAX:
@@ -61,7 +69,10 @@ def put_tree(
     for run in _page_runs(entries):
         data = pack((VERSION, Totals(), 0, run))
         pages.append(TreePage(run[0].name, put(ObjectKind.TREE, data), len(run)))
-    return put(ObjectKind.TREE, pack((VERSION, totals, 1, pages)))
+    data = pack((VERSION, totals, 1, pages))
+    if len(pages) > PAGES_MAX or len(data) > TREE_SIZE_MAX:
+        raise InvalidArgument(f"A directory with {len(entries)} entries is too large to store")
+    return put(ObjectKind.TREE, data)
 
 
 def _page_runs(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
@@ -84,10 +95,12 @@ def _page_runs(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
 
 def decode_tree(data: bytes) -> Tree:
     """Returns the tree of stored bytes, or raises Corrupt."""
-    value = unpack(data, "tree")
+    require(len(data) <= TREE_SIZE_MAX, "tree", "it is too large")
+    value = unpack(data, "tree", maps=False)
     require(type(value) is tuple and len(value) == 4, "tree", "it has no four fields")
     version, totals, level, rows = value
-    require(version == VERSION, "tree", f"version {version!r} is unknown")
+    require(type(version) is int and version == VERSION, "tree", f"version {version!r} is unknown")
+    require(type(level) is int, "tree", "its level is no number")
     require(type(rows) is tuple, "tree", "it has no rows")
     checked_totals = decode_totals(totals)
     if level == 1:
@@ -118,7 +131,7 @@ def decode_totals(value: Any) -> Totals:
 
 
 def _decode_pages(rows: tuple[Any, ...]) -> tuple[TreePage, ...]:
-    require(len(rows) <= PAGES_MAX, "tree", "it has too many pages")
+    require(0 < len(rows) <= PAGES_MAX, "tree", "its number of pages is not possible")
     pages = []
     previous = b""
     for row in rows:
@@ -148,9 +161,9 @@ def decode_entry(row: Any) -> Entry:
         and type(entry.mode) is int
         and 0 <= entry.mode <= 0o7777
         and type(entry.uid) is int
-        and 0 <= entry.uid <= _DEVICE_NUMBER_MAX
+        and 0 <= entry.uid <= _OWNER_MAX
         and type(entry.gid) is int
-        and 0 <= entry.gid <= _DEVICE_NUMBER_MAX
+        and 0 <= entry.gid <= _OWNER_MAX
         and type(entry.mtime_ns) is int
         and entry.mtime_ns in _INT64
         and type(entry.size) is int
@@ -215,7 +228,7 @@ def _check_xattrs(value: Any) -> None:
 
 def decode_xattrs(data: bytes) -> tuple[tuple[bytes, bytes], ...]:
     """Returns extended attributes that were stored as a chunk of their own."""
-    value = unpack(data, "attributes")
+    value = unpack(data, "attributes", maps=False)
     _check_xattrs(value)
     require(type(value) is tuple, "attributes", "they are no list")
     return value  # type: ignore[no-any-return]  # checked above

@@ -33,6 +33,8 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file, replace_file
 from treesnap.store.layout import Layout
 
+_EPOCH_MAX = (1 << 63) - 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorState:
@@ -57,7 +59,9 @@ def read_state(fs: FileSystem, layout: Layout) -> CollectorState:
         "collector state",
         "a pack id is not possible",
     )
-    return CollectorState(epoch=fields.size("epoch"), condemned=frozenset(condemned))
+    epoch = fields.size("epoch")
+    require(epoch <= _EPOCH_MAX, "collector state", "its epoch is not possible")
+    return CollectorState(epoch=epoch, condemned=frozenset(condemned))
 
 
 def write_state(fs: FileSystem, layout: Layout, state: CollectorState) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 
+from treesnap.codec.compress import OBJECT_SIZE_MAX
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
 from treesnap.codec.index import PACK_ID_SIZE, IndexEntry
 from treesnap.codec.pack import (
@@ -17,6 +18,7 @@ from treesnap.codec.pack import (
     RECORD_HEADER_SIZE,
     TRAILER_SIZE,
     RecordHeader,
+    decode_footer,
     decode_object,
     decode_record_header,
     encode_footer,
@@ -75,10 +77,15 @@ class PackReader:
 
     def read(self, entry: IndexEntry) -> bytes:
         """Returns an object's verified bytes; raises Corrupt or FileNotFoundError."""
-        size = RECORD_HEADER_SIZE + entry.stored_size
+        size = RECORD_HEADER_SIZE + min(entry.stored_size, OBJECT_SIZE_MAX)
         data = self._fs.read_at(self._descriptor(entry.pack_id), size, entry.offset)
         found = decode_record_header(data[:RECORD_HEADER_SIZE], entry.offset)
-        if found is None or found.id != entry.id or found.end != entry.offset + len(data):
+        if (
+            found is None
+            or found.id != entry.id
+            or found.kind != entry.kind
+            or found.end != entry.offset + len(data)
+        ):
             raise Corrupt(
                 f"Pack {entry.pack_id.hex()} does not hold object {entry.id.hex()} "
                 f"at {entry.offset}",
@@ -102,7 +109,8 @@ class PackReader:
     def scan(self, pack_id: bytes, start: int = 0) -> tuple[list[RecordHeader], int]:
         """Returns the records from ``start`` on, and where the last whole one ends.
 
-        Reads record headers only. A damaged record ends the scan.
+        Reads record headers only. A damaged one ends the scan, unless the pack is
+        sealed: then its footer says what lies behind.
         """
         path = self._layout.pack(pack_id)
         fd = self._fs.open(path, os.O_RDONLY)
@@ -117,7 +125,12 @@ class PackReader:
                     return [], 0
                 first = max(start, HEADER_SIZE)
                 records = list(scan_records(view, first))
-                return records, records[-1].end if records else first
+                end = records[-1].end if records else first
+                sealed_end = footer_offset(view[-TRAILER_SIZE:])
+                if sealed_end is not None and end < sealed_end:
+                    records += _behind(view, end, path)
+                    end = records[-1].end if records else first
+                return records, end
         finally:
             self._fs.close(fd)
 
@@ -131,6 +144,17 @@ class PackReader:
         size = self._fs.fstat(fd).st_size
         tail = self._fs.read_at(fd, TRAILER_SIZE, max(0, size - TRAILER_SIZE))
         return footer_offset(tail) is not None
+
+
+def _behind(view: memoryview, start: int, path: str) -> list[RecordHeader]:
+    """Returns what the footer of a sealed pack says of the records from ``start`` on."""
+    try:
+        listed = decode_footer(view, path)
+    except Corrupt:
+        return []
+    return sorted(
+        (record for record in listed if record.offset >= start), key=lambda item: item.offset
+    )
 
 
 class PackAppender:

@@ -21,7 +21,7 @@ from treesnap.codec.snapshot import (
     snapshot_id,
     state_hash,
 )
-from treesnap.errors import Corrupt, NotFound
+from treesnap.errors import Corrupt, NotFound, UnsupportedFormat
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
     make_directories,
@@ -32,6 +32,9 @@ from treesnap.fs.durable import (
 )
 from treesnap.model import Snapshot, SnapshotId, SnapshotRecord, SnapshotState
 from treesnap.store.layout import Layout, is_hex
+
+SEQUENCE_MAX = (1 << 64) - 1
+"""The largest number that a file name has room for."""
 
 
 class SnapshotName(NamedTuple):
@@ -94,12 +97,19 @@ class SnapshotLog:
         )
 
     def load_record(self, path: str, expected: SnapshotId | None) -> SnapshotRecord:
-        """Returns the record in a snapshot's file; raises Corrupt or NotFound."""
+        """Returns the record in a snapshot's file; raises Corrupt or NotFound.
+
+        An unknown version is damage too: whoever writes newer files into a store
+        first says so in its format file.
+        """
         try:
             data = read_file(self._fs, path, RECORD_SIZE_MAX)
         except FileNotFoundError:
             raise NotFound(f"Snapshot {expected} does not exist any more") from None
-        payload = unseal(data, FileKind.SNAPSHOT, path)
+        try:
+            payload = unseal(data, FileKind.SNAPSHOT, path)
+        except UnsupportedFormat as error:
+            raise Corrupt(error.message, path=path) from error
         if expected is not None and snapshot_id(payload) != expected:
             raise Corrupt(f"Snapshot file {path!r} does not match its id", path=path)
         return decode_snapshot(payload)
@@ -113,7 +123,7 @@ class SnapshotLog:
             return SnapshotState()
         try:
             return decode_state(unseal(data, FileKind.SNAPSHOT_STATE, path))
-        except Corrupt:
+        except (Corrupt, UnsupportedFormat):
             return SnapshotState(pinned=True)
 
     def set_state(self, identity: SnapshotId, state: SnapshotState) -> None:
@@ -138,7 +148,13 @@ class SnapshotLog:
         return snapshot_id(payload)
 
     def promote(self, pending_path: str, root_id: str, name: SnapshotName) -> None:
-        """Publishes a pending snapshot; durable after return."""
+        """Publishes a pending snapshot; durable after return.
+
+        Raises Corrupt when the history has no number left, because a file name says
+        that the last one is taken.
+        """
+        if name.sequence > SEQUENCE_MAX:
+            raise Corrupt(f"The history of root {root_id} ends in an impossible number")
         directory = self._layout.root_snapshots(root_id)
         make_directories(self._fs, directory)
         self._fs.rename(pending_path, os.path.join(directory, name.file_name))

@@ -66,7 +66,7 @@ class Store:
             version = value["format"]
             if type(needed) is not int or type(version) is not int:
                 raise TypeError("its versions are no numbers")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Corrupt(
                 f"The format file of the store at {shown(self.path)!r} cannot be read: {error}",
                 path=self.layout.format,

@@ -8,18 +8,21 @@ entry per name that has another name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from treesnap.codec.chunklist import Put
-from treesnap.codec.message import pack, require, unpack_sequence
-from treesnap.codec.reader import Get, read_content
-from treesnap.errors import InvalidArgument
+from treesnap.codec.message import pack, require, unpack_groups
+from treesnap.codec.reader import Get, read_segments
+from treesnap.errors import Corrupt, InvalidArgument
+from treesnap.model import ObjectKind
 from treesnap.treepath import parse
 from treesnap.worktree.content import store_bytes
 
-TABLE_SIZE_MAX = 1 << 30
-GROUP_LENGTH_MAX = 1 << 17
+GROUP_LENGTH_MAX = 1 << 31
 """More names than any Linux file system allows for one file."""
+PATH_SIZE_MAX = 4 << 20
+"""Bytes of one path: as deep as captures go, with the longest names."""
 
 Groups = dict[bytes, tuple[bytes, ...]]
 """Each path that has other names, with all names of its group, itself included."""
@@ -47,27 +50,32 @@ def load_groups(content: tuple[Any, ...] | None, get: Get) -> Groups:
     """Returns the groups of a snapshot by path; raises Corrupt."""
     if content is None:
         return {}
-    pieces = []
-    size = 0
-    for piece in read_content(content, get):
-        size += len(piece)
-        require(size <= TABLE_SIZE_MAX, "hard-link table", "it is too large")
-        pieces.append(piece)
     groups: Groups = {}
-    for group in unpack_sequence(b"".join(pieces), "hard-link table", GROUP_LENGTH_MAX):
-        require(
-            type(group) is tuple
-            and len(group) > 1
-            and all(type(path) is bytes for path in group)
-            and list(group) == sorted(set(group)),
-            "hard-link table",
-            "a group is no list of paths",
-        )
+    previous: tuple[bytes, ...] = ()
+    for group in unpack_groups(
+        _pieces(content, get),
+        "hard-link table",
+        length_max=GROUP_LENGTH_MAX,
+        item_size_max=PATH_SIZE_MAX,
+    ):
+        require(len(group) > 1, "hard-link table", "a group has no two names")
+        require(group > previous, "hard-link table", "its groups are not in order")
+        previous = group
         for path in group:
             try:
                 parse(path)
             except InvalidArgument as error:
-                require(False, "hard-link table", str(error))
-            require(path and path not in groups, "hard-link table", "a path occurs twice")
+                raise Corrupt(f"Stored hard-link table is not valid: {error}") from error
+            require(path not in groups, "hard-link table", "a path occurs twice")
             groups[path] = group
     return groups
+
+
+def _pieces(content: tuple[Any, ...], get: Get) -> Iterator[bytes]:
+    """Yields the bytes of a table; a table has no holes, which would cost nothing to store."""
+    for segment in read_segments(content, get):
+        require(segment.id is not None, "hard-link table", "it has a hole")
+        assert segment.id is not None
+        data = get(ObjectKind.CHUNK, segment.id)
+        require(len(data) == segment.size, "hard-link table", "a chunk has a wrong size")
+        yield data

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from treesnap import treepath
+from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.errors import InvalidArgument, shown
 from treesnap.fs.base import FileSystem
 from treesnap.model import IgnoreRules, SkipReason
@@ -17,9 +18,6 @@ from treesnap.worktree.ignore import (
     Exclusions,
     parse_patterns,
 )
-
-STAGE_PREFIX = b".treesnap-restore-"
-"""Directories in which restores stage their work; they exist only meanwhile."""
 
 Scope = dict[bytes, Any]
 """Names to look at, each with the names below it, or None for everything below."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import stat as stat_module
 
+from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.fs.base import FileSystem
 from treesnap.worktree.attributes import read_xattrs
 from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
-from treesnap.worktree.listing import STAGE_PREFIX
 
 
 def new_stage_name() -> bytes:
