@@ -38,7 +38,6 @@ class ErrorCode(StrEnum):
     PINNED = "pinned"
     NOT_A_DIRECTORY = "not-a-directory"
     TARGET_NOT_EMPTY = "target-not-empty"
-    INCOMPLETE = "incomplete"
     CONFLICT = "conflict"
     UNSUPPORTED_FORMAT = "unsupported-format"
     BUSY = "busy"

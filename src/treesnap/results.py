@@ -171,7 +171,7 @@ class StatsResult:
     raw_bytes: int
     """Bytes of all stored objects before compression."""
     stored_bytes: int
-    """Bytes of all stored objects after compression."""
+    """Bytes of all stored objects in their packs: compressed, with a header of 52 bytes each."""
     disk_bytes: int
     """Bytes of all files of the store."""
     packs: int

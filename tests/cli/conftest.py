@@ -144,7 +144,7 @@ def run_here(arguments: list[str], patch: pytest.MonkeyPatch) -> Outcome:
     contents = {}
     for name, stream in streams.items():
         stream.flush()
-        contents[name] = stream.buffer.getvalue()  # type: ignore[attr-defined] # a BytesIO
+        contents[name] = stream.buffer.getvalue()
     return Outcome(code=code, raw=contents["stdout"], err=contents["stderr"].decode())
 
 

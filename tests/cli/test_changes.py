@@ -116,6 +116,44 @@ def test_diff_describes(snap, damaged, path, text):
     assert text in snap("diff", path).out
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser gives files away")
+def test_diff_describes_owners(snap, root):
+    (root / "a").write_text("a")
+    snap("create")
+    os.chown(root / "a", 1234, 5678)
+
+    assert "old owner 0:0\nnew owner 1234:5678\n" in snap("diff", "a").out
+
+
+def test_diff_describes_extended_attributes(snap, root):
+    (root / "a").write_text("a")
+    snap("create")
+    try:
+        os.setxattr(root / "a", "user.note", b"x")
+    except OSError:
+        pytest.skip("no extended attributes on this file system")
+
+    assert "extended attributes changed\n" in snap("diff", "a").out
+
+
+def test_diff_of_a_file_that_goes_while_it_is_compared(snap, root):
+    from treesnap import open as open_handle
+    from treesnap.cli.diff_forms import DiffForms
+    from treesnap.cli.diff_words import Sides
+
+    (root / "a").write_text("one\n")
+    identity = snap("create").id
+    (root / "a").write_text("two\n")
+    handle = open_handle(root, root.parent / "store")
+    changes = handle.diff(paths=["a"])
+    (root / "a").unlink()
+
+    forms = DiffForms(handle, Sides(old_id=identity, new_id=None, paths=[]))
+
+    pieces = b"".join(forms.patches(changes, for_terminal=False))
+    assert pieces.endswith(b"Changed again while it was compared\n")
+
+
 def test_diff_of_times_alone_shows_both(snap, root):
     (root / "a").write_text("a")
     os.utime(root / "a", ns=(0, 0))

@@ -26,7 +26,7 @@ def test_list_is_a_table_newest_first(snap, history):
     assert [line.split()[0] for line in lines] == [identity[:12] for identity in history]
     pattern = r"[0-9a-f]{12}  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d  manual  --"
     assert all(re.match(pattern, line) for line in lines)
-    assert [line[44:].strip() for line in lines] == ["k=v", "[v2] (s step 2)", "first"]
+    assert [line[46:].strip() for line in lines] == ["k=v", "[v2] (s step 2)", "first"]
 
 
 def test_list_as_json(snap, history):
@@ -86,7 +86,7 @@ def test_show_prints_a_fact_a_line(snap, history):
     assert facts["id"] == history[1]
     assert (facts["session"], facts["step"], facts["name"]) == ("s", "2", "v2")
     assert (facts["pinned"], facts["complete"]) == ("no", "yes")
-    assert facts["holds"] == "1 file, 1 directory, 0 others, 9 B"
+    assert facts["holds"] == "1 file, 0 directories, 0 others, 9 B"
 
 
 def test_show_as_json(snap, history, root):
@@ -103,13 +103,21 @@ def test_show_as_json(snap, history, root):
 def test_show_lists_what_is_not_held_and_why(snap, root):
     (root / "b.log").touch()
     (root / ".snapignore").write_text("*.log\n")
-    snap("create", "a", ".")
+    snap("create")
 
     text = snap("show", "latest").out
     document = snap("show", "latest", "--json").json
 
     assert "not held:  b.log (excluded)" in text
     assert document["skipped"] == [{"path": "b.log", "reason": "excluded"}]
+
+
+def test_show_names_the_scope(snap, root):
+    (root / "a").touch()
+    snap("create", "a", "gone", "--step", "4")
+
+    assert "scope:     a\nscope:     gone\n" in snap("show", "latest").out
+    assert snap("list").out.endswith("  --  (step 4)\n")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ TEXTS = st.builds(lambda lines, rest: b"".join(lines) + rest, LINES, st.sampled_
 def test_edits_turn_the_old_lines_into_the_new_ones(old, new):
     old_lines, new_lines = patch.split_lines(old), patch.split_lines(new)
 
-    result, position = [], 0
+    result: list[bytes] = []
+    position = 0
     for edit in patch.find_edits(old_lines, new_lines):
         assert old_lines[position : edit.old_start] == new_lines[len(result) : edit.new_start]
         result += old_lines[position : edit.old_start]

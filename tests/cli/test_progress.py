@@ -58,12 +58,16 @@ def test_short_operation_shows_nothing(monitor, clock, screen):
 def test_long_operation_shows_files_and_bytes(monitor, clock, screen):
     monitor.begin(Phase.SCAN, 1234, 10_000_000)
     clock.now = 0.5
-    monitor.advance(617, 5_000_000)
+    monitor.advance(217, 2_000_000)
+    clock.now = 1.5
+    monitor.advance(400, 3_000_000)
+    clock.now = 2.5
+    monitor.advance(0, 0)
     monitor.close()
 
     assert "Reading" in screen.getvalue()
-    assert "617/1,234 files" in screen.getvalue()
-    assert "4.8/9.5 MiB" in screen.getvalue()
+    assert "617 of 1,234 files  4.8 MiB of 9.5 MiB  1.9 MiB/s" in screen.getvalue()
+    assert "0:00:" in screen.getvalue()
 
 
 def test_unknown_totals_show_what_is_done(monitor, clock, screen):
@@ -73,7 +77,7 @@ def test_unknown_totals_show_what_is_done(monitor, clock, screen):
     monitor.close()
 
     assert "Marking" in screen.getvalue()
-    assert "5 files" in screen.getvalue()
+    assert "5 files  100 B  100 B/s" in screen.getvalue()
 
 
 def test_next_phase_begins_from_nothing(monitor, clock, screen):
@@ -84,7 +88,7 @@ def test_next_phase_begins_from_nothing(monitor, clock, screen):
     monitor.close()
 
     assert "Replacing" in screen.getvalue()
-    assert "0/3 files" in screen.getvalue()
+    assert "0 of 3 files  0 B of 50 B" in screen.getvalue()
 
 
 def test_remark_is_passed_on_while_a_bar_is_shown(monitor, clock, remarks):

@@ -128,9 +128,10 @@ def test_restored_files_have_their_old_time_or_the_current_one(snap, damaged):
 def test_excluded_paths_are_left_alone_and_said(snap, root):
     (root / "a").write_text("a")
     (root / "b.log").write_text("b")
-    snap("create", "--exclude", "*.log")
+    snap("create")
     (root / "a").write_text("changed")
     (root / "b.log").write_text("changed")
+    (root / ".snapignore").write_text("*.log")
 
     result = snap("restore", "latest")
 
@@ -138,19 +139,41 @@ def test_excluded_paths_are_left_alone_and_said(snap, root):
     assert "1 path left alone:\n  b.log (excluded)\n" in result.err
 
 
-def test_incomplete_snapshot_is_restored_with_force(snap, ordinary_snap, root):
+def test_paths_that_could_not_be_read_are_left_alone(ordinary_snap, root):
     (root / "a").write_text("a")
-    (root / "secret").touch()
+    (root / "secret").write_text("s")
     (root / "secret").chmod(0)
     ordinary_snap("create")
     (root / "a").write_text("changed")
 
-    refused = ordinary_snap("restore", "latest", "--json")
-    forced = ordinary_snap("restore", "latest", "--force")
+    result = ordinary_snap("restore", "latest")
 
-    assert (refused.code, refused.json["code"]) == (3, "incomplete")
-    assert forced.code == 0
-    assert (root / "a").read_text() == "a"
+    assert (result.code, contents(root)) == (0, {"a": "a", "secret": "s"})
+
+
+def test_dangerous_root_is_restored_with_force(run_snap, tmp_path):
+    home = tmp_path / "home"
+    (home / "a").write_text("a")
+    run_snap("-C", home, "create", "--force", cwd=tmp_path)
+    (home / "a").write_text("changed")
+
+    refused = run_snap("-C", home, "restore", "latest", "--json", cwd=tmp_path)
+    forced = run_snap("-C", home, "restore", "latest", "--force", cwd=tmp_path)
+
+    assert (refused.code, refused.json["code"], forced.code) == (3, "dangerous-root", 0)
+    assert (home / "a").read_text() == "a"
+
+
+def test_mode_alone_is_restored(snap, root):
+    (root / "a").write_text("a")
+    (root / "a").chmod(0o640)
+    snap("create")
+    (root / "a").chmod(0o600)
+
+    result = snap("restore", "latest")
+
+    assert (result.code, result.err) == (0, "To take this back: snap undo\n")
+    assert (root / "a").stat().st_mode & 0o777 == 0o640
 
 
 def test_restore_in_a_session(snap, root):

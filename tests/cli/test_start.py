@@ -13,6 +13,7 @@ import pytest
 
 import treesnap
 from treesnap.cli import main
+from treesnap.cli.command import SnapCommand
 
 HEAVY = {"rich", "msgpack", "blake3", "zstandard", "pyfastcdc", "pathspec", "difflib", "json"}
 
@@ -20,13 +21,13 @@ HEAVY = {"rich", "msgpack", "blake3", "zstandard", "pyfastcdc", "pathspec", "dif
 def modules_after(words, environment, cwd):
     """Returns the modules that a call of the command line imports."""
     program = (
-        "import sys; from treesnap.cli.main import execute; "
-        f"execute({words!r}); print(*sys.modules, file=sys.stderr)"
+        "import sys; before = set(sys.modules); from treesnap.cli.main import execute; "
+        f"execute({words!r}); print(*set(sys.modules) - before, file=sys.stderr)"
     )
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, env=environment, cwd=cwd, check=True
     )
-    return set(result.stderr.decode().split())
+    return set(result.stderr.decode().splitlines()[-1].split())
 
 
 def test_version_is_printed(snap):
@@ -50,7 +51,7 @@ def test_list_does_not_import_what_it_does_not_use(snap, environment, root):
 
     modules = modules_after(["list"], environment, root)
 
-    assert set() == modules & {"rich", "pyfastcdc", "pathspec", "difflib", "json"}
+    assert set() == modules & {"rich", "pyfastcdc", "pathspec", "difflib", "subprocess"}
 
 
 @pytest.mark.parametrize("name", main.COMMANDS)
@@ -67,6 +68,7 @@ def test_help_of_a_command_starts_as_the_table_says_and_ends_with_examples(snap,
 def test_every_example_of_the_help_is_accepted_by_the_parser():
     for name in main.COMMANDS:
         command = main.snap.get_command(click.Context(main.snap), name)
+        assert isinstance(command, SnapCommand)
         for example in command.examples:
             words = [word.strip("'\"") for word in re.findall(r"'[^']*'|\"[^\"]*\"|\S+", example)]
             words = words[: words.index(">")] if ">" in words else words
@@ -219,6 +221,33 @@ def test_closed_standard_output_is_no_error(root, environment):
     )
 
     assert result.returncode == 0, result.stderr
+
+
+def test_error_that_cannot_be_written_keeps_its_exit_code(root, environment):
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "treesnap", "show", "nosuch", "--json"],
+            env=environment,
+            cwd=root,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+
+    assert (result.returncode, result.stderr) == (5, b"")
+
+
+def test_closed_streams_do_not_give_their_numbers_to_files(root, environment):
+    (root / "a").write_text("a")
+
+    result = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m treesnap create <&- >&- 2>&-"],
+        env=environment,
+        cwd=root,
+        check=False,
+    )
+
+    assert result.returncode == 0
 
 
 def test_names_that_the_terminal_cannot_encode_are_escaped(root, environment, snap):

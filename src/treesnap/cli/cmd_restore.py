@@ -25,7 +25,9 @@ from treesnap.cli.restored import show_restore
 @click.option("--to", metavar="DIR", help="Write into another directory, absent or empty.")
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
 @click.option("--touch", is_flag=True, help="Give restored files the current time.")
-@click.option("--force", is_flag=True, help="Restore what an incomplete snapshot has.")
+@click.option(
+    "--force", is_flag=True, help="Restore a dangerous root too, and while others change it."
+)
 @session_option
 @pass_invocation
 def command(

@@ -9,11 +9,8 @@ import click
 
 from treesnap.cli import json_forms, text_forms
 from treesnap.cli.command import SnapCommand, pass_invocation
-from treesnap.cli.exits import ExitCode
-from treesnap.cli.failure import from_error
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.render import stdout_to_stderr
-from treesnap.errors import ErrorCode, NotFound
 
 SIGNAL_BASE = 128
 """Shells add the number of the signal that ended a command to this."""
@@ -49,17 +46,7 @@ def command(
         invocation.open(progress=False) as handle,
         stdout_to_stderr() if output.as_json else nullcontext(),
     ):
-        try:
-            result = handle.run(words, retries=retries, label=label)
-        except NotFound as error:
-            if error.code in {ErrorCode.ROOT_NOT_FOUND, ErrorCode.STORE_NOT_FOUND}:
-                raise
-            not_started: NotFound | None = error
-        else:
-            not_started = None
-    if not_started is not None:
-        output.error(from_error(not_started, invocation.program))
-        click.get_current_context().exit(ExitCode.COMMAND_NOT_FOUND)
+        result = handle.run(words, retries=retries, label=label)
     exit_code = result.exit_code if result.exit_code >= 0 else SIGNAL_BASE - result.exit_code
     if result.restore is not None and not output.as_json:
         output.remark(f"{words[0]} failed with exit code {exit_code}; rolled back")

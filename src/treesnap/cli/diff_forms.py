@@ -46,10 +46,10 @@ class DiffForms:
         that is to be applied has to keep.
         """
         for change in changes:
+            texts = self.texts(change)
             name = shown(change.path) or "."
             yield _line(f"diff a/{name} b/{name}")
             yield from map(_line, header_lines(change))
-            texts = self.texts(change)
             if texts.note is not None:
                 yield _line(texts.note)
             elif texts.old != texts.new:

@@ -65,7 +65,7 @@ class SnapGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Shows the help when there is nothing to do; that is no success."""
-        if not args:
+        if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(ExitCode.USAGE)
         return super().parse_args(ctx, args)

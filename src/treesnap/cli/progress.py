@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from treesnap.cli.text_forms import size_text
 from treesnap.events import Phase
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ class ProgressMonitor(RemarkMonitor):
     ) -> None:
         super().__init__(remark)
         self._clock = clock
-        self._visible_from = clock() + delay_s
+        self._phase_from = clock()
+        self._visible_from = self._phase_from + delay_s
         self._make_console = make_console or _console_of_stderr
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -84,6 +86,7 @@ class ProgressMonitor(RemarkMonitor):
     def begin(self, phase: Phase, files: int | None, size_bytes: int | None) -> None:
         """Starts counting from nothing; a visible bar changes to the new phase."""
         self._phase = phase
+        self._phase_from = self._clock()
         self._files_total, self._bytes_total = files, size_bytes
         self._files = self._bytes = 0
         if self._bar is not None and self._task is not None:
@@ -114,19 +117,28 @@ class ProgressMonitor(RemarkMonitor):
             self._bar = self._task = None
 
     def _draw(self) -> None:
+        is_new = self._bar is None
         if self._bar is None:
-            self._bar = _new_bar(self._make_console())
-            self._bar.start()
+            self._bar = _new_bar(self._make_console(), self._clock)
         if self._task is None:
             self._task = self._bar.add_task(
-                PHASE_WORDS[self._phase], total=self._bytes_total, files=""
+                PHASE_WORDS[self._phase], total=self._bytes_total, amounts=""
             )
-        self._bar.update(self._task, completed=self._bytes, files=self._files_text())
+        self._bar.update(self._task, completed=self._bytes, amounts=self._amounts_text())
+        if is_new:
+            self._bar.start()
 
-    def _files_text(self) -> str:
-        if self._files_total is None:
-            return f"{self._files:,} files"
-        return f"{self._files:,}/{self._files_total:,} files"
+    def _amounts_text(self) -> str:
+        """Returns files, bytes and rate; totals only when they are known."""
+        files = f"{self._files:,}"
+        if self._files_total is not None:
+            files += f" of {self._files_total:,}"
+        size = size_text(self._bytes)
+        if self._bytes_total is not None:
+            size += f" of {size_text(self._bytes_total)}"
+        lasted_s = self._clock() - self._phase_from
+        rate = f"  {size_text(int(self._bytes / lasted_s))}/s" if lasted_s > 0 else ""
+        return f"{files} files  {size}{rate}"
 
 
 def _console_of_stderr() -> Console:
@@ -135,23 +147,20 @@ def _console_of_stderr() -> Console:
     return Console(stderr=True)
 
 
-def _new_bar(console: Console) -> Progress:
+def _new_bar(console: Console, clock: Callable[[], float]) -> Progress:
     from rich.progress import (
         BarColumn,
-        DownloadColumn,
         Progress,
         TextColumn,
         TimeRemainingColumn,
-        TransferSpeedColumn,
     )
 
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
-        TextColumn("{task.fields[files]}"),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
+        TextColumn("{task.fields[amounts]}"),
         TimeRemainingColumn(),
         console=console,
+        get_time=clock,
         transient=True,
     )

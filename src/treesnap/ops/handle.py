@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from treesnap.errors import InvalidArgument
 from treesnap.events import Monitor, NullMonitor
 from treesnap.fs.local import LocalFileSystem
-from treesnap.model import Change, Entry, Snapshot, SnapshotKind
+from treesnap.model import Change, Entry, Skipped, Snapshot, SnapshotKind
 from treesnap.treepath import from_user
 
 if TYPE_CHECKING:
@@ -180,11 +180,11 @@ class Handle:
 
         return find(self, pattern, ref=ref)
 
-    def skipped(self, ref: str) -> tuple[bytes, ...]:
-        """Returns the paths that a snapshot knows of but does not hold."""
+    def skipped(self, ref: str) -> tuple[Skipped, ...]:
+        """Returns the paths that a snapshot knows of but does not hold, each with the reason."""
         from treesnap.ops.browse import skipped
 
-        return tuple(item.path for item in skipped(self, ref))
+        return skipped(self, ref)
 
     def status(self) -> StatusResult:
         """Compares the live tree with the newest snapshot."""
@@ -226,8 +226,10 @@ class Handle:
         before the next operation in this root begins. The state before is kept as
         a safety snapshot; :meth:`undo` goes back to it. ``to`` writes into
         another directory, which must be absent or empty. ``touch`` gives restored
-        files the current time. ``force`` restores from an incomplete snapshot
-        without complaint and takes concurrent changes into the safety snapshot.
+        files the current time. ``force`` allows dangerous roots, and when somebody
+        else changes the tree meanwhile takes the change into the safety snapshot and
+        begins again instead of raising Conflict. Paths that an incomplete snapshot
+        does not hold are left as they are.
         Raises NotFound, Conflict, Refused, Busy, Corrupt, StorageFull,
         OperationFailed.
         """

@@ -76,8 +76,8 @@ def refuse_dangerous(root: str, store_path: str) -> None:
         os.path.realpath(store_path) + os.sep
     ):
         reason = "is the store or lies inside it"
-    elif root == store_parent:
-        reason = "is the directory that holds the store"
+    elif root == store_parent and store_path == default_store_path():
+        reason = "is the directory that holds the default store"
     else:
         return
     raise Refused(f"The root {shown(root)!r} {reason}", path=root)
