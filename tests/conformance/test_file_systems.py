@@ -10,6 +10,7 @@ from treesnap.fs.local import LocalFileSystem
 from treesnap.testing.conformance import FileSystemTests
 from treesnap.testing.faulty import FaultyFileSystem, error_at
 from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.testing.wrapped import KINDS, WrappedFileSystem
 
 
@@ -40,6 +41,12 @@ class TestFaultyFileSystem(FileSystemTests):
     @pytest.fixture
     def fs(self):
         return FaultyFileSystem(error_at(1_000_000, errno.EIO))
+
+
+class TestUnsyncedFileSystem(FileSystemTests):
+    @pytest.fixture
+    def fs(self):
+        return UnsyncedFileSystem()
 
 
 class TestStackedFileSystems(FileSystemTests):

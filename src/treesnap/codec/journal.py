@@ -68,7 +68,8 @@ class Step(NamedTuple):
     old: Entry | None
     """Metadata before, for METADATA."""
     new: Entry | None
-    """Metadata afterwards, for METADATA."""
+    """Metadata afterwards, for METADATA, and for a directory that is put and will not
+    be writable for its owner: it can only be moved while it still is."""
 
 
 class Finish(NamedTuple):

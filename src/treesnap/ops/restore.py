@@ -194,8 +194,8 @@ def _attempt(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
     transaction = Transaction(handle, pair, touch=goal.touch)
     make_directories(handle.fs, os.path.dirname(handle.root))
     pair.root.register()
-    transaction.ensure_root()
     try:
+        transaction.ensure_root()
         recorder: dict[bytes, bytes] = {}
         with Capture(
             handle, pair, scope=goal.scope, rules=rules_of(goal), recorder=recorder

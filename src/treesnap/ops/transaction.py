@@ -16,7 +16,7 @@ from treesnap.codec.journal import (
     encode_journal,
 )
 from treesnap.codec.reader import TreeReader
-from treesnap.errors import Conflict, OperationFailed, shown
+from treesnap.errors import Conflict, Corrupt, OperationFailed, TreesnapError, shown
 from treesnap.events import Phase
 from treesnap.fs.durable import sync_directory
 from treesnap.model import Totals
@@ -150,7 +150,9 @@ class Transaction:
                 stager.put(entry, path, name)
                 inode = self._fs.lstat(name, dir_fd=stage_fd).st_ino
                 before = observed.key(path) if old is not None else None
-                steps.append(Step(Action.PUT, path, name, inode, before, None, None))
+                is_closed = entry.is_directory and entry.mode & 0o700 != 0o700
+                new = entry if is_closed else None
+                steps.append(Step(Action.PUT, path, name, inode, before, None, new))
         finally:
             stager.close()
         self.degraded = tuple(stager.degraded)
@@ -178,24 +180,21 @@ class Transaction:
 
     def _carry_out(self, root_fd: int, journal: Journal, observed: Observed | None) -> None:
         """Applies a committed journal, or takes all of it back and raises."""
-        stage_fd = open_stage(self._fs, root_fd, journal.stage_name)
-        if stage_fd is None:
-            self._end(root_fd, journal)
-            return
+        stage_fd = self._fs.open(journal.stage_name, OPEN_DIRECTORY, dir_fd=root_fd)
         try:
             with self._applier(root_fd, stage_fd, journal, observed) as applier:
                 self._handle.monitor.begin(Phase.APPLY, len(journal.steps), None)
                 try:
                     applier.apply()
-                except (Conflict, OSError) as error:
+                    self._fs.sync_file_system(root_fd)
+                except (TreesnapError, OSError) as error:
                     self._take_back(root_fd, applier, error)
                     raise
-            self._fs.sync_file_system(root_fd)
         finally:
             self._fs.close(stage_fd)
         self._end(root_fd, journal)
 
-    def _take_back(self, root_fd: int, applier: Applier, error: Conflict | OSError) -> None:
+    def _take_back(self, root_fd: int, applier: Applier, error: TreesnapError | OSError) -> None:
         """Undoes every step, and only when that is durable, forgets the commit."""
         journal = self._journal
         assert journal is not None
@@ -209,21 +208,43 @@ class Transaction:
             )
             self._write(staging)
             self._unstage(staging)
-        except (Conflict, OSError) as second:
+        except (TreesnapError, OSError) as second:
             raise OperationFailed(
                 f"The restore failed ({error}) and could not be taken back yet ({second}); "
                 "the next command on this root goes on with it",
                 path=self._handle.root,
             ) from error
+        for path in applier.left:
+            self._handle.monitor.remark(
+                f"{shown(path)!r} was changed by somebody else meanwhile and was left so"
+            )
+
+    def _is_finished(self, journal: Journal) -> bool:
+        """Returns whether every step of a journal is done and durable.
+
+        The history says so: it is written after the steps and before anything that
+        was kept aside is removed, and every restore's is another, because it names
+        that restore's own safety snapshot.
+        """
+        try:
+            found = self._pair.root.read("history", FileKind.HISTORY)
+        except Corrupt:
+            return False
+        return found is not None and found == journal.history
 
     def _end(self, root_fd: int, journal: Journal) -> None:
-        """Removes what was kept aside, then the journal: every step is done and durable."""
+        """Ends a restore whose steps are all done and durable.
+
+        Notes that in the history; from then on nothing is taken back, and a crash
+        lets the next operation do no more than what follows here. Removes what was
+        kept aside, then the journal.
+        """
+        if journal.history is not None and not self._is_finished(journal):
+            self._pair.root.write("history", FileKind.HISTORY, journal.history)
         remove_stage(self._fs, root_fd, journal.stage_name)
         with self._applier(root_fd, root_fd, journal, None) as applier:
             applier.finish_root()
         self._fs.sync(root_fd)
-        if journal.history is not None:
-            self._pair.root.write("history", FileKind.HISTORY, journal.history)
         self._pair.root.remove("journal")
         self._journal = None
 
@@ -257,7 +278,11 @@ class Transaction:
         sync_directory(self._fs, os.path.dirname(self._handle.root))
 
     def recover(self) -> str | None:
-        """Finishes what an interrupted restore left behind; returns what was done, or None."""
+        """Finishes what an interrupted restore left behind; returns what was done, or None.
+
+        Where the root is absent nothing can be done: the journal stays, until the root
+        is back or is restored anew.
+        """
         payload = self._pair.root.read("journal", FileKind.JOURNAL)
         if payload is None:
             return None
@@ -267,7 +292,29 @@ class Transaction:
         if journal.stage == Stage.STAGING:
             self._unstage(journal)
             return "removed what an interrupted restore had prepared; the tree is as before it"
-        root_fd = self._fs.open(self._handle.root, OPEN_DIRECTORY)
+        try:
+            root_fd = self._fs.open(self._handle.root, OPEN_DIRECTORY)
+        except FileNotFoundError:
+            return None
+        try:
+            return self._resume(root_fd, journal)
+        finally:
+            self._fs.close(root_fd)
+
+    def _resume(self, root_fd: int, journal: Journal) -> str:
+        """Goes on with a committed restore; returns what was done."""
+        if self._is_finished(journal):
+            self._end(root_fd, journal)
+            return "completed an interrupted restore"
+        stage_fd = open_stage(self._fs, root_fd, journal.stage_name)
+        if stage_fd is None:
+            self._pair.root.remove("journal")
+            self._journal = None
+            return (
+                "gave an interrupted restore up, because somebody removed what it had "
+                "prepared; the tree is left as it was found"
+            )
+        self._fs.close(stage_fd)
         try:
             self._carry_out(root_fd, journal, None)
         except Conflict as error:
@@ -275,6 +322,4 @@ class Transaction:
                 "took an interrupted restore back, because "
                 f"{error.message[0].lower()}{error.message[1:]}"
             )
-        finally:
-            self._fs.close(root_fd)
         return "completed an interrupted restore"

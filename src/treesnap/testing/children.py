@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from treesnap.fs.base import FileSystem
 from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.unsynced import UnsyncedFileSystem
 
 KILLED_CODE = 77
 """Exit code of a child that a fault killed."""
@@ -52,13 +53,18 @@ def _run(action: Callable[[], object], write_fd: int) -> None:
     try:
         action()
         code = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - whatever it is, the parent is told
         os.write(write_fd, traceback.format_exc().encode()[:60_000])
     finally:
         os._exit(code)
 
 
-def killed(action: Callable[[FileSystem], object], fault: Fault) -> Ended:
-    """Runs an action on a file system in a child that dies, uncleanly, at a fault."""
-    fs = FaultyFileSystem(fault, on_kill=lambda: os._exit(KILLED_CODE))
+def killed(action: Callable[[FileSystem], object], *faults: Fault) -> Ended:
+    """Runs an action on a file system in a child that dies, uncleanly, at a fault.
+
+    A kill loses nothing that was not synced, so the child waits for no sync.
+    """
+    fs = FaultyFileSystem(
+        *faults, inner=UnsyncedFileSystem(), on_kill=lambda: os._exit(KILLED_CODE)
+    )
     return in_child(lambda: action(fs))

@@ -32,6 +32,7 @@ from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
 
 _CANNOT_EXCHANGE = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
 _OPEN_ANY = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
+_NO_DIRECTORY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 
 UnchangedBelow = Callable[[int, bytes], bool]
@@ -66,6 +67,8 @@ class Applier:
         inodes = Counter(step.before.inode for step in journal.steps if step.before is not None)
         self._shared_inodes = {inode for inode, count in inodes.items() if count > 1}
         """Inodes with several names in the journal: a step on one changes the ctime of all."""
+        self.left: list[bytes] = []
+        """Paths that were not taken back, because somebody else changed them."""
 
     def __enter__(self) -> Self:
         return self
@@ -94,14 +97,21 @@ class Applier:
         self._finish(forward=True)
 
     def roll_back(self) -> None:
-        """Undoes every step that was done; raises Conflict or OSError."""
+        """Undoes every step that was done; raises OSError.
+
+        What somebody else changed meanwhile is newer than both states and stays; see
+        ``left``. The state before is in the safety snapshot.
+        """
         for step in reversed(self._journal.steps):
-            if step.action == Action.METADATA:
-                self._change_metadata(step, step.old)
-            elif step.action == Action.PUT:
-                self._take_back_put(step)
-            else:
-                self._take_back_removal(step)
+            try:
+                if step.action == Action.METADATA:
+                    self._change_metadata(step, step.old)
+                elif step.action == Action.PUT:
+                    self._take_back_put(step)
+                else:
+                    self._take_back_removal(step)
+            except Conflict:
+                self.left.append(step.path)
         self._finish(forward=False)
 
     def _stat_staged(self, name: bytes) -> os.stat_result | None:
@@ -116,7 +126,7 @@ class Applier:
         try:
             fd = self._chain.open(directory)
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            if error.errno in _NO_DIRECTORY:
                 raise _conflict(step.path) from error
             raise
         try:
@@ -127,16 +137,12 @@ class Applier:
     def _is_done(self, step: Step) -> bool:
         """Returns whether a step that moves something was done.
 
-        After a crash the staging directory may be half removed, which happens only
-        when all steps are done and durable: what it lacks counts as done.
+        What is put is no longer staged; what is removed is kept aside.
         """
         staged = self._stat_staged(step.staged)
         if step.action == Action.PUT:
             return staged is None or staged.st_ino != step.inode
-        if staged is not None or self._unchanged_below is not None:
-            return staged is not None
-        _, _, found = self._stat(step)
-        return found is None or step.before is None or found.st_ino != step.before.inode
+        return staged is not None
 
     def _expect(self, step: Step, *, with_ctime: bool) -> None:
         """Raises Conflict unless a path is what the plan saw.
@@ -183,9 +189,15 @@ class Applier:
         except FileExistsError as error:
             raise _conflict(step.path) from error
 
+    def _rename_back(self, staged: bytes, fd: int, name: bytes) -> None:
+        self._fs.rename_to_absent(staged, name, source_dir_fd=self._stage_fd, target_dir_fd=fd)
+
+    def _exchange(self, step: Step, fd: int, name: bytes) -> None:
+        self._fs.exchange(step.staged, name, source_dir_fd=self._stage_fd, target_dir_fd=fd)
+
     def _replace(self, step: Step, fd: int, name: bytes) -> None:
         try:
-            self._fs.exchange(step.staged, name, source_dir_fd=self._stage_fd, target_dir_fd=fd)
+            self._exchange(step, fd, name)
         except OSError as error:
             if error.errno not in _CANNOT_EXCHANGE:
                 raise
@@ -237,36 +249,42 @@ class Applier:
             raise _conflict(step.path)
 
     def _take_back_put(self, step: Step) -> None:
-        if not self._is_done(step) and self._stat_staged(_aside(step)) is None:
-            return
         fd, name, found = self._stat(step)
+        is_aside = self._stat_staged(_aside(step)) is not None
+        if not self._is_done(step) and not is_aside:
+            self._give_mode_back(step, fd, name, found)
+            return
         if found is not None and found.st_ino != step.inode:
             raise _conflict(step.path)
-        if self._stat_staged(_aside(step)) is not None:
+        kept = _aside(step) if is_aside else step.staged
+        if step.before is None or is_aside:
             if found is not None:
-                self._rename_out(fd, name, step.staged)
-            self._fs.rename_to_absent(
-                _aside(step), name, source_dir_fd=self._stage_fd, target_dir_fd=fd
-            )
-        elif step.before is None:
-            if found is not None:
-                self._rename_out(fd, name, step.staged)
+                self._permitted(step, fd, lambda: self._rename_out(fd, name, step.staged), found)
+            if step.before is not None:
+                self._permitted(step, fd, lambda: self._rename_back(kept, fd, name), None)
         elif found is not None:
-            self._fs.exchange(step.staged, name, source_dir_fd=self._stage_fd, target_dir_fd=fd)
-        self._give_mode_back(step, fd, name)
+            self._permitted(step, fd, lambda: self._exchange(step, fd, name), found)
+        else:
+            self._permitted(step, fd, lambda: self._rename_back(kept, fd, name), None)
+        self._give_mode_back(step, fd, name, self._stat(step)[2])
 
     def _take_back_removal(self, step: Step) -> None:
-        if self._stat_staged(step.staged) is None:
-            return
         fd, name, found = self._stat(step)
-        if found is not None:
-            raise _conflict(step.path)
-        self._fs.rename_to_absent(step.staged, name, source_dir_fd=self._stage_fd, target_dir_fd=fd)
-        self._give_mode_back(step, fd, name)
+        if self._is_done(step):
+            if found is not None:
+                raise _conflict(step.path)
+            self._permitted(step, fd, lambda: self._rename_back(step.staged, fd, name), None)
+            found = self._stat(step)[2]
+        self._give_mode_back(step, fd, name, found)
 
-    def _give_mode_back(self, step: Step, fd: int, name: bytes) -> None:
+    def _give_mode_back(
+        self, step: Step, fd: int, name: bytes, found: os.stat_result | None
+    ) -> None:
+        """Takes the permissions away again that a directory got for being moved."""
         before = step.before
-        if before is not None and stat_module.S_ISDIR(before.mode):
+        if before is None or found is None or not stat_module.S_ISDIR(before.mode):
+            return
+        if found.st_ino == before.inode and found.st_mode != before.mode:
             with opened_for_metadata(self._fs, name, fd) as moved:
                 self._fs.change_mode(moved, stat_module.S_IMODE(before.mode))
 
@@ -295,6 +313,9 @@ class Applier:
 
     def _finish(self, *, forward: bool) -> None:
         """Gives all directories but the root their final metadata, the deepest first."""
+        if forward:
+            for step in self._journal.steps:
+                self._finish_put(step)
         deepest_first = sorted(
             (item for item in self._journal.directories if item.path),
             key=lambda item: len(treepath.components(item.path)),
@@ -303,11 +324,21 @@ class Applier:
         for finish in deepest_first:
             self._finish_directory(finish, forward=forward)
 
+    def _finish_put(self, step: Step) -> None:
+        """Gives a directory that was put the permissions that it could not be moved with."""
+        if step.action == Action.PUT and step.new is not None:
+            fd, name, found = self._stat(step)
+            if found is not None and found.st_ino == step.inode:
+                with opened_for_metadata(self._fs, name, fd) as opened:
+                    self._fs.change_mode(opened, step.new.mode)
+
     def _finish_directory(self, finish: Finish, *, forward: bool) -> None:
         try:
             fd = self._chain.open(finish.path)
-        except FileNotFoundError:
-            return
+        except OSError as error:
+            if error.errno in _NO_DIRECTORY:
+                return  # somebody else's change, which is newer
+            raise
         wanted = finish.new if forward else finish.old
         if wanted is None:
             self._fs.change_mode(fd, finish.old.mode)

@@ -1,0 +1,265 @@
+"""Killed at every point: the next commands find the old tree or the new one.
+
+Every operation that writes runs in a child that dies just before its n-th call
+that changes the disk, for every n until it lives. What a kill leaves on disk just
+after a call is what it leaves just before the next, so that all moments between
+calls are covered; writes that arrive by half are enumerated on their own. Then
+fresh commands run: the tree is exactly as before or as after, the store verifies,
+and nothing is left lying around.
+
+Power cuts, where effects that were not synced get lost, are not simulated here.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from treesnap.ops.handle import Handle
+from treesnap.testing.children import killed
+from treesnap.testing.faulty import Fault, Moment, kill_at
+from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.state import tree_state
+from treesnap.testing.wrapped import Kind
+
+POINTS_MAX = 5000
+NO_EXCHANGE = Fault(methods=frozenset({"exchange"}), errno=errno.EINVAL, lasting=True)
+
+
+def kill_everywhere(
+    scene,
+    start: str,
+    operation: Callable[[Handle], object],
+    check: Callable[[], str],
+    *faults: Fault,
+    at: Callable[[int], Fault] = kill_at,
+    every: int = 1,
+) -> list[str]:
+    """Kills an operation at every point, or every n-th; returns what ``check`` said."""
+    outcomes = []
+    for number in range(1, POINTS_MAX, every):
+        scene.reset(start)
+        ended = killed(lambda fs: operation(scene.handle(fs)), *faults, at(number))
+        assert ended.error is None, ended.error
+        if not ended.was_killed:
+            assert outcomes
+            return outcomes
+        outcomes.append(check())
+    raise AssertionError("The operation has no end")
+
+
+def assert_turns_once(outcomes: list[str], old: str, new: str) -> None:
+    """Asserts that there is a moment before which the old state came back, then the new."""
+    turn = outcomes.index(new)
+
+    assert outcomes == [old] * turn + [new] * (len(outcomes) - turn)
+    assert turn > 0
+
+
+def names_of(scene) -> list[str]:
+    """Returns the names of the root's snapshots, sorted."""
+    return sorted(str(item.name) for item in scene.handle().list())
+
+
+class TestRestore:
+    def test_leaves_the_old_tree_or_the_new_one(self, scene):
+        outcomes = kill_everywhere(
+            scene,
+            "changed",
+            lambda handle: handle.restore("before"),
+            lambda: scene.recovered("after", "before"),
+        )
+
+        assert_turns_once(outcomes, "after", "before")
+
+    def test_leaves_one_of_both_where_names_cannot_be_exchanged(self, scene):
+        outcomes = kill_everywhere(
+            scene,
+            "changed",
+            lambda handle: handle.restore("before"),
+            lambda: scene.recovered("after", "before"),
+            NO_EXCHANGE,
+        )
+
+        assert_turns_once(outcomes, "after", "before")
+
+    def test_leaves_one_of_both_when_a_write_arrives_by_half(self, scene):
+        def by_half(number: int) -> Fault:
+            return Fault(number=number, kinds=frozenset({Kind.WRITE}), moment=Moment.HALFWAY)
+
+        assert kill_everywhere(
+            scene,
+            "changed",
+            lambda handle: handle.restore("before"),
+            lambda: scene.recovered("after", "before"),
+            at=by_half,
+        )
+
+    def test_can_be_done_or_undone_after_every_kill(self, scene):
+        def check() -> str:
+            handle = scene.handle()
+            handle.recover()
+            if scene.name_of_state("after", "before") == "before":
+                handle.undo()
+                return scene.name_of_state("after")
+            handle.restore("before")
+            return scene.name_of_state("before")
+
+        assert kill_everywhere(
+            scene, "changed", lambda handle: handle.restore("before"), check, every=3
+        )
+
+    def test_of_some_paths_leaves_the_others_alone(self, scene):
+        scene.reset("changed")
+        scene.handle().restore("before", ["changes-0", "vanishes-too", "appears"])
+        scene.note("partly")
+
+        outcomes = kill_everywhere(
+            scene,
+            "changed",
+            lambda handle: handle.restore("before", ["changes-0", "vanishes-too", "appears"]),
+            lambda: recovered_but_for_root_time(scene),
+        )
+
+        assert_turns_once(outcomes, "after", "partly")
+
+    def test_of_a_root_that_was_removed_leaves_nothing_or_everything(self, scene):
+        def check() -> str:
+            scene.handle().recover()
+            assert scene.handle().verify(read_data=True).ok
+            return scene.name_of_state("absent", "before")
+
+        outcomes = kill_everywhere(scene, "removed", lambda handle: handle.restore("before"), check)
+
+        assert_turns_once(outcomes, "absent", "before")
+
+
+def recovered_but_for_root_time(scene) -> str:
+    """Recovers; a restore of some paths gives the directories above them the present time."""
+    scene.handle().recover()
+    found = tree_state(scene.root)
+    partly = scene.states["partly"]
+    if found[b""].mtime_ns != scene.states["after"][b""].mtime_ns:
+        found[b""] = partly[b""]
+    return next(name for name in ("after", "partly") if found == scene.states[name])
+
+
+@pytest.mark.parametrize(
+    ("start", "verb", "old", "new"),
+    [("restored", "undo", "before", "after"), ("undone", "redo", "after", "before")],
+)
+def test_undo_and_redo_leave_the_old_tree_or_the_new_one(scene, start, verb, old, new):
+    outcomes = kill_everywhere(
+        scene, start, lambda handle: getattr(handle, verb)(), lambda: scene.recovered(old, new)
+    )
+
+    assert_turns_once(outcomes, old, new)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.8, 0.95])
+def test_recovery_may_be_killed_too(scene, share):
+    """Recovery of a restore that died after that share of its calls is killed everywhere.
+
+    The restore is done again each time: a copy of what it left would have other inodes.
+    """
+    scene.reset("changed")
+    recording = RecordingFileSystem()
+    scene.handle(recording).restore("before")
+    first = kill_at(int(len(recording.mutations) * share))
+
+    outcomes = []
+    for number in range(1, POINTS_MAX):
+        scene.reset("changed")
+        killed(lambda fs: scene.handle(fs).restore("before"), first)
+        ended = killed(lambda fs: scene.handle(fs).recover(), kill_at(number))
+        assert ended.error is None, ended.error
+        outcomes.append(scene.recovered("after", "before"))
+        if not ended.was_killed:
+            break
+
+    assert len(outcomes) > 1
+    assert len(set(outcomes)) == 1
+
+
+class TestCreate:
+    def test_publishes_a_whole_snapshot_or_none(self, scene):
+        def check() -> str:
+            count = len(scene.handle().list())
+            scene.recovered("after")
+            return f"{count} snapshots"
+
+        outcomes = kill_everywhere(
+            scene, "changed", lambda handle: handle.create(name="second"), check
+        )
+
+        assert_turns_once(outcomes, "1 snapshots", "2 snapshots")
+
+    def test_the_first_one_of_a_store_can_be_repeated(self, scene):
+        def check() -> str:
+            scene.handle().create()
+            return scene.recovered("before")
+
+        assert kill_everywhere(scene, "populated", lambda handle: handle.create(), check)
+
+    def test_publishes_nothing_that_arrived_by_half(self, scene):
+        def by_half(number: int) -> Fault:
+            return Fault(number=number, kinds=frozenset({Kind.WRITE}), moment=Moment.HALFWAY)
+
+        assert kill_everywhere(
+            scene,
+            "changed",
+            lambda handle: handle.create(),
+            lambda: scene.recovered("after"),
+            at=by_half,
+        )
+
+
+class TestGarbageCollection:
+    def test_keeps_everything_that_is_needed(self, scene):
+        def check() -> str:
+            state = scene.recovered("after")
+            handle = scene.handle()
+            handle.gc()
+            assert handle.gc(dry_run=True).removed_objects == 0
+            assert handle.verify(read_data=True).ok
+            handle.restore("before")
+            return state + scene.name_of_state("before")
+
+        assert kill_everywhere(scene, "garbage", lambda handle: handle.gc(), check)
+
+    def test_repeated_after_a_kill_leaves_as_much_as_without(self, scene):
+        scene.reset("garbage")
+        scene.handle().gc()
+        expected = scene.handle().stats().objects
+
+        def check() -> str:
+            scene.handle().gc()
+            return str(scene.handle().stats().objects)
+
+        outcomes = kill_everywhere(scene, "garbage", lambda handle: handle.gc(), check)
+
+        assert set(outcomes) == {str(expected)}
+
+
+class TestHistory:
+    def test_delete_removes_a_snapshot_or_not(self, scene):
+        def check() -> str:
+            names = names_of(scene)
+            scene.recovered("before")
+            return " ".join(names)
+
+        outcomes = kill_everywhere(scene, "restored", lambda handle: handle.delete("before"), check)
+
+        assert set(outcomes) <= {"None", "None before"}
+
+    def test_pin_is_set_or_not(self, scene):
+        def check() -> str:
+            pinned = scene.handle().resolve("before").pinned
+            scene.recovered("after")
+            return str(pinned)
+
+        outcomes = kill_everywhere(scene, "changed", lambda handle: handle.pin("before"), check)
+
+        assert set(outcomes) <= {"False", "True"}
