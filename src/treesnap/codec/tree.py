@@ -202,6 +202,8 @@ def _check_content(entry: Entry) -> None:
             "entry",
             "the reason for skipping is unknown",
         )
+        metadata = (entry.mode, entry.uid, entry.gid, entry.mtime_ns, entry.xattrs)
+        require(metadata == (0, 0, 0, 0, None), "entry", "a skipped name has metadata")
     else:
         require(kind == EntryKind.FIFO and content is None, "entry", "its kind is unknown")
 

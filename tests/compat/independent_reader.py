@@ -1,0 +1,237 @@
+"""A second reader of stores, written from docs/reference/format.md and from nothing else.
+
+It shares no code with treesnap, checks what the page says can be checked, and
+returns what a snapshot restores to, in the form of ``make_store.describe``. It
+stands for everybody who has to read a store without treesnap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import msgpack  # type: ignore[import-untyped]  # the library has no types
+import zstandard
+from blake3 import blake3
+
+CHUNK, TREE, CHUNK_LIST, SNAPSHOT, STATE = 1, 2, 3, 4, 5
+FILE, DIRECTORY, SYMLINK, FIFO, SKIPPED = 1, 2, 3, 4, 7
+
+
+def unpacked(data: bytes) -> Any:
+    """Returns a msgpack value, and checks that it was in canonical form."""
+    value = msgpack.unpackb(data, raw=False, use_list=False)
+    assert msgpack.packb(value, use_bin_type=True) == data
+    return value
+
+
+def check_header(data: bytes, kind: int) -> None:
+    """Checks the 16 bytes at the beginning of a file."""
+    assert data[:8] == b"TREESNAP"
+    assert tuple(data[8:16]) == (kind, 1, 0, 1, 0, 0, 0, 0)
+
+
+def unsealed(path: Path, kind: int) -> Any:
+    """Returns the payload of a sealed file."""
+    data = path.read_bytes()
+    check_header(data, kind)
+    (length,) = struct.unpack_from("<Q", data, 16)
+    assert len(data) == 24 + length + 32
+    assert blake3(data[:-32]).digest() == data[-32:]
+    return data[24:-32]
+
+
+def object_id(kind: int, data: bytes) -> bytes:
+    """Returns the identity of an object."""
+    return blake3(bytes([kind]) + data).digest()
+
+
+class Reader:
+    """Reads one store."""
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+        about = json.loads((store / "format").read_bytes())
+        assert about["treesnap"] == "store"
+        assert about["min_reader"] <= 1
+        self.objects: dict[tuple[int, bytes], tuple[Path, int]] = {}
+        self.sealed_packs = 0
+        for pack in sorted((store / "packs").iterdir()):
+            self._scan(pack)
+
+    def _scan(self, pack: Path) -> None:
+        data = pack.read_bytes()
+        check_header(data, 1)
+        position = 16
+        rows = []
+        while header := self._record(data, position):
+            kind, raw_size, stored_size, identity = header
+            if kind not in {CHUNK, TREE, CHUNK_LIST}:
+                break
+            rows.append((kind, position, raw_size, stored_size, identity))
+            self.objects[kind, identity] = (pack, position)
+            position += 52 + stored_size
+        if position < len(data):
+            self._check_footer(data, position, tuple(rows))
+
+    def _record(self, data: bytes, position: int) -> tuple[int, int, int, bytes] | None:
+        if len(data) < position + 52 or data[position : position + 4] != b"TSRC":
+            return None
+        kind, _, _, _, raw_size, stored_size = struct.unpack_from("<4BII", data, position + 4)
+        identity = data[position + 16 : position + 48]
+        (check,) = struct.unpack_from("<I", data, position + 48)
+        assert check == crc32(data[position : position + 48])
+        return kind, raw_size, stored_size, identity
+
+    def _check_footer(self, data: bytes, position: int, rows: tuple[Any, ...]) -> None:
+        magic, offset, check = struct.unpack("<4sII", data[-12:])
+        assert (magic, offset, check) == (b"TSFT", position, crc32(data[-12:-4]))
+        header = self._record(data, position)
+        assert header is not None
+        kind, raw_size, stored_size, identity = header
+        table = data[position + 52 : -12]
+        assert (kind, raw_size, stored_size) == (255, len(table), len(table))
+        assert identity == blake3(table).digest()
+        assert unpacked(table) == rows
+        self.sealed_packs += 1
+
+    def get(self, kind: int, identity: bytes) -> bytes:
+        """Returns an object, verified."""
+        pack, position = self.objects[kind, identity]
+        data = pack.read_bytes()
+        compression = data[position + 5]
+        raw_size, stored_size = struct.unpack_from("<II", data, position + 8)
+        stored = data[position + 52 : position + 52 + stored_size]
+        if compression == 1:
+            assert zstandard.get_frame_parameters(stored).content_size == raw_size
+            stored = zstandard.ZstdDecompressor().decompress(stored)
+        assert len(stored) == raw_size
+        assert object_id(kind, stored) == identity
+        return stored
+
+    def index_entries(self) -> Iterator[tuple[int, bytes, Path, int]]:
+        """Yields kind, id, pack and offset from all index parts."""
+        for part in (self.store / "index").iterdir():
+            if part.name == "lock":
+                continue
+            data = part.read_bytes()
+            check_header(data, 2)
+            assert blake3(data[:-32]).digest() == data[-32:]
+            count, pack_count = struct.unpack_from("<II", data, 16)
+            names = [data[24 + 24 * n : 24 + 24 * n + 16] for n in range(pack_count)]
+            first = 24 + 24 * pack_count
+            other = first + 8 * count
+            places = other + 24 * count
+            assert len(data) == places + 20 * count + 32
+            for n in range(count):
+                (number,) = struct.unpack_from("<Q", data, first + 8 * n)
+                identity = number.to_bytes(8, "big") + data[other + 24 * n : other + 24 * n + 24]
+                pack, offset, _, _, kind = struct.unpack_from("<4IB3x", data, places + 20 * n)
+                yield kind, identity, self.store / "packs" / names[pack].hex(), offset
+
+    def snapshots(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yields the id and record of every snapshot, oldest first."""
+        for root in sorted((self.store / "snapshots").iterdir()):
+            for path in sorted(root.iterdir()):
+                payload = unsealed(path, 3)
+                _, _, identity = path.name.partition("-")
+                assert object_id(SNAPSHOT, payload).hex() == identity
+                record = unpacked(payload)
+                name = blake3(b"treesnap root\0" + record["root_path"]).digest()[:16].hex()
+                assert root.name == name
+                yield identity, record
+
+    def root_hash(self, record: dict[str, Any]) -> str:
+        """Returns the identity of the captured state."""
+        state = msgpack.packb((record["root"], record.get("links")), use_bin_type=True)
+        return object_id(STATE, state).hex()
+
+    def entries(self, tree_id: bytes) -> Iterator[Any]:
+        """Yields the rows of a directory, pages followed."""
+        version, _, level, rows = unpacked(self.get(TREE, tree_id))
+        assert version == 1
+        if level == 0:
+            assert [row[0] for row in rows] == sorted({row[0] for row in rows})
+            yield from rows
+            return
+        for first_name, page_id, count in rows:
+            page = list(self.entries(page_id))
+            assert (page[0][0], len(page)) == (first_name, count)
+            yield from page
+
+    def pieces(self, content: Any) -> Iterator[bytes | int]:
+        """Yields the chunks of a content as bytes and its holes as sizes."""
+        level, *segments = content
+        for identity, size in zip(segments[::2], segments[1::2], strict=True):
+            if level:
+                below = unpacked(self.get(CHUNK_LIST, identity))
+                assert below[0] == level - 1
+                assert sum(below[2::2]) == size
+                yield from self.pieces(below)
+            elif identity is None:
+                yield size
+            else:
+                chunk = self.get(CHUNK, identity)
+                assert len(chunk) == size
+                yield chunk
+
+    def files(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Returns what a snapshot restores to, by path."""
+        found: dict[str, Any] = {}
+        pending = [(b"", record["root"])]
+        while pending:
+            path, row = pending.pop()
+            kind = row[1]
+            if kind != SKIPPED:
+                found[_text(path)] = self._described(row)
+            if kind == DIRECTORY:
+                pending += [(path + b"/" + e[0] if path else e[0], e) for e in self.entries(row[7])]
+        if "links" in record:
+            table = b"".join(
+                piece for piece in self.pieces(record["links"]) if type(piece) is bytes
+            )
+            unpacker = msgpack.Unpacker(raw=False, use_list=False)
+            unpacker.feed(table)
+            for group in unpacker:
+                found[_text(group[0])]["links"] = [_text(path) for path in group]
+        return dict(sorted(found.items()))
+
+    def _described(self, row: Any) -> dict[str, Any]:
+        _, kind, mode, _, _, mtime_ns, size, content, xattrs = row
+        one: dict[str, Any] = {"mode": mode, "mtime_ns": mtime_ns}
+        if kind == DIRECTORY:
+            one["kind"] = "directory"
+        elif kind == SYMLINK:
+            one |= {"kind": "symlink", "target": _text(content)}
+            del one["mode"]
+        elif kind == FIFO:
+            one["kind"] = "fifo"
+        elif kind == FILE:
+            one |= {"kind": "file", "size": size, "sha256": self._digest(content, size)}
+        pairs = unpacked(self.get(CHUNK, xattrs)) if type(xattrs) is bytes else xattrs or ()
+        users = {_text(name): value.hex() for name, value in pairs if name.startswith(b"user.")}
+        return one | ({"xattrs": users} if users else {})
+
+    def _digest(self, content: Any, size: int) -> str:
+        hasher = hashlib.sha256()
+        zeros = bytes(1 << 20)
+        total = 0
+        for piece in self.pieces(content):
+            if isinstance(piece, int):
+                total += piece
+                for left in range(piece, 0, -len(zeros)):
+                    hasher.update(zeros[:left])
+            else:
+                total += len(piece)
+                hasher.update(piece)
+        assert total == size
+        return hasher.hexdigest()
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
