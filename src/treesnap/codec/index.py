@@ -47,23 +47,25 @@ class IndexEntry(NamedTuple):
 
 
 def encode_index(entries: Iterable[IndexEntry], covered: Mapping[bytes, int]) -> bytes:
-    """Returns the bytes of an index part; every entry's pack is in ``covered``."""
-    ordered = sorted(entries)
+    """Returns the bytes of an index part.
+
+    The entries come in the order of their ids, and every entry's pack is in
+    ``covered``. Memory is twice the part; entries are not kept.
+    """
     packs = sorted(covered)
     numbers = {pack_id: number for number, pack_id in enumerate(packs)}
-    pieces = [header(FileKind.INDEX), _COUNTS.pack(len(ordered), len(packs))]
-    pieces += [_PACK.pack(pack_id, covered[pack_id]) for pack_id in packs]
-    pieces.append(
-        struct.pack(f"<{len(ordered)}Q", *(_FIRST.unpack_from(entry.id)[0] for entry in ordered))
-    )
-    pieces.append(b"".join(entry.id[8:] for entry in ordered))
-    pieces += [
-        _LOCATION.pack(
+    first, rest, locations = bytearray(), bytearray(), bytearray()
+    count = 0
+    for entry in entries:
+        first += entry.id[7::-1]
+        rest += entry.id[8:]
+        locations += _LOCATION.pack(
             numbers[entry.pack_id], entry.offset, entry.stored_size, entry.raw_size, entry.kind
         )
-        for entry in ordered
-    ]
-    body = b"".join(pieces)
+        count += 1
+    pieces = [header(FileKind.INDEX), _COUNTS.pack(count, len(packs))]
+    pieces += [_PACK.pack(pack_id, covered[pack_id]) for pack_id in packs]
+    body = b"".join([*pieces, first, rest, locations])
     return body + checksum(body, CHECKSUM_SIZE)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -43,10 +44,28 @@ class Survey:
     sizes: dict[bytes, int] = field(default_factory=dict)
     records: dict[bytes, list[IndexEntry]] = field(default_factory=dict)
     busy: set[bytes] = field(default_factory=set)
+    """Packs that a writer has open. They stay, and so does what the index knows of them."""
+    damaged: set[bytes] = field(default_factory=set)
+    """Packs of which perhaps not every record was found. They stay in the same way."""
     needed: dict[bytes, list[IndexEntry]] = field(default_factory=dict)
     """By pack: the entries that are needed from it; each object is needed from one pack."""
     dead: list[bytes] = field(default_factory=list)
     wasteful: list[bytes] = field(default_factory=list)
+
+    @property
+    def untouchable(self) -> set[bytes]:
+        """Packs that are left as they are."""
+        return self.busy | self.damaged
+
+    @property
+    def postponed(self) -> str | None:
+        """Why packs are left as they are, or None."""
+        reasons = [
+            f"{len(packs)} {'pack is' if len(packs) == 1 else 'packs are'} {why}"
+            for packs, why in ((self.busy, "being written to"), (self.damaged, "damaged"))
+            if packs
+        ]
+        return " and ".join(reasons) or None
 
     @property
     def condemned(self) -> list[bytes]:
@@ -91,9 +110,7 @@ class _Collection:
             for pack_id in survey.condemned
         )
         freed = sum(survey.sizes[pack_id] for pack_id in survey.condemned) - sum(
-            entry.stored_size + RECORD_HEADER_SIZE
-            for pack_id in survey.wasteful
-            for entry in survey.needed.get(pack_id, ())
+            _bytes_of(survey.needed.get(pack_id, ())) for pack_id in survey.wasteful
         )
         if not dry_run and survey.condemned:
             spared = self._sweep(survey, old_parts)
@@ -108,7 +125,7 @@ class _Collection:
             rewritten_packs=len(survey.wasteful),
             kept_objects=kept,
             dry_run=dry_run,
-            postponed=(f"{len(survey.busy)} packs are being written to" if survey.busy else None),
+            postponed=survey.postponed,
         )
 
     def _survey_packs(self) -> Survey:
@@ -125,23 +142,24 @@ class _Collection:
         covered = self._store.index.covered()
         for pack_id, size in self._store.packs.sizes().items():
             try:
-                survey.records[pack_id] = self._records(pack_id, size, covered.get(pack_id, 0))
+                survey.records[pack_id] = self._records(
+                    survey, pack_id, size, covered.get(pack_id, 0)
+                )
             except FileNotFoundError:
                 continue
             survey.sizes[pack_id] = size
         return survey
 
-    def _records(self, pack_id: bytes, size: int, covered: int) -> list[IndexEntry]:
+    def _records(self, survey: Survey, pack_id: bytes, size: int, covered: int) -> list[IndexEntry]:
         """Returns the records of a pack that are whole and durable.
 
         What no index part covers was perhaps never synced, and may be torn: it is
         synced now and counts only where its content is right.
         """
-        records, _ = self._store.packs.scan(pack_id)
-        entries = [
-            IndexEntry(item.id, pack_id, item.offset, item.stored_size, item.raw_size, item.kind)
-            for item in records
-        ]
+        inventory = self._store.inventory(pack_id)
+        entries = inventory.entries
+        if inventory.damaged_at is not None:
+            survey.damaged.add(pack_id)
         if covered >= size:
             return entries
         self._store.packs.sync(pack_id)
@@ -191,19 +209,18 @@ class _Collection:
         """Chooses for each needed object one pack, and the packs that can go."""
         claimed: set[ObjectId] = set()
         kinds = self._reachable.seen
-        for pack_id in sorted(survey.records, key=lambda item: item not in survey.busy):
+        for pack_id in sorted(survey.records, key=lambda item: item not in survey.untouchable):
             needed = []
             for entry in survey.records[pack_id]:
                 if kinds.get(entry.id) == entry.kind and entry.id not in claimed:
                     claimed.add(entry.id)
                     needed.append(entry)
             survey.needed[pack_id] = needed
-            if pack_id in survey.busy:
+            if pack_id in survey.untouchable:
                 continue
-            live = sum(entry.stored_size + RECORD_HEADER_SIZE for entry in needed)
             if not needed:
                 survey.dead.append(pack_id)
-            elif live < (1 - WASTE_SHARE_MIN) * survey.sizes[pack_id]:
+            elif _bytes_of(needed) < (1 - WASTE_SHARE_MIN) * _bytes_of(survey.records[pack_id]):
                 survey.wasteful.append(pack_id)
 
     def _sweep(self, survey: Survey, old_parts: list[str]) -> set[bytes]:
@@ -284,20 +301,27 @@ class _Collection:
             entry
             for pack_id in remaining
             for entry in survey.records.get(pack_id, ())
-            if pack_id not in survey.busy
+            if pack_id not in survey.untouchable
         ]
         covered = {
-            pack_id: survey.sizes[pack_id] for pack_id in remaining if pack_id not in survey.busy
+            pack_id: survey.sizes[pack_id]
+            for pack_id in remaining
+            if pack_id not in survey.untouchable
         }
-        keep = self._parts_of_busy(survey, old_parts)
+        keep = self._parts_of_untouchable(survey, old_parts)
         self._store.index.write_part(entries, covered, durable=True)
         self._store.index.remove_parts([name for name in old_parts if name not in keep])
 
-    def _parts_of_busy(self, survey: Survey, old_parts: list[str]) -> set[str]:
-        """Returns the parts that know of packs which were not surveyed because they are in use."""
+    def _parts_of_untouchable(self, survey: Survey, old_parts: list[str]) -> set[str]:
+        """Returns the parts that know of packs which are left as they are."""
         return {
             name
             for name in old_parts
             if name in self._store.index.parts
-            and survey.busy & set(self._store.index.parts[name].covered)
+            and survey.untouchable & set(self._store.index.parts[name].covered)
         }
+
+
+def _bytes_of(entries: Iterable[IndexEntry]) -> int:
+    """Returns the bytes of records; a pack's footer is neither needed nor waste."""
+    return sum(entry.stored_size + RECORD_HEADER_SIZE for entry in entries)

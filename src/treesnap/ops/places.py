@@ -28,7 +28,7 @@ SYSTEM_DIRECTORIES = frozenset(
         "/sbin",
         "/srv",
         "/sys",
-        "/tmp",
+        "/tmp",  # noqa: S108 - a root to refuse, nothing is written there
         "/usr",
         "/var",
         "/Applications",

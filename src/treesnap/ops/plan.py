@@ -62,9 +62,10 @@ def ancestors_of(paths: Iterable[bytes]) -> set[bytes]:
     """Returns all directories above the given paths, the root included."""
     found = set()
     for path in paths:
-        while path:
-            path, _ = treepath.split(path)
-            found.add(path)
+        above = path
+        while above:
+            above, _ = treepath.split(above)
+            found.add(above)
     return found
 
 
@@ -92,6 +93,10 @@ class _Planner:
         self._relink()
         for path in [*plan.puts, *plan.removals]:
             self._touch(treepath.split(path)[0])
+        if not plan.is_empty:
+            # The staging directory is made and removed in the root, which changes its times.
+            root = self._current.root
+            plan.directories.setdefault(treepath.ROOT, (root, root))
         found = changes(
             self._current.root,
             self._target.root,

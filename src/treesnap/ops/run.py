@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from treesnap.errors import ErrorCode, InvalidArgument, NotFound
+from treesnap.errors import ErrorCode, InvalidArgument, NotFound, shown
 from treesnap.model import SnapshotKind
 from treesnap.results import RestoreResult, RunResult
 
@@ -21,7 +21,7 @@ def run(handle: Handle, command: Sequence[str], *, retries: int, label: str | No
     if retries < 0:
         raise InvalidArgument(f"A command cannot be retried {retries} times")
     checkpoint = handle.create(
-        label=label if label is not None else "before " + " ".join(command)[:200],
+        label=label if label is not None else "before " + shown(" ".join(command)[:200]),
         kind=SnapshotKind.RUN,
     )
     restored: RestoreResult | None = None
@@ -47,7 +47,7 @@ def run(handle: Handle, command: Sequence[str], *, retries: int, label: str | No
 
 def _attempt(handle: Handle, command: Sequence[str], checkpoint_id: str) -> int:
     try:
-        return subprocess.run(command, cwd=handle.root, check=False).returncode
+        return subprocess.run(command, cwd=handle.root, check=False).returncode  # noqa: S603 - running it is the job
     except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
         raise NotFound(
             f"The command {command[0]!r} cannot be started: {error.strerror}",

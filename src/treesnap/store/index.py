@@ -10,8 +10,10 @@ misses an object scans the packs that no part covers, and then all packs.
 
 from __future__ import annotations
 
+import heapq
 import os
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 
 from treesnap.codec.envelope import CHECKSUM_SIZE
 from treesnap.codec.index import IndexEntry, IndexPart, encode_index
@@ -97,6 +99,16 @@ class ObjectIndex:
                 known[pack_id] = max(size, known.get(pack_id, 0))
         return known
 
+    def entries_of(self, pack_id: bytes) -> list[IndexEntry]:
+        """Returns what the parts know of one pack. Reads all of them."""
+        return [
+            entry
+            for part in self.parts.values()
+            if pack_id in part.covered
+            for entry in part
+            if entry.pack_id == pack_id
+        ]
+
     def add_scanned(self, entries: Iterable[IndexEntry]) -> None:
         """Remembers objects that were found by scanning packs, for this process only."""
         self._scanned.update((entry.id, entry) for entry in entries)
@@ -109,7 +121,9 @@ class ObjectIndex:
         Not synced by default: a part that is lost or damaged by a power cut is
         recognised, and its packs are scanned instead.
         """
-        data = encode_index(entries, covered)
+        return self._publish(encode_index(sorted(entries), covered), durable=durable)
+
+    def _publish(self, data: bytes, *, durable: bool) -> str:
         name = os.urandom(16).hex()
         replace_file(
             self._fs,
@@ -157,12 +171,12 @@ class ObjectIndex:
         if len(names) < 2:
             return
         parts = [self.parts[name] for name in names]
-        entries = {(entry.id, entry.pack_id): entry for part in parts for entry in part}
+        entries = (entry for entry, _ in groupby(heapq.merge(*parts)))
         covered: dict[bytes, int] = {}
         for part in parts:
             for pack_id, size in part.covered.items():
                 covered[pack_id] = max(size, covered.get(pack_id, 0))
-        self.write_part(entries.values(), covered, durable=True)
+        self._publish(encode_index(entries, covered), durable=True)
         self.remove_parts(names)
 
     def remove_parts(self, names: Iterable[str]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
 
 from treesnap import treepath
 from treesnap.codec.journal import FileKey
@@ -39,8 +41,14 @@ class Observed:
         seen = self._decoded[1].get(name)
         return FileKey._make(seen[1:]) if seen is not None else None
 
-    def is_unchanged_below(self, fs: FileSystem, fd: int, path: bytes) -> bool:
-        """Returns whether a directory, now open as ``fd``, still holds what was seen at ``path``."""
+    def is_unchanged_below(
+        self, fs: FileSystem, fd: int, path: bytes, touched: AbstractSet[int]
+    ) -> bool:
+        """Returns whether a directory, open as ``fd``, holds what was seen at ``path``.
+
+        ``touched`` has the inodes that the restore itself moves: where such a file has
+        another name in the directory, its ctime there is another by now.
+        """
         encoding = sys.getfilesystemencoding()
         pending: list[tuple[list[bytes], bytes]] = [([], path)]
         with DirectoryChain(fs, fd) as chain:
@@ -49,10 +57,25 @@ class Observed:
                 listing = list_directory(
                     fs, chain.open_names(names), directory, Exclusions(), None, encoding
                 )
-                if encode_observations(listing.observations) != self._packed(directory):
+                if not _are_same(listing.observations, self._packed(directory), touched):
                     return False
                 for item in listing.observations:
                     if item[1] & 0o170000 == 0o040000:
                         below = treepath.join(directory, item[0])
                         pending.append(([*names, item[0]], below))
         return True
+
+
+def _are_same(now: list[Any], packed: bytes | None, touched: AbstractSet[int]) -> bool:
+    """Returns whether observations are as they were, ctimes of touched inodes aside."""
+    if packed is None or encode_observations(now) == packed:
+        return packed is not None
+    before = list(decode_observations(packed).values())
+    return [_without_ctime(item, touched) for item in now] == [
+        _without_ctime(item, touched) for item in before
+    ]
+
+
+def _without_ctime(item: Any, touched: AbstractSet[int]) -> tuple[Any, ...]:
+    seen = Observation._make(item)
+    return seen._replace(ctime_ns=0) if seen.inode in touched else seen

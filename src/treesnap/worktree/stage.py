@@ -140,7 +140,7 @@ class Stager:
             )
         if not self._touch:
             self._fs.change_times(entry.name, entry.mtime_ns, dir_fd=dir_fd)
-        self._note(permitted, path)
+        self._note(path, permitted=permitted)
 
     def _make_file(self, dir_fd: int, entry: Entry, path: bytes) -> None:
         fd = self._fs.open(entry.name, _CREATE, 0o600, dir_fd=dir_fd)
@@ -154,7 +154,7 @@ class Stager:
                 self._fs.change_times(fd, entry.mtime_ns)
         finally:
             self._fs.close(fd)
-        self._note(permitted, path)
+        self._note(path, permitted=permitted)
 
     def _write_content(self, fd: int, entry: Entry) -> None:
         position = 0
@@ -177,8 +177,8 @@ class Stager:
             permitted &= apply_xattrs(self._fs, fd, self._trees.xattrs(entry))
         if not self._touch:
             self._fs.change_times(fd, entry.mtime_ns)
-        self._note(permitted, path)
+        self._note(path, permitted=permitted)
 
-    def _note(self, permitted: bool, path: bytes) -> None:
+    def _note(self, path: bytes, *, permitted: bool) -> None:
         if not permitted:
             self.degraded.append(path)
