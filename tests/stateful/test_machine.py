@@ -1,0 +1,384 @@
+"""Any order of operations on a real tree, against records of what the tree was.
+
+The machine keeps for every snapshot what the naive oracle saw when it was taken.
+After every step that restores, the oracle looks again, and the two must be equal.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import pytest
+import trees
+from hypothesis import HealthCheck, Phase, note, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from oracle import Facts, Record, difference, record, without
+
+import treesnap
+
+IS_FULL = os.environ.get("TREESNAP_TEST_SIZE") == "full"
+SEEDS = range(20) if IS_FULL else range(5)
+EXAMPLES = 200 if IS_FULL else 5
+STEPS = 40 if IS_FULL else 15
+
+Scope = tuple[bytes, ...] | None
+"""Paths that an operation concerned, or None for the whole root."""
+
+
+class Moment(NamedTuple):
+    """A state that can be gone back to."""
+
+    id: str
+    state: Record
+    scope: Scope
+
+
+def is_inside(path: bytes, scope: Scope) -> bool:
+    """Returns whether an operation with this scope concerns a path."""
+    return scope is None or any(path == item or path.startswith(item + b"/") for item in scope)
+
+
+def ancestors(scope: Scope) -> set[bytes]:
+    """Returns the directories above the paths of a scope."""
+    found = set()
+    for path in scope or ():
+        while path:
+            path = os.path.dirname(path)
+            found.add(path)
+    return found
+
+
+def captured(state: Record) -> Record:
+    """Returns what a snapshot holds of a state."""
+    return without(state, *trees.LEFT_OUT)
+
+
+def inside(state: Record, scope: Scope) -> Record:
+    """Returns the part of a state that an operation with this scope concerns."""
+    return relinked({path: facts for path, facts in state.items() if is_inside(path, scope)})
+
+
+def outside(state: Record, scope: Scope) -> Record:
+    """Returns the rest of a state; times of directories above the scope are free to change."""
+    above = ancestors(scope)
+    return relinked(
+        {
+            path: replace(facts, mtime_ns=0) if path in above else facts
+            for path, facts in state.items()
+            if not is_inside(path, scope)
+        }
+    )
+
+
+def relinked(state: Record) -> Record:
+    """Returns a part of a state with no hard links that leave it."""
+
+    def names(facts: Facts) -> tuple[bytes, ...]:
+        kept = tuple(path for path in facts.links if path in state)
+        return kept if len(kept) > 1 else ()
+
+    return {path: replace(facts, links=names(facts)) for path, facts in state.items()}
+
+
+def common_scope(held: Scope, wanted: Scope) -> Scope:
+    """Returns what both scopes concern."""
+    if held is None or wanted is None:
+        return wanted if held is None else held
+    found = [path for path in wanted if is_inside(path, held)]
+    found += [path for path in held if is_inside(path, wanted) and path not in found]
+    return tuple(found)
+
+
+class Machine(RuleBasedStateMachine):
+    """One root, one store, and everything that ever was in them."""
+
+    seed = 0
+    maker = staticmethod(trees.build)
+    snapshots: Bundle[str] = Bundle("snapshots")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp(prefix="machine-"))
+        self.root = self.directory / "root"
+        self.handle = treesnap.open(self.root, self.directory / "store")
+        self.moments: dict[str, Moment] = {}
+        self.pinned: set[str] = set()
+        self.undo_stack: list[str] = []
+        self.redo_stack: list[str] = []
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    @initialize(target=snapshots)
+    def build(self) -> str:
+        self.maker(self.root, self.seed)
+        self.live = record(self.root)
+        return self.create()
+
+    def look(self) -> Record:
+        """Looks at the tree anew; returns what it was when it was last looked at."""
+        before, self.live = self.live, record(self.root)
+        return before
+
+    def paths(self, seed: int, *, gone: Record | None = None) -> tuple[bytes, ...]:
+        """Returns some paths that exist, or existed in another state, or never did."""
+        random = Random(seed)
+        known = sorted({b"never", *self.live, *(gone or {})} - {b""})
+        chosen = random.sample(known, random.randrange(1, min(4, len(known)) + 1))
+        if random.random() < 0.3:
+            chosen.append(random.choice(known) + b"/was")
+        return tuple(path for path in chosen if not path.startswith(trees.STILL))
+
+    def keep(self, identity: str, scope: Scope) -> None:
+        self.moments[identity] = Moment(identity, captured(self.live), scope)
+
+    # ------------------------------------------------------------------ changes
+
+    @rule(seed=st.integers(0, 2**32), count=st.integers(1, 12))
+    def mutate(self, seed: int, count: int) -> None:
+        for done in trees.mutate(self.root, Random(seed), count):
+            note(done)
+        self.live = record(self.root)
+
+    # ---------------------------------------------------------------- snapshots
+
+    @rule(target=snapshots)
+    def create(self) -> str:
+        result = self.handle.create()
+        assert result.complete
+        assert difference(self.live, record(self.root)) == []
+        for moment in self.moments.values():
+            if moment.scope is None:
+                is_same = moment.state == captured(self.live)
+                hash_is_same = self.handle.resolve(moment.id).root_hash == result.root_hash
+                assert is_same == hash_is_same
+        self.keep(result.id, None)
+        return result.id
+
+    @rule(target=snapshots)
+    def create_again(self) -> object:
+        result = self.handle.create(skip_unchanged=True)
+        if result.unchanged:
+            assert difference(self.moments[result.id].state, captured(self.live)) == []
+            return multiple()
+        self.keep(result.id, None)
+        return result.id
+
+    @rule(target=snapshots, seed=st.integers(0, 2**32))
+    def create_paths(self, seed: int) -> object:
+        scope = self.paths(seed)
+        if not scope:
+            return multiple()
+        note(f"paths {scope!r}")
+        try:
+            result = self.handle.create(scope)
+        except treesnap.InvalidArgument:
+            assert self.leads_through_link(scope)
+            return multiple()
+        self.keep(result.id, self.handle.resolve(result.id).record.scope)
+        return result.id
+
+    def leads_through_link(self, scope: Scope) -> bool:
+        above = ancestors(scope)
+        return any(path in above and self.live[path].kind == "symlink" for path in self.live)
+
+    def leads_through_other(self, scope: Scope) -> bool:
+        above = ancestors(scope)
+        return any(path in above and self.live[path].kind != "directory" for path in self.live)
+
+    # ---------------------------------------------------------------- restores
+
+    @rule(identity=snapshots)
+    def restore(self, identity: str) -> None:
+        if identity not in self.moments:
+            with pytest.raises(treesnap.NotFound):
+                self.handle.restore(identity)
+            return
+        moment = self.moments[identity]
+        if self.leads_through_other(moment.scope):
+            return
+        self.restored(moment, moment.scope, self.handle.restore(identity))
+
+    @rule(identity=snapshots, seed=st.integers(0, 2**32))
+    def restore_paths(self, identity: str, seed: int) -> None:
+        if identity not in self.moments:
+            return
+        moment = self.moments[identity]
+        wanted = self.paths(seed, gone=moment.state)
+        scope = common_scope(moment.scope, wanted)
+        note(f"paths {wanted!r} of {moment.scope!r}")
+        if not scope or self.leads_through_other(scope):
+            return
+        if any(not common_scope(moment.scope, (path,)) for path in wanted):
+            with pytest.raises(treesnap.NotFound):
+                self.handle.restore(identity, wanted)
+            return
+        self.restored(moment, scope, self.handle.restore(identity, wanted))
+
+    def restored(self, moment: Moment, scope: Scope, result: object) -> None:
+        """Compares after a restore, and notes how it is taken back."""
+        before = self.look()
+        self.compare(moment, scope, before)
+        safety_id = result.safety_id  # type: ignore[attr-defined]  # a RestoreResult
+        if safety_id is None:
+            assert difference(outside(before, ()), outside(self.live, ())) == []
+            return
+        self.moments[safety_id] = Moment(safety_id, captured(before), scope)
+        self.undo_stack.append(safety_id)
+        self.redo_stack.clear()
+
+    def compare(self, moment: Moment, scope: Scope, before: Record) -> None:
+        """Checks that a restore changed what it had to change, and nothing else."""
+        now = captured(self.live)
+        assert difference(inside(moment.state, scope), inside(now, scope)) == []
+        if scope is not None:
+            made = {path for path in ancestors(scope) if path not in before}
+            rest = {path: facts for path, facts in self.live.items() if path not in made}
+            assert difference(outside(before, scope), outside(rest, scope)) == []
+        else:
+            left_out = {path for path in before if path not in captured(before)}
+            for path in left_out:
+                assert before[path] == self.live[path]
+        known = [path for path in scope or () if path in now]
+        if known or scope is None:
+            assert self.handle.diff(moment.id, None, known) == ()
+
+    @rule()
+    def undo(self) -> None:
+        self.step_back(self.undo_stack, self.redo_stack, self.handle.undo)
+
+    @rule()
+    def redo(self) -> None:
+        self.step_back(self.redo_stack, self.undo_stack, self.handle.redo)
+
+    def step_back(self, source: list[str], target: list[str], step: object) -> None:
+        """Goes to the moment on top of one stack; what was goes onto the other."""
+        assert callable(step)
+        if not source or source[-1] not in self.moments:
+            with pytest.raises(treesnap.NotFound):
+                step()
+            return
+        moment = self.moments[source[-1]]
+        if self.leads_through_other(moment.scope):
+            return
+        result = step()
+        before = self.look()
+        source.pop()
+        self.compare(moment, moment.scope, before)
+        if result.safety_id is None:
+            target.append(moment.id)
+            return
+        self.moments[result.safety_id] = Moment(result.safety_id, captured(before), moment.scope)
+        target.append(result.safety_id)
+
+    # -------------------------------------------------------------------- space
+
+    @rule(identity=snapshots)
+    def delete(self, identity: str) -> None:
+        if identity in self.pinned:
+            with pytest.raises(treesnap.Refused):
+                self.handle.delete(identity)
+        elif identity in self.moments:
+            self.handle.delete(identity)
+            del self.moments[identity]
+
+    @precondition(lambda self: self.undo_stack)
+    @rule()
+    def delete_safety(self) -> None:
+        identity = self.undo_stack[-1]
+        if identity in self.moments and identity not in self.pinned:
+            self.handle.delete(identity)
+            del self.moments[identity]
+
+    @rule(identity=snapshots)
+    def pin(self, identity: str) -> None:
+        if identity in self.moments:
+            self.handle.pin(identity)
+            self.pinned.add(identity)
+
+    @rule()
+    def collect(self) -> None:
+        would_free = self.handle.gc(dry_run=True)
+        result = self.handle.gc()
+        assert result.removed_objects == would_free.removed_objects
+        assert self.handle.gc().removed_objects == 0
+        self.verify()
+        for moment in list(self.moments.values())[-4:]:
+            self.export(moment)
+
+    @rule(identity=snapshots)
+    def restore_elsewhere(self, identity: str) -> None:
+        if identity in self.moments:
+            self.export(self.moments[identity])
+
+    def export(self, moment: Moment) -> None:
+        """Compares a snapshot that is restored into a directory of its own."""
+        target = self.directory / "elsewhere"
+        self.handle.restore(moment.id, to=target)
+        found = record(target)
+        assert difference(inside(moment.state, moment.scope), inside(found, moment.scope)) == []
+        if moment.scope is not None:
+            assert {*outside(found, moment.scope)} <= ancestors(moment.scope)
+        shutil.rmtree(target)
+
+    @rule()
+    def verify(self) -> None:
+        result = self.handle.verify(read_data=True)
+        assert result.problems == ()
+
+    # --------------------------------------------------------------- always true
+
+    @invariant()
+    def history_is_what_was_made_and_not_deleted(self) -> None:
+        assert {snapshot.id for snapshot in self.handle.list()} == {*self.moments}
+
+    @invariant()
+    def no_litter_is_in_the_root(self) -> None:
+        if self.root.exists():
+            assert not [name for name in os.listdir(self.root) if name.startswith(".treesnap")]
+
+
+class SmallMachine(Machine):
+    """The same with a tree of few paths, so that operations meet on the same ones."""
+
+    maker = staticmethod(trees.build_small)
+
+
+def run(machine: type[Machine], examples: int, steps: int) -> None:
+    """Runs a machine in random orders; prints the steps of one that fails."""
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes minutes
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+        ),
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_order_of_operations_agrees_with_naive_records(seed):
+    run(type("SeededMachine", (Machine,), {"seed": seed}), EXAMPLES, STEPS)
+
+
+def test_every_order_of_operations_on_a_few_paths_agrees_with_naive_records():
+    run(SmallMachine, 5 * EXAMPLES, 2 * STEPS)
