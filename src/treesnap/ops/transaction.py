@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from treesnap.codec.envelope import FileKind
@@ -172,9 +173,10 @@ class Transaction:
     ) -> Applier:
         unchanged = None
         if observed is not None:
+            touched = {step.before.inode for step in journal.steps if step.before is not None}
 
             def unchanged(fd: int, path: bytes) -> bool:
-                return observed.is_unchanged_below(self._fs, fd, path)
+                return observed.is_unchanged_below(self._fs, fd, path, touched)
 
         return Applier(self._fs, root_fd, stage_fd, journal, self._xattrs, unchanged)
 
@@ -187,12 +189,27 @@ class Transaction:
                 try:
                     applier.apply()
                     self._fs.sync_file_system(root_fd)
+                    self._note_finished(journal)
                 except (TreesnapError, OSError) as error:
                     self._take_back(root_fd, applier, error)
                     raise
+                self._remark_denied(applier.denied)
         finally:
             self._fs.close(stage_fd)
-        self._end(root_fd, journal)
+        try:
+            self._end(root_fd, journal)
+        except (TreesnapError, OSError) as error:
+            self._handle.monitor.remark(
+                f"The restore is done, but not cleaned up after ({error}); "
+                "the next command on this root goes on with that"
+            )
+
+    def _remark_denied(self, paths: list[bytes]) -> None:
+        for path in paths:
+            self._handle.monitor.remark(
+                f"The metadata of {shown(path or b'.')!r} could not be put back: "
+                "only its owner may change it"
+            )
 
     def _take_back(self, root_fd: int, applier: Applier, error: TreesnapError | OSError) -> None:
         """Undoes every step, and only when that is durable, forgets the commit."""
@@ -232,18 +249,31 @@ class Transaction:
             return False
         return found is not None and found == journal.history
 
-    def _end(self, root_fd: int, journal: Journal) -> None:
-        """Ends a restore whose steps are all done and durable.
+    def _note_finished(self, journal: Journal) -> None:
+        """Notes in the history that every step is done and durable.
 
-        Notes that in the history; from then on nothing is taken back, and a crash
-        lets the next operation do no more than what follows here. Removes what was
-        kept aside, then the journal.
+        When the history cannot be replaced nothing was noted, and the restore can be
+        taken back; when only the sync of its name failed, it stands there, and a power
+        cut that takes it away leaves a journal to go on with.
         """
-        if journal.history is not None and not self._is_finished(journal):
+        if journal.history is None or self._is_finished(journal):
+            return
+        try:
             self._pair.root.write("history", FileKind.HISTORY, journal.history)
+        except OSError:
+            if not self._is_finished(journal):
+                raise
+
+    def _end(self, root_fd: int, journal: Journal) -> None:
+        """Ends a restore that is noted as finished: nothing is taken back any more.
+
+        Removes what was kept aside, then the journal. A crash lets the next operation
+        do no more than this.
+        """
         remove_stage(self._fs, root_fd, journal.stage_name)
         with self._applier(root_fd, root_fd, journal, None) as applier:
             applier.finish_root()
+            self._remark_denied(applier.denied)
         self._fs.sync(root_fd)
         self._pair.root.remove("journal")
         self._journal = None
@@ -260,7 +290,8 @@ class Transaction:
             remove_stage(self._fs, root_fd, journal.stage_name)
             before = journal.root_before
             if before is not None:
-                apply_metadata(self._fs, root_fd, before, self._xattrs(before))
+                with suppress(PermissionError):  # another's root, whose time changed all the same
+                    apply_metadata(self._fs, root_fd, before, self._xattrs(before))
                 self._fs.sync(root_fd)
         finally:
             self._fs.close(root_fd)
