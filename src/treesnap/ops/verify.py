@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from treesnap import treepath
-from treesnap.codec.index import IndexEntry
 from treesnap.codec.reader import TreeReader, read_lists, read_segments
 from treesnap.errors import Corrupt, NotFound, TreesnapError
 from treesnap.events import Phase
@@ -199,24 +198,15 @@ class _Examination:
 
     def _examine_packs(self) -> None:
         """Reads every record of every pack, needed or not."""
-        for pack_id, size in self._store.packs.sizes().items():
-            records, end = self._store.packs.scan(pack_id)
-            for record in records:
-                entry = IndexEntry(
-                    record.id,
-                    pack_id,
-                    record.offset,
-                    record.stored_size,
-                    record.raw_size,
-                    record.kind,
-                )
+        for pack_id in self._store.packs.sizes():
+            inventory = self._store.inventory(pack_id)
+            if inventory.damaged_at is not None:
+                self._note_bad_pack(pack_id, f"the record at {inventory.damaged_at} is damaged")
+            for entry in inventory.entries:
                 try:
                     self._store.packs.read(entry)
                 except Corrupt as error:
                     self._note_bad_pack(pack_id, error.message)
-            covered = self._store.index.covered().get(pack_id, 0)
-            if end < min(size, covered) and not self._store.packs.is_sealed(pack_id):
-                self._note_bad_pack(pack_id, f"a record at {end} is damaged")
 
     def _note_bad_pack(self, pack_id: bytes, reason: str) -> None:
         self.problems.append(
@@ -244,19 +234,9 @@ class _Repair:
             entries = []
             covered = {}
             for pack_id in self._store.packs.sizes():
-                records, end = self._store.packs.scan(pack_id)
-                covered[pack_id] = end
-                entries += [
-                    IndexEntry(
-                        item.id,
-                        pack_id,
-                        item.offset,
-                        item.stored_size,
-                        item.raw_size,
-                        item.kind,
-                    )
-                    for item in records
-                ]
+                inventory = self._store.inventory(pack_id)
+                covered[pack_id] = inventory.end
+                entries += inventory.entries
             index.write_part(entries, covered, durable=True)
             index.remove_parts(old)
             yield f"Rebuilt the index from {len(covered)} packs with {len(entries)} objects"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from treesnap.codec.compress import OBJECT_SIZE_MAX
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
@@ -33,6 +35,16 @@ from treesnap.model import ObjectId
 from treesnap.store.layout import Layout, is_hex
 
 _OPEN_PACKS_MAX = 64
+
+
+class Inventory(NamedTuple):
+    """What is in a pack."""
+
+    entries: list[IndexEntry]
+    end: int
+    """How many bytes of the pack the entries account for, damage included."""
+    damaged_at: int | None
+    """Where a record is damaged, or None when the pack is whole."""
 
 
 class PackReader:
@@ -112,6 +124,15 @@ class PackReader:
         Reads record headers only. A damaged one ends the scan, unless the pack is
         sealed: then its footer says what lies behind.
         """
+        records, end = self._scan(pack_id, start)
+        footer, rows = self._footer(pack_id)
+        if footer is not None and end < footer:
+            records += [row for row in rows if row.offset >= end]
+            end = records[-1].end if records else end
+        return records, end
+
+    def _scan(self, pack_id: bytes, start: int) -> tuple[list[RecordHeader], int]:
+        """Returns the records from ``start`` on, up to the first that is damaged, and its place."""
         path = self._layout.pack(pack_id)
         fd = self._fs.open(path, os.O_RDONLY)
         try:
@@ -119,42 +140,64 @@ class PackReader:
             if size < HEADER_SIZE or size > PACK_SIZE_MAX:
                 return [], 0
             with self._fs.map(fd) as mapping, memoryview(mapping) as view:
-                try:
-                    check_header(view[:HEADER_SIZE], FileKind.PACK, path)
-                except Corrupt:
-                    return [], 0
                 first = max(start, HEADER_SIZE)
+                if start < HEADER_SIZE:
+                    try:
+                        check_header(view[:HEADER_SIZE], FileKind.PACK, path)
+                    except Corrupt:
+                        return [], 0
                 records = list(scan_records(view, first))
-                end = records[-1].end if records else first
-                sealed_end = footer_offset(view[-TRAILER_SIZE:])
-                if sealed_end is not None and end < sealed_end:
-                    records += _behind(view, end, path)
-                    end = records[-1].end if records else first
-                return records, end
+                return records, records[-1].end if records else first
         finally:
             self._fs.close(fd)
+
+    def inventory(
+        self, pack_id: bytes, covered: int, known: Callable[[], Iterable[IndexEntry]]
+    ) -> Inventory:
+        """Returns all records of a pack whose headers are whole, those behind damage too.
+
+        ``covered`` is how much of the pack was once whole, and ``known`` gives what
+        the index knows of it; both the index and the footer are asked only where the
+        records themselves do not lead on. Raises FileNotFoundError.
+        """
+        records, end = self._scan(pack_id, 0)
+        footer, rows = self._footer(pack_id)
+        limit = footer if footer is not None else covered
+        damaged_at = end if end < limit else None
+        if damaged_at is not None:
+            hints = {row.offset for row in rows} | {entry.offset for entry in known()}
+            for offset in sorted(hints):
+                if offset >= end:
+                    more, end = self._scan(pack_id, offset)
+                    records += more
+        entries = [
+            IndexEntry(item.id, pack_id, item.offset, item.stored_size, item.raw_size, item.kind)
+            for item in records
+        ]
+        return Inventory(entries, max(end, limit), damaged_at)
+
+    def _footer(self, pack_id: bytes) -> tuple[int | None, list[RecordHeader]]:
+        """Returns where the footer of a sealed pack begins, and its rows if it is whole."""
+        path = self._layout.pack(pack_id)
+        fd = self._descriptor(pack_id)
+        size = self._fs.fstat(fd).st_size
+        tail = self._fs.read_at(fd, TRAILER_SIZE, max(0, size - TRAILER_SIZE))
+        offset = footer_offset(tail)
+        if offset is None or size > PACK_SIZE_MAX:
+            return None, []
+        with self._fs.map(fd) as mapping, memoryview(mapping) as view:
+            try:
+                return offset, sorted(decode_footer(view, path), key=_by_offset)
+            except Corrupt:
+                return offset, []
 
     def sync(self, pack_id: bytes) -> None:
         """Makes whatever anybody appended to a pack durable."""
         self._fs.sync_data(self._descriptor(pack_id))
 
-    def is_sealed(self, pack_id: bytes) -> bool:
-        """Returns whether a pack has its footer."""
-        fd = self._descriptor(pack_id)
-        size = self._fs.fstat(fd).st_size
-        tail = self._fs.read_at(fd, TRAILER_SIZE, max(0, size - TRAILER_SIZE))
-        return footer_offset(tail) is not None
 
-
-def _behind(view: memoryview, start: int, path: str) -> list[RecordHeader]:
-    """Returns what the footer of a sealed pack says of the records from ``start`` on."""
-    try:
-        listed = decode_footer(view, path)
-    except Corrupt:
-        return []
-    return sorted(
-        (record for record in listed if record.offset >= start), key=lambda item: item.offset
-    )
+def _by_offset(record: RecordHeader) -> int:
+    return record.offset
 
 
 class PackAppender:
@@ -206,9 +249,9 @@ class PackAppender:
             return None
         try:
             size = fs.fstat(fd).st_size
-            if HEADER_SIZE <= size < PACK_SIZE_TARGET:
+            if max(HEADER_SIZE, covered) <= size < PACK_SIZE_TARGET:
                 records: list[RecordHeader] = []
-                end = min(max(covered, HEADER_SIZE), size)
+                end = max(covered, HEADER_SIZE)
                 if end < size:
                     with fs.map(fd) as mapping, memoryview(mapping) as view:
                         records = list(scan_records(view, end))

@@ -19,7 +19,7 @@ from treesnap.fs.durable import make_directories, read_file, replace_file, sync_
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.store.index import ObjectIndex
 from treesnap.store.layout import DIRECTORIES, Layout
-from treesnap.store.packs import PackReader
+from treesnap.store.packs import Inventory, PackReader
 from treesnap.store.roots import Root
 from treesnap.store.snapshots import SnapshotLog
 
@@ -157,8 +157,18 @@ class Store:
         """Finds objects in packs, or tails of packs, that no index part covers."""
         covered = self.index.covered()
         for pack_id, size in self.packs.sizes().items():
-            if size > covered.get(pack_id, 0):
-                self._scan(pack_id, covered.get(pack_id, 0))
+            start = covered.get(pack_id, 0)
+            if size > start:
+                try:
+                    records, _ = self.packs.scan(pack_id, start)
+                except FileNotFoundError:
+                    continue
+                self.index.add_scanned(
+                    IndexEntry(
+                        item.id, pack_id, item.offset, item.stored_size, item.raw_size, item.kind
+                    )
+                    for item in records
+                )
 
     def scan_everything(self) -> None:
         """Finds objects in all packs, whatever the index says. Costs a header per object."""
@@ -166,19 +176,15 @@ class Store:
             return
         self._scanned_all = True
         for pack_id in self.packs.sizes():
-            self._scan(pack_id, 0)
+            try:
+                self.index.add_scanned(self.inventory(pack_id).entries)
+            except FileNotFoundError:
+                continue
 
-    def _scan(self, pack_id: bytes, start: int) -> None:
-        try:
-            records, _ = self.packs.scan(pack_id, start)
-        except FileNotFoundError:
-            return
-        self.index.add_scanned(
-            IndexEntry(
-                record.id, pack_id, record.offset, record.stored_size, record.raw_size, record.kind
-            )
-            for record in records
-        )
+    def inventory(self, pack_id: bytes) -> Inventory:
+        """Returns all records of a pack that can be found; raises FileNotFoundError."""
+        covered = self.index.covered().get(pack_id, 0)
+        return self.packs.inventory(pack_id, covered, lambda: self.index.entries_of(pack_id))
 
     def stored_size(self, identity: ObjectId) -> int:
         """Returns the bytes that an object takes in its pack, or 0 when it is unknown."""
