@@ -1,0 +1,261 @@
+"""Hypothesis strategies: values that a store may hold, and bytes that it should not.
+
+Values are valid by construction, within small sizes; :func:`mutated` makes what a
+damaged or crafted file may hold.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from treesnap.codec.history import Moment, RestoreHistory
+from treesnap.codec.index import IndexEntry
+from treesnap.codec.journal import STAGE_PREFIX, Action, FileKey, Finish, Journal, Stage, Step
+from treesnap.codec.statcache import Observation, Row
+from treesnap.model import (
+    Entry,
+    EntryKind,
+    IgnoreRules,
+    ObjectId,
+    ObjectKind,
+    SkipReason,
+    SnapshotId,
+    SnapshotKind,
+    SnapshotRecord,
+    SnapshotState,
+    Totals,
+)
+from treesnap.treepath import is_valid_name, without_nested
+
+_INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+_UINT64 = st.integers(0, (1 << 64) - 1)
+_SIZES = st.integers(0, (1 << 63) - 1)
+_NUMBERS = st.integers(0, (1 << 32) - 1)
+_OWNERS = st.integers(0, (1 << 32) - 2)
+_MODES = st.integers(0, 0o7777)
+_TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+
+
+def object_ids() -> SearchStrategy[ObjectId]:
+    """Identities; few different ones, so that equal ones occur."""
+    return st.one_of(
+        st.integers(0, 3).map(lambda number: bytes([number]) * 32),
+        st.binary(min_size=32, max_size=32),
+    ).map(ObjectId)
+
+
+def snapshot_ids() -> SearchStrategy[SnapshotId]:
+    """Identities of snapshots."""
+    return object_ids().map(lambda identity: SnapshotId(identity.hex()))
+
+
+def names() -> SearchStrategy[bytes]:
+    """Names of entries: any bytes that a file system allows, awkward ones often."""
+    awkward = st.sampled_from([b"a", b"b", b"...", b" ", b"\n", b"\xff", b"-", b"a" * 255])
+    return st.one_of(awkward, st.binary(min_size=1, max_size=12)).filter(is_valid_name)
+
+
+def paths() -> SearchStrategy[bytes]:
+    """Paths below a root, never the root itself."""
+    return st.lists(names(), min_size=1, max_size=4).map(b"/".join)
+
+
+def scopes() -> SearchStrategy[tuple[bytes, ...] | None]:
+    """The paths of a path-scoped snapshot, or None."""
+    return st.none() | st.lists(paths(), min_size=1, max_size=4).map(without_nested)
+
+
+def contents(segments_max: int = 16) -> SearchStrategy[tuple[object, ...]]:
+    """Contents of files, as entries and chunk lists hold them."""
+    size = st.integers(1, 1 << 40)
+    chunk_or_hole = st.tuples(st.none() | object_ids(), size)
+    lists = st.tuples(object_ids(), size)
+    return st.one_of(
+        st.tuples(st.just(0), st.lists(chunk_or_hole, max_size=segments_max)),
+        st.tuples(st.integers(1, 8), st.lists(lists, min_size=1, max_size=segments_max)),
+    ).map(lambda pair: (pair[0], *(field for segment in pair[1] for field in segment)))
+
+
+def xattrs() -> SearchStrategy[object]:
+    """Extended attributes of an entry: none, in place, or apart."""
+    attribute = st.binary(min_size=1, max_size=10).filter(lambda name: b"\0" not in name)
+    pairs = st.dictionaries(attribute, st.binary(max_size=10), min_size=1, max_size=3)
+    in_place = pairs.map(lambda found: tuple(sorted(found.items())))
+    return st.one_of(st.none(), in_place, object_ids())
+
+
+def _with_content(kind: EntryKind, content: SearchStrategy[object]) -> SearchStrategy[Entry]:
+    return st.builds(
+        Entry,
+        names(),
+        st.just(kind),
+        _MODES,
+        _OWNERS,
+        _OWNERS,
+        _INT64,
+        st.just(0),
+        content,
+        xattrs(),
+    )
+
+
+def entries() -> SearchStrategy[Entry]:
+    """Entries of every kind."""
+    target = st.binary(min_size=1, max_size=20).filter(lambda text: b"\0" not in text)
+    device = st.tuples(_NUMBERS, _NUMBERS)
+    skipped = st.builds(
+        lambda name, reason: Entry(name, EntryKind.SKIPPED, 0, 0, 0, 0, 0, int(reason), None),
+        names(),
+        st.sampled_from(SkipReason),
+    )
+    return st.one_of(
+        _with_content(EntryKind.FILE, contents()).map(
+            lambda entry: entry._replace(size=sum(entry.content[2::2]))
+        ),
+        _with_content(EntryKind.DIRECTORY, object_ids()),
+        _with_content(EntryKind.SYMLINK, target),
+        _with_content(EntryKind.FIFO, st.none()),
+        _with_content(EntryKind.CHARACTER_DEVICE, device),
+        _with_content(EntryKind.BLOCK_DEVICE, device),
+        skipped,
+    )
+
+
+def directories() -> SearchStrategy[tuple[Entry, ...]]:
+    """The entries of one directory, in order."""
+    by_name = st.lists(entries(), max_size=6, unique_by=lambda entry: entry.name)
+    return by_name.map(lambda found: tuple(sorted(found)))
+
+
+def root_entries() -> SearchStrategy[Entry]:
+    """Entries of roots."""
+    return _with_content(EntryKind.DIRECTORY, object_ids()).map(
+        lambda entry: entry._replace(name=b"")
+    )
+
+
+def totals() -> SearchStrategy[Totals]:
+    """Sums over a directory."""
+    return st.builds(Totals, *[_SIZES] * len(Totals._fields))
+
+
+def snapshot_records() -> SearchStrategy[SnapshotRecord]:
+    """Records of snapshots."""
+    text = st.none() | _TEXT
+    pattern = st.binary(max_size=8).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
+    rules = st.builds(IgnoreRules, st.just(b"") | paths(), st.lists(pattern, max_size=3).map(tuple))
+    return st.builds(
+        SnapshotRecord,
+        root=root_entries(),
+        links=st.none() | contents(),
+        root_path=st.binary(max_size=20),
+        created_at_ns=_INT64,
+        totals=totals(),
+        kind=st.sampled_from(SnapshotKind),
+        scope=scopes(),
+        rules=st.lists(rules, max_size=2).map(tuple),
+        unstable=st.lists(paths(), max_size=2).map(tuple),
+        parent=st.none() | snapshot_ids(),
+        host=_TEXT,
+        label=text,
+        name=text,
+        session=text,
+        step=st.none() | _INT64,
+        step_name=text,
+        phase=text,
+        type=text,
+        reason=text,
+        source_tool=text,
+        tags=st.dictionaries(_TEXT, _TEXT, max_size=2),
+        counters=st.dictionaries(_TEXT, _INT64, max_size=2),
+    )
+
+
+def snapshot_states() -> SearchStrategy[SnapshotState]:
+    """What may change about a snapshot."""
+    return st.builds(
+        SnapshotState,
+        pinned=st.booleans(),
+        rollback_count=_SIZES,
+        rollback_used=st.booleans(),
+    )
+
+
+def histories() -> SearchStrategy[RestoreHistory]:
+    """Restore histories."""
+    stack = st.lists(st.builds(Moment, snapshot_ids(), scopes()), max_size=3).map(tuple)
+    return st.builds(RestoreHistory, stack, stack)
+
+
+def journals() -> SearchStrategy[Journal]:
+    """Journals of restores."""
+    key = st.builds(FileKey, _NUMBERS, _SIZES, _INT64, _INT64, _UINT64, _UINT64)
+    none = st.none()
+    steps = st.one_of(
+        st.builds(Step, st.just(Action.PUT), paths(), names(), _UINT64, none | key, none, none),
+        st.builds(Step, st.just(Action.REMOVE), paths(), names(), st.just(0), key, none, none),
+        st.builds(
+            Step, st.just(Action.METADATA), paths(), names(), st.just(0), key, entries(), entries()
+        ),
+    )
+    finishes = st.builds(Finish, st.just(b"") | paths(), entries(), none | entries())
+    return st.builds(
+        Journal,
+        stage=st.sampled_from(Stage),
+        stage_name=st.integers(0, 1 << 30).map(lambda number: STAGE_PREFIX + b"%x" % number),
+        root_before=none | root_entries(),
+        touch=st.booleans(),
+        snapshot_id=none | snapshot_ids(),
+        history=none | st.binary(max_size=20),
+        steps=st.lists(steps, max_size=3).map(tuple),
+        directories=st.lists(finishes, max_size=2).map(tuple),
+    )
+
+
+def index_entries() -> SearchStrategy[IndexEntry]:
+    """Entries of index parts, in a handful of packs."""
+    pack_ids = st.integers(0, 3).map(lambda number: bytes([number]) * 16)
+    kinds = st.sampled_from([ObjectKind.CHUNK, ObjectKind.TREE, ObjectKind.CHUNK_LIST]).map(int)
+    return st.builds(IndexEntry, object_ids(), pack_ids, _NUMBERS, _NUMBERS, _NUMBERS, kinds)
+
+
+def observations() -> SearchStrategy[list[Observation]]:
+    """What was seen of one directory."""
+    one = st.builds(Observation, names(), _NUMBERS, _SIZES, _INT64, _INT64, _UINT64, _UINT64)
+    return st.lists(one, max_size=4, unique_by=lambda item: item.name).map(sorted)
+
+
+def rows() -> SearchStrategy[Row]:
+    """Rows of stat caches."""
+    skipped = st.tuples(names(), st.sampled_from(SkipReason).map(int))
+    return st.builds(
+        Row,
+        path=st.just(b"") | paths(),
+        tree_id=object_ids(),
+        totals=totals(),
+        rules=st.binary(max_size=16),
+        distrusted=st.lists(names(), max_size=2).map(tuple),
+        linked=st.booleans(),
+        skipped=st.lists(skipped, max_size=2).map(tuple),
+        observations=st.binary(max_size=20),
+    )
+
+
+@st.composite
+def mutated(draw: st.DrawFn, valid: SearchStrategy[bytes]) -> bytes:
+    """Valid bytes with a few bytes changed, put in, taken out, doubled or cut off."""
+    data = bytearray(draw(valid))
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, len(data)))
+        end = draw(st.integers(start, min(len(data), start + 8)))
+        change = draw(st.sampled_from(["replace", "double", "cut", "zero"]))
+        if change == "replace":
+            data[start:end] = draw(st.binary(max_size=8))
+        elif change == "double":
+            data[end:end] = data[start:end]
+        elif change == "cut":
+            del data[start:]
+        else:
+            data[start:end] = bytes(end - start)
+    return bytes(data)
