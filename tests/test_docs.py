@@ -56,6 +56,7 @@ def environment(tmp_path):
         "TZ": "UTC",
         "COLUMNS": "100",
         "TERM": "dumb",
+        "PYTHONUNBUFFERED": "1",  # both streams in the order in which a terminal shows them
     }
 
 
