@@ -1,0 +1,198 @@
+"""The index: parts, merging, damage."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from treesnap.codec.index import IndexEntry
+from treesnap.model import ObjectId, ObjectKind
+from treesnap.store.index import PARTS_MAX, ObjectIndex
+from treesnap.testing.recording import RecordingFileSystem
+
+PACK = b"p" * 16
+OTHER_PACK = b"q" * 16
+
+
+def identity(number: int) -> ObjectId:
+    return ObjectId(number.to_bytes(32, "big"))
+
+
+def entry(number: int, pack_id: bytes = PACK) -> IndexEntry:
+    return IndexEntry(identity(number), pack_id, 16 + number, 10, 20, ObjectKind.CHUNK)
+
+
+@pytest.fixture
+def index(fs, store):
+    return ObjectIndex(fs, store.layout)
+
+
+def part_names(store) -> list[str]:
+    return [name for name in os.listdir(store.layout.index) if name != "lock"]
+
+
+def test_an_empty_index_finds_nothing(index):
+    assert index.find(identity(1)) is None
+    assert index.covered() == {}
+
+
+def test_a_written_part_is_found_by_all(fs, store, index):
+    index.write_part([entry(1), entry(2)], {PACK: 100})
+
+    again = ObjectIndex(fs, store.layout)
+
+    assert index.find(identity(2)) == again.find(identity(2)) == entry(2)
+    assert again.covered() == {PACK: 100}
+
+
+def test_refresh_shows_what_others_wrote(fs, store, index):
+    assert index.find(identity(1)) is None
+    ObjectIndex(fs, store.layout).write_part([entry(1)], {PACK: 100})
+
+    index.refresh()
+
+    assert index.find(identity(1)) == entry(1)
+
+
+def test_refresh_forgets_what_others_removed(fs, store, index):
+    name = index.write_part([entry(1)], {PACK: 100})
+    assert index.find(identity(1)) is not None
+    ObjectIndex(fs, store.layout).remove_parts([name])
+
+    index.refresh()
+
+    assert index.find(identity(1)) is None
+
+
+def test_packs_to_avoid_are_passed_over(index):
+    index.write_part([entry(1)], {PACK: 100})
+    index.write_part([entry(1, OTHER_PACK)], {OTHER_PACK: 100})
+
+    found = index.find(identity(1), frozenset([PACK]))
+
+    assert found == entry(1, OTHER_PACK)
+    assert index.find(identity(1), frozenset([PACK, OTHER_PACK])) is None
+
+
+def test_every_place_of_an_object_is_known(index):
+    index.write_part([entry(1)], {PACK: 100})
+    index.write_part([entry(1, OTHER_PACK)], {OTHER_PACK: 100})
+
+    assert sorted(index.find_all(identity(1))) == [entry(1), entry(1, OTHER_PACK)]
+
+
+def test_what_a_scan_found_counts_in_this_process(index):
+    index.add_scanned([entry(7)])
+
+    assert index.find_all(identity(7)) == [entry(7)]
+
+
+def test_entries_of_a_pack_are_told_apart(index):
+    index.write_part([entry(1), entry(2, OTHER_PACK)], {PACK: 100, OTHER_PACK: 100})
+
+    assert index.entries_of(OTHER_PACK) == [entry(2, OTHER_PACK)]
+
+
+def test_covered_takes_the_largest(index):
+    index.write_part([entry(1)], {PACK: 100})
+    index.write_part([entry(2)], {PACK: 300})
+    index.write_part([entry(3)], {PACK: 200})
+
+    assert index.covered() == {PACK: 300}
+
+
+def test_a_damaged_part_is_left_out_and_named(fs, store, index):
+    good = index.write_part([entry(1)], {PACK: 100})
+    bad = index.write_part([entry(2)], {PACK: 200})
+    path = os.path.join(store.layout.index, bad)
+    with open(path, "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\0")
+
+    again = ObjectIndex(fs, store.layout)
+
+    assert list(again.parts) == [good]
+    assert again.find(identity(1)) == entry(1)
+    assert again.find(identity(2)) is None
+    assert list(again.damaged) == [bad]
+
+
+@pytest.mark.parametrize("size", [0, 10, 40])
+def test_a_part_that_is_cut_short_is_left_out(fs, store, index, size):
+    name = index.write_part([entry(1)], {PACK: 100})
+    os.truncate(os.path.join(store.layout.index, name), size)
+
+    again = ObjectIndex(fs, store.layout)
+
+    assert again.parts == {}
+    assert list(again.damaged) == [name]
+
+
+def test_few_parts_are_not_merged(store, index):
+    for number in range(PARTS_MAX):
+        index.write_part([entry(number)], {PACK: number})
+
+    index.merge_if_many()
+
+    assert len(part_names(store)) == PARTS_MAX
+
+
+def test_merging_keeps_every_lookup(fs, store, index):
+    for number in range(PARTS_MAX + 1):
+        index.write_part([entry(number)], {PACK: 100 + number})
+
+    index.merge_if_many()
+
+    again = ObjectIndex(fs, store.layout)
+    assert len(part_names(store)) < PARTS_MAX
+    assert [again.find(identity(number)) for number in range(PARTS_MAX + 1)] == [
+        entry(number) for number in range(PARTS_MAX + 1)
+    ]
+    assert again.covered() == {PACK: 100 + PARTS_MAX}
+
+
+def test_merging_keeps_both_places_of_an_object(fs, store, index):
+    for number in range(PARTS_MAX):
+        index.write_part([entry(number)], {PACK: 100})
+    index.write_part([entry(0, OTHER_PACK)], {OTHER_PACK: 100})
+
+    index.merge_if_many()
+
+    again = ObjectIndex(fs, store.layout)
+    assert sorted(again.find_all(identity(0))) == [entry(0), entry(0, OTHER_PACK)]
+
+
+def test_a_large_part_is_not_rewritten_for_small_ones(store, index):
+    large = index.write_part([entry(number) for number in range(1000)], {PACK: 100})
+    for number in range(PARTS_MAX):
+        index.write_part([entry(2000 + number)], {PACK: 100})
+
+    index.merge_if_many()
+
+    assert large in part_names(store)
+
+
+def test_merging_is_left_to_whoever_does_it_already(fs, store, index):
+    for number in range(PARTS_MAX + 1):
+        index.write_part([entry(number)], {PACK: 100})
+    lock = fs.open(os.path.join(store.layout.index, "lock"), os.O_RDWR | os.O_CREAT)
+    assert fs.lock(lock, exclusive=True)
+
+    index.merge_if_many()
+
+    fs.close(lock)
+    assert len(part_names(store)) == PARTS_MAX + 1
+
+
+def test_every_entry_is_rewritten_a_logarithmic_number_of_times(store):
+    """256 parts of one entry each: no quadratic amount of rewriting."""
+    fs = RecordingFileSystem()
+    index = ObjectIndex(fs, store.layout)
+    for number in range(256):
+        index.write_part([entry(number)], {PACK: 100})
+        index.merge_if_many()
+    written = fs.written_bytes()
+
+    assert len(part_names(store)) <= PARTS_MAX + 1
+    assert written < 256 * 170 + 256 * 8 * 60 * 2

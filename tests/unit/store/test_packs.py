@@ -1,0 +1,310 @@
+"""Packs: appending, going on with one, torn tails, sealing, damage."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from treesnap.codec.compress import Compression
+from treesnap.codec.envelope import HEADER_SIZE
+from treesnap.codec.pack import PACK_SIZE_TARGET, RECORD_HEADER_SIZE, TRAILER_SIZE, decode_footer
+from treesnap.errors import Corrupt
+from treesnap.hashing import object_id
+from treesnap.model import ObjectKind
+from treesnap.store.packs import PackAppender
+
+
+@pytest.fixture
+def layout(store):
+    return store.layout
+
+
+def add(appender: PackAppender, *chunks: bytes):
+    """Appends chunks uncompressed; returns their places."""
+    entries = []
+    for chunk in chunks:
+        identity = object_id(ObjectKind.CHUNK, chunk)
+        data, entry = appender.append(
+            ObjectKind.CHUNK, Compression.NONE, len(chunk), chunk, identity
+        )
+        appender.write(data)
+        entries.append(entry)
+    return entries
+
+
+@pytest.fixture
+def pack(fs, layout):
+    """A pack with three records, closed but not sealed, and their places."""
+    appender = PackAppender.create(fs, layout)
+    entries = add(appender, b"one", b"two" * 10, b"three" * 20)
+    appender.sync()
+    appender.close()
+    return appender.pack_id, entries
+
+
+def path_of(layout, pack_id) -> str:
+    return layout.pack(pack_id)
+
+
+def cut(path: str, size: int) -> None:
+    os.truncate(path, size)
+
+
+def flip(path: str, offset: int) -> None:
+    """Damages one byte."""
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ 0xFF]))
+
+
+def nothing():
+    return []
+
+
+def test_what_was_appended_is_read(store, pack):
+    _, entries = pack
+
+    assert [store.packs.read(entry) for entry in entries] == [b"one", b"two" * 10, b"three" * 20]
+
+
+def test_scan_finds_every_record_and_the_end(store, layout, pack):
+    pack_id, entries = pack
+
+    records, end = store.packs.scan(pack_id)
+
+    assert [record.id for record in records] == [entry.id for entry in entries]
+    assert end == os.path.getsize(path_of(layout, pack_id))
+
+
+def test_sizes_names_every_pack(store, layout, pack):
+    pack_id, _ = pack
+
+    assert store.packs.sizes() == {pack_id: os.path.getsize(path_of(layout, pack_id))}
+
+
+def test_sizes_leaves_foreign_files_out(store, layout):
+    with open(os.path.join(layout.packs, "README"), "w") as file:
+        file.write("not a pack")
+
+    assert store.packs.sizes() == {}
+
+
+def test_a_missing_pack_is_not_found(store, pack):
+    entry = pack[1][0]._replace(pack_id=bytes(16))
+
+    with pytest.raises(FileNotFoundError):
+        store.packs.read(entry)
+    assert not store.packs.has_record(entry)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"offset": HEADER_SIZE + 1}, {"stored_size": 4}, {"kind": ObjectKind.TREE}, {"id": bytes(32)}],
+)
+def test_a_wrong_place_is_not_believed(store, pack, change):
+    entry = pack[1][0]._replace(**change)
+
+    assert not store.packs.has_record(entry)
+    with pytest.raises(Corrupt):
+        store.packs.read(entry)
+
+
+def test_damaged_content_is_named(store, layout, pack):
+    pack_id, entries = pack
+    flip(path_of(layout, pack_id), entries[1].offset + RECORD_HEADER_SIZE)
+
+    with pytest.raises(Corrupt, match=entries[1].id.hex()):
+        store.packs.read(entries[1])
+
+
+def test_reading_keeps_few_packs_open(fs, store, layout):
+    entries = []
+    for number in range(70):
+        appender = PackAppender.create(fs, layout)
+        entries += add(appender, b"%d" % number)
+        appender.close()
+    before = len(os.listdir("/proc/self/fd"))
+
+    for entry in entries:
+        store.packs.read(entry)
+
+    assert len(os.listdir("/proc/self/fd")) - before <= 64
+
+
+class TestResume:
+    def test_goes_on_at_the_end(self, fs, store, layout, pack):
+        pack_id, entries = pack
+
+        appender, records = PackAppender.resume(fs, layout, pack_id, 0)
+        more = add(appender, b"four")
+        appender.close()
+
+        assert [record.id for record in records] == [entry.id for entry in entries]
+        assert store.packs.read(more[0]) == b"four"
+        assert len(store.packs.scan(pack_id)[0]) == 4
+
+    def test_tells_only_what_the_index_does_not_know(self, fs, layout, pack):
+        pack_id, entries = pack
+
+        appender, records = PackAppender.resume(fs, layout, pack_id, entries[2].offset)
+
+        appender.close()
+        assert [record.id for record in records] == [entries[2].id]
+
+    def test_is_refused_for_a_tail_torn_anywhere(self, fs, store, layout, pack):
+        """At every byte of the last record: what is whole before stays readable."""
+        pack_id, entries = pack
+        last = entries[2]
+        path = path_of(layout, pack_id)
+        for size in range(last.offset + RECORD_HEADER_SIZE + last.stored_size - 1, last.offset, -1):
+            cut(path, size)
+
+            assert PackAppender.resume(fs, layout, pack_id, 0) is None
+            assert [item.id for item in store.packs.scan(pack_id)[0]] == [
+                entries[0].id,
+                entries[1].id,
+            ]
+            assert store.packs.scan(pack_id)[1] == last.offset
+
+    def test_is_refused_for_a_pack_that_is_shorter_than_it_was(self, fs, layout, pack):
+        pack_id, entries = pack
+        covered = os.path.getsize(path_of(layout, pack_id))
+        cut(path_of(layout, pack_id), entries[2].offset)
+
+        assert PackAppender.resume(fs, layout, pack_id, covered) is None
+
+    def test_is_refused_for_a_sealed_pack(self, fs, layout, pack):
+        pack_id, _ = pack
+        appender, _ = PackAppender.resume(fs, layout, pack_id, 0)
+        appender.seal()
+        appender.close()
+
+        assert PackAppender.resume(fs, layout, pack_id, 0) is None
+
+    def test_is_refused_for_a_pack_that_is_gone(self, fs, layout):
+        assert PackAppender.resume(fs, layout, bytes(16), 0) is None
+
+    def test_is_refused_for_a_full_pack(self, fs, layout, pack):
+        pack_id, _ = pack
+        cut(path_of(layout, pack_id), PACK_SIZE_TARGET)
+
+        assert PackAppender.resume(fs, layout, pack_id, PACK_SIZE_TARGET) is None
+
+
+class TestSealing:
+    def test_the_footer_lists_every_record(self, fs, layout):
+        appender = PackAppender.create(fs, layout)
+        entries = add(appender, b"one", b"two")
+
+        appender.seal()
+        appender.close()
+
+        with open(path_of(layout, appender.pack_id), "rb") as file:
+            rows = decode_footer(memoryview(file.read()), "pack")
+        assert [(row.id, row.offset) for row in rows] == [
+            (entry.id, entry.offset) for entry in entries
+        ]
+
+    def test_a_resumed_pack_gets_a_whole_footer_too(self, fs, layout, pack):
+        pack_id, entries = pack
+        appender, _ = PackAppender.resume(fs, layout, pack_id, entries[2].offset)
+        more = add(appender, b"four")
+
+        appender.seal()
+        appender.close()
+
+        with open(path_of(layout, pack_id), "rb") as file:
+            rows = decode_footer(memoryview(file.read()), "pack")
+        assert [row.id for row in rows] == [entry.id for entry in [*entries, *more]]
+
+    def test_a_pack_is_full_at_the_target_size(self, fs, layout):
+        appender = PackAppender.create(fs, layout)
+        before = appender.is_full
+        appender.end = PACK_SIZE_TARGET
+
+        after = appender.is_full
+
+        appender.close()
+        assert (before, after) == (False, True)
+
+    def test_an_empty_pack_is_removed(self, fs, store, layout):
+        appender = PackAppender.create(fs, layout)
+
+        appender.discard_if_empty()
+        appender.close()
+
+        assert store.packs.sizes() == {}
+
+
+class TestInventory:
+    def test_of_a_whole_pack_asks_nobody(self, store, pack):
+        pack_id, entries = pack
+
+        found = store.packs.inventory(pack_id, 0, nothing)
+
+        assert (found.entries, found.damaged_at) == (entries, None)
+
+    def test_takes_a_torn_tail_that_was_never_covered_for_no_damage(self, store, layout, pack):
+        pack_id, entries = pack
+        cut(path_of(layout, pack_id), entries[2].offset + 5)
+
+        found = store.packs.inventory(pack_id, entries[2].offset, nothing)
+
+        assert (found.entries, found.damaged_at) == (entries[:2], None)
+
+    def test_goes_on_behind_damage_where_the_index_knows(self, store, layout, pack):
+        pack_id, entries = pack
+        size = os.path.getsize(path_of(layout, pack_id))
+        flip(path_of(layout, pack_id), entries[1].offset)
+
+        found = store.packs.inventory(pack_id, size, lambda: entries)
+
+        assert found.entries == [entries[0], entries[2]]
+        assert (found.damaged_at, found.end) == (entries[1].offset, size)
+
+    def test_goes_on_behind_damage_where_the_footer_knows(self, fs, store, layout, pack):
+        pack_id, entries = pack
+        appender, _ = PackAppender.resume(fs, layout, pack_id, 0)
+        appender.seal()
+        appender.close()
+        flip(path_of(layout, pack_id), entries[1].offset)
+
+        found = store.packs.inventory(pack_id, 0, nothing)
+
+        assert found.entries == [entries[0], entries[2]]
+        assert found.damaged_at == entries[1].offset
+
+    def test_of_a_pack_with_a_damaged_start_relies_on_the_index(self, store, layout, pack):
+        pack_id, entries = pack
+        size = os.path.getsize(path_of(layout, pack_id))
+        flip(path_of(layout, pack_id), 0)
+
+        found = store.packs.inventory(pack_id, size, lambda: entries)
+
+        assert found.entries == entries
+        assert found.damaged_at == 0
+
+    def test_notices_a_footer_that_is_damaged_itself(self, fs, store, layout, pack):
+        pack_id, entries = pack
+        appender, _ = PackAppender.resume(fs, layout, pack_id, 0)
+        end = appender.end
+        appender.seal()
+        appender.close()
+        flip(path_of(layout, pack_id), end + RECORD_HEADER_SIZE)
+        flip(path_of(layout, pack_id), entries[0].offset)
+
+        found = store.packs.inventory(pack_id, end, lambda: entries)
+
+        assert found.entries == entries[1:]
+
+    def test_of_a_pack_cut_inside_its_trailer_has_every_record(self, fs, store, layout, pack):
+        pack_id, entries = pack
+        appender, _ = PackAppender.resume(fs, layout, pack_id, 0)
+        appender.seal()
+        appender.close()
+        cut(path_of(layout, pack_id), appender.end - TRAILER_SIZE // 2)
+
+        assert store.packs.inventory(pack_id, 0, nothing).entries == entries
