@@ -79,7 +79,7 @@ class ObjectIndex:
 
     def find_all(self, object_id: ObjectId) -> list[IndexEntry]:
         """Returns every known place of an object."""
-        found = [entry for part in self.parts.values() if (entry := part.find(object_id))]
+        found = [entry for part in self.parts.values() for entry in part.find_all(object_id)]
         scanned = self._scanned.get(object_id)
         return [*found, scanned] if scanned is not None else found
 
@@ -87,7 +87,10 @@ class ObjectIndex:
         """Returns one place of an object outside the packs to avoid, or None."""
         for part in self.parts.values():
             entry = part.find(object_id)
-            if entry is not None and entry.pack_id not in avoid:
+            if entry is not None and entry.pack_id in avoid:
+                elsewhere = (item for item in part.find_all(object_id) if item.pack_id not in avoid)
+                entry = next(elsewhere, None)
+            if entry is not None:
                 return entry
         return None
 

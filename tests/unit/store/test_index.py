@@ -196,3 +196,15 @@ def test_every_entry_is_rewritten_a_logarithmic_number_of_times(store):
 
     assert len(part_names(store)) <= PARTS_MAX + 1
     assert written < 256 * 170 + 256 * 8 * 60 * 2
+
+
+def test_a_merged_part_knows_the_other_place_of_an_object_to_avoid(fs, store, index):
+    for number in range(PARTS_MAX):
+        index.write_part([entry(number)], {PACK: 100})
+    index.write_part([entry(0, OTHER_PACK)], {OTHER_PACK: 100})
+
+    index.merge_if_many()
+
+    again = ObjectIndex(fs, store.layout)
+    assert again.find(identity(0), frozenset([PACK])) == entry(0, OTHER_PACK)
+    assert again.find(identity(0), frozenset([OTHER_PACK])) == entry(0)

@@ -1,0 +1,65 @@
+"""The roots that a store knows."""
+
+from __future__ import annotations
+
+import pytest
+
+from treesnap.codec.envelope import FileKind
+from treesnap.errors import Busy, Corrupt
+from treesnap.store.roots import registered_roots
+
+
+@pytest.fixture
+def root(store):
+    root = store.root(b"/some/\xffwhere")
+    root.register()
+    return root
+
+
+def test_a_registered_root_is_known_by_its_path(fs, store, root):
+    assert registered_roots(fs, store.layout) == [b"/some/\xffwhere"]
+
+
+def test_registering_again_changes_nothing(fs, store, root):
+    root.register()
+
+    assert registered_roots(fs, store.layout) == [b"/some/\xffwhere"]
+
+
+def test_a_root_that_was_only_looked_at_is_not_known(fs, store):
+    store.root(b"/elsewhere")
+
+    assert registered_roots(fs, store.layout) == []
+
+
+def test_a_damaged_record_is_left_out(fs, store, root):
+    store.root(b"/good").register()
+    with open(root.file("root"), "wb") as file:
+        file.write(b"damaged")
+
+    assert registered_roots(fs, store.layout) == [b"/good"]
+
+
+def test_files_come_and_go(root):
+    root.write("journal", FileKind.JOURNAL, b"payload")
+    held = root.read("journal", FileKind.JOURNAL)
+
+    root.remove("journal")
+
+    assert held == b"payload"
+    assert root.read("journal", FileKind.JOURNAL) is None
+
+
+def test_a_damaged_file_is_named(root):
+    root.write("history", FileKind.HISTORY, b"payload")
+    with open(root.file("history"), "r+b") as file:
+        file.seek(26)
+        file.write(b"X")
+
+    with pytest.raises(Corrupt, match="history"):
+        root.read("history", FileKind.HISTORY)
+
+
+def test_the_lock_names_the_root(root):
+    with root.locked("create", 0), pytest.raises(Busy, match="some"), root.locked("restore", 0):
+        pass

@@ -1,0 +1,137 @@
+"""The snapshots of a store."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from treesnap.errors import Corrupt, NotFound
+from treesnap.model import ObjectId, SnapshotState
+from treesnap.store.snapshots import SnapshotName
+
+ROOT_ID = "0" * 32
+TREE = ObjectId(b"t" * 32)
+
+
+@pytest.fixture
+def log(store):
+    return store.snapshots
+
+
+@pytest.fixture
+def publish(store, log, record_of):
+    def publisher(sequence: int) -> SnapshotName:
+        pending = os.path.join(store.layout.pending, "a" * 16)
+        record = record_of(TREE, sequence)
+        name = SnapshotName(sequence, log.write_pending(pending, record))
+        log.promote(pending, ROOT_ID, name)
+        return name
+
+    return publisher
+
+
+def test_a_published_snapshot_is_loaded(log, publish, record_of):
+    name = publish(1)
+
+    snapshot = log.load(ROOT_ID, name)
+
+    assert (snapshot.id, snapshot.sequence) == (name.id, 1)
+    assert snapshot.record == record_of(TREE, 1)
+
+
+def test_names_are_newest_first(log, publish):
+    names = [publish(number) for number in (1, 2, 10, 300)]
+
+    assert log.names(ROOT_ID) == names[::-1]
+
+
+def test_a_root_without_snapshots_has_no_names(log):
+    assert log.names("f" * 32) == []
+
+
+def test_all_names_covers_all_roots(store, log, publish):
+    name = publish(1)
+    os.rename(store.layout.root_snapshots(ROOT_ID), store.layout.root_snapshots("1" * 32))
+    other = publish(2)
+
+    assert list(log.all_names()) == [(ROOT_ID, other), ("1" * 32, name)]
+
+
+def test_foreign_files_are_no_snapshots(store, log, publish):
+    name = publish(1)
+    directory = store.layout.root_snapshots(ROOT_ID)
+    for stranger in ("README", "1-2", f"{'0' * 16}-{'g' * 64}"):
+        with open(os.path.join(directory, stranger), "w") as file:
+            file.write("stranger")
+
+    assert log.names(ROOT_ID) == [name]
+
+
+def test_a_pending_snapshot_is_not_listed(store, log, record_of):
+    log.write_pending(os.path.join(store.layout.pending, "a" * 16), record_of(TREE))
+
+    assert list(log.all_names()) == []
+
+
+def test_a_snapshot_that_is_gone_is_not_found(log):
+    with pytest.raises(NotFound):
+        log.load(ROOT_ID, SnapshotName(1, "a" * 64))
+
+
+def test_a_snapshot_under_a_wrong_name_is_damaged(log, publish):
+    name = publish(1)
+    wrong = SnapshotName(1, "a" * 64)
+    os.rename(log.path(ROOT_ID, name), log.path(ROOT_ID, wrong))
+
+    with pytest.raises(Corrupt, match="does not match its id"):
+        log.load(ROOT_ID, wrong)
+
+
+def test_a_damaged_snapshot_takes_no_other_with_it(log, publish):
+    bad, good = publish(1), publish(2)
+    with open(log.path(ROOT_ID, bad), "r+b") as file:
+        file.seek(40)
+        file.write(b"\xff\xff")
+
+    with pytest.raises(Corrupt):
+        log.load(ROOT_ID, bad)
+    assert log.load(ROOT_ID, good).id == good.id
+
+
+def test_state_is_kept_beside_the_snapshot(log, publish):
+    name = publish(1)
+    before = log.load(ROOT_ID, name).state
+
+    log.set_state(name.id, SnapshotState(pinned=True, rollback_count=2))
+
+    assert before == SnapshotState()
+    assert log.load(ROOT_ID, name).state == SnapshotState(pinned=True, rollback_count=2)
+
+
+def test_a_damaged_state_counts_as_pinned(store, log, publish):
+    name = publish(1)
+    log.set_state(name.id, SnapshotState())
+    with open(store.layout.state(name.id), "wb") as file:
+        file.write(b"damaged")
+
+    assert log.load(ROOT_ID, name).pinned
+
+
+def test_remove_takes_the_state_along(store, log, publish):
+    name, stays = publish(1), publish(2)
+    log.set_state(name.id, SnapshotState(pinned=True))
+
+    log.remove(ROOT_ID, [name])
+
+    assert log.names(ROOT_ID) == [stays]
+    assert os.listdir(store.layout.states) == []
+
+
+def test_removing_twice_is_no_error(log, publish):
+    name = publish(1)
+    log.remove(ROOT_ID, [name])
+
+    log.remove(ROOT_ID, [name])
+
+    assert log.names(ROOT_ID) == []
