@@ -51,6 +51,7 @@ def command(
     if result.restore is not None and not output.as_json:
         output.remark(f"{words[0]} failed with exit code {exit_code}; rolled back")
         output.remark(text_forms.restore_line(result.restore))
-        output.remark(f"To take this back: {invocation.command_text('undo')}")
+        if result.restore.safety_id is not None:
+            output.remark(f"To take this back: {invocation.command_text('undo')}")
     output.result("run", fields=lambda: json_forms.run_fields(result, exit_code), lines=lambda: ())
     click.get_current_context().exit(exit_code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -190,5 +191,6 @@ class Capture:
             record = replace(record, parent=names[0].id)
         identity, name = self.writer.publish(record, root.id, sequence)
         if self._builder is not None:
-            self._builder.publish(root.file("cache"), identity, record.root.tree_id)
+            with suppress(OSError):  # the snapshot is published; the old cache does as well
+                self._builder.publish(root.file("cache"), identity, record.root.tree_id)
         return store.snapshots.load(root.id, name)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from treesnap.codec.snapshot import encode_snapshot, state_hash
-from treesnap.errors import Busy, ErrorCode, NotFound, Refused, shown
+from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused, shown
 from treesnap.model import Snapshot, SnapshotKind, SnapshotRecord
 from treesnap.ops.access import Opened, locked_root, opened
 from treesnap.ops.capture import Capture, latest
-from treesnap.ops.history import snapshots_of
+from treesnap.ops.history import STEP_MAX, means_something_else, snapshots_of
 from treesnap.ops.places import refuse_dangerous
 from treesnap.results import CreateResult, CreateStats
 from treesnap.store.writer import EpochChanged
@@ -48,6 +48,7 @@ def create(handle: Handle, request: CreateRequest) -> CreateResult:
     scope = without_nested(list(request.paths)) if request.paths else None
     if scope == (b"",):
         scope = None
+    _check_words(request)
     _check_root(handle, force=request.force)
     with opened(handle, "take a snapshot", create=True, recover=False) as pair:
         pair.root.register()
@@ -61,6 +62,21 @@ def create(handle: Handle, request: CreateRequest) -> CreateResult:
                 except EpochChanged:
                     continue
     raise Busy("Garbage collections kept overtaking the capture")
+
+
+def _check_words(request: CreateRequest) -> None:
+    """Raises InvalidArgument for what a record cannot hold, or a reference cannot name."""
+    words = {"label": request.label, "name": request.name, "session": request.session}
+    tags = [*request.tags.keys(), *request.tags.values()]
+    for what, word in [*words.items(), *(("tag", tag) for tag in tags)]:
+        try:
+            (word or "").encode()
+        except UnicodeEncodeError:
+            raise InvalidArgument(f"The {what} {shown(word or '')!r} is not UTF-8") from None
+    if request.name is not None and means_something_else(request.name):
+        raise InvalidArgument(f"{request.name!r} cannot be a name: it means something else")
+    if request.step is not None and not 0 <= request.step <= STEP_MAX:
+        raise InvalidArgument(f"A step is a number from 0 to {STEP_MAX}")
 
 
 def _check_root(handle: Handle, *, force: bool) -> None:

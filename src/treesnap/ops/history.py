@@ -16,8 +16,17 @@ if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
 
 _LATEST = re.compile(r"latest(?:~(\d{1,9}))?\Z")
-_STEP = re.compile(r"step:(\d{1,9})\Z")
+_STEP = re.compile(r"step:(\d{1,18})\Z")
 _ABBREVIATION = re.compile(r"[0-9a-f]{4,64}\Z")
+
+
+STEP_MAX = 10**18 - 1
+"""The largest step that a reference can name."""
+
+
+def means_something_else(name: str) -> bool:
+    """Returns whether a reference of these letters would not be looked up as a name."""
+    return bool(not name or _LATEST.match(name) or _STEP.match(name))
 
 
 def snapshots_of(pair: Opened, root_id: str | None = None) -> Iterator[Snapshot]:

@@ -34,6 +34,9 @@ from treesnap.worktree.staging import make_stage, new_stage_name, open_stage, re
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
 
+_SHOWN_MAX = 5
+"""Paths named in one remark."""
+
 
 class Transaction:
     """The journal of one root, and what follows from it. The caller holds the root's lock."""
@@ -82,6 +85,7 @@ class Transaction:
             journal = self._staged(root_fd, self._journal, plan, target, observed, history)
             self._commit(journal)
             self._carry_out(root_fd, journal, observed)
+            self._remark_degraded()
         finally:
             self._fs.close(root_fd)
 
@@ -199,9 +203,20 @@ class Transaction:
         try:
             self._end(root_fd, journal)
         except (TreesnapError, OSError) as error:
+            if observed is None:
+                raise
             self._handle.monitor.remark(
                 f"The restore is done, but not cleaned up after ({error}); "
                 "the next command on this root goes on with that"
+            )
+
+    def _remark_degraded(self) -> None:
+        if self.degraded:
+            names = ", ".join(repr(shown(path)) for path in self.degraded[:_SHOWN_MAX])
+            more = ", ..." if len(self.degraded) > _SHOWN_MAX else ""
+            self._handle.monitor.remark(
+                "The owner or privileged attributes could not be put back, "
+                f"which needs privileges: {names}{more}"
             )
 
     def _remark_denied(self, paths: list[bytes]) -> None:

@@ -12,7 +12,11 @@ from treesnap.ops.restore import Goal, HistoryStep, load_history, reach, refuse_
 from treesnap.results import RestoreResult
 
 if TYPE_CHECKING:
+    from treesnap.model import Snapshot
     from treesnap.ops.handle import Handle
+
+_VERBS = {"undo": "restore", "redo": "undo"}
+"""What each command takes back."""
 
 
 def undo(handle: Handle) -> RestoreResult:
@@ -34,7 +38,7 @@ def _step(handle: Handle, verb: str, history_step: HistoryStep) -> RestoreResult
         ):
             moment = _next(pair, verb)
             goal = Goal(
-                snapshot=resolve_in(pair, moment.snapshot_id),
+                snapshot=_safety(pair, moment, verb),
                 scope=moment.scope,
                 label=f"before {verb} to",
                 history_step=history_step,
@@ -52,8 +56,20 @@ def _next(pair: Opened, verb: str) -> Moment:
     return moments[-1]
 
 
+def _safety(pair: Opened, moment: Moment, verb: str) -> Snapshot:
+    """Returns the snapshot of a moment, or raises NotFound when it was deleted."""
+    try:
+        return resolve_in(pair, moment.snapshot_id)
+    except NotFound as error:
+        raise NotFound(
+            f"The newest {_VERBS[verb]} cannot be taken back: the snapshot of the state before "
+            f"it, {moment.snapshot_id[:12]}, was deleted",
+            code=ErrorCode.NOTHING_TO_UNDO,
+        ) from error
+
+
 def _nothing(verb: str) -> NotFound:
     return NotFound(
-        f"There is no {'restore' if verb == 'undo' else 'undo'} to take back",
+        f"There is no {_VERBS[verb]} to take back",
         code=ErrorCode.NOTHING_TO_UNDO,
     )

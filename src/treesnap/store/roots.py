@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, seal, unseal
 from treesnap.codec.message import Fields, pack, unpack
-from treesnap.errors import Corrupt
+from treesnap.errors import Corrupt, NotFound
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
     make_directories,
@@ -52,8 +52,15 @@ class Root:
 
     @contextmanager
     def locked(self, operation: str, wait_s: float) -> Iterator[None]:
-        """Keeps every other writer of this root out while the body runs; raises Busy."""
+        """Keeps every other writer of this root out while the body runs; raises Busy.
+
+        Raises NotFound for a root that was never registered.
+        """
         what = f"The root {os.fsdecode(self.path)!r}"
+        try:
+            self._fs.lstat(self._layout.root_directory(self.id))
+        except FileNotFoundError:
+            raise NotFound(f"{what} has no snapshots", path=self.path) from None
         with held(self._fs, self.file("lock"), operation=operation, what=what, wait_s=wait_s):
             yield
 

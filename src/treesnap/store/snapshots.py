@@ -148,7 +148,7 @@ class SnapshotLog:
         return snapshot_id(payload)
 
     def promote(self, pending_path: str, root_id: str, name: SnapshotName) -> None:
-        """Publishes a pending snapshot; durable after return.
+        """Publishes a pending snapshot; durable after return. Not there when it raises.
 
         Raises Corrupt when the history has no number left, because a file name says
         that the last one is taken.
@@ -157,8 +157,13 @@ class SnapshotLog:
             raise Corrupt(f"The history of root {root_id} ends in an impossible number")
         directory = self._layout.root_snapshots(root_id)
         make_directories(self._fs, directory)
-        self._fs.rename(pending_path, os.path.join(directory, name.file_name))
-        sync_directory(self._fs, directory)
+        path = os.path.join(directory, name.file_name)
+        self._fs.rename(pending_path, path)
+        try:
+            sync_directory(self._fs, directory)
+        except BaseException:
+            unlink_if_present(self._fs, path)
+            raise
 
     def remove(self, root_id: str, names: list[SnapshotName]) -> None:
         """Removes snapshots; durable after return."""

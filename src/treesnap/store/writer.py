@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -245,5 +246,6 @@ class Writer:
             raise EpochChanged
         name = SnapshotName(sequence, identity)
         log.promote(self._slot.pending_path, root_id, name)
-        self._store.index.merge_if_many()
+        with suppress(OSError):  # the snapshot is published; merging can wait
+            self._store.index.merge_if_many()
         return identity, name

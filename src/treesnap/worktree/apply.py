@@ -69,6 +69,8 @@ class Applier:
         """Inodes with several names in the journal: a step on one changes the ctime of all."""
         self.left: list[bytes] = []
         """Paths that were not taken back, because somebody else changed them."""
+        self.denied: list[bytes] = []
+        """Directories of others, whose metadata only they may put back."""
 
     def __enter__(self) -> Self:
         return self
@@ -340,11 +342,27 @@ class Applier:
                 return  # somebody else's change, which is newer
             raise
         wanted = finish.new if forward else finish.old
-        if wanted is None:
-            self._fs.change_mode(fd, finish.old.mode)
-            return
         touch = self._journal.touch and forward
-        apply_metadata(self._fs, fd, wanted, self._xattrs(wanted), touch=touch)
+        try:
+            if wanted is not None:
+                apply_metadata(self._fs, fd, wanted, self._xattrs(wanted), touch=touch)
+            elif stat_module.S_IMODE(self._fs.fstat(fd).st_mode) != finish.old.mode:
+                self._fs.change_mode(fd, finish.old.mode)
+        except PermissionError:
+            is_own = self._fs.fstat(fd).st_uid == os.geteuid()
+            if forward and finish.path and (is_own or _is_changed(finish)):
+                raise
+            self.denied.append(finish.path)
+
+
+def _is_changed(finish: Finish) -> bool:
+    """Returns whether a directory gets other metadata than the time of its last change."""
+    _, old, new = finish
+    if new is None:
+        return False
+    return old._replace(mtime_ns=0, content=None) != new._replace(
+        name=old.name, mtime_ns=0, content=None
+    )
 
 
 @contextmanager

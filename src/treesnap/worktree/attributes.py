@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat as stat_module
 
 from treesnap.codec.message import pack
 from treesnap.codec.tree import INLINE_XATTRS_SIZE_MAX
@@ -108,10 +109,19 @@ def apply_owner(
 def apply_metadata(
     fs: FileSystem, where: int, entry: Entry, xattrs: Xattrs, *, touch: bool = False
 ) -> bool:
-    """Gives an open directory the metadata of an entry; returns whether all was permitted."""
-    permitted = apply_owner(fs, where, entry.uid, entry.gid)
-    fs.change_mode(where, entry.mode)
+    """Gives an open file or directory the metadata of an entry; returns whether all was permitted.
+
+    What is right already is not set again, so that putting back what never changed
+    works where changes are not permitted: on immutable files, and on those of others.
+    """
+    permitted = True
+    stat = fs.fstat(where)
+    if (stat.st_uid, stat.st_gid) != (entry.uid, entry.gid):
+        permitted = apply_owner(fs, where, entry.uid, entry.gid)
+        stat = fs.fstat(where)
+    if stat_module.S_IMODE(stat.st_mode) != entry.mode:
+        fs.change_mode(where, entry.mode)
     permitted &= apply_xattrs(fs, where, xattrs)
-    if not touch:
+    if not touch and fs.fstat(where).st_mtime_ns != entry.mtime_ns:
         fs.change_times(where, entry.mtime_ns)
     return permitted
