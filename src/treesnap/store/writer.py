@@ -65,13 +65,17 @@ class Writer:
     def __enter__(self) -> Self:
         sweep_temporary(self._fs, self._store.layout.temporary)
         slot = acquire(self._fs, self._store.layout)
+        try:
+            unlink_if_present(self._fs, slot.pending_path)
+            state = read_state(self._fs, self._store.layout)
+            self._epoch = state.epoch
+            self._avoid = state.condemned
+            _, self._last_pack_id = slot.read()
+            slot.write(self._epoch, self._last_pack_id)
+        except BaseException:
+            slot.release()
+            raise
         self._slot = slot
-        unlink_if_present(self._fs, slot.pending_path)
-        state = read_state(self._fs, self._store.layout)
-        self._epoch = state.epoch
-        self._avoid = state.condemned
-        _, self._last_pack_id = slot.read()
-        slot.write(self._epoch, self._last_pack_id)
         return self
 
     def __exit__(
@@ -82,11 +86,13 @@ class Writer:
     ) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
-        if self._pack is not None:
-            self._pack.discard_if_empty()
-            self._pack.close()
-        if self._slot is not None:
+        assert self._slot is not None
+        try:
+            if self._pack is not None:
+                self._pack.discard_if_empty()
+                self._pack.close()
             unlink_if_present(self._fs, self._slot.pending_path)
+        finally:
             self._slot.release()
 
     def put(self, kind: ObjectKind, data: bytes) -> ObjectId:

@@ -1,0 +1,279 @@
+"""Writing sessions."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from treesnap.codec.index import IndexEntry
+from treesnap.codec.pack import RECORD_HEADER_SIZE
+from treesnap.errors import InvalidArgument
+from treesnap.hashing import object_id
+from treesnap.model import ObjectKind
+from treesnap.store.collector import CollectorState, write_state
+from treesnap.store.index import PARTS_MAX
+from treesnap.store.writer import EpochChanged, Writer
+
+ROOT_ID = "0" * 32
+CHUNK = ObjectKind.CHUNK
+
+
+def pack_ids(store) -> list[bytes]:
+    return sorted(store.packs.sizes())
+
+
+def record_ids(store) -> list[bytes]:
+    """Returns the ids of all records of all packs, repeated ones too."""
+    return [item.id for pack_id in pack_ids(store) for item in store.packs.scan(pack_id)[0]]
+
+
+def test_what_was_put_is_read(open_store, put):
+    ids = put(b"one", b"two" * 1000)
+
+    assert [open_store().get(CHUNK, item) for item in ids] == [b"one", b"two" * 1000]
+
+
+def test_an_object_is_stored_once(store, put):
+    first = put(b"one", b"one")
+    second = put(b"one")
+
+    assert first == second * 2
+    assert record_ids(store) == second
+
+
+def test_equal_bytes_of_two_kinds_are_two_objects(open_store):
+    with Writer(open_store()) as writer:
+        ids = {writer.put(kind, b"same") for kind in (CHUNK, ObjectKind.CHUNK_LIST)}
+        writer.flush()
+
+    assert sorted(record_ids(open_store())) == sorted(ids)
+
+
+def test_a_session_reads_what_it_put(store):
+    with Writer(store) as writer:
+        identity = writer.put(CHUNK, b"not yet on disk")
+
+        assert writer.get(CHUNK, identity) == b"not yet on disk"
+
+
+def test_large_amounts_go_through_the_threads_in_order(open_store):
+    chunks = [os.urandom(200_000) for _ in range(60)]
+    with Writer(open_store()) as writer:
+        ids = [writer.put(CHUNK, chunk) for chunk in chunks]
+        writer.flush()
+
+    store = open_store()
+    assert record_ids(store) == ids
+    assert [store.get(CHUNK, item) for item in ids] == chunks
+
+
+def test_a_full_pack_is_sealed(open_store):
+    with Writer(open_store()) as writer:
+        for _ in range(9):
+            writer.put(CHUNK, os.urandom(4 << 20))
+        writer.flush()
+
+    store = open_store()
+    assert len(pack_ids(store)) == 2
+    assert len(record_ids(store)) == 9
+
+
+def test_an_object_that_is_too_large_is_refused(store):
+    with Writer(store) as writer, pytest.raises(InvalidArgument, match="too large"):
+        writer.put(CHUNK, bytes((16 << 20) + 1))
+
+
+def test_sessions_one_after_the_other_fill_one_pack(store, put):
+    for number in range(20):
+        put(b"%d" % number)
+
+    assert len(pack_ids(store)) == 1
+    assert len(os.listdir(store.layout.slots)) == 1
+
+
+def test_sessions_at_once_have_packs_of_their_own(open_store):
+    with Writer(open_store()) as first, Writer(open_store()) as second:
+        ids = [first.put(CHUNK, b"first"), second.put(CHUNK, b"second")]
+        first.flush()
+        second.flush()
+
+    store = open_store()
+    assert len(pack_ids(store)) == 2
+    assert [store.get(CHUNK, item) for item in ids] == [b"first", b"second"]
+
+
+def test_an_abandoned_session_leaves_no_snapshot(open_store, record_of):
+    with Writer(open_store()) as writer:
+        writer.put(ObjectKind.TREE, b"tree")
+
+    store = open_store()
+    assert list(store.snapshots.all_names()) == []
+    assert os.listdir(store.layout.pending) == []
+
+
+def test_an_empty_session_leaves_no_pack(open_store):
+    with Writer(open_store()):
+        pass
+
+    assert pack_ids(open_store()) == []
+
+
+def test_a_session_that_fails_to_begin_keeps_no_slot(store):
+    with open(store.layout.collector_state, "wb") as file:
+        file.write(b"damaged")
+    for _ in range(2):
+        with pytest.raises(Exception, match="too short"), Writer(store):
+            pass
+
+    assert len(os.listdir(store.layout.slots)) == 1
+
+
+def test_a_hit_in_the_index_without_its_pack_is_not_believed(open_store, put):
+    (identity,) = put(b"one")
+    store = open_store()
+    (pack_id,) = pack_ids(store)
+    os.unlink(store.layout.pack(pack_id))
+
+    (again,) = put(b"one")
+
+    assert again == identity
+    assert open_store().get(CHUNK, identity) == b"one"
+
+
+def test_a_hit_in_an_index_that_lies_is_not_believed(open_store, put):
+    (one,) = put(b"one")
+    identity = object_id(CHUNK, b"two")
+    store = open_store()
+    place = store.index.find(one)
+    store.index.write_part([place._replace(id=identity)], {place.pack_id: place.offset})
+
+    put(b"two")
+
+    assert open_store().get(CHUNK, identity) == b"two"
+
+
+def test_an_object_in_a_condemned_pack_is_stored_again(fs, open_store, put):
+    (identity,) = put(b"one")
+    store = open_store()
+    (condemned,) = pack_ids(store)
+    write_state(fs, store.layout, CollectorState(epoch=1, condemned=frozenset([condemned])))
+
+    put(b"one")
+
+    assert record_ids(open_store()) == [identity, identity]
+    assert len(pack_ids(open_store())) == 2
+
+
+def test_a_torn_tail_is_never_appended_to(open_store, put):
+    (first,) = put(b"one")
+    store = open_store()
+    (pack_id,) = pack_ids(store)
+    with open(store.layout.pack(pack_id), "ab") as file:
+        file.write(b"TSRC torn")
+
+    (second,) = put(b"two")
+
+    assert len(pack_ids(open_store())) == 2
+    assert open_store().get(CHUNK, first) == b"one"
+    assert open_store().get(CHUNK, second) == b"two"
+
+
+def test_records_that_no_part_covers_are_taken_over_when_they_are_right(open_store, put):
+    (identity,) = put(b"one")
+    store = open_store()
+    store.index.remove_parts(list(store.index.parts))
+
+    put(b"two")
+
+    assert open_store().index.find(identity) is not None
+
+
+def test_a_pack_with_wrong_content_behind_the_index_is_left_alone(open_store, put):
+    put(b"one" * 100)
+    store = open_store()
+    (pack_id,) = pack_ids(store)
+    store.index.remove_parts(list(store.index.parts))
+    with open(store.layout.pack(pack_id), "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\xff")
+
+    (again,) = put(b"one" * 100)
+
+    assert len(pack_ids(open_store())) == 2
+    assert open_store().get(CHUNK, again) == b"one" * 100
+
+
+def test_objects_are_found_without_any_index(open_store, put):
+    ids = put(b"one", b"two")
+    store = open_store()
+    store.index.remove_parts(list(store.index.parts))
+
+    assert [open_store().get(CHUNK, item) for item in ids] == [b"one", b"two"]
+
+
+def test_copies_are_verified_and_new(open_store, put):
+    (identity,) = put(b"one")
+    store = open_store()
+    entry = store.index.find(identity)
+    with Writer(open_store()) as writer:
+        (place,) = writer.copy([entry], frozenset([entry.pack_id]))
+
+    assert isinstance(place, IndexEntry)
+    assert place.pack_id != entry.pack_id
+    assert open_store().packs.read(place) == b"one"
+
+
+class TestPublish:
+    def test_the_snapshot_is_listed(self, open_store, record_of):
+        with Writer(open_store()) as writer:
+            tree = writer.put(ObjectKind.TREE, b"tree")
+            identity, name = writer.publish(record_of(tree), ROOT_ID, 1)
+
+        store = open_store()
+        assert list(store.snapshots.all_names()) == [(ROOT_ID, name)]
+        assert store.snapshots.load(ROOT_ID, name).id == identity
+        assert os.listdir(store.layout.pending) == []
+
+    @pytest.mark.parametrize("raises", [0, 1])
+    def test_one_raise_of_the_epoch_is_no_hindrance(self, fs, open_store, record_of, raises):
+        store = open_store()
+        with Writer(open_store()) as writer:
+            tree = writer.put(ObjectKind.TREE, b"tree")
+            write_state(fs, store.layout, CollectorState(epoch=raises))
+
+            writer.publish(record_of(tree), ROOT_ID, 1)
+
+        assert len(list(store.snapshots.all_names())) == 1
+
+    def test_after_two_raises_nothing_is_published(self, fs, open_store, record_of):
+        store = open_store()
+        with Writer(open_store()) as writer:
+            tree = writer.put(ObjectKind.TREE, b"tree")
+            write_state(fs, store.layout, CollectorState(epoch=2))
+
+            with pytest.raises(EpochChanged):
+                writer.publish(record_of(tree), ROOT_ID, 1)
+
+        assert list(store.snapshots.all_names()) == []
+        assert os.listdir(store.layout.pending) == []
+
+    def test_many_make_few_parts_and_packs(self, open_store, record_of):
+        for number in range(60):
+            with Writer(open_store()) as writer:
+                tree = writer.put(ObjectKind.TREE, b"%d" % number)
+                writer.publish(record_of(tree, number), ROOT_ID, number + 1)
+                parts = [name for name in os.listdir(open_store().layout.index) if name != "lock"]
+                assert len(parts) <= PARTS_MAX + 1
+
+        store = open_store()
+        assert len(pack_ids(store)) == 1
+        assert len(record_ids(store)) == 60
+
+
+def test_added_bytes_is_what_the_pack_grew_by(open_store):
+    with Writer(open_store()) as writer:
+        writer.put(CHUNK, b"one")
+        writer.flush()
+
+        assert (writer.objects_added, writer.added_bytes) == (1, RECORD_HEADER_SIZE + 3)
