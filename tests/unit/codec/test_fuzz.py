@@ -73,7 +73,7 @@ def read_unverified_index(data: bytes) -> Any:
 
 def encoded_index(entries: list[index_module.IndexEntry]) -> bytes:
     """Returns an index part."""
-    return index_module.encode_index(entries, {entry.pack_id: 1 << 40 for entry in entries})
+    return index_module.encode_index(sorted(entries), {entry.pack_id: 1 << 40 for entry in entries})
 
 
 def read_pack(data: bytes) -> Any:

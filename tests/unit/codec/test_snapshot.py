@@ -1,0 +1,269 @@
+"""Snapshot records, the state beside them, the restore history and the journal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from treesnap.codec import history, journal, snapshot
+from treesnap.codec.journal import STAGE_PREFIX, Action, FileKey, Journal, Stage, Step
+from treesnap.codec.message import pack, unpack
+from treesnap.errors import Corrupt
+from treesnap.model import (
+    Entry,
+    EntryKind,
+    IgnoreRules,
+    ObjectId,
+    SnapshotKind,
+    SnapshotRecord,
+    SnapshotState,
+    Totals,
+)
+
+ID = ObjectId(bytes(range(32)))
+ROOT = Entry(b"", EntryKind.DIRECTORY, 0o755, 0, 0, 0, 0, ID, None)
+RECORD = SnapshotRecord(
+    root=ROOT, links=None, root_path=b"/srv/data", created_at_ns=1, totals=Totals()
+)
+
+
+def changed(payload: bytes, **fields: Any) -> bytes:
+    """Returns a payload with some fields replaced, or taken out where None."""
+    value = unpack(payload, "example") | fields
+    return pack({name: item for name, item in value.items() if item is not None})
+
+
+def test_fields_without_a_value_are_left_out():
+    assert list(unpack(snapshot.encode_snapshot(RECORD), "example")) == [
+        "version",
+        "root",
+        "root_path",
+        "created_at_ns",
+        "totals",
+        "kind",
+        "host",
+    ]
+
+
+def test_fields_that_are_not_known_are_ignored():
+    payload = changed(snapshot.encode_snapshot(RECORD), colour="green", nested={"a": (1, 2)})
+
+    assert snapshot.decode_snapshot(payload) == RECORD
+
+
+def test_the_state_hash_covers_what_a_restore_brings_back_and_nothing_else():
+    later = replace(RECORD, created_at_ns=2, label="other", kind=SnapshotKind.RUN, parent=None)
+
+    assert snapshot.state_hash(later) == snapshot.state_hash(RECORD)
+    assert snapshot.state_hash(replace(RECORD, links=(0,))) != snapshot.state_hash(RECORD)
+    assert snapshot.state_hash(
+        replace(RECORD, root=ROOT._replace(mode=0o700))
+    ) != snapshot.state_hash(RECORD)
+
+
+def test_patterns_that_are_not_utf_8_come_back():
+    rules = (IgnoreRules(b"a", ("caf\udce9*", "*.é")),)
+
+    payload = snapshot.encode_snapshot(replace(RECORD, rules=rules))
+
+    assert snapshot.decode_snapshot(payload).rules == rules
+
+
+def test_a_scope_of_very_many_paths_comes_back():
+    scope = tuple(b"%06d" % number for number in range(20_000))
+
+    payload = snapshot.encode_snapshot(replace(RECORD, scope=scope))
+
+    assert snapshot.decode_snapshot(payload).scope == scope
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"version": 2},
+        {"version": True},
+        {"version": None},
+        {"root": None},
+        {"root": ROOT[:8]},
+        {"root": ROOT._replace(name=b"a")},
+        {"root": ROOT._replace(kind=1, content=(0,))},
+        {"root_path": "text"},
+        {"root_path": None},
+        {"created_at_ns": None},
+        {"created_at_ns": 1.5},
+        {"totals": (0,) * 5},
+        {"kind": "other"},
+        {"kind": None},
+        {"host": b"bytes"},
+        {"links": (0, ID)},
+        {"links": ID},
+        {"scope": ()},
+        {"scope": (b"..",)},
+        {"scope": (b"a/../b",)},
+        {"scope": (b"/a",)},
+        {"scope": ("a",)},
+        {"scope": (b"a", b"a/b")},
+        {"scope": (b"b", b"a")},
+        {"scope": (b"a", b"a")},
+        {"scope": b"a"},
+        {"rules": ((b"..", (b"*",)),)},
+        {"rules": ((b"", ("*",)),)},
+        {"rules": ((b"",),)},
+        {"rules": ((b"", b"*"),)},
+        {"rules": b""},
+        {"unstable": (b"a//b",)},
+        {"unstable": ("a",)},
+        {"step": "1"},
+        {"step": True},
+        {"label": b"bytes"},
+        {"parent": "short"},
+        {"parent": "g" * 64},
+        {"tags": {"a": 1}},
+        {"tags": {b"a": "1"}},
+        {"tags": (("a", "b"),)},
+        {"counters": {"a": True}},
+    ],
+    ids=repr,
+)
+def test_a_record_that_breaks_a_rule_is_refused(fields):
+    with pytest.raises(Corrupt):
+        snapshot.decode_snapshot(changed(snapshot.encode_snapshot(RECORD), **fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"version": 2},
+        {"pinned": 1},
+        {"pinned": None},
+        {"rollback_count": -1},
+        {"rollback_count": True},
+        {"rollback_used": "no"},
+    ],
+    ids=repr,
+)
+def test_a_state_that_breaks_a_rule_is_refused(fields):
+    with pytest.raises(Corrupt):
+        snapshot.decode_state(changed(snapshot.encode_state(SnapshotState()), **fields))
+
+
+@pytest.mark.parametrize(
+    "undo",
+    [
+        None,
+        b"",
+        (1,),
+        ((),),
+        (("0" * 64,),),
+        (("0" * 63, None),),
+        (("latest", None),),
+        ((b"0" * 64, None),),
+        (("0" * 64, b"a"),),
+        (("0" * 64, ()),),
+        (("0" * 64, ("a",)),),
+        (("0" * 64, (b"..",)),),
+        (("0" * 64, (b"a", b"a/b")),),
+    ],
+    ids=repr,
+)
+def test_a_history_that_breaks_a_rule_is_refused(undo):
+    payload = history.encode_history(history.RestoreHistory())
+
+    with pytest.raises(Corrupt):
+        history.decode_history(changed(payload, undo=undo))
+
+
+def test_the_history_of_a_restore_of_very_many_paths_comes_back():
+    scope = tuple(b"%06d" % number for number in range(20_000))
+    moment = history.Moment(snapshot.snapshot_id(b""), scope)
+
+    found = history.RestoreHistory().restored(moment)
+
+    assert history.decode_history(history.encode_history(found)) == found
+
+
+def test_undo_and_redo_go_back_and_forth():
+    a, b, c = (history.Moment(snapshot.snapshot_id(b"%d" % n), None) for n in range(3))
+
+    restored = history.RestoreHistory().restored(a)
+    undone = restored.undone(b)
+    redone = undone.redone(c)
+
+    assert (restored.undo, restored.redo) == ((a,), ())
+    assert (undone.undo, undone.redo) == ((), (b,))
+    assert (redone.undo, redone.redo) == ((c,), ())
+    assert undone.restored(c) == history.RestoreHistory((c,), ())
+
+
+def test_a_history_forgets_its_oldest_moments():
+    found = history.RestoreHistory()
+    for number in range(history.LENGTH_MAX + 5):
+        found = found.restored(history.Moment(snapshot.snapshot_id(b"%d" % number), None))
+
+    assert len(found.undo) == history.LENGTH_MAX
+    assert found.undo[0].snapshot_id == snapshot.snapshot_id(b"5")
+
+
+KEY = FileKey(0o100644, 1, 2, 3, 4, 5)
+PUT = Step(Action.PUT, b"a", b"n0", 1, None, None, None)
+JOURNAL = Journal(
+    stage=Stage.APPLYING, stage_name=STAGE_PREFIX + b"00", root_before=ROOT, steps=(PUT,)
+)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"version": 2},
+        {"stage": 0},
+        {"stage": 3},
+        {"stage": True},
+        {"stage_name": b"documents"},
+        {"stage_name": b""},
+        {"stage_name": STAGE_PREFIX + b"/.."},
+        {"stage_name": "text"},
+        {"root_before": (1, 2)},
+        {"touch": 1},
+        {"snapshot_id": b"x"},
+        {"history": "x"},
+        {"steps": None},
+        {"steps": (1,)},
+        {"steps": (PUT[:6],)},
+        {"steps": (PUT._replace(action=4),)},
+        {"steps": (PUT._replace(action=True),)},
+        {"steps": (PUT._replace(action={}),)},
+        {"steps": (PUT._replace(path=b""),)},
+        {"steps": (PUT._replace(path=b"../a"),)},
+        {"steps": (PUT._replace(path=b"/a"),)},
+        {"steps": (PUT._replace(path="a"),)},
+        {"steps": (PUT._replace(staged=b"../a"),)},
+        {"steps": (PUT._replace(staged=b".."),)},
+        {"steps": (PUT._replace(staged="a"),)},
+        {"steps": (PUT._replace(inode=-1),)},
+        {"steps": (PUT._replace(inode=True),)},
+        {"steps": (PUT._replace(before=KEY[:5]),)},
+        {"steps": (PUT._replace(before=(*KEY[:5], "x")),)},
+        {"steps": (PUT._replace(old=(1,)),)},
+        {"steps": (PUT._replace(action=2, before=None),)},
+        {"steps": (PUT._replace(action=3, before=KEY, old=ROOT, new=None),)},
+        {"steps": (PUT._replace(action=3, before=None, old=ROOT, new=ROOT),)},
+        {"directories": (1,)},
+        {"directories": ((b"a", ROOT),)},
+        {"directories": ((b"..", ROOT, None),)},
+        {"directories": ((b"a", None, None),)},
+    ],
+    ids=repr,
+)
+def test_a_journal_that_breaks_a_rule_is_refused(fields):
+    with pytest.raises(Corrupt):
+        journal.decode_journal(changed(journal.encode_journal(JOURNAL), **fields))
+
+
+def test_a_journal_of_very_many_steps_comes_back():
+    steps = tuple(PUT._replace(path=b"%d" % n, staged=b"n%d" % n) for n in range(20_000))
+
+    found = journal.decode_journal(journal.encode_journal(replace(JOURNAL, steps=steps)))
+
+    assert found.steps == steps

@@ -1,0 +1,262 @@
+"""Bytes that may never change: identities, cut points, encodings.
+
+A change here is a change of the format: stores would no longer share what is
+equal, or older ones could no longer be read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from treesnap.codec import envelope, history, journal, pack, snapshot, statcache, tree
+from treesnap.codec.chunklist import fold
+from treesnap.codec.envelope import FileKind
+from treesnap.codec.index import IndexEntry, encode_index
+from treesnap.codec.journal import STAGE_PREFIX, Action, FileKey, Finish, Journal, Stage, Step
+from treesnap.codec.message import pack as packed
+from treesnap.hashing import checksum, expanded, object_id
+from treesnap.model import (
+    Entry,
+    EntryKind,
+    IgnoreRules,
+    ObjectId,
+    ObjectKind,
+    Segment,
+    SkipReason,
+    SnapshotId,
+    SnapshotKind,
+    SnapshotRecord,
+    SnapshotState,
+    Totals,
+)
+from treesnap.worktree import chunking
+
+ID = ObjectId(bytes(range(32)))
+TOTALS = Totals(3, 1, 4, 1000, 1, 0)
+ENTRIES = (
+    Entry(b"file", EntryKind.FILE, 0o644, 100, 10, 1_700_000_000_123_456_789, 9, (0, ID, 9), None),
+    Entry(b"dir", EntryKind.DIRECTORY, 0o1777, 0, 0, -1, 0, ID, ((b"user.a", b"\0"),)),
+    Entry(b"link", EntryKind.SYMLINK, 0o777, 0, 0, 0, 0, b"\xff/target", None),
+    Entry(b"fifo", EntryKind.FIFO, 0o600, 0, 0, 0, 0, None, None),
+    Entry(b"null", EntryKind.CHARACTER_DEVICE, 0o666, 0, 0, 0, 0, (1, 3), None),
+    Entry(b"disk", EntryKind.BLOCK_DEVICE, 0o660, 0, 6, 0, 0, (8, 0), ID),
+    Entry(b"sock", EntryKind.SKIPPED, 0, 0, 0, 0, 0, int(SkipReason.SOCKET), None),
+)  # fmt: skip
+RECORD = SnapshotRecord(
+    root=Entry(b"", EntryKind.DIRECTORY, 0o755, 0, 0, 1, 0, ID, None),
+    links=(0, ID, 40),
+    root_path=b"/srv/\xff",
+    created_at_ns=1_700_000_000_000_000_000,
+    totals=TOTALS,
+    kind=SnapshotKind.RUN,
+    scope=(b"a", b"b/c"),
+    rules=(IgnoreRules(b"", ("*.o", "\udcff")),),
+    unstable=(b"log",),
+    parent=SnapshotId("ab" * 32),
+    host="host",
+    label="before",
+    step=7,
+    tags={"b": "2", "a": "1"},
+    counters={"n": 5},
+)
+JOURNAL = Journal(
+    stage=Stage.APPLYING,
+    stage_name=STAGE_PREFIX + b"0011223344556677",
+    root_before=RECORD.root,
+    touch=True,
+    history=b"history",
+    steps=(
+        Step(Action.PUT, b"a", b"n0", 42, None, None, None),
+        Step(Action.REMOVE, b"b", b"o0", 0, FileKey(0o100644, 1, 2, 3, 4, 5), None, None),
+    ),
+    directories=(Finish(b"", RECORD.root, None),),
+)
+
+
+def paged() -> bytes:
+    """Returns the tree of level 1 over 5000 names."""
+    stored: list[bytes] = []
+
+    def put(kind: ObjectKind, data: bytes) -> ObjectId:
+        stored.append(data)
+        return object_id(kind, data)
+
+    fifos = [ENTRIES[3]._replace(name=b"%05d" % number) for number in range(5000)]
+    tree.put_tree(fifos, TOTALS, put)
+    return stored[-1]
+
+
+def folded() -> bytes:
+    """Returns everything that a long content is stored as."""
+    stored: list[bytes] = []
+
+    def put(kind: ObjectKind, data: bytes) -> ObjectId:
+        stored.append(data)
+        return object_id(kind, data)
+
+    segments = [
+        Segment(object_id(ObjectKind.CHUNK, b"%d" % n) if n % 9 else None, n + 1)
+        for n in range(20_000)
+    ]
+    stored.append(packed(fold(segments, put)))
+    return b"".join(stored)
+
+
+def footer() -> bytes:
+    """Returns the end of a sealed pack with one record."""
+    head = pack.encode_record_header(1, 0, 3, 3, ID)
+    record = pack.decode_record_header(head, 16)
+    assert record is not None
+    return head + b"abc" + pack.encode_footer([record], 16 + 52 + 3)
+
+
+ROW = statcache.Row(
+    b"a/b", ID, TOTALS, b"rules", (b"x",), True, ((b"y", 1),),
+    statcache.encode_observations([statcache.Observation(b"x", 1, 2, 3, 4, 5, 6)]),
+)  # fmt: skip
+MOMENT = history.Moment(SnapshotId("cd" * 32), (b"a",))
+ENCODED: dict[str, bytes] = {
+    "tree": packed((1, TOTALS, 0, sorted(ENTRIES))),
+    "tree of pages": paged(),
+    "lists": folded(),
+    "snapshot": snapshot.encode_snapshot(RECORD),
+    "snapshot state": snapshot.encode_state(SnapshotState(pinned=True, rollback_count=2)),
+    "history": history.encode_history(history.RestoreHistory((MOMENT,), ())),
+    "journal": journal.encode_journal(JOURNAL),
+    "row": statcache.frame(statcache.encode_row(ROW)),
+    "meta": statcache.encode_meta("ef" * 32, ID),
+    "index": encode_index([IndexEntry(ID, bytes(16), 16, 3, 4, 1)], {bytes(16): 71}),
+    "pack": envelope.header(FileKind.PACK) + footer(),
+    "sealed": envelope.seal(FileKind.ROOT, b"payload"),
+}
+GOLDEN = {
+    "tree": (264, "39ed5d94f3e07da3bdb5afaf5a68d239"),
+    "tree of pages": (238, "da380878dbaca0a0bc233766d9ca8e81"),
+    "lists": (668667, "fdcdd61a1fe87a290b38fa90ea76b6b9"),
+    "snapshot": (350, "8889f9052268c838a7f17446480e8d06"),
+    "snapshot state": (49, "cfce614c3248979a1a9cc6a3dde2cec0"),
+    "history": (93, "e5ff5b28a8d0907625c54a8a0da91cf9"),
+    "journal": (263, "999577a151c50c4e32cf7fce8ef09a7f"),
+    "row": (92, "6ac6c72927a7511114553f1d57b53524"),
+    "meta": (124, "0f3883be877e90649b68c1fe552652cb"),
+    "index": (132, "c8cb9e35bbe5ef0ab32e2d01e6ab2db1"),
+    "pack": (175, "c083dd2ab62b35dd5e0bb3a3640682dc"),
+    "sealed": (63, "bb240aff898b3f44714024fb3e88ce37"),
+}
+"""Size and the first 16 bytes of BLAKE3."""
+
+
+@pytest.mark.parametrize("name", ENCODED)
+def test_encodings_are_what_they_were(name):
+    data = ENCODED[name]
+
+    assert GOLDEN[name] == (len(data), checksum(data, 16).hex())
+
+
+def test_a_small_tree_byte_by_byte():
+    data = packed((1, Totals(others=1), 0, (ENTRIES[3],)))
+
+    expected = (
+        "94 01"  # version 1
+        "96 00 00 01 00 00 00"  # totals: one FIFO
+        "00 91"  # level 0, one row
+        "99 c4 04 66 69 66 6f"  # fifo
+        "04 cd 01 80 00 00 00 00 c0 c0"  # kind, mode, owner, group, time, size, content, xattrs
+    )
+    assert bytes.fromhex(expected) == data
+
+
+def test_a_snapshot_id_covers_its_payload():
+    payload = snapshot.encode_snapshot(RECORD)
+
+    assert snapshot.snapshot_id(payload) == object_id(ObjectKind.SNAPSHOT, payload).hex()
+    assert (
+        snapshot.state_hash(RECORD)
+        == object_id(ObjectKind.STATE, packed((RECORD.root, RECORD.links))).hex()
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (ObjectKind.CHUNK, "997ff08780d10def31f3de16d0462fdf5badfff8de3cead62973c77b6a1f1a01"),
+        (ObjectKind.TREE, "6f3896513bd4b9ac3e5015ffadcbe6b59f6ab2af31a79eafcaad0a2fd44ab184"),
+        (ObjectKind.CHUNK_LIST, "fefa9361932d0ddd6c8aacef58d6e7d827681b674519a01f887902ed07b253e0"),
+        (ObjectKind.SNAPSHOT, "550909e94a578c92adfccc82d1f71dfeafcab651a701421fafaf72038bed5885"),
+        (ObjectKind.STATE, "f95fa66edee2a4ae65e56d4dd268e80741875c7fac01b91ccb75e9ea8bc8b999"),
+    ],
+)
+def test_identities_are_what_they_were(kind, expected):
+    assert expected == object_id(kind, b"treesnap").hex()
+
+
+def test_the_header_of_a_pack_is_what_it_was():
+    assert bytes.fromhex("5452454553 4e4150 01 01 00 01 00000000") == envelope.header(FileKind.PACK)
+
+
+RANDOM_CUTS = [
+    48494, 91684, 67532, 66248, 20442, 91500, 72443, 68219, 85423, 98062, 72050, 23518,
+    68942, 81439, 70434, 67518, 22479, 113158, 113213, 81646, 65629, 47744, 70549, 69998,
+    46425, 58555, 66180, 75170, 20617, 67726, 86986, 80391, 75206, 78373, 73249, 85122,
+    65907, 67209, 91339, 32287, 65833, 66742, 21380, 75445, 70603, 66627, 126420, 100260,
+    49701, 68624, 37573, 91762, 86454, 122929, 110022, 71879, 93389, 66376, 53179,
+]  # fmt: skip
+TEXT_CUTS = [
+    70291, 170488, 94799, 102292, 92676, 72430, 184003, 71098, 26998, 168464, 82749,
+    88894, 86819, 47038, 67392, 116907, 34596, 76823, 95258, 114653, 84222,
+]  # fmt: skip
+RANDOM = expanded(b"treesnap golden vector", 4 << 20)
+TEXT = b"".join(b"line %d of a text that is the same everywhere\n" % n for n in range(40_000))
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        pytest.param(RANDOM, RANDOM_CUTS, id="random"),
+        pytest.param(TEXT, TEXT_CUTS, id="text"),
+        pytest.param(bytes(1 << 20), [262_144] * 4, id="zeros"),
+        pytest.param(b"\xff" * 300_000, [262_144, 37_856], id="ones"),
+        pytest.param(b"", [], id="empty"),
+        pytest.param(b"a", [1], id="one byte"),
+        pytest.param(RANDOM[:16_384], [16_384], id="the minimum"),
+        pytest.param(RANDOM[:48_494], [48_494], id="the first chunk"),
+        pytest.param(RANDOM[:48_496], [48_494, 2], id="two bytes more"),
+    ],
+)
+def test_cut_points_are_what_they_were(data, expected):
+    assert expected == list(chunking.cut(memoryview(data), is_last=True))
+
+
+def test_cut_points_are_those_of_the_format_page():
+    data = RANDOM[: 1 << 18]
+
+    assert cuts_of_the_format_page(data) == list(chunking.cut(memoryview(data), is_last=True))
+
+
+def cuts_of_the_format_page(data: bytes) -> list[int]:
+    """Cuts as docs/reference/format.md says, byte by byte."""
+    from hashlib import md5
+
+    gear = [int.from_bytes(md5(bytes([b]) * 64).digest()[:8], "big") for b in range(256)]
+    limit = (1 << 64) - 1
+    sizes: list[Any] = []
+    while data:
+        end = min(len(data), 262_144) // 2 * 2
+        center = min(len(data), 65_536) // 2 * 2
+        size = min(len(data), 262_144)
+        mixed = 0
+        for position in range(16_384, end, 2) if len(data) > 16_384 else ():
+            mask = 0x0000D90707537000 if position < center else 0x0000D90313530000
+            mixed = ((mixed << 2) + (gear[data[position]] << 1)) & limit
+            if not mixed & mask << 1:
+                size = position
+                break
+            mixed = (mixed + gear[data[position + 1]]) & limit
+            if not mixed & mask:
+                size = position + 1
+                break
+        sizes.append(size)
+        data = data[size:]
+    return sizes
