@@ -28,6 +28,8 @@ class State:
     root: Entry
     trees: TreeReader
     groups: Groups
+    shared: frozenset[bytes] = frozenset()
+    """Paths of files that have other names outside of what the state holds."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -202,10 +204,15 @@ class _Planner:
                 return
 
     def _relink(self) -> None:
-        """Puts all names of each hard-link group of which one is put, or that is new."""
+        """Puts all names of each hard-link group of which one is put, or that is new.
+
+        So, too, for a file with names elsewhere, where nothing may be changed: it is
+        replaced by one of its own.
+        """
         plan = self._plan
         current, target = self._current.groups, self._target.groups
         wanted = {path for path in {*current, *target} if current.get(path) != target.get(path)}
+        wanted.update(path for path in plan.metadata if path in self._current.shared)
         for path in list(plan.puts):
             wanted.update(target.get(path, ()))
         for path in sorted(wanted):

@@ -136,7 +136,12 @@ def target_state(pair: Opened, goal: Goal) -> State:
 
 def current_state(result: ScanResult, get: Callable[[ObjectKind, ObjectId], bytes]) -> State:
     """Returns the tree that a walk found."""
-    return State(root=result.root, trees=TreeReader(get), groups=load_groups(result.links, get))
+    return State(
+        root=result.root,
+        trees=TreeReader(get),
+        groups=load_groups(result.links, get),
+        shared=result.shared,
+    )
 
 
 def rules_of(goal: Goal) -> tuple[IgnoreRules, ...]:

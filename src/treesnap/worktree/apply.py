@@ -27,7 +27,7 @@ from treesnap.codec.journal import Action, FileKey, Finish, Journal, Step
 from treesnap.errors import Conflict, shown
 from treesnap.fs.base import FileSystem
 from treesnap.model import Entry, EntryKind, Xattrs
-from treesnap.worktree.attributes import apply_metadata, apply_owner
+from treesnap.worktree.attributes import apply_metadata, apply_owner, apply_xattrs, path_of
 from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
 
 _CANNOT_EXCHANGE = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
@@ -300,6 +300,7 @@ class Applier:
         touch = self._journal.touch and wanted is step.new
         if wanted.kind == EntryKind.SYMLINK:
             apply_owner(self._fs, name, wanted.uid, wanted.gid, dir_fd=fd)
+            apply_xattrs(self._fs, path_of(fd, name), self._xattrs(wanted))
             if not touch:
                 self._fs.change_times(name, wanted.mtime_ns, dir_fd=fd)
             return

@@ -33,10 +33,21 @@ class LinkGroups:
 
     def __init__(self) -> None:
         self._paths: dict[tuple[int, int], list[bytes]] = {}
+        self._link_counts: dict[tuple[int, int], int] = {}
 
-    def add(self, device: int, inode: int, path: bytes) -> None:
+    def add(self, device: int, inode: int, link_count: int, path: bytes) -> None:
         """Notes one name of a file that has several."""
         self._paths.setdefault((device, inode), []).append(path)
+        self._link_counts[device, inode] = link_count
+
+    def shared(self) -> frozenset[bytes]:
+        """Returns the names of files that have more names than were noted."""
+        return frozenset(
+            path
+            for identity, paths in self._paths.items()
+            if len(paths) < self._link_counts[identity]
+            for path in paths
+        )
 
     def store(self, put: Put) -> tuple[Any, ...] | None:
         """Stores the table and returns its content, or None when there is no group."""

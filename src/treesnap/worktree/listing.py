@@ -34,8 +34,8 @@ class Listing:
     exclusions: Exclusions
     observations: list[Any] = field(default_factory=list)
     """Observations as plain tuples: they are made by the hundred thousand."""
-    linked: list[tuple[bytes, int, int]] = field(default_factory=list)
-    """Names with more than one hard link, with device and inode."""
+    linked: list[tuple[bytes, int, int, int]] = field(default_factory=list)
+    """Names with more than one hard link, with device, inode and the number of links."""
     hidden: list[tuple[bytes, int]] = field(default_factory=list)
     """Names that are left out, with the reason."""
     rule: IgnoreRules | None = None
@@ -101,7 +101,7 @@ def _observe_all(fs: FileSystem, fd: int, listing: Listing, encoding: str) -> bo
                 (name, mode, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, inode, device)
             )
             if stat.st_nlink > 1 and mode & _FORMAT_MASK != _DIRECTORY:
-                linked.append((name, device, inode))
+                linked.append((name, device, inode, stat.st_nlink))
             if text == ".snapignore":
                 has_ignore_file = True
     observations.sort()
@@ -134,7 +134,7 @@ def _observe_scope(fs: FileSystem, fd: int, path: bytes, scope: Scope, listing: 
             )
         )
         if stat.st_nlink > 1 and not is_directory:
-            listing.linked.append((name, stat.st_dev, stat.st_ino))
+            listing.linked.append((name, stat.st_dev, stat.st_ino, stat.st_nlink))
 
 
 def _read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: Listing) -> None:

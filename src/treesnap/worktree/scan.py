@@ -117,6 +117,7 @@ class Scanner:
         return ScanResult(
             root=root,
             links=self._links.store(self._sink.put),
+            shared=self._links.shared(),
             totals=totals,
             skipped=tuple(self._skipped),
             unstable=tuple(sorted(self._unstable)),
@@ -216,10 +217,10 @@ class Scanner:
             if self._recorder is not None:
                 self._recorder[path] = frame.packed
             self._capture_names(fd, frame)
-        for linked_name, device, inode in frame.linked:
+        for linked_name, device, inode, link_count in frame.linked:
             entry = frame.entries.get(linked_name)
             if entry is None or not entry.is_skipped:
-                self._links.add(device, inode, treepath.join(path, linked_name))
+                self._links.add(device, inode, link_count, treepath.join(path, linked_name))
         files = len(frame.observations) - len(frame.subdirectories)
         self._monitor.advance(files, sum(item[2] for item in frame.observations))
         return frame

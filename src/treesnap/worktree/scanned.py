@@ -40,6 +40,8 @@ class ScanResult:
 
     root: Entry
     links: tuple[Any, ...] | None
+    shared: frozenset[bytes]
+    """Paths of files that have other names where the walk did not come."""
     totals: Totals
     skipped: tuple[Skipped, ...]
     unstable: tuple[bytes, ...]
@@ -72,7 +74,7 @@ class Frame:
     distrusted: set[bytes] = field(default_factory=set)
     fresh: set[bytes] = field(default_factory=set)
     """Subdirectories whose own metadata must be read anew."""
-    linked: list[tuple[bytes, int, int]] = field(default_factory=list)
+    linked: list[tuple[bytes, int, int, int]] = field(default_factory=list)
     children_changed: bool = False
     children: dict[bytes, tuple[ObjectId, Totals]] = field(default_factory=dict)
 
