@@ -6,6 +6,7 @@ that it changed, or None when there was nothing of the kind that it changes.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -23,6 +24,9 @@ from trees import (
     write,
     write_sparse,
 )
+
+HARMLESS = frozenset({errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENAMETOOLONG})
+"""Why a mutation may be impossible; another one is tried then."""
 
 
 def pick(
@@ -286,3 +290,20 @@ MUTATIONS = (
     change_attribute,
     replace_inode,
 )
+
+
+def mutate(root: str | os.PathLike[str], random: Random, count: int = 1) -> list[str]:
+    """Changes a tree in ``count`` random ways; returns what was done, for people."""
+    top = os.fsencode(root)
+    done: list[str] = []
+    while len(done) < count:
+        mutation: Callable[[bytes, Random], bytes | None] = random.choice(MUTATIONS)
+        try:
+            path = mutation(top, random)
+        except OSError as error:
+            if error.errno not in HARMLESS:
+                raise
+            continue
+        if path is not None:
+            done.append(f"{mutation.__name__} {path!r}")
+    return done

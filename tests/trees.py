@@ -1,20 +1,19 @@
-"""Awkward trees from seeds, and the things that befall them.
+"""Awkward trees from seeds.
 
-:func:`build` makes one tree of every kind of entry; :func:`mutate` damages it. Both
-depend on nothing but their seed. What the file system or the user may not make
-is left out with a warning on standard error, never silently.
+:func:`build` makes one tree of every kind of entry, and depends on nothing but its
+seed. What the file system or the user may not make is left out with a word on
+standard error, never silently.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import socket
 import stat
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 
@@ -26,6 +25,7 @@ PAST_NS = -2_000_000_000 * 10**9 + 123_456_789
 """A moment of the year 1906."""
 FUTURE_NS = 7_500_000_000 * 10**9 + 987_654_321
 """A moment of the year 2207."""
+PATH_SIZE_MAX = 4096
 STEP_NS = 86_400 * 10**9
 
 LONG_NAME = "ü".encode() * 127 + b"x"
@@ -45,9 +45,6 @@ NAMES = (
     "e\u0301 and \u00e9".encode(),
     LONG_NAME,
 )
-
-HARMLESS = frozenset({errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENAMETOOLONG})
-"""Why a mutation may be impossible; another one is tried then."""
 
 OWNER, NAMED_USER, GROUP, NAMED_GROUP, MASK, OTHERS = 1, 2, 4, 8, 16, 32
 """Tags of entries in an access control list; see acl(5)."""
@@ -82,7 +79,7 @@ def wanted(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        print(f"left out: {what}: {error}", file=sys.stderr)
+        sys.stderr.write(f"left out: {what}: {error}\n")
 
 
 def build(root: str | os.PathLike[str], seed: int, *, still: bool = True) -> None:
@@ -102,8 +99,6 @@ def build(root: str | os.PathLike[str], seed: int, *, still: bool = True) -> Non
     _build_attributes(top)
     if still:
         _build_still(top)
-    for _ in range(random.randrange(10, 20)):
-        _add_something(top, random)
     _scatter_times(top, random)
 
 
@@ -281,14 +276,17 @@ def _scatter_times(top: bytes, random: Random) -> None:
 
 
 def paths_below(top: bytes) -> list[bytes]:
-    """Returns all paths that may be mutated, directories before what they hold."""
+    """Returns all paths that may be mutated, directories before what they hold.
+
+    What lies so deep that its path is longer than a path may be is left out.
+    """
     found = []
     for directory, directories, files in os.walk(top):
         directories[:] = sorted(
             name for name in directories if os.path.join(directory, name) != top + b"/" + STILL
         )
         found += [os.path.join(directory, name) for name in sorted([*directories, *files])]
-    return found
+    return [path for path in found if len(path) < PATH_SIZE_MAX]
 
 
 def is_directory(path: bytes) -> bool:
@@ -299,31 +297,6 @@ def is_directory(path: bytes) -> bool:
 def is_file(path: bytes) -> bool:
     """Returns whether a path is a regular file, and no link to one."""
     return os.path.isfile(path) and not os.path.islink(path)
-
-
-def mutate(root: str | os.PathLike[str], random: Random, count: int = 1) -> list[str]:
-    """Changes a tree in ``count`` random ways; returns what was done, for people."""
-    from mutations import MUTATIONS
-
-    top = os.fsencode(root)
-    done = []
-    while len(done) < count:
-        mutation: Callable[[bytes, Random], bytes | None] = random.choice(MUTATIONS)
-        try:
-            path = mutation(top, random)
-        except OSError as error:
-            if error.errno not in HARMLESS:
-                raise
-            continue
-        if path is not None:
-            done.append(f"{mutation.__name__} {path!r}")
-    return done
-
-
-def _add_something(top: bytes, random: Random) -> None:
-    from mutations import add_directory, add_file, add_fifo, add_symlink
-
-    random.choice((add_directory, add_file, add_fifo, add_symlink))(top, random)
 
 
 def remove_tree(path: bytes) -> None:
