@@ -10,8 +10,12 @@ Not here: locking (store), formats (codec).
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from treesnap.fs.base import FileSystem
+
+_NAME_LENGTH = 16
+_DIGITS = frozenset("0123456789abcdef")
 
 
 def write_all(fs: FileSystem, fd: int, data: bytes | memoryview) -> None:
@@ -47,7 +51,7 @@ class Temporary:
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         self._fs = fs
-        self.path = os.path.join(directory, os.urandom(8).hex())
+        self.path = os.path.join(directory, os.urandom(_NAME_LENGTH // 2).hex())
         self.fd = fs.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             fs.lock(self.fd, exclusive=True)
@@ -70,13 +74,16 @@ class Temporary:
         self._close()
 
     def discard(self) -> None:
-        """Removes the file."""
-        unlink_if_present(self._fs, self.path)
+        """Removes the file; where that is impossible, a sweep does it later."""
+        with suppress(OSError):
+            unlink_if_present(self._fs, self.path)
         self._close()
 
     def _close(self) -> None:
-        self._fs.unlock(self.fd)
-        self._fs.close(self.fd)
+        try:
+            self._fs.unlock(self.fd)
+        finally:
+            self._fs.close(self.fd)
 
 
 def replace_file(
@@ -114,8 +121,10 @@ def replace_file(
 
 
 def sweep_temporary(fs: FileSystem, directory: str) -> None:
-    """Removes temporary files whose writers died."""
+    """Removes temporary files whose writers died; leaves names alone that are not ours."""
     for name in fs.list_names(directory):
+        if len(name) != _NAME_LENGTH or set(name) - _DIGITS:
+            continue
         path = os.path.join(directory, name)
         try:
             fd = fs.open(path, os.O_RDWR)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from types import TracebackType
 from typing import Self
 
@@ -52,6 +53,8 @@ class Store:
         store = cls(fs, path)
         try:
             store._check_format(writing=writing or create)
+            for name in (*DIRECTORIES, "quarantine"):
+                store._check_directory(os.path.join(path, name))
         except FileNotFoundError:
             if not create:
                 raise StoreMissing(f"There is no store at {shown(path)!r}", path=path) from None
@@ -78,6 +81,15 @@ class Store:
                 f"{verb} formats up to {FORMAT_VERSION}",
                 path=self.path,
             )
+
+    def _check_directory(self, path: str) -> None:
+        """Raises Corrupt for a link: a store from elsewhere may not lead to other places."""
+        try:
+            mode = self.fs.lstat(path).st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(mode):
+            raise Corrupt(f"{shown(path)!r} in the store is no directory", path=path)
 
     def _initialise(self) -> None:
         """Makes the directories, then the format file: a store without it is no store."""
@@ -122,8 +134,11 @@ class Store:
         self.packs.close()
 
     def root(self, path: bytes) -> Root:
-        """Returns a root's corner of the store; nothing is made."""
-        return Root(self.fs, self.layout, path)
+        """Returns a root's corner of the store; nothing is made. Raises Corrupt."""
+        root = Root(self.fs, self.layout, path)
+        self._check_directory(self.layout.root_directory(root.id))
+        self._check_directory(self.layout.root_snapshots(root.id))
+        return root
 
     def has(self, identity: ObjectId, avoid: frozenset[bytes] = frozenset()) -> bool:
         """Returns whether an object is really there, outside the packs to avoid."""
