@@ -12,7 +12,7 @@ import pytest
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, OperationFailed, StorageFull
 from treesnap.events import NullMonitor
 from treesnap.ops.handle import Handle
-from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed, Moment
 from treesnap.testing.state import differences, tree_state
 
 
@@ -197,3 +197,44 @@ def test_roots_that_were_never_captured(changed: Path, method: str) -> None:
         getattr(handle, method)("latest")
     with pytest.raises(NotFound):
         handle.undo()
+
+
+def test_capture_that_runs_out_of_space_leaves_no_damage(changed: Path) -> None:
+    """A collection took the half record at the end of the pack for damage, for ever."""
+    full = Fault(
+        errno=errno.ENOSPC,
+        methods=frozenset({"write_at"}),
+        where=lambda call: "/packs/" in call.path,
+        moment=Moment.HALFWAY,
+    )
+    size = [path.stat().st_size for path in (changed.parent / "store" / "packs").iterdir()]
+    with pytest.raises(StorageFull):
+        handle_on(changed, full).create()
+    assert [path.stat().st_size for path in (changed.parent / "store" / "packs").iterdir()] == size
+
+
+@pytest.mark.parametrize("moment", [Moment.HALFWAY, Moment.AFTER])
+def test_tail_that_a_killed_capture_left_is_no_damage(changed: Path, moment: Moment) -> None:
+    """A collection took the half record at the end of the pack for damage, for ever."""
+    handle = handle_on(changed)
+    (changed / "large").write_bytes(os.urandom(200_000))
+    handle.create()
+    (changed / "a").write_text("once more")
+    killed = Fault(
+        methods=frozenset({"write_at"}), where=lambda call: "/packs/" in call.path, moment=moment
+    )
+    with pytest.raises(Killed):
+        handle_on(changed, killed).create()
+    for _ in range(2):
+        (changed / "b").write_bytes(os.urandom(10))
+        handle.delete(handle.create().id)
+        handle.gc()
+        assert handle.verify(read_data=True).problems == ()
+    handle.create()
+    assert handle.verify(read_data=True).problems == ()
+
+
+def test_collection_on_a_full_disk_needs_no_room_for_its_lock(changed: Path) -> None:
+    """It could not even begin, because it could not write down who held the lock."""
+    fault = failing(errno.ENOSPC, "write_at", lambda path: path.endswith("/lock"))
+    assert handle_on(changed, fault).gc().removed_objects == 0

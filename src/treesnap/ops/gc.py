@@ -42,6 +42,8 @@ class Survey:
     """What is in the packs, and what of it is needed."""
 
     sizes: dict[bytes, int] = field(default_factory=dict)
+    whole: dict[bytes, int] = field(default_factory=dict)
+    """By pack: how many of its bytes are no torn tail."""
     records: dict[bytes, list[IndexEntry]] = field(default_factory=dict)
     busy: set[bytes] = field(default_factory=set)
     """Packs that a writer has open. They stay, and so does what the index knows of them."""
@@ -160,10 +162,14 @@ class _Collection:
         entries = inventory.entries
         if inventory.damaged_at is not None:
             survey.damaged.add(pack_id)
+        survey.whole[pack_id] = covered
         if covered >= size:
             return entries
         self._store.packs.sync(pack_id)
-        return [entry for entry in entries if entry.offset < covered or self._is_whole(entry)]
+        whole = [entry for entry in entries if entry.offset < covered or self._is_whole(entry)]
+        ends = [item.offset + RECORD_HEADER_SIZE + item.stored_size for item in whole]
+        survey.whole[pack_id] = max([covered, *ends])
+        return whole
 
     def _is_whole(self, entry: IndexEntry) -> bool:
         try:
@@ -304,7 +310,7 @@ class _Collection:
             if pack_id not in survey.untouchable
         ]
         covered = {
-            pack_id: survey.sizes[pack_id]
+            pack_id: survey.whole[pack_id]
             for pack_id in remaining
             if pack_id not in survey.untouchable
         }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from treesnap.errors import Busy
 from treesnap.fs.base import FileSystem
@@ -42,8 +42,9 @@ def held(fs: FileSystem, path: str, *, operation: str, what: str, wait_s: float)
                 raise Busy(f"{what} is in use by {_holder(fs, fd)}", path=path)
             time.sleep(_PAUSE_S)
         try:
-            fs.truncate(fd, 0)
-            fs.write_at(fd, _note(operation), 0)
+            with suppress(OSError):  # on a full disk nobody is told who holds the lock
+                fs.truncate(fd, 0)
+                fs.write_at(fd, _note(operation), 0)
             yield
         finally:
             fs.unlock(fd)

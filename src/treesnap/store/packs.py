@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from treesnap.codec.compress import OBJECT_SIZE_MAX
@@ -281,9 +282,14 @@ class PackAppender:
         return data, entry
 
     def write(self, data: bytes) -> None:
-        """Writes collected records."""
+        """Writes collected records; what arrived of them is cut off again when that fails."""
         self._dirty = True
-        write_all_at(self._fs, self._fd, data, self._position)
+        try:
+            write_all_at(self._fs, self._fd, data, self._position)
+        except BaseException:
+            with suppress(OSError):
+                self._fs.truncate(self._fd, self._position)
+            raise
         self._position += len(data)
 
     @property

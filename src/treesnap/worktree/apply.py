@@ -351,7 +351,7 @@ class Applier:
                 self._fs.change_mode(fd, finish.old.mode)
         except PermissionError:
             is_own = self._fs.fstat(fd).st_uid == os.geteuid()
-            if forward and finish.path and (is_own or _is_changed(finish)):
+            if is_own or (forward and finish.path and _is_changed(finish)):
                 raise
             self.denied.append(finish.path)
 
