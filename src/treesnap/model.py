@@ -116,6 +116,9 @@ class Entry(NamedTuple):
             yield Segment(content[position], content[position + 1])
 
 
+TOTAL_MAX = (1 << 63) - 1
+
+
 class Totals(NamedTuple):
     """Sums over everything below a directory."""
 
@@ -128,8 +131,13 @@ class Totals(NamedTuple):
     """How many of the skipped names were unreadable."""
 
     def plus(self, other: Totals) -> Totals:
-        """Returns the sums of both."""
-        return Totals(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+        """Returns the sums of both; what is too large to be stored stays at the largest number.
+
+        Only a forged tree gets there, and a sum is no reason to fail.
+        """
+        return Totals(
+            *(min(mine + theirs, TOTAL_MAX) for mine, theirs in zip(self, other, strict=True))
+        )
 
 
 class TreePage(NamedTuple):

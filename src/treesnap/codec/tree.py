@@ -48,7 +48,7 @@ INLINE_XATTRS_SIZE_MAX = 4096
 TARGET_SIZE_MAX = 65536
 
 _INT64 = range(-(1 << 63), 1 << 63)
-_DEVICE_NUMBER_MAX = (1 << 32) - 1
+_DEVICE_NUMBER_MAX = (1 << 31) - 1
 _OWNER_MAX = (1 << 32) - 2
 """One more means "leave it as it is" to the system."""
 _SPLIT_MASK = 0x3FF

@@ -103,7 +103,7 @@ def _with_content(kind: EntryKind, content: SearchStrategy[object]) -> SearchStr
 def entries() -> SearchStrategy[Entry]:
     """Entries of every kind."""
     target = st.binary(min_size=1, max_size=20).filter(lambda text: b"\0" not in text)
-    device = st.tuples(_NUMBERS, _NUMBERS)
+    device = st.tuples(*[st.integers(0, (1 << 31) - 1)] * 2)
     skipped = st.builds(
         lambda name, reason: Entry(name, EntryKind.SKIPPED, 0, 0, 0, 0, 0, int(reason), None),
         names(),

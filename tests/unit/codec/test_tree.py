@@ -130,7 +130,7 @@ def test_a_file_that_breaks_a_rule_is_refused(change):
         (EntryKind.FIFO, b""),
         (EntryKind.CHARACTER_DEVICE, None),
         (EntryKind.CHARACTER_DEVICE, (1,)),
-        (EntryKind.BLOCK_DEVICE, (1, 1 << 32)),
+        (EntryKind.BLOCK_DEVICE, (1, 1 << 31)),
         (EntryKind.BLOCK_DEVICE, (1, -1)),
         (EntryKind.BLOCK_DEVICE, (True, 1)),
         (EntryKind.SKIPPED, 0),
