@@ -16,6 +16,7 @@ from typing import Any
 from treesnap.errors import InvalidArgument
 from treesnap.hashing import checksum
 from treesnap.model import IgnoreRules
+from treesnap.treepath import is_within
 
 IGNORE_FILE = b".snapignore"
 IGNORE_FILE_SIZE_MAX = 1 << 20
@@ -41,9 +42,14 @@ class Exclusions:
         return Exclusions((*self.rules, rule)) if rule.patterns else self
 
     def hides(self, path: bytes, *, is_directory: bool) -> bool:
-        """Returns whether a path is left out. Its parents are known not to be."""
+        """Returns whether a path is left out. Its parents are known not to be.
+
+        Rules of a snapshot may be of any directory, so each is asked for its own only.
+        """
         hidden = False
         for directory, spec in self._specs:
+            if not is_within(path, directory):
+                continue
             relative = path[len(directory) + 1 :] if directory else path
             text = os.fsdecode(relative) + ("/" if is_directory else "")
             verdict = spec.check_file(text).include

@@ -1,0 +1,288 @@
+"""What a snapshot does not hold is listed in it, and no restore ever touches it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import treesnap
+from oracle import difference, record
+from trees import make_socket
+from treesnap.model import SkipReason
+from treesnap.ops.handle import Handle
+from treesnap.results import CreateResult
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs the superuser")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An empty directory to capture."""
+    path = tmp_path / "root"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def handle(tmp_path: Path, root: Path) -> Handle:
+    """A handle on the tree."""
+    return treesnap.open(root, tmp_path / "store")
+
+
+def make(root: Path, *paths: str) -> None:
+    """Makes files that hold their own path, and the directories above them."""
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(path)
+
+
+def names(root: Path) -> set[str]:
+    """Returns every path that is no directory."""
+    return {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
+
+
+def reasons(result: CreateResult) -> dict[bytes, SkipReason]:
+    """Returns what a capture left out."""
+    return {item.path: item.reason for item in result.skipped}
+
+
+class TestExclusions:
+    def test_excluded_paths_are_not_captured_but_listed(self, handle, root):
+        make(root, "kept", "a.log", "sub/b.log", "build/x", "sub/build/y")
+        (root / ".snapignore").write_text("# comment\n\n*.log\n/build/\n")
+
+        result = handle.create()
+
+        hidden = {b"a.log", b"sub/b.log", b"build"}
+        assert reasons(result) == dict.fromkeys(hidden, SkipReason.EXCLUDED)
+        assert {item.path for item in handle.skipped(result.id)} == hidden
+        entries = handle.ls(result.id, recursive=True)
+        held = {entry.name for entry in entries if not entry.is_skipped}
+        assert {b".snapignore", b"kept", b"sub", b"sub/build", b"sub/build/y"} <= held
+        assert not held & {*hidden, b"build/x"}
+        assert result.complete
+
+    def test_restore_leaves_old_and_new_excluded_files_alone(self, handle, root):
+        make(root, "kept", "a.log", "sub/b.log", "sub/kept")
+        (root / ".snapignore").write_text("*.log\n")
+        identity = handle.create().id
+        (root / "a.log").write_text("edited")
+        (root / "sub/b.log").unlink()
+        make(root, "new.log", "sub/new.log", "new")
+        shutil.rmtree(root / "sub")
+        make(root, "sub/new.log")
+
+        handle.restore(identity)
+
+        assert names(root) == {".snapignore", "kept", "a.log", "new.log", "sub/kept", "sub/new.log"}
+        assert (root / "a.log").read_text() == "edited"
+
+    @pytest.mark.parametrize("today", [None, "", "*.tmp\n", "!*.log\n"])
+    def test_an_ignore_file_that_changed_meanwhile_endangers_nothing(self, handle, root, today):
+        make(root, "kept", "a.log")
+        (root / ".snapignore").write_text("*.log\n")
+        identity = handle.create().id
+        (root / "a.log").write_text("edited")
+        if today is None:
+            (root / ".snapignore").unlink()
+            make(root, "new.log")
+        else:
+            (root / ".snapignore").write_text(today)
+        (root / "kept").unlink()
+
+        handle.restore(identity)
+
+        assert (root / "a.log").read_text() == "edited"
+        assert names(root) - {"new.log"} == {".snapignore", "kept", "a.log"}
+        assert (root / ".snapignore").read_text() == "*.log\n"
+        assert today is not None or (root / "new.log").exists()
+
+    def test_what_is_excluded_since_the_snapshot_is_left_alone_and_named(self, handle, root):
+        make(root, "data", "kept")
+        identity = handle.create().id
+        (root / "data").write_text("edited")
+        (root / "kept").write_text("edited")
+        (root / ".snapignore").write_text("data\n")
+
+        result = handle.restore(identity)
+
+        assert [item.path for item in result.untouched] == [b"data"]
+        assert (root / "data").read_text() == "edited"
+        assert (root / "kept").read_text() == "kept"
+
+    def test_rules_of_a_directory_hold_below_it_only(self, handle, root):
+        make(root, "one/a.log", "two/a.log", "three/e/a.log", "a.log")
+        (root / "one/.snapignore").write_text("*.log\n")
+        (root / "three/.snapignore").write_text("/e/\n")
+        before = record(root)
+        result = handle.create()
+        for path in ("two/a.log", "a.log"):
+            (root / path).write_text("edited")
+        (root / "two/new.log").write_text("new")
+
+        restored = handle.restore(result.id)
+
+        assert {*reasons(result)} == {b"one/a.log", b"three/e"}
+        assert restored.untouched == ()
+        assert difference(before, record(root)) == []
+
+    def test_a_pattern_takes_names_back_in(self, handle, root):
+        make(root, "a.log", "keep.log", "sub/c.log", "sub/keep.log")
+        (root / ".snapignore").write_text("*.log\n!keep.log\n")
+        (root / "sub/.snapignore").write_text("!c.log\n")
+
+        assert {*reasons(handle.create())} == {b"a.log"}
+
+    def test_given_patterns_hold_for_the_restore_too(self, handle, root):
+        make(root, "kept", "cache/x", "sub/cache/y")
+        identity = handle.create(exclude=["cache/"]).id
+        make(root, "cache/new", "kept too")
+        (root / "cache/x").write_text("edited")
+
+        handle.restore(identity)
+
+        assert names(root) == {"kept", "cache/x", "cache/new", "sub/cache/y"}
+        assert (root / "cache/x").read_text() == "edited"
+
+    def test_a_directory_that_must_go_stays_for_what_is_excluded_in_it(self, handle, root):
+        make(root, "kept")
+        (root / ".snapignore").write_text("*.log\n")
+        identity = handle.create().id
+        make(root, "new/deep/a.log", "new/deep/file", "new/other/file")
+
+        handle.restore(identity)
+
+        assert names(root) == {"kept", ".snapignore", "new/deep/a.log"}
+        assert not (root / "new/other").exists()
+        handle.undo()
+        assert (root / "new/deep/file").read_text() == "new/deep/file"
+        assert (root / "new/other/file").exists()
+
+    def test_a_directory_that_must_become_a_file_is_refused_for_what_is_excluded(
+        self, handle, root
+    ):
+        make(root, "place", "other")
+        (root / ".snapignore").write_text("*.log\n")
+        identity = handle.create().id
+        (root / "place").unlink()
+        make(root, "place/sub/a.log", "place/file")
+        (root / "other").write_text("edited")
+        before = record(root)
+
+        for dry_run in (True, False):
+            with pytest.raises(treesnap.Refused, match="'place'"):
+                handle.restore(identity, dry_run=dry_run)
+
+        assert difference(before, record(root)) == []
+
+    def test_names_that_are_not_utf8_are_excluded_by_patterns_too(self, handle, root):
+        path = os.fsencode(root) + b"/\xff.log"
+        with open(path, "wb"):
+            pass
+        (root / ".snapignore").write_bytes(b"\xff.log\n")
+
+        assert {*reasons(handle.create())} == {b"\xff.log"}
+
+    def test_a_file_that_came_under_a_new_rule_is_no_change(self, handle, root):
+        make(root, "a.log", "kept")
+        handle.create()
+        (root / ".snapignore").write_text("*.log\n")
+
+        second = handle.create()
+
+        assert {*reasons(second)} == {b"a.log"}
+        (root / ".snapignore").unlink()
+        third = handle.create()
+        assert third.skipped == ()
+        assert b"".join(handle.cat(third.id, "a.log")) == b"a.log"
+
+
+def test_a_store_inside_the_tree_is_left_out_and_survives(root):
+    handle = treesnap.open(root, root / "sub" / "store")
+    empty = handle.create()
+    make(root, "sub/file", "file")
+    identity = handle.create().id
+
+    assert reasons(empty) == {b"sub/store": SkipReason.STORE}
+    shutil.rmtree(root / "sub" / "store" / "tmp", ignore_errors=True)
+    handle.restore(empty.id)
+    assert [name for name in names(root) if not name.startswith("sub/store/")] == []
+    handle.restore(identity)
+    assert {"sub/file", "file"} <= names(root)
+    assert handle.verify(read_data=True).ok
+
+
+def test_sockets_are_listed_and_left_alone(handle, root):
+    make_socket(os.fsencode(root / "old"))
+    make(root, "file", "becomes")
+    result = handle.create()
+    (root / "becomes").unlink()
+    for name in ("becomes", "new"):
+        make_socket(os.fsencode(root / name))
+    (root / "gone").mkdir()
+    make_socket(os.fsencode(root / "gone" / "inside"))
+
+    restored = handle.restore(result.id)
+
+    assert reasons(result) == {b"old": SkipReason.SOCKET}
+    assert all((root / name).is_socket() for name in ("old", "becomes", "new", "gone/inside"))
+    assert [item.path for item in restored.untouched] == [b"becomes"]
+
+
+@pytest.fixture
+def mounted(root: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts empty file systems below the root."""
+    done: list[Path] = []
+
+    def mount(name: str) -> Path:
+        place = root / name
+        place.mkdir(parents=True, exist_ok=True)
+        command = ["mount", "-t", "tmpfs", "-o", "size=1m", "treesnap-test", str(place)]
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"nothing can be mounted here: {error}")
+        done.append(place)
+        return place
+
+    yield mount
+    for place in reversed(done):
+        subprocess.run(["umount", str(place)], check=True)
+
+
+@needs_root
+def test_other_file_systems_are_listed_and_left_alone(handle, root, mounted):
+    make(root, "file", "sub/file")
+    empty = handle.create()
+    old, new = mounted("old"), mounted("new place/below")
+    make(old, "inside")
+    result = handle.create()
+    make(new, "inside")
+    make(root, "new place/file")
+
+    assert reasons(result) == {b"old": SkipReason.MOUNT, b"new place/below": SkipReason.MOUNT}
+    handle.restore(empty.id)
+    assert names(root) == {"file", "sub/file", "old/inside", "new place/below/inside"}
+    handle.undo()
+    assert (root / "new place/file").exists()
+
+
+@needs_root
+def test_a_directory_of_the_same_file_system_that_is_mounted_is_left_alone(
+    handle, root, tmp_path, mounted
+):
+    mounted("first")
+    make(tmp_path, "outside/file")
+    (root / "bound").mkdir()
+    place = root / "bound"
+    subprocess.run(["mount", "--bind", str(tmp_path / "outside"), str(place)], check=True)
+    try:
+        result = handle.create()
+        assert reasons(result)[b"bound"] == SkipReason.MOUNT
+    finally:
+        subprocess.run(["umount", str(place)], check=True)

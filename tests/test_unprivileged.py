@@ -1,0 +1,144 @@
+"""What somebody without privileges may not read is left alone, and the rest comes back."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import treesnap
+from oracle import difference, record
+from treesnap.model import SkipReason
+from treesnap.testing.children import in_child
+
+NOBODY_ID = 65534
+PR_SET_DUMPABLE = 4
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that everybody may use."""
+    path = Path(tempfile.mkdtemp(prefix="open-"))
+    path.chmod(0o777)
+    closed = [item for item in path.parents if not item.stat().st_mode & 0o001]
+    if closed:
+        shutil.rmtree(path)
+        pytest.skip(f"nobody but the owner may look into {closed[0]}")
+    yield path
+    shutil.rmtree(path)
+
+
+def make(root: Path, *paths: str) -> None:
+    """Makes files that hold their own path, and the directories above them."""
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(path)
+
+
+def as_nobody(action: Callable[[], object]) -> None:
+    """Runs an action in a child without privileges; everything it imports is loaded already."""
+    if os.geteuid() != 0:
+        action()
+        return
+
+    def run() -> None:
+        os.setgroups([])
+        os.setresgid(NOBODY_ID, NOBODY_ID, NOBODY_ID)
+        os.setresuid(NOBODY_ID, NOBODY_ID, NOBODY_ID)
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # or /proc/self stays closed
+        action()
+
+    ended = in_child(run)
+    assert ended.error is None, ended.error
+
+
+def everything_is_loaded(directory: Path) -> None:
+    """Runs every operation that the children of a test use, so that all modules are loaded."""
+    (directory / "load").mkdir()
+    handle = treesnap.open(directory / "load", directory / "load-store")
+    identity = handle.create(exclude=["x"]).id
+    make(directory / "load", "file")
+    handle.restore(identity)
+    handle.undo()
+    handle.redo()
+
+
+def test_unreadable_things_make_a_snapshot_incomplete_and_are_left_alone(open_directory):
+    everything_is_loaded(open_directory)
+    root = open_directory / "root"
+
+    def act() -> None:
+        root.mkdir()
+        make(root, "readable", "secret", "closed/inside", "half/inside")
+        (root / "secret").chmod(0)
+        (root / "closed").chmod(0)
+        handle = treesnap.open(root, open_directory / "store")
+        result = handle.create()
+        hidden = {b"secret", b"closed"}
+        assert not result.complete
+        assert not handle.resolve(result.id).complete
+        assert {item.path for item in result.skipped} == hidden
+        assert {item.reason for item in result.skipped} == {SkipReason.UNREADABLE}
+        assert {item.path for item in handle.skipped(result.id)} == hidden
+
+        (root / "secret").chmod(0o600)
+        (root / "secret").write_text("edited")
+        (root / "secret").chmod(0)
+        (root / "readable").write_text("edited")
+        (root / "half").chmod(0)
+        handle.restore(result.id)
+        assert (root / "readable").read_text() == "readable"
+        (root / "half").chmod(0o755)
+        handle.restore(result.id)
+        (root / "secret").chmod(0o600)
+        (root / "closed").chmod(0o700)
+        assert (root / "secret").read_text() == "edited"
+        assert (root / "closed/inside").read_text() == "closed/inside"
+        second = handle.create()
+        assert second.complete
+        assert second.skipped == ()
+
+    as_nobody(act)
+
+
+def test_read_only_directories_come_back_without_privileges(open_directory):
+    everything_is_loaded(open_directory)
+    root = open_directory / "root"
+    shut = {"shut/below": 0o500, "shut": 0o555, "": 0o555}
+
+    def act() -> None:
+        root.mkdir()
+        make(root, "shut/file", "shut/gone", "shut/below/file", "open/file")
+        for path, mode in shut.items():
+            (root / path).chmod(mode)
+        before = record(root)
+        handle = treesnap.open(root, open_directory / "store")
+        identity = handle.create().id
+
+        for path in ("", "shut", "shut/below"):
+            (root / path).chmod(0o755)
+        (root / "shut/file").write_text("edited")
+        (root / "shut/gone").unlink()
+        make(root, "shut/new", "new/below/file", "shut/below/new")
+        for path, mode in (
+            ("new/below", 0o555),
+            ("new", 0o500),
+            ("shut/below", 0o500),
+            ("shut", 0o555),
+            ("", 0o555),
+        ):
+            (root / path).chmod(mode)
+        damaged = record(root)
+        handle.restore(identity)
+        assert difference(before, record(root)) == []
+        handle.undo()
+        assert difference(damaged, record(root)) == []
+        handle.redo()
+        assert difference(before, record(root)) == []
+
+    as_nobody(act)
