@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from treesnap.codec.envelope import FileKind
@@ -20,7 +19,7 @@ from treesnap.codec.reader import TreeReader
 from treesnap.errors import Conflict, Corrupt, OperationFailed, TreesnapError, shown
 from treesnap.events import Phase
 from treesnap.fs.durable import sync_directory
-from treesnap.model import Totals
+from treesnap.model import Entry, Totals
 from treesnap.ops.access import Opened
 from treesnap.ops.narrow import totals_of_entry
 from treesnap.ops.plan import Plan, State
@@ -55,10 +54,17 @@ class Transaction:
         self._pair.root.write("journal", FileKind.JOURNAL, encode_journal(journal))
         self._journal = journal
 
+    def _begin(self, root_before: Entry | None) -> None:
+        """Writes the journal that takes everything back; :meth:`abandon` removes it again."""
+        self._journal = Journal(
+            stage=Stage.STAGING, stage_name=new_stage_name(), root_before=root_before
+        )
+        self._write(self._journal)
+
     def ensure_root(self) -> None:
         """Makes the root when it is absent; a crash from here on removes it again."""
         if not os.path.lexists(self._handle.root):
-            self._write(Journal(stage=Stage.STAGING, stage_name=new_stage_name(), root_before=None))
+            self._begin(None)
             self._fs.make_directory(self._handle.root)
             sync_directory(self._fs, os.path.dirname(self._handle.root))
 
@@ -76,9 +82,7 @@ class Transaction:
         the next operation to finish.
         """
         if self._journal is None:
-            self._write(
-                Journal(stage=Stage.STAGING, stage_name=new_stage_name(), root_before=current.root)
-            )
+            self._begin(current.root)
         assert self._journal is not None
         root_fd = self._fs.open(self._handle.root, OPEN_DIRECTORY)
         try:
@@ -305,8 +309,11 @@ class Transaction:
             remove_stage(self._fs, root_fd, journal.stage_name)
             before = journal.root_before
             if before is not None:
-                with suppress(PermissionError):  # another's root, whose time changed all the same
+                try:
                     apply_metadata(self._fs, root_fd, before, self._xattrs(before))
+                except PermissionError:  # another's root, whose time changed all the same
+                    if self._fs.fstat(root_fd).st_uid == os.geteuid():
+                        raise
                 self._fs.sync(root_fd)
         finally:
             self._fs.close(root_fd)

@@ -88,8 +88,7 @@ class FaultyFileSystem(WrappedFileSystem):
         self._faults = faults
         self._on_kill = on_kill
         self._seen = dict.fromkeys(range(len(faults)), 0)
-        self.hits = 0
-        """How many calls failed."""
+        self._hits = dict.fromkeys(range(len(faults)), 0)
         self.is_dead = False
 
     def around(self, call: Call) -> Any:
@@ -102,11 +101,15 @@ class FaultyFileSystem(WrappedFileSystem):
             self._seen[position] += 1
             seen = self._seen[position]
             if seen == fault.number or (fault.lasting and seen > fault.number):
+                self._hits[position] += 1
                 return self._fail(fault, call)
         return call.proceed()
 
+    def hits_of(self, fault: Fault) -> int:
+        """Returns how many calls a fault has made fail."""
+        return self._hits[self._faults.index(fault)]
+
     def _fail(self, fault: Fault, call: Call) -> Any:
-        self.hits += 1
         if fault.moment == Moment.AFTER:
             result = call.proceed()
             if call.method == "open":

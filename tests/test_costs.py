@@ -1,0 +1,305 @@
+"""What operations cost, counted in system calls: no clock can disprove these.
+
+A thousand files with old times, one snapshot, and a file system that writes down
+every call. Where a number of syncs is stated, each one's reason is stated with it;
+none grows with the tree, and hardly one with the change.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from treesnap.ops.handle import Handle
+from treesnap.store.index import PARTS_MAX
+from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.state import tree_state
+from treesnap.testing.wrapped import MUTATING, Kind
+
+FILES = 1000
+OLD_NS = 1_600_000_000_000_000_000
+LATER_NS = 3_600_000_000_000
+
+CREATE_SYNCS_UNCHANGED = [
+    ("sync_data", "temporary"),  # the snapshot's content, before it gets its name
+    ("sync", "snapshots"),  # its name
+]
+CREATE_SYNCS = [
+    ("sync_data", "packs"),  # the objects, before anything refers to them
+    *CREATE_SYNCS_UNCHANGED,
+]
+RESTORE_SYNCS = [
+    *CREATE_SYNCS,  # the safety snapshot
+    ("sync_data", "temporary"),  # the journal that lets a crash remove what is staged:
+    ("sync", "roots"),  # content and name, before anything is made in the root
+    ("sync_file_system", "root"),  # everything staged, before the commit
+    ("sync_data", "temporary"),  # the journal that lets a crash carry the restore on:
+    ("sync", "roots"),  # content and name; the commit point
+    ("sync_file_system", "root"),  # all renames, before what was kept aside may go
+    ("sync_data", "temporary"),  # the history for undo, which also says that all is done:
+    ("sync", "roots"),  # content and name, before what was kept aside goes
+    ("sync", "root"),  # the root's own time, and that the staging directory is gone
+    ("sync", "roots"),  # that the journal is gone
+]
+
+
+@pytest.fixture
+def root(tmp_path):
+    root = tmp_path / "root"
+    for number in range(FILES):
+        path = root / f"directory-{number // 100}" / f"file-{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"content of %d" % number)
+    for path in [root, *root.rglob("*")]:
+        os.utime(path, ns=(OLD_NS, OLD_NS))
+    return root
+
+
+@pytest.fixture
+def fs():
+    return RecordingFileSystem()
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def handle(root, store, fs):
+    """A handle on the root after its first snapshot, an hour later: nothing is racy."""
+    handle = Handle(
+        root=root,
+        store_path=str(store),
+        fs=fs,
+        clock_ns=lambda: time.time_ns() + LATER_NS,
+    )
+    handle.create(name="first")
+    fs.clear()
+    return handle
+
+
+@pytest.fixture
+def syncs(fs, root, store):
+    """Returns the syncs so far: the method, and the part of the store or the root."""
+
+    def place(path: str) -> str:
+        if os.path.commonpath([path, root]) == str(root):
+            return "root"
+        return os.path.relpath(path, store).split(os.sep)[0]
+
+    return lambda: [(item.method, place(item.path)) for item in fs.syncs]
+
+
+def change_files(root, count: int) -> None:
+    """Changes files that are spread over the directories."""
+    for number in range(count):
+        position = number * FILES // count
+        (root / f"directory-{position // 100}" / f"file-{position}").write_bytes(b"changed")
+
+
+class TestCreate:
+    def test_of_an_unchanged_tree_reads_no_file(self, handle, fs, root):
+        result = handle.create()
+
+        assert fs.read_bytes(below=str(root)) == 0
+        assert fs.calls("open", below=str(root / "directory-0" / "file-0")) == []
+        assert (result.stats.files_read, result.stats.read_bytes) == (0, 0)
+
+    def test_of_an_unchanged_tree_looks_into_each_directory_once(self, handle, fs, root):
+        handle.create()
+
+        assert fs.count("scan")["scan"] == 11
+
+    def test_of_an_unchanged_tree_writes_one_small_file(self, handle, fs, store):
+        handle.create()
+
+        made = {item.paths[1] for item in fs.calls("rename")}
+        assert len(made) == 2  # pending, and from there among the snapshots
+        assert fs.written_bytes() < 1024
+        assert fs.written_bytes(below=str(store / "packs")) == 0
+
+    def test_of_an_unchanged_tree_costs_two_syncs(self, handle, syncs):
+        handle.create()
+
+        assert syncs() == CREATE_SYNCS_UNCHANGED
+
+    def test_of_an_unchanged_tree_grows_the_store_by_little(self, handle, store):
+        before = handle.stats().disk_bytes
+
+        handle.create()
+
+        assert handle.stats().disk_bytes - before <= 4096
+
+    def test_that_skips_costs_no_sync(self, handle, syncs, fs):
+        assert handle.create(skip_unchanged=True).unchanged
+
+        assert syncs() == []
+        assert fs.calls("rename") == []
+
+    def test_of_one_changed_file_reads_that_one(self, handle, fs, root):
+        change_files(root, 1)
+
+        handle.create()
+
+        assert fs.read_bytes(below=str(root)) == len(b"changed")
+
+    def test_of_one_changed_file_appends_once_to_one_pack(self, handle, fs, root, store):
+        change_files(root, 1)
+
+        handle.create()
+
+        (append,) = fs.calls(kinds=[Kind.WRITE], below=str(store / "packs"))
+        assert append.method == "write_at"
+        assert append.size_bytes < 8192  # the chunk, the directory's tree, the root's tree
+        assert len(list((store / "packs").iterdir())) == 1
+
+    @pytest.mark.parametrize("count", [1, 10, 100])
+    def test_of_changed_files_costs_three_syncs(self, handle, syncs, root, count):
+        change_files(root, count)
+
+        handle.create()
+
+        assert syncs() == CREATE_SYNCS
+
+    def test_done_200_times_leaves_few_files(self, handle, fs, root, store):
+        parts = []
+        for number in range(200):
+            (root / "changing").write_bytes(b"%d" % number)
+            handle.create()
+            parts.append(len(os.listdir(store / "index")) - (store / "index/lock").exists())
+
+        assert max(parts) <= PARTS_MAX + 1
+        assert len(os.listdir(store / "packs")) <= 2
+        assert len(os.listdir(store / "slots")) == 1
+
+
+class TestRestore:
+    def test_costs_a_handful_of_syncs(self, handle, syncs, root):
+        change_files(root, 10)
+
+        handle.restore("first")
+
+        assert syncs() == RESTORE_SYNCS
+
+    def test_costs_no_more_syncs_for_more_files(self, handle, syncs, root):
+        change_files(root, 200)
+
+        handle.restore("first")
+
+        assert len(syncs()) == len(RESTORE_SYNCS)
+
+    def test_undone_costs_as_many_syncs(self, handle, syncs, fs, root):
+        change_files(root, 10)
+        handle.restore("first")
+        fs.clear()
+
+        handle.undo()
+
+        assert len(syncs()) <= len(RESTORE_SYNCS)
+
+    def test_that_changes_nothing_costs_no_sync_and_leaves_the_root(self, handle, syncs, fs, root):
+        handle.restore("first")
+
+        assert syncs() == []
+        assert fs.calls(kinds=MUTATING, below=str(root / "directory-0")) == []
+
+    def test_touches_only_what_differs(self, handle, fs, root):
+        before = {path: path.lstat() for path in root.rglob("*")}
+        change_files(root, 10)
+        changed = {
+            path for path, stat in before.items() if path.lstat().st_ctime_ns != stat.st_ctime_ns
+        }
+
+        handle.restore("first")
+
+        touched = {
+            path
+            for path, stat in before.items()
+            if (path.lstat().st_ino, path.lstat().st_ctime_ns) != (stat.st_ino, stat.st_ctime_ns)
+        }
+        assert len(changed) == 10
+        assert touched == changed | {path.parent for path in changed}
+
+    def test_moves_each_changed_file_once(self, handle, fs, root):
+        change_files(root, 10)
+
+        handle.restore("first")
+
+        assert fs.count("exchange", "rename_to_absent") == {"exchange": 10}
+
+
+class TestLooking:
+    """What only looks writes nothing, neither to the store nor to the root."""
+
+    @pytest.mark.parametrize(
+        "look",
+        [
+            pytest.param(lambda handle: handle.restore("first", dry_run=True), id="dry run"),
+            pytest.param(lambda handle: handle.status(), id="status"),
+            pytest.param(lambda handle: handle.diff(), id="diff"),
+            pytest.param(lambda handle: handle.diff("first", "second"), id="diff of two"),
+            pytest.param(lambda handle: handle.list(), id="list"),
+            pytest.param(lambda handle: handle.ls("first", recursive=True), id="ls"),
+            pytest.param(lambda handle: list(handle.cat("first", "directory-0/file-0")), id="cat"),
+            pytest.param(lambda handle: handle.find("file-1*"), id="find"),
+            pytest.param(lambda handle: handle.show("first"), id="show"),
+            pytest.param(lambda handle: handle.stats(), id="stats"),
+            pytest.param(lambda handle: handle.verify(read_data=True), id="verify"),
+            pytest.param(lambda handle: handle.recover(), id="recover"),
+        ],
+    )
+    def test_changes_nothing(self, handle, fs, root, store, look):
+        change_files(root, 5)
+        handle.create(name="second")
+        change_files(root, 3)
+        before = tree_state(root), tree_state(store)
+        fs.clear()
+
+        look(handle)
+
+        assert (tree_state(root), tree_state(store)) == before
+        assert fs.mutations == []
+        assert fs.syncs == []
+
+    def test_list_reads_no_pack_and_no_index(self, handle, fs, store):
+        handle.list()
+
+        assert fs.calls(below=str(store / "packs")) == []
+        assert fs.calls(below=str(store / "index")) == []
+
+    def test_list_looks_at_nothing_in_the_root(self, handle, fs, root):
+        handle.list()
+
+        assert fs.calls(below=str(root)) == []
+
+    def test_status_of_an_unchanged_tree_reads_no_file(self, handle, fs, root):
+        assert handle.status().changes == ()
+
+        assert fs.read_bytes(below=str(root)) == 0
+
+
+def test_pin_costs_two_syncs(handle, syncs):
+    handle.pin("first")
+
+    assert syncs() == [
+        ("sync_data", "temporary"),  # the state's content
+        ("sync", "states"),  # its name
+    ]
+
+
+def test_delete_costs_one_sync_for_any_number(handle, syncs, fs):
+    ids = [handle.create().id for _ in range(5)]
+    fs.clear()
+
+    handle.delete(*ids)
+
+    assert syncs() == [("sync", "snapshots")]  # that the names are gone
+
+
+def test_collecting_nothing_costs_no_sync(handle, syncs):
+    handle.gc()
+
+    assert syncs() == []
