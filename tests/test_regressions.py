@@ -11,7 +11,12 @@ import pytest
 
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, OperationFailed, StorageFull
 from treesnap.events import NullMonitor
+from treesnap.fs.local import LocalFileSystem
+from treesnap.hashing import object_id
+from treesnap.model import ObjectKind
 from treesnap.ops.handle import Handle
+from treesnap.store.store import Store
+from treesnap.store.writer import Writer
 from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed, Moment
 from treesnap.testing.state import differences, tree_state
 
@@ -238,3 +243,20 @@ def test_collection_on_a_full_disk_needs_no_room_for_its_lock(changed: Path) -> 
     """It could not even begin, because it could not write down who held the lock."""
     fault = failing(errno.ENOSPC, "write_at", lambda path: path.endswith("/lock"))
     assert handle_on(changed, fault).gc().removed_objects == 0
+
+
+def test_session_does_not_rely_on_a_pack_that_was_deleted_before_it_began(root: Path) -> None:
+    """A create that two collections overtook began again, and relied on deleted packs."""
+    content = os.urandom(1000)
+    (root / "a").write_bytes(content)
+    handle = handle_on(root)
+    created = handle.create()
+    chunk = object_id(ObjectKind.CHUNK, content)
+    with Store.open(LocalFileSystem(), handle.store_path, writing=True) as store:
+        assert store.get(ObjectKind.CHUNK, chunk) == content
+        handle.delete(created.id)
+        handle.gc()
+        with Writer(store) as writer:
+            assert writer.put(ObjectKind.CHUNK, content) == chunk
+            writer.flush()
+            assert writer.objects_added == 1

@@ -70,6 +70,7 @@ class Writer:
             state = read_state(self._fs, self._store.layout)
             self._epoch = state.epoch
             self._avoid = state.condemned
+            self._store.packs.close()  # what was deleted by now must not look as if it were there
             _, self._last_pack_id = slot.read()
             slot.write(self._epoch, self._last_pack_id)
         except BaseException:
