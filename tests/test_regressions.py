@@ -260,3 +260,10 @@ def test_session_does_not_rely_on_a_pack_that_was_deleted_before_it_began(root: 
             assert writer.put(ObjectKind.CHUNK, content) == chunk
             writer.flush()
             assert writer.objects_added == 1
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a place for no directories")
+def test_store_where_no_directory_can_be_made(root: Path) -> None:
+    """It was an internal error, after a thousand attempts."""
+    with pytest.raises(OperationFailed):
+        Handle(root=root, store_path="/proc/self/no/store", wait_s=0).create()

@@ -146,7 +146,10 @@ def make_directories(fs: FileSystem, path: str) -> bool:
         return False
     except FileNotFoundError:
         make_directories(fs, os.path.dirname(path))
-        return make_directories(fs, path)
+        try:
+            fs.make_directory(path)
+        except FileExistsError:
+            return False
     sync_directory(fs, os.path.dirname(path))
     return True
 
