@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, seal, unseal
 from treesnap.codec.message import Fields, pack, unpack
-from treesnap.errors import Corrupt, NotFound
+from treesnap.errors import Corrupt, NotFound, UnsupportedFormat
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
     make_directories,
@@ -65,13 +65,19 @@ class Root:
             yield
 
     def read(self, name: str, kind: FileKind) -> bytes | None:
-        """Returns the payload of one of the root's sealed files, or None when absent."""
+        """Returns the payload of one of the root's sealed files, or None when absent.
+
+        Raises Corrupt, for an unknown version too: the store's format file admitted us.
+        """
         path = self.file(name)
         try:
             data = read_file(self._fs, path, SEALED_SIZE_MAX)
         except FileNotFoundError:
             return None
-        return unseal(data, kind, path)
+        try:
+            return unseal(data, kind, path)
+        except UnsupportedFormat as error:
+            raise Corrupt(error.message, path=path) from error
 
     def write(self, name: str, kind: FileKind, payload: bytes) -> None:
         """Replaces one of the root's sealed files, durably."""
@@ -95,6 +101,6 @@ def registered_roots(fs: FileSystem, layout: Layout) -> list[bytes]:
         try:
             payload = unseal(read_file(fs, path, 1 << 20), FileKind.ROOT, path)
             paths.append(Fields(unpack(payload, "root"), "root").get("path", bytes))
-        except (FileNotFoundError, Corrupt):
+        except (FileNotFoundError, Corrupt, UnsupportedFormat):
             continue
     return sorted(paths)

@@ -65,10 +65,10 @@ class Store:
         data = read_file(self.fs, self.layout.format, 1 << 16)
         try:
             value = json.loads(data)
-            needed = value["min_writer"] if writing else value["min_reader"]
-            version = value["format"]
-            if type(needed) is not int or type(version) is not int:
+            version, reader, writer = (value[key] for key in ("format", "min_reader", "min_writer"))
+            if not all(type(number) is int for number in (version, reader, writer)):
                 raise TypeError("its versions are no numbers")
+            needed = max(reader, writer) if writing else reader
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Corrupt(
                 f"The format file of the store at {shown(self.path)!r} cannot be read: {error}",

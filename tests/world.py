@@ -1,0 +1,63 @@
+"""A real root with its store, to be damaged one file at a time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from forge import MTIME_NS
+from treesnap.ops.handle import Handle
+from treesnap.testing.state import TreeState, tree_state
+
+
+class World:
+    """A root with two snapshots of different content, and their store."""
+
+    def __init__(self, base: Path) -> None:
+        self.root = base / "root"
+        self.store = base / "store"
+        self.root.mkdir()
+        self.states: dict[str, TreeState] = {}
+        for name in ("first", "second"):
+            (self.root / "common").write_bytes(b"common")
+            (self.root / name).write_bytes(name.encode() * 100)
+            (self.root / "text").write_bytes(f"text of {name}".encode() * 50)
+            os.utime(self.root / "text", ns=(MTIME_NS, MTIME_NS))
+            self.handle().create(name=name)
+            self.states[name] = tree_state(self.root)
+        self.handle().restore("first")
+
+    def handle(self) -> Handle:
+        """Returns a handle, as a new process has it."""
+        return Handle(root=self.root, store_path=str(self.store))
+
+    def only(self, pattern: str) -> Path:
+        """Returns the one file that fits a pattern."""
+        (path,) = self.store.glob(pattern)
+        return path
+
+    def restores(self, name: str) -> bool:
+        """Restores a snapshot and returns whether the tree is what it was then."""
+        self.handle().restore(name)
+        return tree_state(self.root) == self.states[name]
+
+
+def damage(path: Path, how: str) -> None:
+    """Damages a file."""
+    data = bytearray(path.read_bytes())
+    if how == "empty":
+        data = bytearray()
+    elif how == "cut":
+        del data[len(data) // 2 :]
+    elif how == "longer":
+        data += b"more"
+    elif how == "zeros":
+        data = bytearray(len(data))
+    elif how == "version":
+        data[9] = 77
+    else:
+        data[int(how) % len(data)] ^= 0x10
+    path.write_bytes(data)
+
+
+HOWS = ["empty", "cut", "longer", "zeros", "version", "0", "8", "10", "20", "30", "-1", "-33"]
