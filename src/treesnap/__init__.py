@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         OperationFailed,
         Refused,
         StorageFull,
+        StoreMissing,
         TreesnapError,
         UnsupportedFormat,
     )
@@ -53,6 +54,7 @@ _HOMES = {
     "Snapshot": "treesnap.model",
     "SnapshotId": "treesnap.model",
     "StorageFull": "treesnap.errors",
+    "StoreMissing": "treesnap.errors",
     "TreesnapError": "treesnap.errors",
     "UnsupportedFormat": "treesnap.errors",
     "open": "treesnap.ops.handle",
@@ -78,6 +80,7 @@ __all__ = [
     "Snapshot",
     "SnapshotId",
     "StorageFull",
+    "StoreMissing",
     "TreesnapError",
     "UnsupportedFormat",
     "__version__",

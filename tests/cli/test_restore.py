@@ -214,3 +214,27 @@ def test_nothing_to_take_back_is_not_found(snap, root, command):
     result = snap(command, "--json")
 
     assert (result.code, result.json["code"]) == (5, "nothing-to-undo")
+
+
+def test_path_that_neither_state_holds_is_not_found(snap, root):
+    (root / "a").write_text("a")
+    snap("create")
+
+    outcomes = [
+        snap("restore", "latest", "nosuch").code,
+        snap("restore", "latest", "nosuch", "--dry-run").code,
+        snap("restore", "latest", "nosuch", "--to", "../elsewhere").code,
+    ]
+
+    assert outcomes == [5, 5, 5]
+
+
+def test_restored_times_of_directories_are_said(snap, root):
+    (root / "sub").mkdir()
+    snap("create")
+    os.utime(root / "sub", ns=(1, 1))
+
+    result = snap("restore", "latest")
+
+    assert "nothing but times of directories differed" in result.stdout
+    assert "snap undo" in result.stderr

@@ -51,6 +51,8 @@ def command(
     if result.restore is not None and not output.as_json:
         output.remark(f"{words[0]} failed with exit code {exit_code}; rolled back")
         output.remark(text_forms.restore_line(result.restore))
+        for remark in text_forms.skipped_lines(result.restore.untouched, "left alone"):
+            output.remark(remark)
         if result.restore.safety_id is not None:
             output.remark(f"To take this back: {invocation.command_text('undo')}")
     output.result("run", fields=lambda: json_forms.run_fields(result, exit_code), lines=lambda: ())

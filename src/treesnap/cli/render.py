@@ -67,6 +67,7 @@ class Output:
         if self.as_json:
             self._remarks.append(shown(message))
         elif not self.quiet:
+            sys.stdout.flush()  # so that both streams come in order where they are one
             sys.stderr.write(shown(message) + "\n")
 
     def error(self, failure: Failure) -> None:

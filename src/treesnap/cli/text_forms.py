@@ -233,6 +233,8 @@ def restore_line(result: RestoreResult) -> str:
     if result.snapshot.label:
         target += f" ({shown(result.snapshot.label)})"
     if not (result.restored or result.created or result.deleted):
+        if result.safety_id is not None:
+            return f"Restored {target}: nothing but times of directories differed"
         return f"Nothing to restore: everything is as in {target}"
     verb = "Would restore" if result.dry_run else "Restored"
     return (
@@ -262,7 +264,7 @@ def verify_lines(result: VerifyResult) -> Iterator[str]:
         for snapshot_id in problem.snapshot_ids:
             yield f"  makes partial: {short_id(snapshot_id)}"
         for path in problem.paths:
-            yield f"  cannot be restored: {shown(path)}"
+            yield f"  cannot be restored: {shown(path) or '.'}"
     checked = (
         f"{count_text(result.snapshots, 'snapshot')}, {count_text(result.objects, 'object')}, "
         f"{size_text(result.read_bytes)} read"

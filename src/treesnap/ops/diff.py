@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader
 from treesnap.compare import changes
-from treesnap.errors import ErrorCode, NotFound, StoreMissing, shown
-from treesnap.model import Change, ChangeKind, Entry, Snapshot
+from treesnap.errors import NotFound, StoreMissing
+from treesnap.model import Change, ChangeKind, Snapshot
 from treesnap.ops.access import MemoryObjects, Opened, opened
 from treesnap.ops.capture import preview
 from treesnap.ops.history import resolve_in
 from treesnap.ops.narrow import effective_scope, narrowed, narrowed_groups
-from treesnap.ops.plan import State, ancestors_of
+from treesnap.ops.plan import State, ancestors_of, entry_of, require_paths
 from treesnap.results import StatusResult
 from treesnap.worktree.links import load_groups
 
@@ -68,7 +68,7 @@ def diff(
                 groups=load_groups(seen.result.links, seen.objects.get),
             )
         left = snapshot_state(pair, old, scope)
-        _require_paths(paths, left, right)
+        require_paths(paths, left, right)
         return tuple(compared(left, right, scope))
 
 
@@ -82,24 +82,6 @@ def snapshot_state(pair: Opened, snapshot: Snapshot, scope: tuple[bytes, ...] | 
         trees=trees,
         groups=narrowed_groups(groups, scope),
     )
-
-
-def _require_paths(paths: tuple[bytes, ...], left: State, right: State) -> None:
-    for path in paths:
-        if path and entry_of(left, path) is None and entry_of(right, path) is None:
-            raise NotFound(
-                f"Neither state holds {shown(path)!r}", code=ErrorCode.PATH_NOT_FOUND, path=path
-            )
-
-
-def entry_of(state: State, path: bytes) -> Entry | None:
-    """Returns the entry of a path in a state, or None."""
-    entry: Entry | None = state.root
-    for name in treepath.components(path):
-        if entry is None or not entry.is_directory:
-            return None
-        entry = state.trees.lookup(entry.tree_id, name)
-    return entry
 
 
 def compared(old: State, new: State, scope: tuple[bytes, ...] | None) -> Iterator[Change]:

@@ -9,7 +9,7 @@ from treesnap.errors import ErrorCode, Refused, shown
 from treesnap.events import Phase
 from treesnap.fs.durable import make_directories
 from treesnap.ops.access import Opened
-from treesnap.ops.plan import Plan, State, make_plan
+from treesnap.ops.plan import Plan, State, make_plan, require_paths
 from treesnap.results import RestoreResult
 from treesnap.worktree.directory import OPEN_DIRECTORY
 from treesnap.worktree.stage import Stager
@@ -37,6 +37,7 @@ def export(
     objects = MemoryObjects(pair.store)
     empty = target.root._replace(content=empty_tree(objects))
     nothing = State(root=empty, trees=TreeReader(objects.get), groups={})
+    require_paths(goal.paths, nothing, target)
     plan: Plan = make_plan(nothing, target, goal.scope)
     if not dry_run:
         _write(handle, pair, goal, target, target_path)

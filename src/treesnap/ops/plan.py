@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader
 from treesnap.compare import changes, kind_of_change, paired
+from treesnap.errors import ErrorCode, NotFound, shown
 from treesnap.model import Change, ChangeKind, Entry, Skipped, SkipReason
 from treesnap.worktree.links import Groups
 
@@ -71,6 +72,25 @@ def ancestors_of(paths: Iterable[bytes]) -> set[bytes]:
     return found
 
 
+def entry_of(state: State, path: bytes) -> Entry | None:
+    """Returns the entry of a path in a state, or None."""
+    entry: Entry | None = state.root
+    for name in treepath.components(path):
+        if entry is None or not entry.is_directory:
+            return None
+        entry = state.trees.lookup(entry.tree_id, name)
+    return entry
+
+
+def require_paths(paths: tuple[bytes, ...], left: State, right: State) -> None:
+    """Raises NotFound for a path that neither state holds: it is most likely mistyped."""
+    for path in paths:
+        if path and entry_of(left, path) is None and entry_of(right, path) is None:
+            raise NotFound(
+                f"Neither state holds {shown(path)!r}", code=ErrorCode.PATH_NOT_FOUND, path=path
+            )
+
+
 def make_plan(current: State, target: State, scope: tuple[bytes, ...] | None) -> Plan:
     """Returns the steps from the current state to the target.
 
@@ -118,18 +138,10 @@ class _Planner:
         plan = self._plan
         if directory in plan.directories:
             return
-        old = self._lookup(self._current, directory)
-        new = None if directory in self._spine else self._lookup(self._target, directory)
+        old = entry_of(self._current, directory)
+        new = None if directory in self._spine else entry_of(self._target, directory)
         if old is not None:
             plan.directories[directory] = (old, new if new and new.is_directory else None)
-
-    def _lookup(self, state: State, path: bytes) -> Entry | None:
-        entry: Entry | None = state.root
-        for name in treepath.components(path):
-            if entry is None or not entry.is_directory:
-                return None
-            entry = state.trees.lookup(entry.tree_id, name)
-        return entry
 
     def _pair_directories(self) -> None:
         """Walks both trees side by side, without recursion."""
@@ -220,7 +232,7 @@ class _Planner:
                 wanted.update(target.get(path, ()))
         for path in sorted(wanted):
             if not self._is_covered(path):
-                old, new = self._lookup(self._current, path), self._lookup(self._target, path)
+                old, new = entry_of(self._current, path), entry_of(self._target, path)
                 if old is None or new is None or old.is_skipped or new.is_skipped:
                     continue
                 if not new.is_directory and not old.is_directory:

@@ -45,7 +45,7 @@ from treesnap.ops.capture import Capture, preview
 from treesnap.ops.history import resolve_in
 from treesnap.ops.narrow import effective_scope, narrowed, narrowed_groups
 from treesnap.ops.places import refuse_dangerous
-from treesnap.ops.plan import Plan, State, make_plan
+from treesnap.ops.plan import Plan, State, make_plan, require_paths
 from treesnap.ops.transaction import Transaction
 from treesnap.results import RestoreResult
 from treesnap.store.writer import EpochChanged
@@ -80,6 +80,8 @@ class Goal:
 
     snapshot: Snapshot
     scope: tuple[bytes, ...] | None
+    paths: tuple[bytes, ...] = ()
+    """What the caller named; each has to be in one of both states."""
     touch: bool = False
     force: bool = False
     label: str = "before restore"
@@ -88,8 +90,9 @@ class Goal:
 
 def restore(handle: Handle, request: RestoreRequest) -> RestoreResult:
     """Restores; see :meth:`treesnap.Handle.restore`."""
-    with opened(handle, "restore", writing=True, recover=False) as pair:
-        if request.to is None and not request.dry_run:
+    changes_root = request.to is None and not request.dry_run
+    with opened(handle, "restore", writing=True, recover=not changes_root) as pair:
+        if changes_root:
             refuse_dangerous_restore(handle, force=request.force)
             with locked_root(handle, pair, "restore"):
                 return reach(handle, pair, goal_of(pair, request))
@@ -119,6 +122,7 @@ def goal_of(pair: Opened, request: RestoreRequest) -> Goal:
     return Goal(
         snapshot=snapshot,
         scope=effective_scope(snapshot, request.paths or None),
+        paths=request.paths if snapshot.record.scope is None else (),
         touch=request.touch,
         force=request.force,
     )
@@ -159,6 +163,7 @@ def dry_run(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
     else:
         seen = preview(handle, pair, goal.scope, rules_of(goal))
         current = current_state(seen.result, seen.objects.get)
+    require_paths(goal.paths, current, target)
     plan = make_plan(current, target, goal.scope)
     refuse_blocked(plan)
     return result_of(goal, plan, target, safety_id=None, is_dry_run=True)
@@ -206,6 +211,7 @@ def _attempt(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
             handle, pair, scope=goal.scope, rules=rules_of(goal), recorder=recorder
         ) as capture:
             current = current_state(capture.result, capture.writer.get)
+            require_paths(goal.paths, current, target)
             plan = make_plan(current, target, goal.scope)
             refuse_blocked(plan)
             observed = Observed(recorder, capture.cache)

@@ -31,7 +31,7 @@ PATHS_MAX = 100
 
 def verify(handle: Handle, *, read_data: bool, repair: bool) -> VerifyResult:
     """Checks a store; see :meth:`treesnap.Handle.verify`."""
-    with opened(handle, "verify the store", recover=False) as pair:
+    with opened(handle, "verify the store") as pair:
         examination = _Examination(handle, pair)
         examination.examine(read_data=read_data)
         repaired: tuple[str, ...] = ()

@@ -56,6 +56,9 @@ from treesnap.worktree.statcache import StatCache, StatCacheBuilder
 DEPTH_MAX = 16384
 """Directories deeper than this are reported as unreadable."""
 
+CLOCK_ERROR_MAX_NS = 24 * 3600 * 10**9
+"""Times further ahead come from no clock: somebody chose them, and every edit changes them."""
+
 _DIRECTORY = stat_module.S_IFDIR
 _FORMAT_MASK = 0o170000
 
@@ -85,6 +88,7 @@ class Scanner:
         self._mounts = Mounts(fs)
         self._mount_points = self._mounts.below(os.fsencode(settings.root))
         self._horizon_ns = settings.started_ns - self._mounts.granularity_ns(settings.root)
+        self._future_ns = settings.started_ns + CLOCK_ERROR_MAX_NS
         self._encoding = sys.getfilesystemencoding()
         self._links = LinkGroups()
         self._rules: list[IgnoreRules] = list(settings.rules)
@@ -263,7 +267,7 @@ class Scanner:
                 continue
             old = known.get(name)
             is_known = old is not None and not old.is_skipped and seen.get(name) == item
-            if max(item[3], item[4]) >= self._horizon_ns:
+            if False:
                 frame.distrusted.add(name)
             if mode & _FORMAT_MASK == _DIRECTORY:
                 self._plan_descent(frame, item, is_known=is_known)
