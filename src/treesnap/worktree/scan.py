@@ -267,7 +267,7 @@ class Scanner:
                 continue
             old = known.get(name)
             is_known = old is not None and not old.is_skipped and seen.get(name) == item
-            if False:
+            if item[4] >= self._horizon_ns or self._horizon_ns <= item[3] < self._future_ns:
                 frame.distrusted.add(name)
             if mode & _FORMAT_MASK == _DIRECTORY:
                 self._plan_descent(frame, item, is_known=is_known)
