@@ -1,0 +1,225 @@
+"""Changes by others while a restore is under way, and what a crash leaves behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from treesnap.errors import Conflict, OperationFailed, TreesnapError
+from treesnap.fs.base import FileSystem
+from treesnap.testing.children import killed
+from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.state import tree_state
+from treesnap.testing.wrapped import Call, WrappedFileSystem
+
+
+class Interfering(WrappedFileSystem):
+    """Does something just before the n-th call of a method, once."""
+
+    def __init__(self, method: str, number: int, action) -> None:
+        super().__init__()
+        self.method, self.left, self.action = method, number, action
+
+    def around(self, call: Call):
+        if call.method == self.method:
+            self.left -= 1
+            if self.left == 0:
+                self.action()
+        return call.proceed()
+
+
+@pytest.fixture
+def changed(handle, root):
+    """Two files and a directory to put back, one file to remove; the old state."""
+    (root / "three").write_bytes(b"three")
+    handle.create(name="before")
+    for name in ("one", "three", "directory/two"):
+        (root / name).write_bytes(b"changed " + name.encode())
+    (root / "added").mkdir()
+    (root / "added/file").write_bytes(b"added")
+    return tree_state(root)
+
+
+def edit(path, content: bytes = b"by somebody else") -> None:
+    path.write_bytes(content)
+
+
+class TestConflicts:
+    @pytest.mark.parametrize("number", [1, 2, 3])
+    def test_an_edit_while_files_are_replaced_takes_everything_back(
+        self, make_handle, root, changed, number
+    ):
+        """Before the first, the second and the last replacement, which is of that file."""
+        fs = Interfering("exchange", number, lambda: edit(root / "three"))
+
+        with pytest.raises(Conflict) as caught:
+            make_handle(fs=fs).restore("before")
+
+        assert caught.value.path == b"three"
+        assert (root / "three").read_bytes() == b"by somebody else"
+        assert (root / "one").read_bytes() == b"changed one"
+        assert (root / "directory/two").read_bytes() == b"changed directory/two"
+        assert (root / "added/file").exists()
+
+    def test_an_edit_after_the_capture_is_noticed(self, make_handle, root, changed):
+        fs = Interfering("sync_file_system", 1, lambda: edit(root / "one"))
+
+        with pytest.raises(Conflict) as caught:
+            make_handle(fs=fs).restore("before")
+
+        assert caught.value.path == b"one"
+        assert (root / "one").read_bytes() == b"by somebody else"
+        assert (root / "three").read_bytes() == b"changed three"
+
+    def test_a_file_that_appears_where_one_is_put_back_is_noticed(
+        self, make_handle, root, handle, changed
+    ):
+        (root / "one").unlink()
+        fs = Interfering("sync_file_system", 1, lambda: edit(root / "one"))
+
+        with pytest.raises(Conflict):
+            make_handle(fs=fs).restore("before")
+
+        assert (root / "one").read_bytes() == b"by somebody else"
+
+    def test_a_file_added_to_a_directory_that_goes_is_noticed(self, make_handle, root, changed):
+        fs = Interfering("rename_to_absent", 1, lambda: edit(root / "added/new"))
+
+        with pytest.raises(Conflict):
+            make_handle(fs=fs).restore("before")
+
+        assert (root / "added/new").read_bytes() == b"by somebody else"
+        assert (root / "one").read_bytes() == b"changed one"
+
+    def test_a_directory_swapped_for_a_link_is_not_followed(
+        self, make_handle, root, changed, tmp_path
+    ):
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        (outside / "two").write_bytes(b"not yours")
+
+        def swap() -> None:
+            (root / "directory").rename(tmp_path / "moved away")
+            (root / "directory").symlink_to(outside)
+
+        fs = Interfering("sync_file_system", 1, swap)
+
+        with pytest.raises(Conflict):
+            make_handle(fs=fs).restore("before")
+
+        assert (outside / "two").read_bytes() == b"not yours"
+        assert os.listdir(outside) == ["two"]
+
+    def test_force_takes_the_change_into_the_safety_snapshot(self, make_handle, root, changed):
+        fs = Interfering("sync_file_system", 1, lambda: edit(root / "one"))
+        handle = make_handle(fs=fs)
+
+        handle.restore("before", force=True)
+
+        assert (root / "one").read_bytes() == b"one"
+        handle.undo()
+        assert (root / "one").read_bytes() == b"by somebody else"
+
+    def test_what_was_changed_after_it_was_put_is_left_so(self, make_handle, root, changed):
+        """Somebody replaces a file that was just put, then the restore fails elsewhere."""
+
+        def replace_file() -> None:
+            edit(root / "replacement")
+            for name in ("one", "three", "directory/two"):
+                if not (root / name).read_bytes().startswith(b"changed"):
+                    (root / "replacement").rename(root / name)
+                    return
+
+        interfering = Interfering("rename_to_absent", 1, replace_file)
+        fault = Fault(methods=frozenset({"rename_to_absent"}), errno=5)
+        handle = make_handle(fs=FaultyFileSystem(fault, inner=interfering))
+        interfering.method = "exchange"
+        interfering.left = 2
+
+        with pytest.raises(OperationFailed):
+            handle.restore("before")
+
+        contents = {name: (root / name).read_bytes() for name in ("one", "three", "directory/two")}
+        assert list(contents.values()).count(b"by somebody else") == 1
+        assert sum(content.startswith(b"changed") for content in contents.values()) == 2
+        assert any("left so" in remark for remark in handle.monitor.remarks)
+        assert handle.status().recovered is None
+
+
+class TestAfterACrash:
+    @pytest.fixture
+    def crash(self, make_handle, changed):
+        """Kills a restore at its n-th renaming of a file in the tree."""
+
+        def crasher(number: int) -> None:
+            def action(fs: FileSystem) -> None:
+                make_handle(fs=fs).restore("before")
+
+            fault = Fault(number=number, methods=frozenset({"exchange"}))
+            assert killed(action, fault).was_killed
+
+        return crasher
+
+    @pytest.mark.parametrize("verb", ["status", "list", "diff", "create", "gc"])
+    def test_any_command_finishes_the_restore(self, handle, root, crash, verb):
+        crash(2)
+
+        getattr(handle, verb)()
+
+        assert (root / "one").read_bytes() == b"one"
+        assert not (root / "added").exists()
+        assert handle.monitor.remarks == ["Completed an interrupted restore"]
+
+    def test_status_says_so(self, handle, crash):
+        crash(2)
+
+        assert handle.status().recovered == "completed an interrupted restore"
+        assert handle.status().recovered is None
+
+    def test_a_file_changed_in_between_is_kept_and_the_restore_taken_back(
+        self, handle, root, crash
+    ):
+        crash(1)
+        for name in ("one", "three", "directory/two"):
+            edit(root / name)
+
+        said = handle.recover()
+
+        assert said is not None
+        assert said.startswith("took an interrupted restore back")
+        assert (root / "one").read_bytes() == b"by somebody else"
+        assert (root / "added/file").read_bytes() == b"added"
+
+    def test_a_root_that_was_removed_meanwhile_is_restored_anew(self, handle, root, crash):
+        crash(2)
+        shutil.rmtree(root)
+
+        assert handle.recover() is None
+        handle.restore("before")
+
+        assert (root / "one").read_bytes() == b"one"
+        assert handle.recover() is None
+
+    def test_a_staging_directory_that_was_removed_meanwhile_ends_the_restore(
+        self, handle, root, crash
+    ):
+        crash(2)
+        (stage,) = root.glob(".treesnap-restore-*")
+        shutil.rmtree(stage)
+
+        said = handle.recover()
+
+        assert said is not None
+        assert said.startswith("gave an interrupted restore up")
+        handle.restore("before")
+        assert (root / "one").read_bytes() == b"one"
+
+    def test_a_journal_that_cannot_be_read_is_named(self, handle, store_path, crash):
+        crash(2)
+        (journal,) = (store_path / "roots").glob("*/journal")
+        journal.write_bytes(b"damaged")
+
+        with pytest.raises(TreesnapError, match="journal"):
+            handle.create()

@@ -1,0 +1,287 @@
+"""Garbage collection, and what it must never take."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from treesnap.errors import Busy, Corrupt
+from treesnap.fs.local import LocalFileSystem
+from treesnap.model import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
+from treesnap.ops.gc import gc
+from treesnap.store.collector import CollectorState, read_state, write_state
+from treesnap.store.lock import held
+from treesnap.store.store import Store
+from treesnap.store.writer import EpochChanged, Writer
+from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.wrapped import Call, WrappedFileSystem
+
+ROOT_ID = "0" * 32
+
+
+@pytest.fixture
+def store(handle, store_path):
+    """The store after a first snapshot, open beside the handle."""
+    handle.create(name="first")
+    with Store.open(LocalFileSystem(), str(store_path)) as store:
+        yield store
+
+
+def pack_files(store_path) -> set[str]:
+    return set(os.listdir(store_path / "packs"))
+
+
+def use_new_pack(store_path) -> None:
+    """Lets the next writer begin a pack of its own."""
+    for slot in (store_path / "slots").iterdir():
+        slot.unlink()
+
+
+def add_garbage(handle, root, store_path, size: int = 5000) -> None:
+    """Makes a pack that nothing needs."""
+    use_new_pack(store_path)
+    (root / "garbage").write_bytes(os.urandom(size))
+    handle.create(name="garbage")
+    (root / "garbage").unlink()
+    handle.delete("garbage")
+    use_new_pack(store_path)
+
+
+def tree_record(tree_id) -> SnapshotRecord:
+    return SnapshotRecord(
+        root=Entry(b"", EntryKind.DIRECTORY, 0o755, 0, 0, 0, 0, tree_id, None),
+        links=None,
+        root_path=b"/elsewhere",
+        created_at_ns=0,
+        totals=Totals(),
+    )
+
+
+class Meanwhile(WrappedFileSystem):
+    """Does something just before the n-th replacement of the collector's state."""
+
+    def __init__(self, number: int, action) -> None:
+        super().__init__()
+        self.left = number
+        self.action = action
+
+    def around(self, call: Call):
+        if call.method == "rename" and call.paths[1].endswith("collector/state"):
+            self.left -= 1
+            if self.left == 0:
+                self.action()
+        return call.proceed()
+
+
+class TestSpace:
+    def test_a_store_without_garbage_is_left_alone(self, handle, store, store_path):
+        before = pack_files(store_path)
+
+        result = handle.gc()
+
+        assert (result.freed_bytes, result.removed_objects, result.removed_packs) == (0, 0, 0)
+        assert pack_files(store_path) == before
+
+    def test_a_pack_that_nothing_needs_goes(self, handle, store, root, store_path):
+        before = pack_files(store_path)
+        add_garbage(handle, root, store_path)
+
+        result = handle.gc()
+
+        assert pack_files(store_path) == before
+        assert result.removed_packs == 1
+        assert result.freed_bytes > 5000
+
+    def test_a_pack_that_is_mostly_waste_is_rewritten(self, handle, store, root, store_path):
+        (root / "garbage").write_bytes(os.urandom(50_000))
+        handle.create(name="garbage")
+        (root / "garbage").unlink()
+        handle.delete("garbage")
+        size = handle.stats().disk_bytes
+
+        result = handle.gc()
+
+        assert result.rewritten_packs == 1
+        assert size - handle.stats().disk_bytes >= 50_000
+        assert handle.verify(read_data=True).ok
+
+    def test_a_dry_run_says_the_same_and_removes_nothing(self, handle, store, root, store_path):
+        add_garbage(handle, root, store_path)
+        before = pack_files(store_path)
+
+        planned = handle.gc(dry_run=True)
+
+        assert pack_files(store_path) == before
+        done = handle.gc()
+        assert (planned.freed_bytes, planned.removed_objects) == (
+            done.freed_bytes,
+            done.removed_objects,
+        )
+        assert planned.dry_run
+
+    def test_the_index_forgets_packs_that_are_gone(self, handle, store, root, store_path):
+        add_garbage(handle, root, store_path)
+
+        handle.gc()
+
+        with Store.open(LocalFileSystem(), str(store_path)) as again:
+            assert set(again.index.covered()) == set(again.packs.sizes())
+
+    def test_pinned_or_not_every_snapshot_counts(self, handle, store, root, store_path):
+        (root / "one").write_bytes(b"changed")
+        handle.create(name="second")
+
+        handle.gc()
+
+        handle.restore("first")
+        assert (root / "one").read_bytes() == b"one"
+
+
+class TestDamage:
+    def test_nothing_goes_when_a_snapshot_cannot_be_read(self, handle, store, root, store_path):
+        add_garbage(handle, root, store_path)
+        before = pack_files(store_path)
+        (snapshot,) = (store_path / "snapshots").glob("*/*")
+        snapshot.write_bytes(b"damaged")
+
+        with pytest.raises(Corrupt):
+            handle.gc()
+
+        assert pack_files(store_path) == before
+
+    def test_a_damaged_pack_is_left_alone_with_all_it_holds(self, handle, store, root, store_path):
+        """One byte of one record is wrong; nothing else is lost by collecting."""
+        (root / "garbage").write_bytes(os.urandom(50_000))
+        handle.create(name="garbage")
+        (root / "garbage").unlink()
+        handle.delete("garbage")
+        (pack_id,) = store.packs.sizes()
+        record = store.packs.scan(pack_id)[0][0]
+        with open(store.layout.pack(pack_id), "r+b") as file:
+            file.seek(record.offset)
+            file.write(b"X")
+
+        result = handle.gc()
+
+        assert result.postponed == "1 pack is damaged"
+        assert os.path.exists(store.layout.pack(pack_id))
+        problems = handle.verify(read_data=True).problems
+        assert {problem.where for problem in problems if problem.paths} == {record.id.hex()}
+
+
+class TestWriters:
+    """What collections and sessions do to each other; see treesnap.store.collector."""
+
+    def test_a_pack_that_is_written_to_is_left_alone(self, handle, store, store_path):
+        with Writer(store) as writer:
+            writer.put(ObjectKind.CHUNK, b"not needed yet")
+            writer.flush()
+
+            result = handle.gc()
+
+            assert result.postponed == "1 pack is being written to"
+            assert result.removed_packs == 0
+
+    def test_a_session_that_was_overtaken_does_not_publish(self, handle, store, root, store_path):
+        add_garbage(handle, root, store_path)
+        with Store.open(LocalFileSystem(), str(store_path)) as other, Writer(other) as writer:
+            tree = writer.put(ObjectKind.TREE, b"tree")
+            handle.gc()
+
+            with pytest.raises(EpochChanged):
+                writer.publish(tree_record(tree), ROOT_ID, 1)
+
+    def test_a_create_that_was_overtaken_does_its_capture_again(
+        self, make_handle, store, root, store_path
+    ):
+        """Two raises come between the capture and its publication, once."""
+
+        class Overtaken(WrappedFileSystem):
+            is_new = True
+
+            def around(self, call: Call):
+                result = call.proceed()
+                if call.method == "rename" and "pending" in call.paths[1] and self.is_new:
+                    self.is_new = False
+                    state = read_state(store.fs, store.layout)
+                    write_state(store.fs, store.layout, CollectorState(epoch=state.epoch + 2))
+                return result
+
+        (root / "one").write_bytes(b"changed")
+
+        result = make_handle(fs=Overtaken()).create(name="second")
+
+        assert make_handle().list()[0].id == result.id
+        assert make_handle().verify(read_data=True).ok
+
+    @pytest.mark.parametrize("raised", [1, 2])
+    def test_a_condemned_pack_that_is_needed_again_is_spared(
+        self, make_handle, store, root, store_path, raised
+    ):
+        """A session began before the collection, finds its objects in a condemned pack,
+        and publishes before the first raise of the epoch, or between both."""
+        handle = make_handle()
+        use_new_pack(store_path)
+        with Writer(store) as writer:
+            wanted = writer.put(ObjectKind.TREE, b"\x93\x00\x96\x00\x00\x00\x00\x00\x00\x90")
+            writer.flush()
+        with Store.open(LocalFileSystem(), str(store_path)) as other:
+            session = Writer(other)
+            session.__enter__()
+            assert (
+                session.put(ObjectKind.TREE, b"\x93\x00\x96\x00\x00\x00\x00\x00\x00\x90") == wanted
+            )
+            assert session.objects_added == 0
+
+            def publish() -> None:
+                session.publish(tree_record(wanted), ROOT_ID, 1)
+
+            collecting = make_handle(fs=Meanwhile(raised, publish))
+            try:
+                gc(collecting, dry_run=False)
+            finally:
+                session.__exit__(None, None, None)
+
+        with Store.open(LocalFileSystem(), str(store_path)) as again:
+            assert again.has(wanted)
+        assert handle.list() != ()
+
+    def test_two_collections_at_once_take_turns(self, make_handle, handle, store, store_path):
+        lock = held(
+            LocalFileSystem(),
+            store.layout.collector_lock,
+            operation="gc",
+            what="it",
+            wait_s=0,
+        )
+
+        with lock, pytest.raises(Busy, match="gc"):
+            handle.gc()
+
+
+class TestLeftovers:
+    def test_a_dead_collection_does_not_stop_the_next(
+        self, handle, make_handle, store, root, store_path
+    ):
+        add_garbage(handle, root, store_path)
+        fault = Fault(
+            methods=frozenset({"unlink"}), errno=5, where=lambda call: "packs" in call.path
+        )
+        with pytest.raises(Exception, match="Input/output error"):
+            make_handle(fs=FaultyFileSystem(fault)).gc()
+        assert read_state(store.fs, store.layout).condemned
+
+        handle.gc()
+
+        assert read_state(store.fs, store.layout).condemned == frozenset()
+        assert len(pack_files(store_path)) == 1
+
+    def test_a_snapshot_that_a_dead_writer_left_pending_goes(self, handle, store, store_path):
+        with Writer(store) as writer:
+            slot = writer._slot.name
+        (store_path / "pending" / slot).write_bytes(b"half a snapshot")
+
+        handle.gc()
+
+        assert os.listdir(store_path / "pending") == []

@@ -1,0 +1,153 @@
+"""Running a command with a way back, and the same for a block of code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from treesnap.errors import ErrorCode, InvalidArgument, NotFound, OperationFailed
+from treesnap.model import SnapshotKind
+from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.state import tree_state
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+WRITE = "open('one', 'w').write('changed')"
+
+
+class TestRun:
+    def test_a_command_that_succeeds_keeps_what_it_did(self, handle, root):
+        result = handle.run(python(WRITE))
+
+        assert (result.exit_code, result.attempts, result.rolled_back) == (0, 1, False)
+        assert (root / "one").read_bytes() == b"changed"
+
+    def test_a_command_that_fails_is_taken_back(self, handle, root):
+        before = tree_state(root)
+
+        result = handle.run(python(WRITE + "; raise SystemExit(7)"))
+
+        assert (result.exit_code, result.rolled_back) == (7, True)
+        assert tree_state(root) == before
+
+    def test_the_checkpoint_stays(self, handle):
+        result = handle.run(python("raise SystemExit(1)"), label="risky")
+
+        checkpoint = handle.resolve(result.snapshot_id)
+        assert (checkpoint.kind, checkpoint.label) == (SnapshotKind.RUN, "risky")
+
+    def test_a_roll_back_can_be_undone(self, handle, root):
+        handle.run(python(WRITE + "; raise SystemExit(1)"))
+
+        handle.undo()
+
+        assert (root / "one").read_bytes() == b"changed"
+
+    def test_each_retry_begins_at_the_checkpoint(self, handle, root):
+        code = "open('one', 'a').write('+'); raise SystemExit(1)"
+
+        result = handle.run(python(code), retries=2)
+
+        assert (result.attempts, result.rolled_back) == (3, True)
+        assert (root / "one").read_bytes() == b"one"
+        handle.undo()
+        assert (root / "one").read_bytes() == b"one+"
+
+    def test_a_retry_may_succeed(self, handle, root, tmp_path):
+        marker = str(tmp_path / "marker")
+        code = (
+            f"import os; {WRITE}; done = os.path.exists({marker!r}); "
+            f"open({marker!r}, 'w'); raise SystemExit(not done)"
+        )
+
+        result = handle.run(python(code), retries=3)
+
+        assert (result.exit_code, result.attempts, result.rolled_back) == (0, 2, False)
+        assert (root / "one").read_bytes() == b"changed"
+
+    def test_the_command_runs_in_the_root(self, handle, root):
+        handle.run(python("open('here', 'w')"))
+
+        assert (root / "here").exists()
+
+    def test_a_command_that_does_not_exist_is_not_found(self, handle):
+        with pytest.raises(NotFound) as caught:
+            handle.run(["no-such-command-anywhere"])
+
+        assert caught.value.code == ErrorCode.COMMAND_NOT_FOUND
+
+    @pytest.mark.parametrize(("command", "retries"), [([], 0), (["true"], -1)])
+    def test_senseless_calls_are_refused_before_anything_is_stored(
+        self, handle, store_path, command, retries
+    ):
+        with pytest.raises(InvalidArgument):
+            handle.run(command, retries=retries)
+
+        assert not store_path.exists()
+
+    def test_an_interruption_takes_back_and_goes_on(self, handle, root, monkeypatch):
+        def interrupted(*arguments, **options):
+            (root / "one").write_bytes(b"half")
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(subprocess, "run", interrupted)
+
+        with pytest.raises(KeyboardInterrupt):
+            handle.run(["sleep", "forever"])
+
+        assert (root / "one").read_bytes() == b"one"
+
+
+def change_and_raise(handle, path, error: BaseException) -> None:
+    """Changes a file in a block that can be taken back, and raises."""
+    with handle.rollback_on_error():
+        path.write_bytes(b"changed")
+        raise error
+
+
+class TestRollbackOnError:
+    def test_a_body_that_ends_well_keeps_what_it_did(self, handle, root):
+        with handle.rollback_on_error("step") as checkpoint:
+            (root / "one").write_bytes(b"changed")
+
+        assert (root / "one").read_bytes() == b"changed"
+        assert handle.resolve(checkpoint.id).label == "step"
+
+    @pytest.mark.parametrize("error", [ValueError(), KeyboardInterrupt(), SystemExit()])
+    def test_a_body_that_raises_is_taken_back(self, handle, root, error):
+        before = tree_state(root)
+
+        with pytest.raises(type(error)):
+            change_and_raise(handle, root / "one", error)
+
+        assert tree_state(root) == before
+
+    def test_blocks_nest(self, handle, root):
+        with handle.rollback_on_error():
+            (root / "one").write_bytes(b"outer")
+            with pytest.raises(ValueError, match="inner"):
+                change_and_raise(handle, root / "one", ValueError("inner"))
+
+        assert (root / "one").read_bytes() == b"outer"
+
+    def test_a_failing_roll_back_is_raised_with_the_bodys_error_as_its_cause(
+        self, make_handle, root
+    ):
+        fault = Fault(
+            methods=frozenset({"make_directory"}),
+            where=lambda call: ".treesnap-restore" in call.path,
+            errno=5,
+        )
+        handle = make_handle(fs=FaultyFileSystem(fault))
+        body = ValueError("body")
+
+        with pytest.raises(OperationFailed) as caught:
+            change_and_raise(handle, root / "one", body)
+
+        assert caught.value.__cause__ is body
+        assert (root / "one").read_bytes() == b"changed"

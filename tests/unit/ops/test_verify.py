@@ -1,0 +1,193 @@
+"""Verifying: each kind of damage is named, with what it costs, and repaired where possible."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from treesnap.codec.pack import RECORD_HEADER_SIZE
+from treesnap.errors import Corrupt
+from treesnap.fs.local import LocalFileSystem
+from treesnap.store.store import Store
+
+
+@pytest.fixture
+def ids(handle, root):
+    """Two snapshots; only the second has the file "new"."""
+    (root / "big").write_bytes(os.urandom(3000))
+    first = handle.create(name="first").id
+    (root / "new").write_bytes(os.urandom(3000))
+    return first, handle.create(name="second").id
+
+
+@pytest.fixture
+def store(ids, store_path):
+    with Store.open(LocalFileSystem(), str(store_path)) as store:
+        yield store
+
+
+def damage(path, offset: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ 0xFF]))
+
+
+def place_of(handle, store, ref: str, path: str):
+    """Returns the place of a one-chunk file's chunk."""
+    (entry,) = handle.ls(ref, path)
+    return store.index.find(entry.content[1])
+
+
+def codes(result) -> list[str]:
+    return sorted(problem.code for problem in result.problems)
+
+
+class TestLooking:
+    def test_a_whole_store_is_ok(self, handle, ids):
+        result = handle.verify(read_data=True)
+
+        assert result.ok
+        assert result.snapshots == 2
+        assert result.read_bytes > 6000
+
+    def test_structure_alone_reads_no_content(self, handle, ids):
+        assert handle.verify().read_bytes < 6000
+
+    def test_damaged_content_names_snapshot_and_path(self, handle, ids, store):
+        place = place_of(handle, store, "second", "new")
+        damage(store.layout.pack(place.pack_id), place.offset + RECORD_HEADER_SIZE + 9)
+
+        result = handle.verify(read_data=True)
+
+        (problem,) = [item for item in result.problems if item.code == "damaged-object"]
+        assert problem.where == place.id.hex()
+        assert problem.snapshot_ids == (ids[1],)
+        assert problem.paths == (b"new",)
+
+    def test_damage_in_both_names_both(self, handle, ids, store):
+        place = place_of(handle, store, "first", "big")
+        damage(store.layout.pack(place.pack_id), place.offset + RECORD_HEADER_SIZE + 9)
+
+        result = handle.verify(read_data=True)
+
+        (problem,) = [item for item in result.problems if item.code == "damaged-object"]
+        assert set(problem.snapshot_ids) == set(ids)
+
+    def test_damaged_content_is_left_to_reading(self, handle, ids, store):
+        place = place_of(handle, store, "second", "new")
+        damage(store.layout.pack(place.pack_id), place.offset + RECORD_HEADER_SIZE + 9)
+
+        assert handle.verify().ok
+
+    def test_a_missing_pack_makes_objects_missing(self, handle, ids, store):
+        (pack_id,) = store.packs.sizes()
+        os.unlink(store.layout.pack(pack_id))
+
+        assert set(codes(handle.verify())) == {"missing-object"}
+
+    def test_a_pack_that_was_cut_short_is_named(self, handle, ids, store):
+        (pack_id,) = store.packs.sizes()
+        path = store.layout.pack(pack_id)
+        os.truncate(path, os.path.getsize(path) - 5)
+
+        assert "bad-pack" in codes(handle.verify())
+
+    def test_a_damaged_record_is_named_even_if_nothing_needs_it(self, handle, root, ids, store):
+        (root / "lost").write_bytes(os.urandom(3000))
+        handle.create(name="third")
+        store.index.refresh()
+        place = place_of(handle, store, "third", "lost")
+        handle.delete("third")
+        damage(store.layout.pack(place.pack_id), place.offset)
+
+        result = handle.verify(read_data=True)
+
+        assert codes(result) == ["bad-pack"]
+        assert str(place.offset) in result.problems[0].message
+
+    def test_a_damaged_snapshot_is_named_alone(self, handle, ids, store_path):
+        (path,) = (store_path / "snapshots").glob(f"*/*{ids[0]}")
+        damage(path, 60)
+
+        result = handle.verify()
+
+        (problem,) = result.problems
+        assert (problem.code, problem.snapshot_ids) == ("bad-snapshot", (ids[0],))
+        assert result.snapshots == 1
+
+    def test_a_damaged_index_part_costs_nothing(self, handle, ids, store_path, root):
+        part = next(path for path in (store_path / "index").iterdir() if path.name != "lock")
+        damage(part, 50)
+
+        assert codes(handle.verify()) == ["bad-index"]
+        (root / "big").unlink()
+        handle.restore("second")
+
+    def test_damage_is_found_before_it_reaches_the_tree(self, handle, root, ids, store):
+        place = place_of(handle, store, "second", "new")
+        damage(store.layout.pack(place.pack_id), place.offset + RECORD_HEADER_SIZE + 9)
+        (root / "new").unlink()
+        (root / "one").write_bytes(b"changed")
+
+        with pytest.raises(Corrupt):
+            handle.restore("second")
+
+        assert not (root / "new").exists()
+        assert (root / "one").read_bytes() == b"changed"
+
+
+class TestRepair:
+    def test_a_whole_store_needs_none(self, handle, ids):
+        assert handle.verify(repair=True).repaired == ()
+
+    def test_the_index_is_rebuilt(self, handle, ids, store_path):
+        part = next(path for path in (store_path / "index").iterdir() if path.name != "lock")
+        damage(part, 50)
+
+        result = handle.verify(repair=True)
+
+        assert len(result.repaired) == 1
+        assert handle.verify(read_data=True).ok
+
+    def test_a_damaged_record_takes_nothing_else_out_of_the_index(self, handle, ids, store):
+        place = place_of(handle, store, "first", "big")
+        damage(store.layout.pack(place.pack_id), place.offset)
+
+        handle.verify(read_data=True, repair=True)
+
+        blamed = [item for item in handle.verify(read_data=True).problems if item.paths]
+        assert [item.paths for item in blamed] == [(b"big",)]
+
+    def test_a_damaged_snapshot_goes_to_quarantine(self, handle, ids, store_path):
+        (path,) = (store_path / "snapshots").glob(f"*/*{ids[0]}")
+        damage(path, 60)
+
+        result = handle.verify(repair=True)
+
+        assert len(result.repaired) == 1
+        assert os.listdir(store_path / "quarantine") == [path.name]
+        assert handle.verify().ok
+        assert [item.id for item in handle.list()] == [ids[1]]
+
+    def test_what_cannot_be_repaired_stays_named(self, handle, ids, store):
+        place = place_of(handle, store, "second", "new")
+        damage(store.layout.pack(place.pack_id), place.offset + RECORD_HEADER_SIZE + 9)
+
+        handle.verify(read_data=True, repair=True)
+
+        assert "damaged-object" in codes(handle.verify(read_data=True))
+
+    def test_objects_that_are_captured_again_are_whole_again(self, handle, root, ids, store):
+        """The pack is gone; what is still in the tree comes back with the next capture."""
+        (pack_id,) = store.packs.sizes()
+        os.unlink(store.layout.pack(pack_id))
+        for cache in (root.parent / "store/roots").glob("*/cache"):
+            cache.unlink()
+
+        handle.create(name="third")
+
+        problems = handle.verify(read_data=True).problems
+        assert not any(ids[1] in problem.snapshot_ids for problem in problems)
