@@ -10,7 +10,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -33,7 +32,8 @@ from hypothesis.stateful import (
 import trees
 import treesnap
 from mutations import mutate
-from oracle import Facts, Record, difference, record, without
+from oracle import Record, difference, record
+from scopes import Scope, ancestors, captured, common_scope, inside, outside
 from treesnap.results import RestoreResult
 
 IS_FULL = os.environ.get("TREESNAP_TEST_SIZE") == "full"
@@ -43,8 +43,6 @@ STEPS = 40 if IS_FULL else 15
 
 Made = str | MultipleResults[str]
 """The id of a new snapshot, or none."""
-Scope = tuple[bytes, ...] | None
-"""Paths that an operation concerned, or None for the whole root."""
 
 
 class Moment(NamedTuple):
@@ -53,63 +51,6 @@ class Moment(NamedTuple):
     id: str
     state: Record
     scope: Scope
-
-
-def is_inside(path: bytes, scope: Scope) -> bool:
-    """Returns whether an operation with this scope concerns a path."""
-    return scope is None or any(path == item or path.startswith(item + b"/") for item in scope)
-
-
-def ancestors(scope: Scope) -> set[bytes]:
-    """Returns the directories above the paths of a scope."""
-    found = set()
-    for path in scope or ():
-        above = path
-        while above:
-            above = os.path.dirname(above)
-            found.add(above)
-    return found
-
-
-def captured(state: Record) -> Record:
-    """Returns what a snapshot holds of a state."""
-    return without(state, *trees.LEFT_OUT)
-
-
-def inside(state: Record, scope: Scope) -> Record:
-    """Returns the part of a state that an operation with this scope concerns."""
-    return relinked({path: facts for path, facts in state.items() if is_inside(path, scope)})
-
-
-def outside(state: Record, scope: Scope) -> Record:
-    """Returns the rest of a state; times of directories above the scope are free to change."""
-    above = ancestors(scope)
-    return relinked(
-        {
-            path: replace(facts, mtime_ns=0) if path in above else facts
-            for path, facts in state.items()
-            if not is_inside(path, scope)
-        }
-    )
-
-
-def relinked(state: Record) -> Record:
-    """Returns a part of a state with no hard links that leave it."""
-
-    def names(facts: Facts) -> tuple[bytes, ...]:
-        kept = tuple(path for path in facts.links if path in state)
-        return kept if len(kept) > 1 else ()
-
-    return {path: replace(facts, links=names(facts)) for path, facts in state.items()}
-
-
-def common_scope(held: Scope, wanted: Scope) -> Scope:
-    """Returns what both scopes concern."""
-    if held is None or wanted is None:
-        return wanted if held is None else held
-    found = [path for path in wanted if is_inside(path, held)]
-    found += [path for path in held if is_inside(path, wanted) and path not in found]
-    return tuple(found)
 
 
 class Machine(RuleBasedStateMachine):
@@ -236,9 +177,11 @@ class Machine(RuleBasedStateMachine):
         note(f"paths {wanted!r} of {moment.scope!r}")
         if not scope or self.leads_through_other(scope):
             return
-        if any(not common_scope(moment.scope, (path,)) for path in wanted):
+        known = {*moment.state, *captured(self.live)} if moment.scope is None else {*wanted}
+        if any(not common_scope(moment.scope, (path,)) or path not in known for path in wanted):
             with pytest.raises(treesnap.NotFound):
                 self.handle.restore(identity, wanted)
+            assert difference(self.live, record(self.root)) == []
             return
         self.restored(moment, scope, self.handle.restore(identity, wanted))
 
