@@ -1,0 +1,195 @@
+"""Publishing files: complete or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from treesnap.fs.durable import (
+    Temporary,
+    make_directories,
+    read_file,
+    replace_file,
+    sweep_temporary,
+    unlink_if_present,
+    write_all,
+    write_all_at,
+)
+from treesnap.fs.local import LocalFileSystem
+from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed, Moment, kill_at
+from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.wrapped import Call, WrappedFileSystem
+
+
+@pytest.fixture
+def fs():
+    return RecordingFileSystem()
+
+
+@pytest.fixture
+def temporary(tmp_path):
+    path = tmp_path / "temporary"
+    path.mkdir()
+    return str(path)
+
+
+class Short(WrappedFileSystem):
+    """Takes at most three bytes at a time."""
+
+    def around(self, call: Call):
+        if call.method in {"write", "write_at"}:
+            fd, data, *rest = call.arguments
+            return getattr(self._inner, call.method)(fd, bytes(data)[:3], *rest)
+        return call.proceed()
+
+
+def test_short_writes_are_continued(tmp_path):
+    fs = Short()
+    fd = fs.open(str(tmp_path / "file"), os.O_RDWR | os.O_CREAT)
+
+    write_all(fs, fd, b"0123456789")
+    write_all_at(fs, fd, b"abcdefgh", 5)
+
+    fs.close(fd)
+    assert (tmp_path / "file").read_bytes() == b"01234abcdefgh"
+
+
+def test_replacing_makes_or_replaces(fs, tmp_path, temporary):
+    path = tmp_path / "file"
+
+    replace_file(fs, str(path), b"one", temporary=temporary)
+    first = path.read_bytes()
+    replace_file(fs, str(path), b"two", temporary=temporary)
+
+    assert (first, path.read_bytes()) == (b"one", b"two")
+    assert os.listdir(temporary) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "syncs"),
+    [
+        ({}, ["sync_data", "sync"]),
+        ({"durable_name": False}, ["sync_data"]),
+        ({"durable": False}, []),
+    ],
+)
+def test_replacing_syncs_content_then_name(fs, tmp_path, temporary, options, syncs):
+    replace_file(fs, str(tmp_path / "file"), b"one", temporary=temporary, **options)
+
+    order = [
+        item.method for item in fs.log if item.method in {"write", "sync_data", "rename", "sync"}
+    ]
+    assert [method for method in order if "sync" in method] == syncs
+    if "sync_data" in syncs:
+        assert order.index("write") < order.index("sync_data") < order.index("rename")
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("moment", list(Moment))
+def test_a_kill_leaves_the_old_content_or_the_new(tmp_path, temporary, number, moment):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    fs = FaultyFileSystem(kill_at(number, moment))
+
+    with pytest.raises(Killed):
+        replace_file(fs, str(path), b"new content", temporary=temporary)
+
+    assert path.read_bytes() in {b"old", b"new content"}
+
+
+@pytest.mark.parametrize("method", ["open", "write", "sync_data", "rename"])
+def test_an_error_leaves_the_old_content_and_nothing_else(tmp_path, temporary, method):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    fs = FaultyFileSystem(Fault(methods=frozenset({method}), errno=errno.EIO))
+
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        replace_file(fs, str(path), b"new", temporary=temporary)
+
+    assert path.read_bytes() == b"old"
+    assert os.listdir(temporary) == []
+
+
+def test_a_file_that_is_swept_every_time_is_given_up(tmp_path, temporary):
+    fault = Fault(methods=frozenset({"rename"}), errno=errno.ENOENT, lasting=True)
+    fs = FaultyFileSystem(fault)
+
+    with pytest.raises(FileNotFoundError):
+        replace_file(fs, str(tmp_path / "file"), b"new", temporary=temporary)
+
+    assert fs.hits_of(fault) == 3
+
+
+def test_a_lock_that_fails_leaves_no_file(temporary):
+    fs = FaultyFileSystem(Fault(methods=frozenset({"lock"}), errno=errno.ENOLCK))
+
+    with pytest.raises(OSError, match=os.strerror(errno.ENOLCK)):
+        Temporary(fs, temporary)
+
+    assert os.listdir(temporary) == []
+
+
+def test_a_file_that_cannot_be_removed_is_left_to_a_sweep(temporary):
+    fs = FaultyFileSystem(Fault(methods=frozenset({"unlink"}), errno=errno.EIO))
+    file = Temporary(fs, temporary)
+
+    file.discard()
+    left = os.listdir(temporary)
+    sweep_temporary(fs, temporary)
+
+    assert len(left) == 1
+    assert os.listdir(temporary) == []
+
+
+def test_sweeping_skips_what_is_gone(temporary):
+    class Vanishing(WrappedFileSystem):
+        def around(self, call: Call):
+            result = call.proceed()
+            if call.method == "list_names":
+                os.unlink(os.path.join(temporary, result[0]))
+            return result
+
+    with open(os.path.join(temporary, "file"), "wb"):
+        pass
+
+    sweep_temporary(Vanishing(), temporary)
+
+    assert os.listdir(temporary) == []
+
+
+def test_directories_are_made_with_their_parents_and_each_is_synced(fs, tmp_path):
+    made = make_directories(fs, str(tmp_path / "a/b/c"))
+
+    assert made
+    assert (tmp_path / "a/b/c").is_dir()
+    assert [item.path for item in fs.syncs] == [
+        str(tmp_path),
+        str(tmp_path / "a"),
+        str(tmp_path / "a/b"),
+    ]
+
+
+def test_directories_that_exist_cost_no_sync(fs, tmp_path):
+    assert not make_directories(fs, str(tmp_path))
+
+    assert fs.syncs == []
+
+
+def test_reading_stops_one_byte_behind_the_limit(tmp_path):
+    (tmp_path / "file").write_bytes(b"0123456789")
+
+    contents = [
+        read_file(LocalFileSystem(), str(tmp_path / "file"), limit) for limit in (4, 10, 99)
+    ]
+
+    assert contents == [b"01234", b"0123456789", b"0123456789"]
+
+
+def test_unlinking_says_whether_there_was_something(fs, tmp_path):
+    (tmp_path / "file").touch()
+
+    said = [unlink_if_present(fs, str(tmp_path / "file")) for _ in range(2)]
+
+    assert said == [True, False]

@@ -1,0 +1,87 @@
+"""What the real file system does where kernel, C library or file system lack something."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from treesnap.fs import local
+from treesnap.fs.local import LocalFileSystem
+
+
+@pytest.fixture
+def fs():
+    return LocalFileSystem()
+
+
+@pytest.fixture
+def directory_fd(tmp_path):
+    (tmp_path / "source").write_bytes(b"source")
+    fd = os.open(tmp_path, os.O_RDONLY)
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture
+def old_kernel(monkeypatch):
+    """A kernel, or C library, without renameat2 and syncfs."""
+
+    def missing(name: str, *arguments: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(local, "_call", missing)
+
+
+def rename(fs, directory_fd) -> None:
+    fs.rename_to_absent(
+        b"source", b"target", source_dir_fd=directory_fd, target_dir_fd=directory_fd
+    )
+
+
+def test_renaming_to_an_absent_name_works_without_the_kernels_help(
+    fs, directory_fd, tmp_path, old_kernel
+):
+    rename(fs, directory_fd)
+
+    assert (tmp_path / "target").read_bytes() == b"source"
+
+
+def test_renaming_replaces_nothing_without_the_kernels_help(fs, directory_fd, tmp_path, old_kernel):
+    (tmp_path / "target").write_bytes(b"target")
+
+    with pytest.raises(FileExistsError):
+        rename(fs, directory_fd)
+
+    assert (tmp_path / "target").read_bytes() == b"target"
+
+
+def test_syncing_a_file_system_falls_back_to_all_of_them(fs, directory_fd, old_kernel, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "sync", lambda: synced.append(True))
+
+    fs.sync_file_system(directory_fd)
+
+    assert synced == [True]
+
+
+def test_other_errors_of_the_kernel_are_raised(fs, directory_fd, tmp_path):
+    (tmp_path / "source").unlink()
+
+    with pytest.raises(FileNotFoundError):
+        rename(fs, directory_fd)
+    with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+        fs.sync_file_system(-1)
+
+
+def test_a_function_that_the_c_library_lacks_is_not_implemented():
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSYS)):
+        local._call("no_such_function")
+
+
+def test_attributes_of_a_closed_descriptor_cannot_be_read(fs):
+    with pytest.raises(FileNotFoundError):
+        fs.list_xattrs(1 << 20)
+    with pytest.raises(FileNotFoundError):
+        fs.get_xattr(1 << 20, "user.x")

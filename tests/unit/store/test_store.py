@@ -1,0 +1,132 @@
+"""Opening and making a store, and finding objects however little the index knows."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from treesnap.errors import Corrupt, StoreMissing, UnsupportedFormat
+from treesnap.model import ObjectKind
+from treesnap.store.layout import DIRECTORIES
+from treesnap.store.store import Store
+
+CHUNK = ObjectKind.CHUNK
+
+
+def change_format(store, **changes) -> None:
+    with open(store.layout.format) as file:
+        value = json.load(file)
+    with open(store.layout.format, "w") as file:
+        json.dump(value | changes, file)
+
+
+class TestOpening:
+    def test_a_store_is_made_on_demand_only(self, fs, store_path):
+        with pytest.raises(StoreMissing):
+            Store.open(fs, store_path)
+        assert not os.path.exists(store_path)
+
+    def test_a_new_store_is_private_and_whole(self, store, store_path):
+        assert os.stat(store_path).st_mode & 0o777 == 0o700
+        assert sorted(os.listdir(store_path)) == sorted([*DIRECTORIES, "format"])
+
+    def test_a_store_that_was_half_made_is_completed(self, fs, store_path):
+        os.makedirs(os.path.join(store_path, "packs"))
+
+        Store.open(fs, store_path, create=True)
+
+        assert sorted(os.listdir(store_path)) == sorted([*DIRECTORIES, "format"])
+
+    def test_a_directory_of_somebody_else_is_no_store(self, fs, store_path):
+        os.makedirs(os.path.join(store_path, "photographs"))
+
+        with pytest.raises(StoreMissing, match="not empty"):
+            Store.open(fs, store_path, create=True)
+        assert os.listdir(store_path) == ["photographs"]
+
+    def test_a_newer_format_is_refused_by_name(self, fs, store, store_path):
+        change_format(store, format=9, min_reader=9, min_writer=9)
+
+        with pytest.raises(UnsupportedFormat, match="format 9"):
+            Store.open(fs, store_path)
+
+    def test_a_format_that_may_only_be_read_is_only_read(self, fs, store, store_path):
+        change_format(store, format=2, min_reader=1, min_writer=2)
+
+        Store.open(fs, store_path)
+        with pytest.raises(UnsupportedFormat, match="writes formats up to 1"):
+            Store.open(fs, store_path, writing=True)
+
+    @pytest.mark.parametrize(
+        "content", ["", "{}", "[]", '{"format": "1", "min_reader": 1}', "\xff"]
+    )
+    def test_a_damaged_format_file_is_named(self, fs, store, store_path, content):
+        with open(store.layout.format, "w", encoding="latin-1") as file:
+            file.write(content)
+
+        with pytest.raises(Corrupt, match="format file"):
+            Store.open(fs, store_path)
+
+
+class TestFinding:
+    def test_an_unknown_object_is_missing(self, store):
+        assert not store.has(b"x" * 32)
+        with pytest.raises(Corrupt, match="is missing"):
+            store.get(CHUNK, b"x" * 32)
+
+    def test_an_object_of_another_kind_is_missing(self, open_store, put):
+        (identity,) = put(b"one")
+
+        with pytest.raises(Corrupt):
+            open_store().get(ObjectKind.TREE, identity)
+
+    def test_what_another_process_wrote_since_is_found(self, store, put):
+        assert store.index.parts == {}
+        (identity,) = put(b"one")
+
+        assert store.get(CHUNK, identity) == b"one"
+
+    def test_an_object_behind_what_the_index_covers_is_found(self, open_store, put):
+        put(b"one")
+        known = open_store()
+        first = list(known.index.parts)
+        (identity,) = put(b"two")
+        store = open_store()
+        store.index.remove_parts([name for name in store.index.parts if name not in first])
+
+        assert open_store().get(CHUNK, identity) == b"two"
+
+    def test_an_index_that_lies_is_no_hindrance(self, open_store, put):
+        (identity,) = put(b"one")
+        store = open_store()
+        place = store.index.find(identity)
+        store.index.remove_parts(list(store.index.parts))
+        wrong = place._replace(offset=place.offset + 1)
+        store.index.write_part([wrong], {place.pack_id: 10_000})
+
+        assert open_store().get(CHUNK, identity) == b"one"
+
+    def test_a_damaged_copy_is_passed_over_for_a_whole_one(self, open_store, put):
+        (identity,) = put(b"one" * 10)
+        store = open_store()
+        (pack_id,) = store.packs.sizes()
+        place = store.index.find(identity)
+        twin = b"t" * 16
+        with open(store.layout.pack(pack_id), "rb") as file:
+            content = file.read()
+        with open(store.layout.pack(twin), "wb") as file:
+            file.write(content)
+        store.index.write_part([place._replace(pack_id=twin)], {twin: len(content)})
+        with open(store.layout.pack(pack_id), "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"\xff")
+
+        assert open_store().get(CHUNK, identity) == b"one" * 10
+
+    def test_stored_size_includes_the_header(self, open_store, put):
+        (identity,) = put(b"one")
+
+        assert open_store().stored_size(identity) == 52 + 3
+        assert open_store().stored_size(b"x" * 32) == 0
