@@ -71,6 +71,8 @@ def from_user(path: str | bytes | os.PathLike[str], *, root: str, base: str) -> 
     InvalidArgument for a path outside the root.
     """
     given = os.fsencode(path)
+    if not given:
+        raise InvalidArgument("A path is empty")
     absolute = os.path.normpath(os.path.join(os.fsencode(base), given))
     root_bytes = os.fsencode(root)
     if absolute == root_bytes:

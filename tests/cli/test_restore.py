@@ -236,5 +236,25 @@ def test_restored_times_of_directories_are_said(snap, root):
 
     result = snap("restore", "latest")
 
-    assert "nothing but times of directories differed" in result.stdout
-    assert "snap undo" in result.stderr
+    assert "nothing but times of directories differed" in result.out
+    assert "snap undo" in result.err
+
+
+def test_empty_path_is_a_usage_error(snap, root):
+    (root / "a").write_text("a")
+    snap("create")
+
+    assert snap("restore", "latest", "").code == 2
+
+
+def test_path_through_a_file_is_refused(snap, root):
+    (root / "s").mkdir()
+    (root / "s" / "a").write_text("a")
+    snap("create")
+    (root / "s" / "a").unlink()
+    (root / "s").rmdir()
+    (root / "s").write_text("a file now")
+
+    result = snap("restore", "latest", "s/a")
+
+    assert (result.code, "is no directory" in result.err) == (3, True)

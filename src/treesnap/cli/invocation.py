@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import click
+
 from treesnap.cli.render import Output, is_terminal
 from treesnap.errors import ErrorCode, NotFound
 
@@ -53,6 +55,8 @@ class Invocation:
         It is relative to the directory of ``-C``, else to the current one. When it
         leads outside the root as it is written, links on the way to it are followed.
         """
+        if not path:
+            raise click.UsageError("a PATH is empty; '.' is the directory itself")
         base = root if self.directory is not None else _current()
         written = os.path.normpath(os.path.join(base, path))
         if _is_below(written, root):

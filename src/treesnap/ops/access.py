@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from treesnap.codec.reader import TreeReader
-from treesnap.errors import Busy, ErrorCode, NotFound, shown
+from treesnap.errors import Busy, ErrorCode, NotFound, TreesnapError, shown
 from treesnap.fs.failure import reported
 from treesnap.model import Entry, ObjectId, ObjectKind, Snapshot
 from treesnap.store.roots import Root
@@ -38,6 +38,8 @@ def opened(
     """Opens the store; finishes an interrupted restore of the root first.
 
     When another process is at work in the root, there is nothing to recover yet.
+    When the restore cannot be finished, that is a remark: history can be looked at
+    all the same, and whatever touches the tree tries again and fails.
     OSError leaves as OperationFailed or StorageFull.
     """
     with (
@@ -53,6 +55,8 @@ def opened(
                     recover_locked(handle, pair)
             except Busy:
                 pass
+            except (TreesnapError, OSError) as error:
+                handle.monitor.remark(f"An interrupted restore could not be finished: {error}")
         yield pair
 
 

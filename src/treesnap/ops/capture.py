@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from treesnap.errors import Corrupt, NotFound
@@ -50,7 +49,7 @@ def latest(pair: Opened, scope: tuple[bytes, ...] | None = None) -> Snapshot | N
 def usable_cache(handle: Handle, pair: Opened) -> StatCache | None:
     """Returns the root's stat cache if the trees that it names are sure to exist."""
     cache = load(handle.fs, pair.root.file("cache"))
-    if cache is None:
+    if cache is None or not pair.store.has_all_packs():
         return None
     names = pair.store.snapshots.names(pair.root.id)
     if any(name.id == cache.snapshot_id for name in names):
@@ -128,19 +127,14 @@ class Capture:
         try:
             self.result = self._scan()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._builder is not None:
             self._builder.discard()
-        self.writer.__exit__(kind, error, traceback)
+        self.writer.__exit__(*exception)
 
     def _scan(self) -> ScanResult:
         handle, store = self._handle, self._pair.store

@@ -53,6 +53,8 @@ def diff(
     handle: Handle, a: str | None, b: str | None, paths: tuple[bytes, ...]
 ) -> tuple[Change, ...]:
     """Returns what changed from one state to another."""
+    if b is None:
+        handle.recover()
     with opened(handle, "compare") as pair:
         old = resolve_in(pair, a if a is not None else "latest")
         new = resolve_in(pair, b) if b is not None else None

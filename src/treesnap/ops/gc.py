@@ -314,18 +314,15 @@ class _Collection:
             for pack_id in remaining
             if pack_id not in survey.untouchable
         }
-        keep = self._parts_of_untouchable(survey, old_parts)
-        self._store.index.write_part(entries, covered, durable=True)
-        self._store.index.remove_parts([name for name in old_parts if name not in keep])
-
-    def _parts_of_untouchable(self, survey: Survey, old_parts: list[str]) -> set[str]:
-        """Returns the parts that know of packs which are left as they are."""
-        return {
-            name
-            for name in old_parts
-            if name in self._store.index.parts
-            and survey.untouchable & set(self._store.index.parts[name].covered)
-        }
+        for name in old_parts:
+            part = self._store.index.parts.get(name)
+            if part is None:
+                continue
+            for pack_id in survey.untouchable & set(part.covered):
+                covered[pack_id] = max(part.covered[pack_id], covered.get(pack_id, 0))
+                entries += [entry for entry in part if entry.pack_id == pack_id]
+        self._store.index.write_part(set(entries), covered, durable=True)
+        self._store.index.remove_parts(old_parts)
 
 
 def _bytes_of(entries: Iterable[IndexEntry]) -> int:

@@ -152,7 +152,7 @@ class Handle:
 
     show = resolve
 
-    def ls(self, ref: str, path: PathLike = b"", *, recursive: bool = False) -> tuple[Entry, ...]:
+    def ls(self, ref: str, path: PathLike = ".", *, recursive: bool = False) -> tuple[Entry, ...]:
         """Returns the entries of a directory in a snapshot, sorted by raw name.
 
         With ``recursive`` the names are tree paths relative to ``path``. A path

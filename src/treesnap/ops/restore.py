@@ -91,6 +91,8 @@ class Goal:
 def restore(handle: Handle, request: RestoreRequest) -> RestoreResult:
     """Restores; see :meth:`treesnap.Handle.restore`."""
     changes_root = request.to is None and not request.dry_run
+    if request.dry_run:
+        handle.recover()
     with opened(handle, "restore", writing=True, recover=not changes_root) as pair:
         if changes_root:
             refuse_dangerous_restore(handle, force=request.force)

@@ -16,7 +16,7 @@ from treesnap import treepath
 from treesnap.codec.reader import TreeReader, read_lists, read_segments
 from treesnap.errors import Corrupt, NotFound, TreesnapError
 from treesnap.events import Phase
-from treesnap.fs.durable import make_directories, sync_directory
+from treesnap.fs.durable import make_directories, sync_directory, unlink_if_present
 from treesnap.model import EntryKind, ObjectId, ObjectKind, SnapshotId, SnapshotRecord
 from treesnap.ops.access import Opened, opened
 from treesnap.results import Problem, VerifyResult
@@ -60,6 +60,9 @@ class _Examination:
         self.bad_snapshot_files: list[str] = []
         self._whole_trees: set[ObjectId] = set()
         self._read_data = False
+        self._blames = 0
+        self.bad_records: set[tuple[bytes, int]] = set()
+        """Pack and offset of records whose content is damaged."""
         self._damage: dict[ObjectId, tuple[list[SnapshotId], list[bytes]]] = {}
 
     def examine(self, *, read_data: bool) -> None:
@@ -132,9 +135,9 @@ class _Examination:
             path, tree_id = pending.pop()
             if tree_id in self._whole_trees:
                 continue
-            before = len(self._damage)
+            before = self._blames
             below = self._examine_tree(identity, path, tree_id)
-            if len(self._damage) == before and not below:
+            if self._blames == before and not below:
                 self._whole_trees.add(tree_id)
             pending += below
 
@@ -179,6 +182,7 @@ class _Examination:
                     self._blame(top_id, identity, path)
 
     def _blame(self, identity: ObjectId, snapshot_id: SnapshotId, path: bytes) -> None:
+        self._blames += 1
         snapshot_ids, paths = self._damage.setdefault(identity, ([], []))
         snapshot_ids.append(snapshot_id)
         paths.append(path)
@@ -206,6 +210,7 @@ class _Examination:
                 try:
                     self._store.packs.read(entry)
                 except Corrupt as error:
+                    self.bad_records.add((pack_id, entry.offset))
                     self._note_bad_pack(pack_id, error.message)
 
     def _note_bad_pack(self, pack_id: bytes, reason: str) -> None:
@@ -227,21 +232,33 @@ class _Repair:
     def repair(self) -> Iterator[str]:
         """Yields a sentence for everything that was repaired."""
         index = self._store.index
-        if index.damaged or any(
-            problem.code.endswith("-object") for problem in self._examination.problems
-        ):
+        codes = {problem.code for problem in self._examination.problems}
+        if codes & {"bad-index", "bad-pack", "missing-object", "damaged-object"}:
             old = [*index.parts, *index.damaged]
             entries = []
             covered = {}
             for pack_id in self._store.packs.sizes():
                 inventory = self._store.inventory(pack_id)
                 covered[pack_id] = inventory.end
-                entries += inventory.entries
+                entries += [
+                    entry
+                    for entry in inventory.entries
+                    if (pack_id, entry.offset) not in self._examination.bad_records
+                ]
             index.write_part(entries, covered, durable=True)
             index.remove_parts(old)
             yield f"Rebuilt the index from {len(covered)} packs with {len(entries)} objects"
+            if codes - {"bad-index"}:
+                yield self._drop_stat_caches()
         for path in self._examination.bad_snapshot_files:
             yield self._quarantine(path)
+
+    def _drop_stat_caches(self) -> str:
+        """Makes the next capture of every root read all files: what is lost is stored again."""
+        layout = self._store.layout
+        for root_id in self._fs.list_names(layout.roots):
+            unlink_if_present(self._fs, layout.root_file(root_id, "cache"))
+        return "Dropped the stat caches: the next capture of each root reads every file again"
 
     def _quarantine(self, path: str) -> str:
         make_directories(self._fs, self._store.layout.quarantine)

@@ -38,7 +38,7 @@ def held(fs: FileSystem, path: str, *, operation: str, what: str, wait_s: float)
     try:
         deadline = time.monotonic() + wait_s
         while not fs.lock(fd, exclusive=True):
-            if time.monotonic() >= deadline:
+            if not time.monotonic() < deadline:  # no number is no time either
                 raise Busy(f"{what} is in use by {_holder(fs, fd)}", path=path)
             time.sleep(_PAUSE_S)
         try:

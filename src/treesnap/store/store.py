@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-from types import TracebackType
 from typing import Self
 
 from treesnap.codec.index import IndexEntry
@@ -95,7 +94,7 @@ class Store:
         """Makes the directories, then the format file: a store without it is no store."""
         make_directories(self.fs, self.path)
         existing = set(self.fs.list_names(self.path))
-        if existing - set(DIRECTORIES):
+        if existing - {*DIRECTORIES, "format"}:
             raise StoreMissing(
                 f"The directory {shown(self.path)!r} is not empty and holds no store",
                 path=self.path,
@@ -125,12 +124,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.packs.close()
 
     def root(self, path: bytes) -> Root:
@@ -200,6 +194,11 @@ class Store:
         """Returns all records of a pack that can be found; raises FileNotFoundError."""
         covered = self.index.covered().get(pack_id, 0)
         return self.packs.inventory(pack_id, covered, lambda: self.index.entries_of(pack_id))
+
+    def has_all_packs(self) -> bool:
+        """Returns whether every pack that the index knows of exists. Costs one listing."""
+        names = set(self.fs.list_names(self.layout.packs))
+        return all(pack_id.hex() in names for pack_id in self.index.covered())
 
     def stored_size(self, identity: ObjectId) -> int:
         """Returns the bytes that an object takes in its pack, or 0 when it is unknown."""

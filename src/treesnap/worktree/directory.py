@@ -10,7 +10,6 @@ again when they are needed.
 from __future__ import annotations
 
 import os
-from types import TracebackType
 from typing import Self
 
 from treesnap import treepath
@@ -35,12 +34,7 @@ class DirectoryChain:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._shorten(0)
 
     def open(self, path: bytes) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from treesnap import treepath
 from treesnap.codec.journal import STAGE_PREFIX
-from treesnap.errors import InvalidArgument, shown
+from treesnap.errors import ErrorCode, Refused, shown
 from treesnap.fs.base import FileSystem
 from treesnap.model import IgnoreRules, SkipReason
 from treesnap.worktree.ignore import (
@@ -71,21 +71,21 @@ def list_directory(
     listing = Listing(exclusions)
     if scope is not None:
         _observe_scope(fs, fd, path, scope, listing)
-        has_ignore_file = True
+        has_ignore_file = has_stage = True
     else:
-        has_ignore_file = _observe_all(fs, fd, listing, encoding)
+        has_ignore_file, has_stage = _observe_all(fs, fd, listing, encoding)
     if has_ignore_file:
         _read_ignore_file(fs, fd, path, listing)
-    if listing.exclusions or not path:
+    if listing.exclusions or has_stage:
         _hide(path, listing)
     return listing
 
 
-def _observe_all(fs: FileSystem, fd: int, listing: Listing, encoding: str) -> bool:
-    """Observes every name; returns whether one is an ignore file."""
+def _observe_all(fs: FileSystem, fd: int, listing: Listing, encoding: str) -> tuple[bool, bool]:
+    """Observes every name; returns whether one is an ignore file, one a staging directory."""
     observations = listing.observations
     linked = listing.linked
-    has_ignore_file = False
+    has_ignore_file = has_stage = False
     with fs.scan(fd) as entries:
         for entry in entries:
             try:
@@ -102,10 +102,11 @@ def _observe_all(fs: FileSystem, fd: int, listing: Listing, encoding: str) -> bo
             )
             if stat.st_nlink > 1 and mode & _FORMAT_MASK != _DIRECTORY:
                 linked.append((name, device, inode, stat.st_nlink))
-            if text == ".snapignore":
-                has_ignore_file = True
+            if text[0] == ".":
+                has_ignore_file |= text == ".snapignore"
+                has_stage |= name.startswith(STAGE_PREFIX)
     observations.sort()
-    return has_ignore_file
+    return has_ignore_file, has_stage
 
 
 def _observe_scope(fs: FileSystem, fd: int, path: bytes, scope: Scope, listing: Listing) -> None:
@@ -116,12 +117,12 @@ def _observe_scope(fs: FileSystem, fd: int, path: bytes, scope: Scope, listing: 
             continue
         is_directory = stat_module.S_ISDIR(stat.st_mode)
         if scope[name] is not None and not is_directory:
-            if stat_module.S_ISLNK(stat.st_mode):
-                where = shown(treepath.join(path, name))
-                raise InvalidArgument(
-                    f"The path leads through the symbolic link {where!r}", path=where
-                )
-            continue
+            where = shown(treepath.join(path, name))
+            raise Refused(
+                f"{where!r} is no directory, so that no path leads through it",
+                code=ErrorCode.NOT_A_DIRECTORY,
+                path=where,
+            )
         listing.observations.append(
             (
                 name,
@@ -159,7 +160,7 @@ def _hide(path: bytes, listing: Listing) -> None:
     exclusions = listing.exclusions
     for position, item in enumerate(listing.observations):
         name, mode = item[0], item[1]
-        if not path and name.startswith(STAGE_PREFIX):
+        if name.startswith(STAGE_PREFIX):
             reason = SkipReason.RESERVED
         elif exclusions and exclusions.hides(
             treepath.join(path, name), is_directory=stat_module.S_ISDIR(mode)
