@@ -130,8 +130,8 @@ def test_importing_progress_does_not_import_rich():
     assert result.stdout == b"False\n"
 
 
-@pytest.mark.parametrize("words", [["create"], ["create", "--json"], ["create", "-q"]])
-def test_short_command_on_a_terminal_draws_no_bar(words, root, environment):
+@pytest.mark.parametrize("words", [["create", "--json"], ["create", "-q"]])
+def test_quiet_command_on_a_terminal_draws_no_bar(words, root, environment):
     leader, follower = pty.openpty()
     result = subprocess.run(
         [sys.executable, "-m", "treesnap", *words],
