@@ -6,13 +6,17 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
 import treesnap
-from oracle import difference, record
-from trees import make_socket
+from mutations import mutate
+from oracle import Record, difference, record
+from scopes import relinked
+from trees import build_small, make_socket, paths_below
 from treesnap.model import SkipReason
 from treesnap.ops.handle import Handle
 from treesnap.results import CreateResult
@@ -188,6 +192,20 @@ class TestExclusions:
 
         assert {*reasons(handle.create())} == {b"\xff.log"}
 
+    def test_a_pattern_may_hold_any_character_but_a_newline(self, handle, root):
+        make(root, "a\x0cb", "c\u2028d", "b", "d", "e")
+        (root / ".snapignore").write_bytes("a\x0cb\nc\u2028d\r\ne".encode())
+
+        assert {*reasons(handle.create())} == {b"a\x0cb", "c\u2028d".encode(), b"e"}
+
+    def test_names_with_newlines_are_excluded_by_patterns_too(self, handle, root):
+        make(root, "new\nline/a.log", "a\n.log", "a.log\n", "a\nb")
+        (root / ".snapignore").write_text("*.log\n")
+
+        result = handle.create(exclude=["a\nb"])
+
+        assert {*reasons(result)} == {b"new\nline/a.log", b"a\n.log", b"a\nb"}
+
     def test_a_file_that_came_under_a_new_rule_is_no_change(self, handle, root):
         make(root, "a.log", "kept")
         handle.create()
@@ -200,6 +218,62 @@ class TestExclusions:
         third = handle.create()
         assert third.skipped == ()
         assert b"".join(handle.cat(third.id, "a.log")) == b"a.log"
+
+
+def is_hidden(path: bytes) -> bool:
+    """Returns whether a path is excluded by the pattern of the test below, itself or with more."""
+    return any(name.endswith(b".x") for name in path.split(b"/"))
+
+
+def parts(state: Record) -> tuple[Record, Record]:
+    """Returns what of a state is captured, and what is excluded."""
+    return (
+        relinked({path: facts for path, facts in state.items() if not is_hidden(path)}),
+        relinked({path: facts for path, facts in state.items() if is_hidden(path)}),
+    )
+
+
+def change(root: Path, random: Random) -> None:
+    """Changes a tree at random, and renames things so that they become excluded, or are no more."""
+    top = os.fsencode(root)
+    mutate(root, random, random.randrange(1, 6))
+    for _ in range(random.randrange(4)):
+        path = random.choice([*paths_below(top), top + b"/none"])
+        target = path[:-2] if path.endswith(b".x") else path + b".x"
+        if os.path.lexists(path) and not os.path.lexists(target) and len(target) < 3000:
+            with suppress(OSError):  # names may be too long
+                os.rename(path, target)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_happens_excluded_paths_are_never_touched(tmp_path, seed):
+    random = Random(seed)
+    root = tmp_path / "root"
+    build_small(root, seed)
+    handle = treesnap.open(root, tmp_path / "store")
+    for _ in range(4):
+        change(root, random)
+        held, _ = parts(record(root))
+        identity = handle.create(exclude=["*.x"]).id
+        change(root, random)
+        before, hidden_before = parts(record(root))
+
+        try:
+            handle.restore(identity)
+        except treesnap.Refused:
+            assert (before, hidden_before) == parts(record(root))
+            continue
+
+        now, hidden_now = parts(record(root))
+        assert difference(hidden_before, hidden_now) == []
+        kept = {path for path in now if path not in held}
+        assert all(now[path].kind == "directory" for path in kept)
+        assert all(any(item.startswith(path + b"/") for item in hidden_now) for path in kept)
+        assert difference(held, {path: now[path] for path in now if path not in kept}) == []
+        if now != before:
+            handle.undo()
+            assert difference(before, parts(record(root))[0]) == []
+            assert difference(hidden_before, parts(record(root))[1]) == []
 
 
 def test_a_store_inside_the_tree_is_left_out_and_survives(root):

@@ -51,7 +51,7 @@ class Exclusions:
             if not is_within(path, directory):
                 continue
             relative = path[len(directory) + 1 :] if directory else path
-            text = os.fsdecode(relative) + ("/" if is_directory else "")
+            text = _on_one_line(os.fsdecode(relative)) + ("/" if is_directory else "")
             verdict = spec.check_file(text).include
             if verdict is not None:
                 hidden = verdict
@@ -62,9 +62,17 @@ def _compile(patterns: Iterable[str]) -> Any:
     from pathspec import GitIgnoreSpec
 
     try:
-        return GitIgnoreSpec.from_lines(patterns)
+        return GitIgnoreSpec.from_lines(map(_on_one_line, patterns))
     except (ValueError, TypeError) as error:
         raise InvalidArgument(f"A pattern is not valid: {error}") from error
+
+
+def _on_one_line(text: str) -> str:
+    """Returns text with another character for newlines, which wildcards do not match.
+
+    No name holds that character.
+    """
+    return text.replace("\n", "\0")
 
 
 def _fingerprint(rules: tuple[IgnoreRules, ...]) -> bytes:
@@ -74,7 +82,8 @@ def _fingerprint(rules: tuple[IgnoreRules, ...]) -> bytes:
 
 def parse_patterns(data: bytes) -> tuple[str, ...]:
     """Returns the patterns in an ignore file, without blank lines and comments."""
-    lines = data.decode("utf-8", "surrogateescape").splitlines()
+    # Not splitlines(), which also cuts at characters that a name may hold.
+    lines = data.decode("utf-8", "surrogateescape").replace("\r\n", "\n").split("\n")
     return tuple(line for line in lines if line.strip() and not line.startswith("#"))
 
 
