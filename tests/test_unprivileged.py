@@ -8,11 +8,14 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
 import treesnap
-from oracle import difference, record
+from mutations import mutate
+from oracle import Record, difference, record
+from trees import build_small, is_directory, paths_below
 from treesnap.model import SkipReason
 from treesnap.testing.children import in_child
 
@@ -142,3 +145,78 @@ def test_read_only_directories_come_back_without_privileges(open_directory):
         assert difference(before, record(root)) == []
 
     as_nobody(act)
+
+
+def test_attributes_of_read_only_files_come_back_without_privileges(open_directory):
+    everything_is_loaded(open_directory)
+    root = open_directory / "root"
+
+    def act() -> None:
+        root.mkdir()
+        make(root, "kept/file", "gone/file")
+        for path, mode in (("kept/file", 0o444), ("kept", 0o555), ("gone/file", 0o400)):
+            os.setxattr(root / path, "user.note", b"of " + path.encode())
+            (root / path).chmod(mode)
+        before = record(root)
+        handle = treesnap.open(root, open_directory / "store")
+        identity = handle.create().id
+        for path, mode in (("kept", 0o755), ("kept/file", 0o644)):
+            (root / path).chmod(mode)
+            os.setxattr(root / path, "user.note", b"changed")
+            (root / path).chmod(mode & 0o555)
+        shutil.rmtree(root / "gone")
+
+        handle.restore(identity)
+        assert difference(before, record(root)) == []
+
+    try:
+        os.setxattr(open_directory, "user.note", b"")
+    except OSError as error:
+        pytest.skip(f"no attributes here: {error}")
+    as_nobody(act)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_any_change_is_taken_back_and_forth_without_privileges(open_directory, seed):
+    everything_is_loaded(open_directory)
+    random = Random(seed)
+    root = open_directory / "root"
+
+    def act() -> None:
+        build_small(root, seed)
+        handle = treesnap.open(root, open_directory / "store")
+        for _ in range(4):
+            before = changed(root, random)
+            identity = handle.create().id
+            damaged = changed(root, random)
+            handle.restore(identity)
+            assert difference(before, record(root)) == []
+            if damaged != before:
+                handle.undo()
+                assert difference(damaged, record(root)) == []
+
+    as_nobody(act)
+
+
+def changed(root: Path, random: Random) -> Record:
+    """Changes a tree at random, but so that its owner may read everything; returns what it is."""
+    mutate(root, random, random.randrange(1, 10))
+    top = os.fsencode(root)
+    for path in [top, *paths_below(top)]:
+        if not os.path.islink(path) and random.random() < 0.3:
+            mode = random.choice((0o755, 0o700, 0o555, 0o500, 0o2555, 0o1777, 0o4750))
+            os.chmod(path, mode if is_directory(path) else mode & ~0o100)
+    for _ in range(3000):  # as long as there is a directory that may not be looked into
+        shut = [path for path in [top, *paths_below(top)] if not may_be_read(path)]
+        if not shut:
+            break
+        for path in shut:
+            os.chmod(path, 0o700)
+    return record(root)
+
+
+def may_be_read(path: bytes) -> bool:
+    """Returns whether a file or directory may be read by its owner."""
+    if os.path.islink(path):
+        return True
+    return os.access(path, os.R_OK | os.X_OK if is_directory(path) else os.R_OK)

@@ -80,10 +80,12 @@ def _attempt(fs: FileSystem, where: str | int, name: bytes, value: bytes | None)
     """Sets one attribute, or removes it; returns whether that was permitted."""
     text = os.fsdecode(name)
     try:
-        if value is None:
-            fs.remove_xattr(where, text)
-        else:
-            fs.set_xattr(where, text, value)
+        try:
+            _change(fs, where, text, value)
+        except PermissionError:
+            if not text.startswith("user.") or not isinstance(where, int):
+                raise
+            _change_writable(fs, where, text, value)
     except OSError as error:
         if error.errno == _VANISHED:
             return True
@@ -93,6 +95,23 @@ def _attempt(fs: FileSystem, where: str | int, name: bytes, value: bytes | None)
             return False
         raise
     return True
+
+
+def _change(fs: FileSystem, where: str | int, name: str, value: bytes | None) -> None:
+    if value is None:
+        fs.remove_xattr(where, name)
+    else:
+        fs.set_xattr(where, name, value)
+
+
+def _change_writable(fs: FileSystem, where: int, name: str, value: bytes | None) -> None:
+    """Changes an attribute of a read-only file, for which its owner has to make it writable."""
+    mode = stat_module.S_IMODE(fs.fstat(where).st_mode)
+    fs.change_mode(where, mode | stat_module.S_IWUSR)
+    try:
+        _change(fs, where, name, value)
+    finally:
+        fs.change_mode(where, mode)
 
 
 def apply_owner(
