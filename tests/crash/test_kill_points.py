@@ -183,6 +183,42 @@ def test_recovery_may_be_killed_too(scene, share):
     assert len(set(outcomes)) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", list(Moment))
+@pytest.mark.parametrize(
+    ("start", "verb", "words", "states"),
+    [
+        ("changed", "restore", ("before",), ("after", "before")),
+        ("removed", "restore", ("before",), ("absent", "before")),
+        ("restored", "undo", (), ("before", "after")),
+        ("undone", "redo", (), ("after", "before")),
+        ("changed", "create", (), ("after",)),
+        ("garbage", "gc", (), ("after",)),
+        ("changed", "pin", ("before",), ("after",)),
+        ("restored", "delete", ("before",), ("before",)),
+    ],
+)
+def test_every_moment_of_every_call(scene, start, verb, words, states, moment):
+    """Before, after, and for writes in the middle of each call."""
+
+    def check() -> str:
+        handle = scene.handle()
+        handle.recover()
+        assert handle.verify(read_data=True).ok
+        name = scene.name_of_state(*states)
+        if name != "absent":
+            assert scene.recovered(*states) == name
+        return name
+
+    assert kill_everywhere(
+        scene,
+        start,
+        lambda handle: getattr(handle, verb)(*words),
+        check,
+        at=lambda number: kill_at(number, moment),
+    )
+
+
 class TestCreate:
     def test_publishes_a_whole_snapshot_or_none(self, scene):
         def check() -> str:

@@ -1,0 +1,93 @@
+"""Reaching directories below a root."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from treesnap.testing.recording import RecordingFileSystem
+from treesnap.worktree.directory import DirectoryChain
+
+
+@pytest.fixture
+def fs():
+    return RecordingFileSystem()
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "a/b/c").mkdir(parents=True)
+    (tmp_path / "a/x").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("a")
+    return tmp_path
+
+
+@pytest.fixture
+def chain(fs, root, open_directory):
+    with DirectoryChain(fs, open_directory(root)) as chain:
+        yield chain
+
+
+def inode(fd: int) -> int:
+    return os.fstat(fd).st_ino
+
+
+def test_a_path_is_opened_component_by_component(chain, root):
+    assert inode(chain.open(b"a/b/c")) == (root / "a/b/c").stat().st_ino
+    assert inode(chain.open(b"")) == root.stat().st_ino
+
+
+def test_a_sibling_costs_one_open(chain, fs, root):
+    chain.open(b"a/b")
+    fs.clear()
+
+    fd = chain.open(b"a/x")
+
+    assert inode(fd) == (root / "a/x").stat().st_ino
+    assert fs.count("open")["open"] == 1
+
+
+@pytest.mark.parametrize("path", [b"link", b"link/b", b"file", b"file/b"])
+def test_what_is_no_directory_is_not_entered(chain, path):
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        chain.open(path)
+
+
+def test_an_absent_directory_is_not_found_and_the_chain_goes_on(chain, root):
+    with pytest.raises(FileNotFoundError):
+        chain.open(b"a/absent/c")
+
+    assert inode(chain.open(b"a/b")) == (root / "a/b").stat().st_ino
+
+
+def test_forgetting_closes_everything(chain, root):
+    before = len(os.listdir("/proc/self/fd"))
+    chain.open(b"a/b/c")
+
+    chain.forget()
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_depth_needs_few_descriptors_and_no_long_path(fs, tmp_path, open_directory):
+    """500 directories of 20 letters: deeper than open files and PATH_MAX allow."""
+    names = [b"d" * 20] * 500
+    fd = os.open(tmp_path, os.O_RDONLY)
+    for name in names:
+        os.mkdir(name, dir_fd=fd)
+        below = os.open(name, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    deepest = inode(fd)
+    os.close(fd)
+
+    with DirectoryChain(fs, open_directory(tmp_path)) as chain:
+        reached = inode(chain.open_names(names))
+        opened = len(fs.calls("open")) - len(fs.calls("close"))
+        again = inode(chain.open_names(names[:10]))
+
+    assert reached == deepest
+    assert opened < 60
+    assert again != deepest

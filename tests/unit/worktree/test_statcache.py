@@ -1,0 +1,140 @@
+"""The stat cache: kept rows, new rows, damage."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from treesnap.codec.statcache import Row, encode_observations
+from treesnap.model import ObjectId, Totals
+from treesnap.testing.recording import RecordingFileSystem
+from treesnap.worktree.statcache import StatCacheBuilder, load
+
+SNAPSHOT = "a" * 64
+TREE = ObjectId(b"t" * 32)
+
+
+def row(path: bytes, number: int = 0) -> Row:
+    return Row(
+        path=path,
+        tree_id=ObjectId(bytes([number]) * 32),
+        totals=Totals(files=number),
+        rules=b"",
+        distrusted=(b"young",),
+        linked=False,
+        skipped=((b"left out", 1),),
+        observations=encode_observations([(b"name", 0o100644, 3, 7, 8, 9, 10)]),
+    )
+
+
+@pytest.fixture
+def fs():
+    return RecordingFileSystem()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "cache")
+
+
+@pytest.fixture
+def build(fs, tmp_path, path):
+    """Writes a cache of new rows, and of rows kept from an old one."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+
+    def builder(*rows: Row, old=None, kept: tuple[bytes, ...] = (), publish: bool = True) -> None:
+        made = StatCacheBuilder(fs, str(temporary), old)
+        for name in kept:
+            _, offset, size = old.find(name)
+            made.keep(name, offset, size)
+        for item in rows:
+            made.add(item)
+        if publish:
+            made.publish(path, SNAPSHOT, TREE)
+        made.discard()
+        assert os.listdir(temporary) == []
+
+    return builder
+
+
+def test_rows_are_found_by_path(fs, path, build):
+    build(row(b""), row(b"a", 1), row(b"a/b", 2))
+
+    cache = load(fs, path)
+
+    assert [cache.find(name)[0] for name in (b"", b"a", b"a/b")] == [
+        row(b""),
+        row(b"a", 1),
+        row(b"a/b", 2),
+    ]
+    assert cache.find(b"b") is None
+    assert (cache.snapshot_id, cache.tree_id, cache.count) == (SNAPSHOT, TREE, 3)
+
+
+def test_kept_rows_are_taken_over_and_the_others_forgotten(fs, path, build):
+    build(row(b"", 1), row(b"a", 2), row(b"gone", 3))
+
+    build(row(b"", 9), old=load(fs, path), kept=(b"a",))
+
+    cache = load(fs, path)
+    assert cache.find(b"")[0] == row(b"", 9)
+    assert cache.find(b"a")[0] == row(b"a", 2)
+    assert cache.find(b"gone") is None
+
+
+def test_nothing_is_written_when_every_row_was_kept(fs, path, build):
+    build(row(b""), row(b"a"))
+    fs.clear()
+
+    build(old=load(fs, path), kept=(b"", b"a"))
+
+    assert fs.mutations == []
+
+
+def test_what_is_not_published_leaves_no_trace(fs, path, build):
+    build(row(b""), publish=False)
+
+    assert load(fs, path) is None
+
+
+def test_publishing_costs_no_sync(fs, path, build):
+    build(row(b""))
+
+    assert fs.syncs == []
+
+
+def test_many_rows_are_written_in_large_pieces(fs, path, build):
+    build(*(row(b"directory %d" % number, number % 250) for number in range(10_000)))
+
+    cache = load(fs, path)
+    assert cache.count == 10_000
+    assert cache.find(b"directory 7777")[0].totals.files == 7777 % 250
+    assert fs.count("write")["write"] < 10
+
+
+def test_an_absent_cache_is_none(fs, path):
+    assert load(fs, path) is None
+
+
+def test_a_cache_cut_anywhere_is_not_used(fs, path, build):
+    build(row(b""), row(b"a"))
+    size = os.path.getsize(path)
+    for cut in range(size - 1, -1, -7):
+        os.truncate(path, cut)
+
+        assert load(fs, path) is None
+
+
+def test_a_damaged_row_is_not_found_and_the_others_are(fs, path, build):
+    build(row(b"", 1), row(b"a", 2))
+    _, offset, _ = load(fs, path).find(b"")
+    with open(path, "r+b") as file:
+        file.seek(offset + 12)
+        file.write(b"\xff\xff\xff\xff")
+
+    cache = load(fs, path)
+
+    assert cache is None or cache.find(b"") is None
+    assert cache is None or cache.find(b"a")[0] == row(b"a", 2)
