@@ -202,16 +202,12 @@ def changed(root: Path, random: Random) -> Record:
     """Changes a tree at random, but so that its owner may read everything; returns what it is."""
     mutate(root, random, random.randrange(1, 10))
     top = os.fsencode(root)
+    while shut := [path for path in [top, *paths_below(top)] if not may_be_read(path)]:
+        os.chmod(shut[0], 0o700)
     for path in [top, *paths_below(top)]:
         if not os.path.islink(path) and random.random() < 0.3:
             mode = random.choice((0o755, 0o700, 0o555, 0o500, 0o2555, 0o1777, 0o4750))
             os.chmod(path, mode if is_directory(path) else mode & ~0o100)
-    for _ in range(3000):  # as long as there is a directory that may not be looked into
-        shut = [path for path in [top, *paths_below(top)] if not may_be_read(path)]
-        if not shut:
-            break
-        for path in shut:
-            os.chmod(path, 0o700)
     return record(root)
 
 
