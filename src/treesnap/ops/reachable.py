@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from treesnap.codec.reader import TreeReader, read_lists, read_segments
+from treesnap.codec.chunklist import decode_list
+from treesnap.codec.message import require
+from treesnap.codec.reader import TreeReader
 from treesnap.model import EntryKind, ObjectId, ObjectKind, SnapshotRecord
 from treesnap.store.store import Store
 
@@ -49,16 +52,15 @@ class Reachability:
             self.seen[identity] = kind
             yield kind, identity
 
-    def _content(self, content: tuple[object, ...]) -> Iterator[Reference]:
-        if content[0] == 0:
-            for position in range(1, len(content), 2):
-                identity = content[position]
-                if identity is not None and identity not in self.seen:
-                    self.seen[identity] = ObjectKind.CHUNK  # type: ignore[index]  # an id
-                    yield ObjectKind.CHUNK, identity  # type: ignore[misc]  # an id
-            return
-        for identity in read_lists(content, self._get):
-            yield from self._once(ObjectKind.CHUNK_LIST, identity)
-        for segment in read_segments(content, self._get):
-            if segment.id is not None:
-                yield from self._once(ObjectKind.CHUNK, segment.id)
+    def _content(self, content: tuple[Any, ...]) -> Iterator[Reference]:
+        """Yields chunks and lists; a list is followed once, however often it is named."""
+        kind = ObjectKind.CHUNK_LIST if content[0] else ObjectKind.CHUNK
+        for position in range(1, len(content), 2):
+            identity = content[position]
+            if identity is None or identity in self.seen:
+                continue
+            yield from self._once(kind, identity)
+            if kind == ObjectKind.CHUNK_LIST:
+                below = decode_list(self._get(kind, identity))
+                require(below[0] == content[0] - 1, "chunk list", "its level does not fit")
+                yield from self._content(below)

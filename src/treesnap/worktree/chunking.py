@@ -11,8 +11,8 @@ Content up to 256 KiB is one chunk and needs no library.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from treesnap.errors import OperationFailed
@@ -32,9 +32,17 @@ _PROBE_SIZE = 1 << 20
 _PROBE_CHECKSUM = "68c2ceba9171d9139c4d58403f835c72"
 
 
-@cache
+_own = threading.local()
+
+
 def _chunker() -> FastCDC:
-    """Returns the chunker, after it has cut a known input where it must."""
+    """Returns this thread's chunker; a new one has cut a known input where it must.
+
+    One object serves one thread: the library keeps state in it.
+    """
+    known: FastCDC | None = getattr(_own, "chunker", None)
+    if known is not None:
+        return known
     from pyfastcdc import FastCDC
 
     chunker = FastCDC(
@@ -47,6 +55,7 @@ def _chunker() -> FastCDC:
     sizes = ",".join(str(chunk.length) for chunk in chunker.cut_buf(probe))
     if checksum(sizes.encode(), 16).hex() != _PROBE_CHECKSUM:
         raise OperationFailed("The installed pyfastcdc cuts files elsewhere than this format does")
+    _own.chunker = chunker
     return chunker
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from treesnap.errors import OperationFailed
@@ -36,9 +38,18 @@ def test_windows_are_cut_like_the_whole(window):
 
 def test_a_library_that_cuts_elsewhere_is_not_used(monkeypatch):
     monkeypatch.setattr(chunking, "CHUNK_SIZE_MIN", 8192)
-    chunking._chunker.cache_clear()
-    try:
-        with pytest.raises(OperationFailed, match="cuts files elsewhere"):
-            list(chunking.cut(memoryview(bytes(1 << 20)), is_last=True))
-    finally:
-        chunking._chunker.cache_clear()
+    monkeypatch.setattr(chunking, "_own", threading.local())
+
+    with pytest.raises(OperationFailed, match="cuts files elsewhere"):
+        list(chunking.cut(memoryview(bytes(1 << 20)), is_last=True))
+
+
+def test_every_thread_has_a_chunker_of_its_own():
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(chunking._chunker())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert found[0] is not found[1]
