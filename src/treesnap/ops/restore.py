@@ -45,7 +45,7 @@ from treesnap.ops.capture import Capture, preview
 from treesnap.ops.history import resolve_in
 from treesnap.ops.narrow import effective_scope, narrowed, narrowed_groups
 from treesnap.ops.places import refuse_dangerous
-from treesnap.ops.plan import Plan, State, make_plan, require_paths
+from treesnap.ops.plan import Plan, State, ancestors_of, make_plan, require_paths
 from treesnap.ops.transaction import Transaction
 from treesnap.results import RestoreResult
 from treesnap.store.writer import EpochChanged
@@ -168,12 +168,24 @@ def dry_run(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
     require_paths(goal.paths, current, target)
     plan = make_plan(current, target, goal.scope)
     refuse_blocked(plan)
+    refuse_in_the_way(handle, plan, goal.scope)
     return result_of(goal, plan, target, safety_id=None, is_dry_run=True)
 
 
 def empty_tree(objects: MemoryObjects) -> ObjectId:
     """Returns the id of a directory without entries."""
     return put_tree((), Totals(), objects.put)
+
+
+def refuse_in_the_way(handle: Handle, plan: Plan, scope: tuple[bytes, ...] | None) -> None:
+    """Raises Refused when a directory above a path is something else by now."""
+    for path in sorted(ancestors_of(scope or ()) & plan.puts.keys()):
+        if os.path.lexists(os.path.join(os.fsencode(handle.root), path)):
+            raise Refused(
+                f"{shown(path)!r} is no directory any more, so that nothing can be put below it",
+                code=ErrorCode.NOT_A_DIRECTORY,
+                path=path,
+            )
 
 
 def refuse_blocked(plan: Plan) -> None:
@@ -216,6 +228,7 @@ def _attempt(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
             require_paths(goal.paths, current, target)
             plan = make_plan(current, target, goal.scope)
             refuse_blocked(plan)
+            refuse_in_the_way(handle, plan, goal.scope)
             observed = Observed(recorder, capture.cache)
             if plan.is_empty:
                 transaction.abandon()

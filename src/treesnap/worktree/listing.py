@@ -9,7 +9,7 @@ from typing import Any
 
 from treesnap import treepath
 from treesnap.codec.journal import STAGE_PREFIX
-from treesnap.errors import ErrorCode, Refused, shown
+from treesnap.errors import InvalidArgument, shown
 from treesnap.fs.base import FileSystem
 from treesnap.model import IgnoreRules, SkipReason
 from treesnap.worktree.ignore import (
@@ -117,12 +117,12 @@ def _observe_scope(fs: FileSystem, fd: int, path: bytes, scope: Scope, listing: 
             continue
         is_directory = stat_module.S_ISDIR(stat.st_mode)
         if scope[name] is not None and not is_directory:
-            where = shown(treepath.join(path, name))
-            raise Refused(
-                f"{where!r} is no directory, so that no path leads through it",
-                code=ErrorCode.NOT_A_DIRECTORY,
-                path=where,
-            )
+            if stat_module.S_ISLNK(stat.st_mode):
+                where = shown(treepath.join(path, name))
+                raise InvalidArgument(
+                    f"The path leads through the symbolic link {where!r}", path=where
+                )
+            continue
         listing.observations.append(
             (
                 name,
