@@ -115,6 +115,7 @@ class TestRestore:
             lambda handle: handle.restore("before"),
             check,
             lambda point: error_at(point, errno.EIO, lasting=True),
+            every=2,
         )
 
     def test_says_that_there_is_no_space(self, scene):
