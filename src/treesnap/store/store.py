@@ -36,7 +36,6 @@ class Store:
         self.packs = PackReader(fs, self.layout)
         self.index = ObjectIndex(fs, self.layout)
         self.snapshots = SnapshotLog(fs, self.layout)
-        self._unsynced: set[ObjectId] = set()
         self._scanned_all = False
 
     @classmethod

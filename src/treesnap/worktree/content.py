@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from treesnap.codec.chunklist import Put, fold
 from treesnap.fs.base import FileSystem
-from treesnap.model import ObjectId, ObjectKind, Segment
+from treesnap.model import ObjectKind, Segment
 from treesnap.worktree.chunking import CHUNK_SIZE_MAX, SINGLE_SIZE_MAX, cut
 
 ATTEMPTS = 3
@@ -123,10 +123,3 @@ def store_bytes(data: bytes, put: Put) -> tuple[Any, ...]:
         segments.append(Segment(put(ObjectKind.CHUNK, chunk), size))
         taken += size
     return fold(segments, put)
-
-
-def chunk_ids(content: tuple[Any, ...]) -> Iterator[ObjectId]:
-    """Yields the ids at the top level of a content."""
-    for position in range(1, len(content), 2):
-        if content[position] is not None:
-            yield content[position]
