@@ -140,11 +140,15 @@ class Machine(RuleBasedStateMachine):
         note(f"paths {scope!r}")
         try:
             result = self.handle.create(scope)
-        except (treesnap.InvalidArgument, treesnap.Refused):
-            assert self.leads_through_other(scope)
+        except treesnap.InvalidArgument:
+            assert self.leads_through_link(scope)
             return multiple()
         self.keep(result.id, self.handle.resolve(result.id).record.scope)
         return result.id
+
+    def leads_through_link(self, scope: Scope) -> bool:
+        above = ancestors(scope)
+        return any(path in above and self.live[path].kind == "symlink" for path in self.live)
 
     def leads_through_other(self, scope: Scope) -> bool:
         above = ancestors(scope)
