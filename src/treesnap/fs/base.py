@@ -55,7 +55,7 @@ class FileSystem(Protocol):
         """Returns the start of the next data at or after ``offset``, or None at the end."""
 
     def next_hole(self, fd: int, offset: int) -> int:
-        """Returns the start of the next hole at or after ``offset``; the end of file is one."""
+        """Returns the start of the next hole at or after ``offset``; all after the end is one."""
 
     def map(self, fd: int) -> mmap:
         """Returns a read-only mapping of a whole file that is not empty."""

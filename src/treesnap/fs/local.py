@@ -78,7 +78,12 @@ class LocalFileSystem:
 
     def next_hole(self, fd: int, offset: int) -> int:
         """Returns the start of the next hole at or after ``offset``."""
-        return os.lseek(fd, offset, os.SEEK_HOLE)
+        try:
+            return os.lseek(fd, offset, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return offset
+            raise
 
     def map(self, fd: int) -> mmap.mmap:
         """Returns a read-only mapping of a whole file that is not empty."""

@@ -134,11 +134,13 @@ class ContentTests:
         start = fs.next_data(fd, 0)
         end = fs.next_hole(fd, 1 << 20)
         behind = fs.next_data(fd, 2 << 20)
+        outside = fs.next_data(fd, 4 << 20), fs.next_hole(fd, 4 << 20)
 
         fs.close(fd)
         assert start in {0, 1 << 20}  # a file system may know no holes
         assert (1 << 20) + 4 <= end <= 3 << 20
         assert behind in {None, 2 << 20}
+        assert outside == (None, 4 << 20)
 
     def test_a_mapping_shows_the_whole_file(self, fs: FileSystem, directory: str) -> None:
         """``map`` outlives the descriptor and the name."""

@@ -60,7 +60,8 @@ def _read_once(
 ) -> tuple[tuple[Any, ...], int, int]:
     """Returns the content, the bytes that it covers, and those that are no holes."""
     size = stat.st_size
-    is_dense = stat.st_blocks * 512 >= size
+    # The blocks that stat counts cannot tell: attributes and reserved space take some too.
+    is_dense = size == 0 or fs.next_hole(fd, 0) >= size
     if size <= SINGLE_SIZE_MAX and is_dense:
         data = fs.read_at(fd, size + 1, 0)
         held = len(data)

@@ -1,0 +1,160 @@
+"""What a file holds, as chunks and holes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from treesnap.hashing import object_id
+from treesnap.model import ObjectId, ObjectKind
+from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.worktree.content import ATTEMPTS, FileContent, read_content, store_bytes
+
+BLOCK = 4096
+PAGE_OF_DATA = bytes(range(256)) * 16
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "file"
+
+
+class Chunks(dict[ObjectId, bytes]):
+    """Keeps what is stored."""
+
+    def put(self, kind: ObjectKind, data: bytes) -> ObjectId:
+        identity = object_id(kind, data)
+        self[identity] = bytes(data)
+        return identity
+
+
+def read(fs, path: Path) -> tuple[FileContent, list[bytes | int]]:
+    """Returns what was read, and it again as chunks (bytes) and holes (sizes)."""
+    chunks = Chunks()
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        found = read_content(fs, fd, chunks.put, os.fstat(fd))
+    finally:
+        os.close(fd)
+    level, *fields = found.content
+    assert level == 0
+    pairs = zip(fields[::2], fields[1::2], strict=True)
+    return found, [chunks[identity] if identity else size for identity, size in pairs]
+
+
+def add_attribute(path: Path) -> None:
+    """Sets an attribute too large for the inode: ext4 gives it a block of its own."""
+    os.setxattr(path, "user.note", os.urandom(700))
+
+
+class TestHoles:
+    @pytest.mark.parametrize("addition", [lambda _: None, add_attribute])
+    def test_a_hole_is_one_whatever_other_blocks_the_file_takes(
+        self, fs, path: Path, addition: Callable[[Path], None]
+    ):
+        path.touch()
+        os.truncate(path, BLOCK)
+        addition(path)
+
+        found, parts = read(fs, path)
+
+        assert parts == [BLOCK]
+        assert found.read_bytes == 0
+
+    def test_data_between_holes(self, fs, path: Path):
+        with path.open("wb") as file:
+            file.truncate(10 * BLOCK)
+            file.seek(3 * BLOCK)
+            file.write(PAGE_OF_DATA)
+        add_attribute(path)
+
+        found, parts = read(fs, path)
+
+        assert parts == [3 * BLOCK, PAGE_OF_DATA, 6 * BLOCK]
+        assert (found.size, found.read_bytes) == (10 * BLOCK, BLOCK)
+
+    def test_written_zeros_are_no_hole(self, fs, path: Path):
+        path.write_bytes(bytes(BLOCK))
+
+        assert read(fs, path)[1] == [bytes(BLOCK)]
+
+    def test_blocks_reserved_for_later_are_no_content(self, fs, path: Path):
+        path.write_bytes(b"short")
+        fd = os.open(path, os.O_RDWR)
+        os.posix_fallocate(fd, 0, 20 * BLOCK)
+        os.ftruncate(fd, 5)
+        os.close(fd)
+
+        assert read(fs, path)[1] == [b"short"]
+
+    def test_an_empty_file_has_no_parts(self, fs, path: Path):
+        path.touch()
+
+        found, parts = read(fs, path)
+
+        assert parts == []
+        assert found.is_stable
+
+
+class Meddling(WrappedFileSystem):
+    """Changes the file under the reader before each of the first calls of a method."""
+
+    def __init__(self, inner, method: str, changes: list[Callable[[], object]]) -> None:
+        super().__init__(inner)
+        self._method = method
+        self._changes = changes
+
+    def around(self, call: Call) -> object:
+        if call.method == self._method and self._changes:
+            self._changes.pop(0)()
+        return super().around(call)
+
+
+class TestAFileThatChangesWhileItIsRead:
+    @pytest.mark.parametrize("method", ["next_hole", "read_at"])
+    def test_is_read_again(self, fs, path: Path, method: str):
+        path.write_bytes(b"long content")
+        fs = Meddling(fs, method, [lambda: path.write_bytes(b"new")])
+
+        found, parts = read(fs, path)
+
+        assert parts == [b"new"]
+        assert found.is_stable
+
+    @pytest.mark.parametrize("method", ["next_hole", "next_data"])
+    def test_may_lose_all_content(self, fs, path: Path, method: str):
+        """SEEK_HOLE and SEEK_DATA behind the end fail with ENXIO."""
+        path.write_bytes(b"begin")
+        os.truncate(path, 100 * BLOCK)
+        fs = Meddling(fs, method, [lambda: os.truncate(path, 0)])
+
+        found, parts = read(fs, path)
+
+        assert parts == []
+        assert found.is_stable
+
+    def test_is_unstable_when_it_never_rests(self, fs, path: Path):
+        path.write_bytes(b"0")
+        grow = [lambda: path.write_bytes(path.read_bytes() + b"0")] * ATTEMPTS
+        fs = Meddling(fs, "read_at", [*grow])
+
+        found, parts = read(fs, path)
+
+        assert not found.is_stable
+        assert parts == [b"0" * (ATTEMPTS + 1)]
+        assert found.read_bytes == sum(range(2, ATTEMPTS + 2))
+
+
+@pytest.mark.parametrize("size", [0, 1, 300_000, 3_000_000])
+def test_bytes_in_memory_are_stored_like_a_files(fs, path: Path, size: int):
+    data = os.urandom(size)
+    path.write_bytes(data)
+    fd = os.open(path, os.O_RDONLY)
+
+    from_memory = store_bytes(data, Chunks().put)
+
+    assert from_memory == read_content(fs, fd, Chunks().put, os.fstat(fd)).content
+    os.close(fd)
