@@ -11,45 +11,15 @@ from __future__ import annotations
 import errno
 import gc
 import os
-from collections.abc import Callable
 
 import pytest
 
+from everywhere import fail_everywhere
 from treesnap.errors import OperationFailed, StorageFull, TreesnapError
-from treesnap.ops.handle import Handle
 from treesnap.testing.faulty import Fault, FaultyFileSystem, error_at
-from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.testing.wrapped import Kind
 
-POINTS_MAX = 5000
 NO_EXCHANGE = Fault(methods=frozenset({"exchange"}), errno=errno.EINVAL, lasting=True)
-
-
-def fail_everywhere(
-    scene,
-    start: str,
-    operation: Callable[[Handle], object],
-    check: Callable[[TreesnapError | None], str],
-    at: Callable[[int], Fault],
-    *faults: Fault,
-    every: int = 1,
-) -> list[str]:
-    """Lets an operation fail at every point; returns what ``check`` said of the error."""
-    outcomes: list[str] = []
-    for number in range(1, POINTS_MAX, every):
-        scene.reset(start)
-        fault = at(number)
-        fs = FaultyFileSystem(*faults, fault, inner=UnsyncedFileSystem())
-        error = None
-        try:
-            operation(scene.handle(fs))
-        except TreesnapError as caught:
-            error = caught
-        if not fs.hits_of(fault):
-            assert outcomes
-            return outcomes
-        outcomes.append(check(error))
-    raise AssertionError("The operation has no end")
 
 
 def open_descriptors() -> int:

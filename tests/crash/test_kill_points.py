@@ -13,49 +13,17 @@ Power cuts, where effects that were not synced get lost, are not simulated here.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 
 import pytest
 
-from treesnap.ops.handle import Handle
+from everywhere import POINTS_MAX, assert_turns_once, kill_everywhere
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, Moment, kill_at
 from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.state import tree_state
 from treesnap.testing.wrapped import Kind
 
-POINTS_MAX = 5000
 NO_EXCHANGE = Fault(methods=frozenset({"exchange"}), errno=errno.EINVAL, lasting=True)
-
-
-def kill_everywhere(
-    scene,
-    start: str,
-    operation: Callable[[Handle], object],
-    check: Callable[[], str],
-    *faults: Fault,
-    at: Callable[[int], Fault] = kill_at,
-    every: int = 1,
-) -> list[str]:
-    """Kills an operation at every point, or every n-th; returns what ``check`` said."""
-    outcomes = []
-    for number in range(1, POINTS_MAX, every):
-        scene.reset(start)
-        ended = killed(lambda fs: operation(scene.handle(fs)), *faults, at(number))
-        assert ended.error is None, ended.error
-        if not ended.was_killed:
-            assert outcomes
-            return outcomes
-        outcomes.append(check())
-    raise AssertionError("The operation has no end")
-
-
-def assert_turns_once(outcomes: list[str], old: str, new: str) -> None:
-    """Asserts that there is a moment before which the old state came back, then the new."""
-    turn = outcomes.index(new)
-
-    assert outcomes == [old] * turn + [new] * (len(outcomes) - turn)
-    assert turn > 0
 
 
 def names_of(scene) -> list[str]:
