@@ -43,6 +43,7 @@ class FileKind(IntEnum):
     HISTORY = 8
     COLLECTION = 9
     SLOT = 10
+    EXPORT = 11
 
 
 def header(kind: FileKind, version: int = 1) -> bytes:

@@ -9,6 +9,7 @@ Not here: locking (store), formats (codec).
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 
@@ -54,7 +55,7 @@ class Temporary:
         self.path = os.path.join(directory, os.urandom(_NAME_LENGTH // 2).hex())
         self.fd = fs.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
-            fs.lock(self.fd, exclusive=True)
+            self.is_held = fs.lock(self.fd, exclusive=True)
         except BaseException:
             self.discard()
             raise
@@ -64,6 +65,11 @@ class Temporary:
 
         Raises FileNotFoundError when a sweep took the file before it was locked.
         """
+        self.rename(path, synced=synced)
+        self.close()
+
+    def rename(self, path: str, *, synced: bool) -> None:
+        """Does as :meth:`publish`, but leaves the file open and locked."""
         try:
             if synced:
                 self._fs.sync_data(self.fd)
@@ -71,15 +77,15 @@ class Temporary:
         except BaseException:
             self.discard()
             raise
-        self._close()
 
     def discard(self) -> None:
         """Removes the file; where that is impossible, a sweep does it later."""
         with suppress(OSError):
             unlink_if_present(self._fs, self.path)
-        self._close()
+        self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Gives the lock back and closes the file."""
         try:
             self._fs.unlock(self.fd)
         finally:
@@ -118,6 +124,44 @@ def replace_file(
                 raise
     if durable and durable_name:
         sync_directory(fs, os.path.dirname(path))
+
+
+def _create_held(fs: FileSystem, path: str, content: bytes, temporary: str) -> Temporary:
+    for attempt in (1, 2, 3):
+        file = Temporary(fs, temporary)
+        try:
+            write_all(fs, file.fd, content)
+        except BaseException:
+            file.discard()
+            raise
+        if file.is_held:
+            try:
+                file.rename(path, synced=True)
+                return file
+            except FileNotFoundError:
+                if attempt == 3:
+                    raise
+        else:  # a sweep has it, and is about to remove it
+            file.discard()
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
+
+
+def create_locked(fs: FileSystem, path: str, content: bytes, *, temporary: str) -> int:
+    """Puts content under a new name, durably, and returns a descriptor that holds its lock.
+
+    Whoever finds the name and gets its lock knows that the writer is gone. The
+    descriptor is the caller's to unlock and close. No name is left when this raises,
+    but by a crash. Costs two syncs.
+    """
+    file = _create_held(fs, path, content, temporary)
+    try:
+        sync_directory(fs, os.path.dirname(path))
+    except BaseException:
+        with suppress(OSError):
+            unlink_if_present(fs, path)
+        file.close()
+        raise
+    return file.fd
 
 
 def sweep_temporary(fs: FileSystem, directory: str) -> None:

@@ -34,8 +34,12 @@ def opened(
     create: bool = False,
     writing: bool = False,
     recover: bool = True,
+    sweep: bool = False,
 ) -> Iterator[Opened]:
     """Opens the store; finishes an interrupted restore of the root first.
+
+    Operations that write, and others with ``sweep``, remove what killed restores to
+    other directories left. It costs them one listing of the root's files.
 
     When another process is at work in the root, there is nothing to recover yet.
     When the restore cannot be finished, that is a remark: history can be looked at
@@ -57,7 +61,17 @@ def opened(
                 pass
             except (TreesnapError, OSError) as error:
                 handle.monitor.remark(f"An interrupted restore could not be finished: {error}")
+        if create or writing or sweep:
+            _sweep_exports(handle, pair)
         yield pair
+
+
+def _sweep_exports(handle: Handle, pair: Opened) -> None:
+    names = pair.root.export_names()
+    if names:
+        from treesnap.ops.export import sweep_exports
+
+        sweep_exports(handle, pair, names)
 
 
 def is_interrupted(handle: Handle, root: Root) -> bool:

@@ -26,7 +26,7 @@ def status(handle: Handle) -> StatusResult:
     """Compares the live tree with the newest snapshot that somebody asked for."""
     recovered = handle.recover()
     try:
-        with opened(handle, "look at the tree") as pair:
+        with opened(handle, "look at the tree", sweep=True) as pair:
             try:
                 snapshot = resolve_in(pair, "latest")
             except NotFound:

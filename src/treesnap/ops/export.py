@@ -1,23 +1,50 @@
-"""``restore --to``: a snapshot's files in another directory, all or nothing."""
+"""``restore --to``: a snapshot's files in another directory, all or nothing.
+
+    note in the store where the files will be built, and lock the note
+    build and verify           in a directory beside the target
+    move the tree out of it, give it its own mode, sync
+    rename it to the target    the commit point
+    remove the directory, then the note
+
+Whatever is left of one that was killed, :func:`sweep_exports` removes.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat as stat_module
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from treesnap.errors import ErrorCode, Refused, shown
+from treesnap.codec.export import (
+    EXPORT_SIZE_MAX,
+    EXPORT_STAGE_PREFIX,
+    ExportRecord,
+    decode_export,
+    encode_export,
+)
+from treesnap.errors import Corrupt, ErrorCode, Refused, UnsupportedFormat, shown
 from treesnap.events import Phase
+from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import make_directories
 from treesnap.ops.access import Opened
 from treesnap.ops.plan import Plan, State, make_plan, require_paths
 from treesnap.results import RestoreResult
+from treesnap.store.roots import ExportLock
 from treesnap.worktree.directory import OPEN_DIRECTORY
 from treesnap.worktree.stage import Stager
-from treesnap.worktree.staging import make_stage, new_stage_name, remove_stage
+from treesnap.worktree.staging import make_private_directory, new_stage_name, remove_stage
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
     from treesnap.ops.restore import Goal
+
+_WHOLE = b"-whole"
+"""What the name of a tree has more than that of the directory in which it was built."""
+_UNWRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT})
+_LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 
 
 def export(
@@ -25,8 +52,8 @@ def export(
 ) -> RestoreResult:
     """Writes the goal's tree to a path that is absent or an empty directory.
 
-    The files are built beside the target and appear with one rename, after a
-    sync; a crash leaves nothing but a directory whose name says what it is.
+    The target appears with one rename, after a sync, with everything that it holds.
+    What a crash leaves beside it is removed by the next operation that writes.
     """
     from treesnap.codec.reader import TreeReader
     from treesnap.ops.access import MemoryObjects
@@ -59,36 +86,170 @@ def _write(handle: Handle, pair: Opened, goal: Goal, target: State, target_path:
     fs = handle.fs
     parent, name = os.path.split(target_path)
     make_directories(fs, parent)
-    totals = target.trees.totals(target.root.tree_id)
-    handle.monitor.begin(Phase.STAGE, totals.files + totals.others, totals.size_bytes)
-    parent_fd = fs.open(os.path.realpath(parent), OPEN_DIRECTORY)
-    stage_name = new_stage_name()
+    parent = os.path.realpath(parent)
+    stage_name = new_stage_name(EXPORT_STAGE_PREFIX)
+    parent_fd = fs.open(parent, OPEN_DIRECTORY)
     try:
-        stage_fd = make_stage(fs, parent_fd, stage_name)
-        try:
-            stager = Stager(
-                fs,
-                stage_fd,
-                pair.store.get,
-                target.groups,
-                handle.monitor,
-                trees=target.trees,
-                touch=goal.touch,
-            )
+        stage_path = os.path.join(os.fsencode(parent), stage_name)
+        with _recorded(handle, pair, stage_path) as record:
             try:
-                stager.put(target.root, b"", b"n0")
+                whole = _build(handle, pair, goal, target, parent_fd, stage_name)
+                fs.rename(whole, name, source_dir_fd=parent_fd, target_dir_fd=parent_fd)
+                fs.sync(parent_fd)
             finally:
-                stager.close()
-            fs.sync_file_system(stage_fd)
-            fs.rename(b"n0", os.fsencode(name), source_dir_fd=stage_fd, target_dir_fd=parent_fd)
-            moved = fs.open(name, OPEN_DIRECTORY, dir_fd=parent_fd)
-            try:
-                fs.change_mode(moved, target.root.mode)
-            finally:
-                fs.close(moved)
-        finally:
-            fs.close(stage_fd)
-            remove_stage(fs, parent_fd, stage_name)
-        fs.sync(parent_fd)
+                _clean_up(handle, parent_fd, stage_path, record)
     finally:
         fs.close(parent_fd)
+
+
+@contextmanager
+def _recorded(handle: Handle, pair: Opened, stage_path: bytes) -> Iterator[ExportLock | None]:
+    """Notes in the store what a crash would leave; yields None where nothing can be written.
+
+    A store on a full or read-only medium can be restored from all the same.
+    """
+    try:
+        record = pair.root.begin_export(encode_export(ExportRecord(stage_path)))
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        handle.monitor.remark(
+            f"The store cannot be written to ({error.strerror}): if this restore is killed, "
+            f"{shown(stage_path)!r} is left"
+        )
+        yield None
+        return
+    with record:
+        yield record
+
+
+def _build(
+    handle: Handle, pair: Opened, goal: Goal, target: State, parent_fd: int, stage_name: bytes
+) -> bytes:
+    """Builds the tree with everything it has, durably; returns its name beside the target.
+
+    A directory without write permission can be renamed where it is, but not be moved
+    to another directory. So it gets its mode between these two.
+    """
+    fs = handle.fs
+    whole = stage_name + _WHOLE
+    totals = target.trees.totals(target.root.tree_id)
+    handle.monitor.begin(Phase.STAGE, totals.files + totals.others, totals.size_bytes)
+    stage_fd = make_private_directory(fs, parent_fd, stage_name)
+    try:
+        stager = Stager(
+            fs,
+            stage_fd,
+            pair.store.get,
+            target.groups,
+            handle.monitor,
+            trees=target.trees,
+            touch=goal.touch,
+        )
+        try:
+            stager.put(target.root, b"", b"n0")
+        finally:
+            stager.close()
+        fs.rename(b"n0", whole, source_dir_fd=stage_fd, target_dir_fd=parent_fd)
+    finally:
+        fs.close(stage_fd)
+    moved = fs.open(whole, OPEN_DIRECTORY, dir_fd=parent_fd)
+    try:
+        fs.change_mode(moved, target.root.mode)
+        fs.sync_file_system(moved)
+    finally:
+        fs.close(moved)
+    return whole
+
+
+def _clean_up(handle: Handle, parent_fd: int, stage_path: bytes, record: ExportLock | None) -> None:
+    """Removes what is left beside the target, then the record. Says so when it cannot."""
+    try:
+        _remove_stage(handle.fs, parent_fd, os.path.basename(stage_path))
+        if record is not None:
+            record.remove()
+    except OSError as error:
+        handle.monitor.remark(f"{shown(stage_path)!r} could not be removed yet: {error.strerror}")
+
+
+def _remove_stage(fs: FileSystem, parent_fd: int, stage_name: bytes) -> bool | None:
+    """Removes a directory that an export made, durably; returns whether it was there.
+
+    None says that it is there, but somebody else's. The tree may belong to anybody; it
+    counts as ours while the directory in which it was built is there and ours.
+    """
+    try:
+        if _open_up(fs, parent_fd, stage_name) != os.geteuid():
+            return None
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    with suppress(FileNotFoundError, NotADirectoryError):
+        _open_up(fs, parent_fd, stage_name + _WHOLE)
+        remove_stage(fs, parent_fd, stage_name + _WHOLE)
+    remove_stage(fs, parent_fd, stage_name)
+    fs.sync(parent_fd)
+    return True
+
+
+def _open_up(fs: FileSystem, parent_fd: int, name: bytes) -> int:
+    """Lets the owner of a directory remove what is in it; returns who that is.
+
+    Raises NotADirectoryError for anything else, links included.
+    """
+    fd = fs.open(name, _LOOK, dir_fd=parent_fd)
+    try:
+        stat = fs.fstat(fd)
+        mode = stat_module.S_IMODE(stat.st_mode)
+        if mode & 0o700 != 0o700 and stat.st_uid == os.geteuid():
+            fs.change_mode(fd, mode | 0o700)
+        return stat.st_uid
+    finally:
+        fs.close(fd)
+
+
+def sweep_exports(handle: Handle, pair: Opened, names: Sequence[str]) -> None:
+    """Removes what killed exports left behind, and says so; never raises OSError.
+
+    Those that are still at work, and those of others, are left alone. Follows no
+    link, and removes nothing but directories of ours whose names say what they are:
+    the store may come from anywhere.
+    """
+    for name in names:
+        try:
+            record = pair.root.abandoned_export(name)
+            if record is not None:
+                with record:
+                    _sweep(handle, record)
+        except OSError as error:
+            handle.monitor.remark(
+                "What an interrupted restore to another directory left could not be "
+                f"removed: {error}"
+            )
+
+
+def _sweep(handle: Handle, record: ExportLock) -> None:
+    try:
+        stage_path = decode_export(record.read(EXPORT_SIZE_MAX)).stage_path
+    except UnsupportedFormat:
+        return  # a newer program's, and its to remove
+    except Corrupt as error:
+        if record.remove():
+            handle.monitor.remark(f"Removed the record of an interrupted restore: {error}")
+        return
+    directory = os.path.dirname(stage_path)
+    is_removed: bool | None = False
+    if os.path.realpath(directory) == directory:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            parent_fd = handle.fs.open(directory, OPEN_DIRECTORY)
+            try:
+                is_removed = _remove_stage(handle.fs, parent_fd, os.path.basename(stage_path))
+            finally:
+                handle.fs.close(parent_fd)
+    if is_removed is None:
+        return
+    record.remove()
+    if is_removed:
+        handle.monitor.remark(
+            "Removed what an interrupted restore to another directory had left: "
+            f"{shown(stage_path)!r}"
+        )

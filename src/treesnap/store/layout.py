@@ -14,7 +14,8 @@
 │   ├── lock                    held by create and restore
 │   ├── cache                   the stat cache; can be thrown away
 │   ├── journal                 a restore that is past its commit point
-│   └── history                 what undo and redo go back and forth over
+│   ├── history                 what undo and redo go back and forth over
+│   └── export-<16 hex>         a restore to another directory that is under way
 ├── quarantine/                 damaged files that a repair took out of the way
 └── temporary/                  files before they are renamed into place
 """
@@ -63,7 +64,7 @@ class Layout:
         return os.path.join(self.roots, root_id)
 
     def root_file(self, root_id: str, name: str) -> str:
-        """Path of one of a root's files: root, lock, cache, journal or history."""
+        """Path of one of a root's files: root, lock, cache, journal, history or an export."""
         return os.path.join(self.roots, root_id, name)
 
     def root_snapshots(self, root_id: str) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Self
 
 from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, seal, unseal
 from treesnap.codec.message import Fields, pack, unpack
 from treesnap.errors import Corrupt, NotFound, UnsupportedFormat
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
+    create_locked,
     make_directories,
     read_file,
     replace_file,
@@ -20,6 +22,38 @@ from treesnap.fs.durable import (
 from treesnap.hashing import root_id
 from treesnap.store.layout import Layout, is_hex
 from treesnap.store.lock import held
+
+_EXPORT_PREFIX = "export-"
+
+
+class ExportLock:
+    """A record of a restore to another directory, and its lock. Use as a context manager."""
+
+    def __init__(self, fs: FileSystem, path: str, fd: int) -> None:
+        self._fs = fs
+        self._fd = fd
+        self.path = path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            self._fs.unlock(self._fd)
+        finally:
+            self._fs.close(self._fd)
+
+    def read(self, size_bytes_max: int) -> bytes:
+        """Returns the payload, or raises Corrupt or UnsupportedFormat."""
+        data = self._fs.read_at(self._fd, size_bytes_max, 0)
+        return unseal(data, FileKind.EXPORT, self.path)
+
+    def remove(self) -> bool:
+        """Removes the record; returns whether it was there.
+
+        Not synced: a record that comes back names a directory that is gone.
+        """
+        return unlink_if_present(self._fs, self.path)
 
 
 class Root:
@@ -89,6 +123,39 @@ class Root:
         """Removes one of the root's files, durably."""
         if unlink_if_present(self._fs, self.file(name)):
             sync_directory(self._fs, self._layout.root_directory(self.id))
+
+    def export_names(self) -> list[str]:
+        """Returns the names of the records of restores to other directories. Costs one listing."""
+        try:
+            names = self._fs.list_names(self._layout.root_directory(self.id))
+        except FileNotFoundError:
+            return []
+        return sorted(
+            name
+            for name in names
+            if name.startswith(_EXPORT_PREFIX) and is_hex(name.removeprefix(_EXPORT_PREFIX), 16)
+        )
+
+    def begin_export(self, payload: bytes) -> ExportLock:
+        """Writes a record of a restore to another directory, durably, and holds its lock."""
+        self.register()
+        path = self.file(_EXPORT_PREFIX + os.urandom(8).hex())
+        fd = create_locked(
+            self._fs, path, seal(FileKind.EXPORT, payload), temporary=self._layout.temporary
+        )
+        return ExportLock(self._fs, path, fd)
+
+    def abandoned_export(self, name: str) -> ExportLock | None:
+        """Returns a record whose writer is gone, locked, or None when it lives or has ended."""
+        path = self.file(name)
+        try:
+            fd = self._fs.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        if self._fs.lock(fd, exclusive=True):
+            return ExportLock(self._fs, path, fd)
+        self._fs.close(fd)
+        return None
 
 
 def registered_roots(fs: FileSystem, layout: Layout) -> list[bytes]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from treesnap.codec.export import EXPORT_STAGE_PREFIX, ExportRecord
 from treesnap.codec.history import Moment, RestoreHistory
 from treesnap.codec.index import IndexEntry
 from treesnap.codec.journal import STAGE_PREFIX, Action, FileKey, Finish, Journal, Stage, Step
@@ -210,6 +211,16 @@ def journals() -> SearchStrategy[Journal]:
         history=none | st.binary(max_size=20),
         steps=st.lists(steps, max_size=3).map(tuple),
         directories=st.lists(finishes, max_size=2).map(tuple),
+    )
+
+
+def export_records() -> SearchStrategy[ExportRecord]:
+    """Records of restores to other directories."""
+    stages = st.binary(min_size=8, max_size=8).map(lambda seed: seed.hex().encode())
+    return st.builds(
+        lambda path, digits: ExportRecord(b"/%s/%s%s" % (path, EXPORT_STAGE_PREFIX, digits)),
+        paths(),
+        stages,
     )
 
 

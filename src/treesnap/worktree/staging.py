@@ -15,9 +15,9 @@ from treesnap.worktree.attributes import read_xattrs
 from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
 
 
-def new_stage_name() -> bytes:
+def new_stage_name(prefix: bytes = STAGE_PREFIX) -> bytes:
     """Returns a name that no staging directory had before."""
-    return STAGE_PREFIX + os.urandom(8).hex().encode()
+    return prefix + os.urandom(8).hex().encode()
 
 
 def make_stage(fs: FileSystem, root_fd: int, name: bytes) -> int:
@@ -33,7 +33,17 @@ def make_stage(fs: FileSystem, root_fd: int, name: bytes) -> int:
         own = fs.fstat(root_fd)
         fs.change_mode(root_fd, stat_module.S_IMODE(own.st_mode) | 0o700)
         fs.make_directory(name, 0o700, dir_fd=root_fd)
-    fd = fs.open(name, OPEN_DIRECTORY, dir_fd=root_fd)
+    return _opened_private(fs, root_fd, name)
+
+
+def make_private_directory(fs: FileSystem, parent_fd: int, name: bytes) -> int:
+    """Makes a directory for staging where nobody's permissions may be changed for it."""
+    fs.make_directory(name, 0o700, dir_fd=parent_fd)
+    return _opened_private(fs, parent_fd, name)
+
+
+def _opened_private(fs: FileSystem, parent_fd: int, name: bytes) -> int:
+    fd = fs.open(name, OPEN_DIRECTORY, dir_fd=parent_fd)
     try:
         for attribute, _ in read_xattrs(fs, fd) or ():
             if attribute.startswith(b"system.posix_acl_"):

@@ -18,6 +18,7 @@ from treesnap.codec import (
     chunklist,
     compress,
     envelope,
+    export,
     history,
     journal,
     pack,
@@ -168,6 +169,9 @@ CASES = {
     ),
     "journal": Case(
         journal.decode_journal, ours.journals().map(journal.encode_journal), journal.encode_journal
+    ),
+    "export record": Case(
+        export.decode_export, ours.export_records().map(export.encode_export), export.encode_export
     ),
     "sealed": Case(
         lambda data: envelope.unseal(data, FileKind.ROOT, "here"),
