@@ -262,6 +262,24 @@ class TestHistory:
 
         assert set(outcomes) <= {"None", "None before"}
 
+    def test_delete_leaves_no_state_without_its_snapshot(self, scene):
+        if not (scene.directory / "pinned before").exists():
+            scene.reset("restored")
+            scene.handle().pin("before")
+            scene.handle().unpin("before")
+            scene.keep("pinned before")
+
+        def check() -> str:
+            states = {path.name for path in scene.store.glob("states/*")}
+            assert states <= {item.id for item in scene.handle().list()}
+            return f"{len(states)} states, {len(scene.handle().list())} snapshots"
+
+        outcomes = kill_everywhere(
+            scene, "pinned before", lambda handle: handle.delete("before"), check
+        )
+
+        assert set(outcomes) == {"1 states, 2 snapshots", "0 states, 2 snapshots"}
+
     def test_pin_is_set_or_not(self, scene):
         def check() -> str:
             pinned = scene.handle().resolve("before").pinned

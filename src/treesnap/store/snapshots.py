@@ -166,9 +166,16 @@ class SnapshotLog:
             raise
 
     def remove(self, root_id: str, names: list[SnapshotName]) -> None:
-        """Removes snapshots; durable after return."""
+        """Removes snapshots with their states; durable after return.
+
+        The states go first, durably: a snapshot may be without one, but nobody would
+        ever look for a state whose snapshot is gone. Costs one sync, and one more when
+        there are states.
+        """
+        removed = [unlink_if_present(self._fs, self._layout.state(name.id)) for name in names]
+        if any(removed):
+            sync_directory(self._fs, self._layout.states)
         for name in names:
             unlink_if_present(self._fs, self.path(root_id, name))
-            unlink_if_present(self._fs, self._layout.state(name.id))
         if names:
             sync_directory(self._fs, self._layout.root_snapshots(root_id))

@@ -8,7 +8,8 @@ import pytest
 
 from treesnap.errors import Corrupt, NotFound
 from treesnap.model import ObjectId, SnapshotState
-from treesnap.store.snapshots import SnapshotName
+from treesnap.store.snapshots import SnapshotLog, SnapshotName
+from treesnap.testing.recording import RecordingFileSystem
 
 ROOT_ID = "0" * 32
 TREE = ObjectId(b"t" * 32)
@@ -126,6 +127,27 @@ def test_remove_takes_the_state_along(store, log, publish):
 
     assert log.names(ROOT_ID) == [stays]
     assert os.listdir(store.layout.states) == []
+
+
+def test_no_power_cut_leaves_a_state_without_its_snapshot(store, log, publish):
+    """What was not synced may be lost in any order, so the states are synced first."""
+    names = [publish(1), publish(2)]
+    for name in names:
+        log.set_state(name.id, SnapshotState(rollback_count=1))
+    recording = RecordingFileSystem()
+
+    SnapshotLog(recording, store.layout).remove(ROOT_ID, names)
+
+    calls = [
+        (item.method, os.path.relpath(item.path, store.path).split(os.sep)[0])
+        for item in recording.calls("unlink", "sync")
+    ]
+    assert calls == [
+        *[("unlink", "states")] * 2,
+        ("sync", "states"),
+        *[("unlink", "snapshots")] * 2,
+        ("sync", "snapshots"),
+    ]
 
 
 def test_removing_twice_is_no_error(log, publish):
