@@ -8,7 +8,9 @@ import pytest
 
 from treesnap.fs.local import LocalFileSystem
 from treesnap.testing.conformance import FileSystemTests
+from treesnap.testing.disk import load
 from treesnap.testing.faulty import FaultyFileSystem, error_at
+from treesnap.testing.power import PoweredFileSystem
 from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.testing.wrapped import KINDS, WrappedFileSystem
@@ -47,6 +49,15 @@ class TestUnsyncedFileSystem(FileSystemTests):
     @pytest.fixture
     def fs(self):
         return UnsyncedFileSystem()
+
+
+class TestPoweredFileSystem(FileSystemTests):
+    @pytest.fixture
+    def fs(self, directory):
+        """Also asserts that the model of the disk is exact after every test."""
+        powered = PoweredFileSystem(directory)
+        yield powered
+        assert powered.disk.contents() == load(directory).contents()
 
 
 class TestStackedFileSystems(FileSystemTests):

@@ -1,0 +1,372 @@
+"""Power cuts: every state of the disk that one may leave, by what was synced.
+
+A :class:`PoweredFileSystem` works on the real disk and writes down what every call
+changes and what every sync makes durable; :mod:`treesnap.testing.cuts` makes the
+disks of it that a power cut may leave. The rules are those of
+:mod:`treesnap.fs.base`, and no kinder:
+
+- Bytes and size of a file are durable after ``sync`` or ``sync_data`` of it, its
+  metadata only after ``sync``. A new file without its bytes is empty.
+- A name is durable after a sync of its directory. A file may be durable and have no name.
+- A rename is one effect, durable with its target's directory; an exchange with both.
+- ``sync_file_system`` makes everything before it durable.
+
+A time that changes with something else changes and is kept together with it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any
+
+from treesnap.fs.base import FileSystem, Name
+from treesnap.testing.disk import (
+    TOP,
+    Disk,
+    Effect,
+    Facts,
+    Link,
+    Naming,
+    Node,
+    Place,
+    Stating,
+    Writing,
+    facts_at,
+    load,
+)
+from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.wrapped import Call, WrappedFileSystem
+
+_PROC = b"/proc/self/fd/"
+
+
+class Part(Enum):
+    """What of a node a sync makes durable."""
+
+    DATA = auto()
+    """Bytes and size of a file, names of a directory."""
+    FACTS = auto()
+    """Everything else about it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One effect, and what has to be synced for it to be durable."""
+
+    effect: Effect
+    awaits: frozenset[tuple[int, Part]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sync:
+    """One sync. ``node`` is None for the whole file system."""
+
+    method: str
+    path: str
+    node: int | None
+
+    def covers(self, awaited: tuple[int, Part]) -> bool:
+        """Returns whether this sync is one that an effect waits for."""
+        node, part = awaited
+        if self.node is None:
+            return True
+        return self.node == node and (part == Part.DATA or self.method == "sync")
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The operation said that it is done."""
+
+
+Event = Step | Sync | Returned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What an operation did to a disk, in order."""
+
+    before: Disk
+    events: tuple[Event, ...]
+
+    @property
+    def syncs(self) -> tuple[Sync, ...]:
+        """All syncs, in order."""
+        return tuple(event for event in self.events if isinstance(event, Sync))
+
+    def without_sync(self, number: int) -> Recording:
+        """Returns the same without its n-th sync, counted from 0."""
+        positions = [
+            position for position, event in enumerate(self.events) if isinstance(event, Sync)
+        ]
+        skipped = positions[number]
+        return replace(self, events=self.events[:skipped] + self.events[skipped + 1 :])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """A call that was made."""
+
+    call: Call
+    place: Place | None
+    """Where the name is that it was given, or the first one."""
+    target: Place | None
+    """Where the second name is."""
+    result: Any
+
+
+class PoweredFileSystem(WrappedFileSystem):
+    """Records what happens below a directory. For one thread.
+
+    Reads the directory when it is made; whatever else changes it later is not seen.
+    Syncs need not be real, and by default are not.
+    """
+
+    def __init__(self, directory: str, inner: FileSystem | None = None) -> None:
+        super().__init__(inner or UnsyncedFileSystem())
+        self._directory = os.fsencode(directory)
+        self.disk = load(directory)
+        """What is on the disk now, durable or not."""
+        self._before = self.disk.copy()
+        self._events: list[Event] = []
+        self._opened: dict[int, int] = {}
+        self._links = 1 << 32
+
+    def note_return(self) -> None:
+        """Notes that from here on everything has to be durable."""
+        self._events.append(Returned())
+
+    def recording(self) -> Recording:
+        """Returns what was recorded so far."""
+        before = self._before.copy()
+        for number in range(len(before.nodes), len(self.disk.nodes)):
+            node = self.disk.nodes[number]
+            before.add(replace(node, content=b""))
+        return Recording(before=before, events=tuple(self._events))
+
+    def around(self, call: Call) -> Any:
+        """Makes the call, then writes down what it changed."""
+        record = getattr(self, f"_record_{call.method}", None)
+        if record is None:
+            return call.proceed()
+        place, target = self._places_of(call)
+        result = call.proceed()
+        record(_Made(call=call, place=place, target=target, result=result))
+        return result
+
+    # ------------------------------------------------- finding what a call is about
+
+    def _place(self, name: Name, dir_fd: int | None) -> Place | None:
+        """Returns the place of a name, or None outside of the directory."""
+        path = os.fsencode(name)
+        node: int | None = TOP
+        if path.startswith(_PROC):
+            number, _, path = path.removeprefix(_PROC).partition(b"/")
+            node = self._opened.get(int(number))
+        elif path.startswith(b"/"):
+            if not path.startswith(self._directory + b"/"):
+                return None
+            path = path[len(self._directory) + 1 :]
+        elif dir_fd is not None:
+            node = self._opened.get(dir_fd)
+        *parents, last = path.split(b"/")
+        for parent in parents:
+            link = self.disk.link(Place(node, parent)) if node is not None else None
+            node = link.node if link is not None else None
+        return Place(node, last) if node is not None else None
+
+    def _node(self, name: Name | int, dir_fd: int | None = None) -> int | None:
+        """Returns the node of a descriptor or a name, or None outside of the directory."""
+        if isinstance(name, int):
+            return self._opened.get(name)
+        if os.fsencode(name) == self._directory:
+            return TOP
+        place = self._place(name, dir_fd)
+        if place is None:
+            return None
+        if not place.name:
+            return place.directory
+        link = self.disk.link(place)
+        return link.node if link is not None else None
+
+    def _places_of(self, call: Call) -> tuple[Place | None, Place | None]:
+        """Returns the places that a call names, as they are before it."""
+        first, *rest = call.arguments
+        if call.method == "make_symlink":
+            return self._place(rest[0], call.options.get("dir_fd")), None
+        if call.method in {"rename", "rename_to_absent", "exchange", "link"}:
+            return (
+                self._place(first, call.options.get("source_dir_fd")),
+                self._place(rest[0], call.options.get("target_dir_fd")),
+            )
+        if isinstance(first, int):
+            return None, None
+        return self._place(first, call.options.get("dir_fd")), None
+
+    def _facts(self, node: int) -> Facts:
+        """Returns what the kernel made of a node's metadata."""
+        for path, number in self.disk.walk():
+            if number == node:
+                return facts_at(os.path.join(self._directory, path) if path else self._directory)
+        return self.disk.nodes[node].facts
+
+    def _changed(self, nodes: Iterable[int]) -> tuple[Stating, ...]:
+        """Returns what is new in the metadata of some nodes."""
+        changes = []
+        for node in dict.fromkeys(nodes):
+            old, new = self.disk.nodes[node].facts, self._facts(node)
+            fresh = {
+                field: getattr(new, field)
+                for field in ("mode", "uid", "gid", "mtime_ns", "xattrs")
+                if getattr(new, field) != getattr(old, field)
+            }
+            if fresh:
+                changes.append(Stating(node=node, **fresh))
+        return tuple(changes)
+
+    # --------------------------------------------------------- writing it down
+
+    def _named(self, call: Call, namings: Sequence[Naming], awaits: Iterable[int]) -> None:
+        """Notes names that changed, with the times of their directories."""
+        directories = [naming.place.directory for naming in namings]
+        sources = [
+            directory
+            for directory, names in self.disk.names.items()
+            for naming in namings
+            if naming.link is not None and naming.link in names.values()
+        ]
+        effect = Effect(label=self._label(call), namings=tuple(namings))
+        self.disk.apply(effect)
+        timed = replace(effect, statings=self._changed([*sources, *directories]))
+        self._note(timed, ((node, Part.DATA) for node in awaits))
+
+    def _note(self, effect: Effect, awaits: Iterable[tuple[int, Part]]) -> None:
+        self.disk.apply(effect)
+        self._events.append(Step(effect=effect, awaits=frozenset(awaits)))
+
+    def _born(self, made: _Made, content: bytes = b"") -> int | None:
+        """Notes a new node and its name."""
+        place = made.place
+        if place is None:
+            return None
+        path = os.path.join(self._directory, *self._path_of(place.directory), place.name)
+        node = self.disk.add(Node(facts=facts_at(path), content=content))
+        self._links += 1
+        naming = Naming(place=place, link=Link(self._links, node))
+        self._named(made.call, [naming], [place.directory])
+        return node
+
+    def _label(self, call: Call) -> str:
+        top = os.fsdecode(self._directory) + "/"
+        return " ".join([call.method, *(repr(path.removeprefix(top)) for path in call.paths)])
+
+    def _path_of(self, node: int) -> list[bytes]:
+        return [path for path, number in self.disk.walk() if number == node and path][:1]
+
+    def _record_open(self, made: _Made) -> None:
+        name, flags = made.call.arguments[:2]
+        node = self._node(name, made.call.options.get("dir_fd"))
+        if node is None and flags & os.O_CREAT:
+            node = self._born(made)
+        elif node is not None and flags & os.O_TRUNC:
+            self._write(made.call, node, Writing(node=node, offset=0, data=None))
+        if node is not None:
+            self._opened[made.result] = node
+
+    def _record_close(self, made: _Made) -> None:
+        self._opened.pop(made.call.arguments[0], None)
+
+    def _record_make_directory(self, made: _Made) -> None:
+        self._born(made)
+
+    _record_make_node = _record_make_directory
+
+    def _record_make_symlink(self, made: _Made) -> None:
+        self._born(made, made.call.arguments[0])
+
+    def _record_unlink(self, made: _Made) -> None:
+        place = made.place
+        if place is not None:
+            self._named(made.call, [Naming(place=place, link=None)], [place.directory])
+
+    _record_remove_directory = _record_unlink
+
+    def _record_link(self, made: _Made) -> None:
+        source, target = made.place, made.target
+        if source is None or target is None:
+            return
+        known = self.disk.link(source)
+        assert known is not None
+        self._links += 1
+        naming = Naming(place=target, link=Link(self._links, known.node))
+        self._named(made.call, [naming], [target.directory])
+
+    def _record_rename(self, made: _Made) -> None:
+        source, target = made.place, made.target
+        if source is None or target is None:
+            assert source is target, "A rename across the border of what is recorded"
+            return
+        moved, replaced = self.disk.link(source), self.disk.link(target)
+        if moved is None or (replaced is not None and replaced.node == moved.node):
+            return  # two names of one file: the kernel does nothing
+        self._named(made.call, [Naming(place=target, link=moved)], [target.directory])
+
+    _record_rename_to_absent = _record_rename
+
+    def _record_exchange(self, made: _Made) -> None:
+        source, target = made.place, made.target
+        if source is None or target is None:
+            assert source is target, "An exchange across the border of what is recorded"
+            return
+        namings = [
+            Naming(place=source, link=self.disk.link(target)),
+            Naming(place=target, link=self.disk.link(source)),
+        ]
+        self._named(made.call, namings, [source.directory, target.directory])
+
+    def _write(self, call: Call, node: int, writing: Writing) -> None:
+        effect = Effect(label=self._label(call), writing=writing, statings=self._changed([node]))
+        self._note(effect, [(node, Part.DATA)])
+
+    def _record_write(self, made: _Made) -> None:
+        end = os.lseek(made.call.arguments[0], 0, os.SEEK_CUR)
+        self._write_bytes(made, end - made.result)
+
+    def _record_write_at(self, made: _Made) -> None:
+        self._write_bytes(made, made.call.arguments[2])
+
+    def _write_bytes(self, made: _Made, offset: int) -> None:
+        node = self._opened.get(made.call.arguments[0])
+        if node is not None:
+            data = made.call.data[: made.result]
+            self._write(made.call, node, Writing(node=node, offset=offset, data=data))
+
+    def _record_truncate(self, made: _Made) -> None:
+        node = self._opened.get(made.call.arguments[0])
+        if node is not None:
+            size = made.call.arguments[1]
+            self._write(made.call, node, Writing(node=node, offset=size, data=None))
+
+    def _record_change_mode(self, made: _Made) -> None:
+        node = self._node(made.call.arguments[0], made.call.options.get("dir_fd"))
+        if node is not None:
+            effect = Effect(label=self._label(made.call), statings=self._changed([node]))
+            self._note(effect, [(node, Part.FACTS)])
+
+    _record_change_owner = _record_change_mode
+    _record_change_times = _record_change_mode
+    _record_set_xattr = _record_change_mode
+    _record_remove_xattr = _record_change_mode
+
+    def _record_sync(self, made: _Made) -> None:
+        call = made.call
+        node = self._opened.get(call.arguments[0])
+        if node is not None:
+            whole = call.method == "sync_file_system"
+            path = call.path.removeprefix(os.fsdecode(self._directory) + "/")
+            self._events.append(Sync(method=call.method, path=path, node=None if whole else node))
+
+    _record_sync_data = _record_sync
+    _record_sync_file_system = _record_sync
