@@ -79,7 +79,7 @@ def wanted(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        sys.stderr.write(f"left out: {what}: {error}\n")
+        sys.stderr.write(f"left out: {what}: {error.strerror}\n")
 
 
 def build(root: str | os.PathLike[str], seed: int, *, still: bool = True) -> None:
@@ -196,7 +196,8 @@ def _build_links(top: bytes) -> None:
         (b"odd", b"\xff\n -"),
         (b"long", b"x/" * 2000),
     ):
-        os.symlink(target, top + b"/link-" + name)
+        with wanted(f"a link of {len(target)} bytes"):
+            os.symlink(target, top + b"/link-" + name)
     os.mkdir(top + b"/linked")
     os.link(top + b"/mode-0", top + b"/linked/mode-0")
     os.link(top + b"/mode-0", top + b"/nested/mode-0 again")
