@@ -85,17 +85,22 @@ class Cut:
         return self.moment.disk(self.lost, self.torn)
 
     def __str__(self) -> str:
+        """Says what is lost, or what is kept, whichever is less."""
         steps = self.moment.steps
         pending = self.moment.pending
         lines = [f"power cut {self.moment.name}, {len(self.lost)} of {len(pending)} pending lost"]
         kept = [position for position in pending if position not in self.lost]
-        for what, positions in (("lost", sorted(self.lost)), ("kept", kept)):
-            labels = groupby(steps[position].effect.label for position in positions)
-            lines += [f"  {what}: {label}{_times(len([*same]))}" for label, same in labels]
+        what, positions = min(("lost", sorted(self.lost)), ("kept", kept), key=_length)
+        labels = groupby(steps[position].effect.label for position in positions)
+        lines += [f"  {what}: {label}{_times(len([*same]))}" for label, same in labels]
         if self.torn is not None:
             position, how = self.torn
             lines.append(f"  torn: {steps[position].effect.label}: {how}")
         return "\n".join(lines)
+
+
+def _length(item: tuple[str, list[int]]) -> int:
+    return len(item[1])
 
 
 def _times(count: int) -> str:

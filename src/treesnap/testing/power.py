@@ -140,11 +140,7 @@ class PoweredFileSystem(WrappedFileSystem):
 
     def recording(self) -> Recording:
         """Returns what was recorded so far."""
-        before = self._before.copy()
-        for number in range(len(before.nodes), len(self.disk.nodes)):
-            node = self.disk.nodes[number]
-            before.add(replace(node, content=b""))
-        return Recording(before=before, events=tuple(self._events))
+        return Recording(before=self._before.copy(), events=tuple(self._events))
 
     def around(self, call: Call) -> Any:
         """Makes the call, then writes down what it changed."""
@@ -252,7 +248,9 @@ class PoweredFileSystem(WrappedFileSystem):
         if place is None:
             return None
         path = os.path.join(self._directory, *self._path_of(place.directory), place.name)
-        node = self.disk.add(Node(facts=facts_at(path), content=content))
+        new = Node(facts=facts_at(path), content=content)
+        self._before.add(new)  # so that it is there, without a name, whatever is lost
+        node = self.disk.add(new)
         self._links += 1
         naming = Naming(place=place, link=Link(self._links, node))
         self._named(made.call, [naming], [place.directory])
