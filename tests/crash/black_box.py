@@ -13,7 +13,7 @@ import os
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
@@ -163,11 +163,14 @@ class Case:
     """The error."""
     share: float = 0.0
     """When the kill comes, as a share of the time that the operation takes."""
+    again: float | None = None
+    """When the first recovery is killed too, as such a share, or None."""
 
     def __str__(self) -> str:
         name = self.operation.name.replace(" ", "-")
         if self.how == "instant":
-            return f"{name}/instant/{self.share:.4f}"
+            again = "" if self.again is None else f"/{self.again:.4f}"
+            return f"{name}/instant/{self.share:.4f}{again}"
         error = f"/{errno.errorcode[self.number]}" if self.number else ""
         return f"{name}/{self.how}/{self.point}{error}"
 
@@ -192,9 +195,10 @@ def cases(operation: Operation, points: Iterable[Point], seed: int) -> Iterator[
 
 
 def instants(operation: Operation, random: Random, count: int) -> Iterator[Case]:
-    """Yields kills at random moments."""
-    for _ in range(count):
-        yield Case(operation=operation, how="instant", share=random.random())
+    """Yields kills at random moments, every other one with a kill of what recovers from it."""
+    for number in range(count):
+        again = random.random() if number % 2 else None
+        yield Case(operation=operation, how="instant", share=random.random(), again=again)
 
 
 def interrupt(scene: Scene, case: Case, duration_s: float = 0.0) -> tuple[str, list[str]]:
@@ -205,7 +209,9 @@ def interrupt(scene: Scene, case: Case, duration_s: float = 0.0) -> tuple[str, l
     operation, point = case.operation, case.point
     scene.reset(operation.start)
     if point is None:
-        was_done = _killed_at_instant(scene, operation, case.share * duration_s)
+        was_done = _killed_at_instant(scene, operation.words, case.share * duration_s)
+        if case.again is not None:
+            _killed_at_instant(scene, ("status",), case.again * duration_s)
         return after_interruption(scene, operation, must_be_new=was_done)
     if case.how == "kill":
         ended = scene.snap(*operation.words, injection=point.killing())
@@ -218,9 +224,9 @@ def interrupt(scene: Scene, case: Case, duration_s: float = 0.0) -> tuple[str, l
     return after_error(scene, operation, ended, point, case.number, lasting=lasting)
 
 
-def _killed_at_instant(scene: Scene, operation: Operation, delay_s: float) -> bool:
-    """Kills an operation after a time; returns whether it had returned success before."""
-    process = scene.start(*operation.words)
+def _killed_at_instant(scene: Scene, words: Sequence[str], delay_s: float) -> bool:
+    """Kills a command after a time; returns whether it had returned success before."""
+    process = scene.start(*words)
     try:
         process.wait(delay_s)
     except subprocess.TimeoutExpired:

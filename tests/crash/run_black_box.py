@@ -143,7 +143,8 @@ def main() -> int:
     print(f"{count} cases, seed {options.seed}, {time.monotonic() - begun:.0f} s")
     print(f"{len(report.losses)} losses")
     for case, _ in report.losses:
-        print(f"repeat: python -m crash.run_black_box --seed {options.seed} --only '{case}'")
+        again = f"--seed {options.seed} --instants {options.instants} --only '{case}'"
+        print(f"repeat: python -m crash.run_black_box {again}")
     return 1 if report.losses or not count else 0
 
 

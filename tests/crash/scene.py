@@ -126,7 +126,7 @@ class Scene:
 
     def __post_init__(self) -> None:
         (self.directory / "case").mkdir(parents=True)
-        self.env = environment(self.directory)
+        self.env = {**environment(self.directory), "SNAP_STORE": str(self.store)}
 
     @property
     def root(self) -> Path:
@@ -138,7 +138,7 @@ class Scene:
 
     def command(self, *words: str) -> list[str]:
         """Returns the command line of ``snap`` on the scene."""
-        return [snap_path(), "-C", str(self.root), "--store", str(self.store), *words]
+        return [snap_path(), "-C", str(self.root), *words]
 
     def snap(self, *words: str, injection: str | None = None) -> Ended:
         """Runs ``snap`` on the scene."""
