@@ -34,12 +34,12 @@ RESTORE_SYNCS = [
     *CREATE_SYNCS,  # the safety snapshot
     ("sync_data", "temporary"),  # the journal that lets a crash remove what is staged:
     ("sync", "roots"),  # content and name, before anything is made in the root
+    ("sync_data", "temporary"),  # the history for undo, so that later it only needs its name
     ("sync_file_system", "root"),  # everything staged, before the commit
     ("sync_data", "temporary"),  # the journal that lets a crash carry the restore on:
     ("sync", "roots"),  # content and name; the commit point
     ("sync_file_system", "root"),  # all renames, before what was kept aside may go
-    ("sync_data", "temporary"),  # the history for undo, which also says that all is done:
-    ("sync", "roots"),  # content and name, before what was kept aside goes
+    ("sync", "roots"),  # the name of the history, which says that all is done
     ("sync", "root"),  # the root's own time, and that the staging directory is gone
     ("sync", "roots"),  # that the journal is gone
 ]

@@ -16,7 +16,7 @@ import pytest
 
 from treesnap.codec.envelope import FileKind, seal, unseal
 from treesnap.codec.index import IndexEntry, IndexPart, encode_index
-from treesnap.codec.journal import Journal, Stage, encode_journal
+from treesnap.codec.journal import Commit, Journal, encode_journal
 from treesnap.codec.message import pack, unpack
 from treesnap.errors import Corrupt, NotFound, OperationFailed, TreesnapError, UnsupportedFormat
 from treesnap.ops.handle import Handle
@@ -211,7 +211,9 @@ def test_a_damaged_journal_is_named_and_the_tree_is_left_alone(world, how):
         seal(
             FileKind.JOURNAL,
             encode_journal(
-                Journal(stage=Stage.STAGING, stage_name=b".treesnap-restore-0", root_before=None)
+                Journal(
+                    stage_name=b".treesnap-restore-0", root_before=None, device=0, started_at_ns=0
+                )
             ),
         )
     )
@@ -225,12 +227,27 @@ def test_a_damaged_journal_is_named_and_the_tree_is_left_alone(world, how):
     assert tree_state(world.root) == before
 
 
-@pytest.mark.parametrize("stage", [1, 2])
-def test_a_journal_cannot_have_a_directory_of_the_user_removed(world, stage):
+@pytest.mark.parametrize(
+    "commit",
+    [
+        None,
+        Commit(
+            target_id="01" * 32,
+            safety_id="02" * 32,
+            paths=(),
+            directories=(),
+            history=b"",
+            touch=False,
+        ),
+    ],
+)
+def test_a_journal_cannot_have_a_directory_of_the_user_removed(world, commit):
     precious = world.root / "precious"
     precious.mkdir()
     (precious / "file").write_bytes(b"never captured")
-    journal = Journal(stage=Stage(stage), stage_name=b"precious", root_before=None)
+    journal = Journal(
+        stage_name=b"precious", root_before=None, device=0, started_at_ns=0, commit=commit
+    )
     path = world.only("roots/*/root").with_name("journal")
     path.write_bytes(seal(FileKind.JOURNAL, encode_journal(journal)))
 

@@ -39,6 +39,7 @@ class ErrorCode(StrEnum):
     NOT_A_DIRECTORY = "not-a-directory"
     TARGET_NOT_EMPTY = "target-not-empty"
     CONFLICT = "conflict"
+    RESTORE_INTERRUPTED = "restore-interrupted"
     UNSUPPORTED_FORMAT = "unsupported-format"
     BUSY = "busy"
     STORE_DAMAGED = "store-damaged"

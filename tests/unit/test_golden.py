@@ -14,7 +14,7 @@ from treesnap.codec import envelope, history, journal, pack, snapshot, statcache
 from treesnap.codec.chunklist import fold
 from treesnap.codec.envelope import FileKind
 from treesnap.codec.index import IndexEntry, encode_index
-from treesnap.codec.journal import STAGE_PREFIX, Action, FileKey, Finish, Journal, Stage, Step
+from treesnap.codec.journal import STAGE_PREFIX, Commit, Finish, Journal
 from treesnap.codec.message import pack as packed
 from treesnap.hashing import checksum, expanded, object_id
 from treesnap.model import (
@@ -62,16 +62,18 @@ RECORD = SnapshotRecord(
     counters={"n": 5},
 )
 JOURNAL = Journal(
-    stage=Stage.APPLYING,
     stage_name=STAGE_PREFIX + b"0011223344556677",
     root_before=RECORD.root,
-    touch=True,
-    history=b"history",
-    steps=(
-        Step(Action.PUT, b"a", b"n0", 42, None, None, None),
-        Step(Action.REMOVE, b"b", b"o0", 0, FileKey(0o100644, 1, 2, 3, 4, 5), None, None),
+    device=2049,
+    started_at_ns=1_700_000_000_000_000_000,
+    commit=Commit(
+        target_id=SnapshotId("01" * 32),
+        safety_id=SnapshotId("02" * 32),
+        paths=(b"a", b"b/c"),
+        directories=(Finish(b"", RECORD.root, None),),
+        history=b"history",
+        touch=True,
     ),
-    directories=(Finish(b"", RECORD.root, None),),
 )
 
 
@@ -138,7 +140,7 @@ GOLDEN = {
     "snapshot": (350, "8889f9052268c838a7f17446480e8d06"),
     "snapshot state": (49, "cfce614c3248979a1a9cc6a3dde2cec0"),
     "history": (93, "e5ff5b28a8d0907625c54a8a0da91cf9"),
-    "journal": (263, "999577a151c50c4e32cf7fce8ef09a7f"),
+    "journal": (409, "44287f351a7619272b5a481ddff829a1"),
     "row": (92, "6ac6c72927a7511114553f1d57b53524"),
     "meta": (124, "0f3883be877e90649b68c1fe552652cb"),
     "index": (132, "c8cb9e35bbe5ef0ab32e2d01e6ab2db1"),

@@ -44,6 +44,7 @@ EXIT_CODES: dict[ErrorCode, ExitCode] = {
     ErrorCode.NOT_A_DIRECTORY: ExitCode.REFUSED,
     ErrorCode.TARGET_NOT_EMPTY: ExitCode.REFUSED,
     ErrorCode.CONFLICT: ExitCode.REFUSED,
+    ErrorCode.RESTORE_INTERRUPTED: ExitCode.REFUSED,
     ErrorCode.UNSUPPORTED_FORMAT: ExitCode.REFUSED,
     ErrorCode.BUSY: ExitCode.BUSY,
     ErrorCode.STORE_DAMAGED: ExitCode.DAMAGED,

@@ -43,6 +43,9 @@ HINTS: dict[ErrorCode, str | None] = {
     ErrorCode.NOT_A_DIRECTORY: "name a directory",
     ErrorCode.TARGET_NOT_EMPTY: "name a directory that is empty or does not exist",
     ErrorCode.CONFLICT: "stop what writes there, then run the command again",
+    ErrorCode.RESTORE_INTERRUPTED: (
+        "'snap doctor' shows what it waits for; 'snap doctor --forget' gives it up"
+    ),
     ErrorCode.UNSUPPORTED_FORMAT: "install a newer treesnap",
     ErrorCode.BUSY: "another command works here; --wait SECONDS waits longer for it",
     ErrorCode.STORE_DAMAGED: (

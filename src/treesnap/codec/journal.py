@@ -3,10 +3,12 @@
 A journal is written twice. *Staging* says that a directory for staged files is
 about to be made in the root, and how the root looked before: whoever finds it
 removes that directory and puts the root's own metadata back. *Applying* is the
-commit point: it lists every step, and whoever finds it carries them out.
+commit point: it names the two snapshots that hold the states before and after,
+and the paths in which they differ. Each of these paths may have either state, or
+nothing, until the journal is gone.
 
-A step names what it expects to find, by everything ``lstat`` says, and what it
-puts in place, by inode, so that it can be seen whether it was done already.
+Nothing in a journal speaks of inodes or of how far the work has come. So it means
+the same for a copy of the tree, and however much of the work a power cut took away.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
+from treesnap.codec.snapshot import is_snapshot_id
 from treesnap.codec.tree import decode_entry
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.model import Entry, SnapshotId
-from treesnap.treepath import is_valid_name, parse
+from treesnap.treepath import is_valid_name, parse, parse_scope
 
+VERSION = 2
 STAGE_PREFIX = b".treesnap-restore-"
 """How the names of staging directories begin; what has such a name is removed with its journal."""
 
@@ -32,48 +36,8 @@ class Stage(IntEnum):
     APPLYING = 2
 
 
-class Action(IntEnum):
-    """What a step does to one path."""
-
-    PUT = 1
-    """Moves a staged file or directory to the path; what was there is kept aside."""
-    REMOVE = 2
-    """Moves what is at the path aside."""
-    METADATA = 3
-    """Changes metadata in place."""
-
-
-class FileKey(NamedTuple):
-    """Everything by which a change of a file is noticed."""
-
-    mode: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    inode: int
-    device: int
-
-
-class Step(NamedTuple):
-    """One step; steps of a restore do not depend on each other's order."""
-
-    action: Action
-    path: bytes
-    staged: bytes
-    """Name in the staging directory: of what is put, or of what is kept aside."""
-    inode: int
-    """Inode of what is put; 0 for other actions."""
-    before: FileKey | None
-    """What is at the path before, or None when nothing is."""
-    old: Entry | None
-    """Metadata before, for METADATA."""
-    new: Entry | None
-    """Metadata afterwards, for METADATA, and for a directory that is put and will not
-    be writable for its owner: it can only be moved while it still is."""
-
-
 class Finish(NamedTuple):
-    """Metadata that a directory gets when all steps are done, or taken back."""
+    """Metadata that a directory gets when the restore is done, or taken back."""
 
     path: bytes
     old: Entry
@@ -82,43 +46,71 @@ class Finish(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """What a restore that must be finished is about."""
+
+    target_id: SnapshotId
+    """The snapshot that is restored."""
+    safety_id: SnapshotId
+    """The snapshot of the state before."""
+    paths: tuple[bytes, ...]
+    """Where the two differ; sorted, none is below another."""
+    directories: tuple[Finish, ...]
+    """Directories whose own metadata changes, if only because a name in them does."""
+    history: bytes
+    """Payload of the root's history file once the restore is done."""
+    touch: bool
+    """Whether restored files get the present time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
     """One restore in progress."""
 
-    stage: Stage
     stage_name: bytes
     """Name of the staging directory in the root."""
     root_before: Entry | None
     """The root's own metadata, or None when the root was absent."""
-    touch: bool = False
-    snapshot_id: SnapshotId | None = None
-    history: bytes | None = None
-    """Payload of the root's history file once the restore is done."""
-    steps: tuple[Step, ...] = ()
-    directories: tuple[Finish, ...] = ()
+    device: int
+    """Device number of the file system that holds the root."""
+    started_at_ns: int
+    """Nanoseconds since 1970 in UTC, by the clock of the machine; for people."""
+    commit: Commit | None = None
+    """None before the commit point."""
+
+    @property
+    def stage(self) -> Stage:
+        """How far the restore has come."""
+        return Stage.APPLYING if self.commit is not None else Stage.STAGING
 
 
 def encode_journal(journal: Journal) -> bytes:
     """Returns the payload of a journal."""
-    return pack(
-        {
-            "version": 1,
-            "stage": int(journal.stage),
-            "stage_name": journal.stage_name,
-            "root_before": journal.root_before,
-            "touch": journal.touch,
-            "snapshot_id": journal.snapshot_id,
-            "history": journal.history,
-            "steps": journal.steps,
-            "directories": journal.directories,
+    fields: dict[str, Any] = {
+        "version": VERSION,
+        "stage": int(journal.stage),
+        "stage_name": journal.stage_name,
+        "root_before": journal.root_before,
+        "device": journal.device,
+        "started_at_ns": journal.started_at_ns,
+    }
+    commit = journal.commit
+    if commit is not None:
+        fields |= {
+            "target_id": commit.target_id,
+            "safety_id": commit.safety_id,
+            "paths": commit.paths,
+            "directories": commit.directories,
+            "history": commit.history,
+            "touch": commit.touch,
         }
-    )
+    return pack(fields)
 
 
 def decode_journal(payload: bytes) -> Journal:
     """Returns the journal of a payload, or raises Corrupt."""
     fields = Fields(unpack(payload, "journal", LONG_ARRAY_LENGTH_MAX), "journal")
-    fields.require_version(1)
+    fields.require_version(VERSION)
     stage = fields.get("stage", int)
     require(stage in Stage._value2member_map_, "journal", "its stage is unknown")
     stage_name = fields.get("stage_name", bytes)
@@ -128,64 +120,45 @@ def decode_journal(payload: bytes) -> Journal:
         "its staging directory is not possible",
     )
     root_before = fields.optional("root_before", tuple)
-    identity = fields.optional("snapshot_id", str)
     return Journal(
-        stage=Stage(stage),
         stage_name=stage_name,
         root_before=decode_entry(root_before) if root_before is not None else None,
-        touch=fields.get("touch", bool),
-        snapshot_id=SnapshotId(identity) if identity is not None else None,
-        history=fields.optional("history", bytes),
-        steps=tuple(_decode_step(row) for row in fields.get("steps", tuple)),
-        directories=tuple(_decode_finish(row) for row in fields.get("directories", tuple)),
+        device=fields.get("device", int),
+        started_at_ns=fields.get("started_at_ns", int),
+        commit=_decode_commit(fields) if stage == Stage.APPLYING else None,
     )
 
 
-def _path(value: Any) -> bytes:
-    require(type(value) is bytes, "journal", "a path is no byte string")
+def _decode_commit(fields: Fields) -> Commit:
+    paths = fields.get("paths", tuple)
+    require(all(type(path) is bytes and path for path in paths), "journal", "a path is not valid")
     try:
-        return parse(value)
+        is_scope = not paths or parse_scope(paths) == paths
     except InvalidArgument as error:
         raise Corrupt(f"Stored journal is not valid: {error}") from error
+    require(is_scope, "journal", "its paths are not sorted or nested")
+    return Commit(
+        target_id=_identity(fields, "target_id"),
+        safety_id=_identity(fields, "safety_id"),
+        paths=paths,
+        directories=tuple(_decode_finish(row) for row in fields.get("directories", tuple)),
+        history=fields.get("history", bytes),
+        touch=fields.get("touch", bool),
+    )
 
 
-def _decode_step(row: Any) -> Step:
-    require(type(row) is tuple and len(row) == len(Step._fields), "journal", "a step is not whole")
-    action, path, staged, inode, before, old, new = row
-    require(
-        type(action) is int and action in Action._value2member_map_,
-        "journal",
-        "an action is unknown",
-    )
-    require(path, "journal", "a step is about the root itself")
-    require(
-        action != Action.METADATA or None not in (before, old, new),
-        "journal",
-        "a step lacks metadata",
-    )
-    require(action != Action.REMOVE or before is not None, "journal", "a step removes nothing")
-    require(type(inode) is int and inode >= 0, "journal", "an inode is not possible")
-    require(type(staged) is bytes and is_valid_name(staged), "journal", "a staged name is bad")
-    if before is not None:
-        require(
-            type(before) is tuple
-            and len(before) == len(FileKey._fields)
-            and all(type(number) is int for number in before),
-            "journal",
-            "a step expects the impossible",
-        )
-    return Step(
-        Action(action),
-        _path(path),
-        staged,
-        inode,
-        FileKey._make(before) if before is not None else None,
-        decode_entry(old) if old is not None else None,
-        decode_entry(new) if new is not None else None,
-    )
+def _identity(fields: Fields, name: str) -> SnapshotId:
+    identity = fields.get(name, str)
+    require(is_snapshot_id(identity), "journal", "a snapshot id is not valid")
+    return SnapshotId(identity)
 
 
 def _decode_finish(row: Any) -> Finish:
     require(type(row) is tuple and len(row) == 3, "journal", "a directory is not whole")
     path, old, new = row
-    return Finish(_path(path), decode_entry(old), decode_entry(new) if new is not None else None)
+    require(type(path) is bytes, "journal", "a path is no byte string")
+    try:
+        parse(path)
+    except InvalidArgument as error:
+        raise Corrupt(f"Stored journal is not valid: {error}") from error
+    return Finish(path, decode_entry(old), decode_entry(new) if new is not None else None)

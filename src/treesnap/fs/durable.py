@@ -92,6 +92,44 @@ class Temporary:
             self._fs.close(self.fd)
 
 
+class Prepared:
+    """Content that was written aside, durably, and only needs its name.
+
+    Nothing but :meth:`publish` makes it visible, and that takes no space for data.
+    """
+
+    def __init__(self, fs: FileSystem, path: str, content: bytes, *, temporary: str) -> None:
+        self._fs = fs
+        self._path = path
+        self._content = content
+        self._temporary = temporary
+        file = Temporary(fs, temporary)
+        try:
+            write_all(fs, file.fd, content)
+            fs.sync_data(file.fd)
+        except BaseException:
+            file.discard()
+            raise
+        self._file: Temporary | None = file
+
+    def publish(self) -> None:
+        """Puts the content under its name; durable after return. Costs one sync."""
+        file, self._file = self._file, None
+        assert file is not None
+        try:
+            file.publish(self._path, synced=False)
+        except FileNotFoundError:  # a sweep took it before it was locked
+            replace_file(self._fs, self._path, self._content, temporary=self._temporary)
+            return
+        sync_directory(self._fs, os.path.dirname(self._path))
+
+    def discard(self) -> None:
+        """Removes what was not published."""
+        if self._file is not None:
+            self._file.discard()
+            self._file = None
+
+
 def replace_file(
     fs: FileSystem,
     path: str,

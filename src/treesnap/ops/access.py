@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from treesnap.codec.envelope import FileKind
+from treesnap.codec.journal import decode_journal
 from treesnap.codec.reader import TreeReader
 from treesnap.errors import Busy, ErrorCode, NotFound, TreesnapError, shown
 from treesnap.fs.failure import reported
-from treesnap.model import Entry, ObjectId, ObjectKind, Snapshot
+from treesnap.model import Entry, ObjectId, ObjectKind, Snapshot, SnapshotId
 from treesnap.store.roots import Root
 from treesnap.store.store import Store
 from treesnap.treepath import components
@@ -81,6 +83,13 @@ def is_interrupted(handle: Handle, root: Root) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def needed_snapshots(root: Root) -> frozenset[SnapshotId]:
+    """Returns the snapshots without which an interrupted restore could not be finished."""
+    payload = root.read("journal", FileKind.JOURNAL)
+    commit = decode_journal(payload).commit if payload is not None else None
+    return frozenset({commit.target_id, commit.safety_id} if commit is not None else ())
 
 
 @contextmanager

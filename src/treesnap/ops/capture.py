@@ -84,6 +84,7 @@ def preview(
     pair: Opened,
     scope: tuple[bytes, ...] | None = None,
     rules: tuple[IgnoreRules, ...] = (),
+    recorder: Recorder | None = None,
 ) -> Preview:
     """Walks the root without writing anything."""
     objects = MemoryObjects(pair.store)
@@ -94,6 +95,7 @@ def preview(
         objects,
         handle.monitor,
         usable_cache(handle, pair),
+        recorder=recorder,
     )
     return Preview(scanner.scan(), objects)
 

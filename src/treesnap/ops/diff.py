@@ -14,7 +14,8 @@ from treesnap.ops.access import MemoryObjects, Opened, opened
 from treesnap.ops.capture import preview
 from treesnap.ops.history import resolve_in
 from treesnap.ops.narrow import effective_scope, narrowed, narrowed_groups
-from treesnap.ops.plan import State, ancestors_of, entry_of, require_paths
+from treesnap.ops.plan import ancestors_of, require_paths
+from treesnap.ops.state import State
 from treesnap.results import StatusResult
 from treesnap.worktree.links import load_groups
 
@@ -99,7 +100,7 @@ def compared(old: State, new: State, scope: tuple[bytes, ...] | None) -> Iterato
     ]
     known = {change.path for change in found}
     for path in relinked:
-        before, after = entry_of(old, path), entry_of(new, path)
+        before, after = old.entry(path), new.entry(path)
         if path not in known and before is not None and after is not None:
             found.append(Change(path, ChangeKind.METADATA, before, after))
     return iter(sorted(found, key=lambda change: treepath.components(change.path)))

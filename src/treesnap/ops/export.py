@@ -30,7 +30,8 @@ from treesnap.events import Phase
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import make_directories
 from treesnap.ops.access import Opened
-from treesnap.ops.plan import Plan, State, make_plan, require_paths
+from treesnap.ops.plan import Plan, make_plan, require_paths
+from treesnap.ops.state import State
 from treesnap.results import RestoreResult
 from treesnap.store.roots import ExportLock
 from treesnap.worktree.directory import OPEN_DIRECTORY

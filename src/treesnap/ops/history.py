@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, NotFound, Refused, StoreMissing
 from treesnap.model import Snapshot, SnapshotKind
-from treesnap.ops.access import Opened, locked_root, opened
+from treesnap.ops.access import Opened, locked_root, needed_snapshots, opened
 from treesnap.store.snapshots import SnapshotName
 
 if TYPE_CHECKING:
@@ -135,10 +135,16 @@ def delete(handle: Handle, refs: Sequence[str]) -> tuple[Snapshot, ...]:
             opened(handle, "delete snapshots", writing=True, recover=False) as pair,
             locked_root(handle, pair, "delete"),
         ):
+            needed = needed_snapshots(pair.root)
             chosen = {snapshot.id: snapshot for ref in refs for snapshot in [resolve_in(pair, ref)]}
             for snapshot in chosen.values():
                 if snapshot.pinned:
                     raise Refused(f"Snapshot {snapshot.id[:12]} is pinned", code=ErrorCode.PINNED)
+                if snapshot.id in needed:
+                    raise Refused(
+                        f"Snapshot {snapshot.id[:12]} is needed to finish an interrupted restore",
+                        code=ErrorCode.RESTORE_INTERRUPTED,
+                    )
             pair.store.snapshots.remove(
                 pair.root.id,
                 [SnapshotName(snapshot.sequence, snapshot.id) for snapshot in chosen.values()],

@@ -15,22 +15,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from treesnap import treepath
-from treesnap.codec.reader import TreeReader
+from treesnap.codec.journal import Finish
 from treesnap.compare import changes, kind_of_change, paired
 from treesnap.errors import ErrorCode, NotFound, shown
 from treesnap.model import Change, ChangeKind, Entry, Skipped, SkipReason
-from treesnap.worktree.links import Groups
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """One side of a restore."""
-
-    root: Entry
-    trees: TreeReader
-    groups: Groups
-    shared: frozenset[bytes] = frozenset()
-    """Paths of files that have other names outside of what the state holds."""
+from treesnap.ops.state import State
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,6 +45,16 @@ class Plan:
         """Whether both states are the same."""
         return not (self.puts or self.removals or self.metadata or self.directories)
 
+    @property
+    def paths(self) -> tuple[bytes, ...]:
+        """All paths with a step of their own; they do not nest."""
+        return treepath.without_nested([*self.puts, *self.removals, *self.metadata])
+
+    @property
+    def finishes(self) -> tuple[Finish, ...]:
+        """What happens to directories in the end."""
+        return tuple(Finish(path, old, new) for path, (old, new) in self.directories.items())
+
     def count(self, *kinds: ChangeKind) -> int:
         """Returns how many paths change in one of the given ways."""
         return sum(1 for change in self.changes if change.change in kinds)
@@ -72,20 +71,10 @@ def ancestors_of(paths: Iterable[bytes]) -> set[bytes]:
     return found
 
 
-def entry_of(state: State, path: bytes) -> Entry | None:
-    """Returns the entry of a path in a state, or None."""
-    entry: Entry | None = state.root
-    for name in treepath.components(path):
-        if entry is None or not entry.is_directory:
-            return None
-        entry = state.trees.lookup(entry.tree_id, name)
-    return entry
-
-
 def require_paths(paths: tuple[bytes, ...], left: State, right: State) -> None:
     """Raises NotFound for a path that neither state holds: it is most likely mistyped."""
     for path in paths:
-        if path and entry_of(left, path) is None and entry_of(right, path) is None:
+        if path and left.entry(path) is None and right.entry(path) is None:
             raise NotFound(
                 f"Neither state holds {shown(path)!r}", code=ErrorCode.PATH_NOT_FOUND, path=path
             )
@@ -138,8 +127,8 @@ class _Planner:
         plan = self._plan
         if directory in plan.directories:
             return
-        old = entry_of(self._current, directory)
-        new = None if directory in self._spine else entry_of(self._target, directory)
+        old = self._current.entry(directory)
+        new = None if directory in self._spine else self._target.entry(directory)
         if old is not None:
             plan.directories[directory] = (old, new if new and new.is_directory else None)
 
@@ -232,7 +221,7 @@ class _Planner:
                 wanted.update(target.get(path, ()))
         for path in sorted(wanted):
             if not self._is_covered(path):
-                old, new = entry_of(self._current, path), entry_of(self._target, path)
+                old, new = self._current.entry(path), self._target.entry(path)
                 if old is None or new is None or old.is_skipped or new.is_skipped:
                     continue
                 if not new.is_directory and not old.is_directory:

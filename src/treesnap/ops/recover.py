@@ -1,20 +1,88 @@
-"""Finishing an interrupted restore, before anything else happens in a root."""
+"""Finishing an interrupted restore, before anything else happens in a root.
+
+A restore that was not committed is taken back: nothing but its staging directory is
+in the tree. A committed one is done again, for the paths that its journal names:
+what they hold now is compared with both states, and planned from there. So it does
+not matter which of its steps were done, what a power cut took away of them, or
+whether this is a copy of the tree with other inodes.
+
+A path that holds neither state, nor nothing, was changed by somebody else since.
+It is left as it is. The other paths get the new state if they have it already, and
+the old one otherwise. What lies in the staging directory and is of neither state
+goes into a snapshot before it is removed.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from treesnap.errors import StoreMissing
+from treesnap import treepath
+from treesnap.codec.envelope import FileKind
+from treesnap.codec.journal import Commit, Journal, decode_journal
+from treesnap.errors import (
+    Busy,
+    Conflict,
+    ErrorCode,
+    NotFound,
+    Refused,
+    StoreMissing,
+    TreesnapError,
+    shown,
+)
+from treesnap.model import Snapshot, SnapshotId
 from treesnap.ops.access import Opened, is_interrupted, opened
+from treesnap.ops.capture import preview
+from treesnap.ops.history import resolve_in
+from treesnap.ops.plan import Plan, make_plan
+from treesnap.ops.rescue import Rescue
+from treesnap.ops.restore import refuse_blocked
+from treesnap.ops.standing import Standing, standing_of
+from treesnap.ops.state import State, recorded_state, walked_state
 from treesnap.ops.transaction import Transaction
+from treesnap.store.writer import EpochChanged
+from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.observed import Observed
+from treesnap.worktree.staging import open_stage
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
 
+ATTEMPTS = 3
+"""How often recovery begins anew when somebody changes the tree meanwhile."""
+_SHOWN_MAX = 5
+"""Paths named in one remark."""
+
+
+class Walked(NamedTuple):
+    """Some paths of the tree, as they are."""
+
+    state: State
+    observed: Observed
+
+
+class Look(NamedTuple):
+    """The paths of an interrupted restore, and where each stands."""
+
+    standings: dict[bytes, Standing]
+    walked: Walked
+
+    def paths(self, *standings: Standing) -> tuple[bytes, ...]:
+        """Returns the paths that stand in one of some ways."""
+        return tuple(path for path, found in self.standings.items() if found in standings)
+
 
 def recover_locked(handle: Handle, pair: Opened) -> str | None:
-    """Finishes an interrupted restore and says so. The caller holds the root's lock."""
-    done = Transaction(handle, pair).recover()
+    """Finishes an interrupted restore and says so. The caller holds the root's lock.
+
+    Returns what was done, or None where nothing is to do, or nothing can be done
+    because the root is absent: the journal then stays until it is back, or is
+    restored anew. Raises Refused where another file system is in the root's place.
+    """
+    payload = pair.root.read("journal", FileKind.JOURNAL)
+    if payload is None:
+        return None
+    done = _Recovery(handle, pair, decode_journal(payload)).run()
     if done is not None:
         handle.monitor.remark(done[0].upper() + done[1:])
     return done
@@ -30,3 +98,167 @@ def recover(handle: Handle) -> str | None:
                 return recover_locked(handle, pair)
     except StoreMissing:
         return None
+
+
+class _Recovery:
+    """One journal, and what becomes of it."""
+
+    def __init__(self, handle: Handle, pair: Opened, journal: Journal) -> None:
+        self._handle = handle
+        self._fs = handle.fs
+        self._pair = pair
+        self._journal = journal
+
+    def run(self) -> str | None:
+        journal = self._journal
+        transaction = Transaction(self._handle, self._pair, journal)
+        try:
+            root_fd = self._fs.open(self._handle.root, OPEN_DIRECTORY)
+        except FileNotFoundError:
+            if journal.commit is not None:
+                return None
+            transaction.give_up()
+            return "forgot a restore that was interrupted early: the root is gone"
+        except OSError as error:
+            raise Refused(
+                f"The root {shown(self._handle.root)!r} is no directory any more, so that an "
+                "interrupted restore cannot be finished",
+                code=ErrorCode.NOT_A_DIRECTORY,
+                path=self._handle.root,
+            ) from error
+        try:
+            self._refuse_other_device(root_fd)
+            if journal.commit is not None and transaction.is_finished():
+                transaction.end(root_fd)
+                return "completed an interrupted restore"
+            if journal.commit is not None:
+                return _Completion(self._handle, self._pair, journal).run(root_fd)
+        finally:
+            self._fs.close(root_fd)
+        transaction.give_up()
+        return "removed what an interrupted restore had prepared; the tree is as before it"
+
+    def _refuse_other_device(self, root_fd: int) -> None:
+        """Raises Refused for what may be the empty directory below a lost mount."""
+        if self._fs.fstat(root_fd).st_dev == self._journal.device:
+            return
+        stage_fd = open_stage(self._fs, root_fd, self._journal.stage_name)
+        if stage_fd is not None:
+            self._fs.close(stage_fd)
+            return
+        raise Refused(
+            f"A restore of {shown(self._handle.root)!r} was interrupted, and another file "
+            "system is in its place now. Mount the one that it was on",
+            code=ErrorCode.RESTORE_INTERRUPTED,
+            path=self._handle.root,
+        )
+
+
+class _Completion:
+    """A committed restore that is done again, or taken back."""
+
+    def __init__(self, handle: Handle, pair: Opened, journal: Journal) -> None:
+        assert journal.commit is not None
+        self._handle = handle
+        self._pair = pair
+        self._journal = journal
+        self._commit: Commit = journal.commit
+        self._safety = self._snapshot(self._commit.safety_id)
+        self._target = self._snapshot(self._commit.target_id)
+        self._old = recorded_state(pair, self._safety.record, self._commit.paths)
+        self._new = recorded_state(pair, self._target.record, self._commit.paths)
+
+    def _snapshot(self, identity: SnapshotId) -> Snapshot:
+        try:
+            return resolve_in(self._pair, identity)
+        except NotFound as error:
+            raise Refused(
+                f"Snapshot {identity[:12]}, which an interrupted restore needs, is gone",
+                code=ErrorCode.RESTORE_INTERRUPTED,
+            ) from error
+
+    def run(self, root_fd: int) -> str:
+        """Brings all paths that nobody else changed to one state; returns what was done."""
+        reason: TreesnapError | OSError | None = None
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                Rescue(self._handle, self._pair, self._journal).run(self._old, self._new)
+                look = self._look(root_fd)
+                changed = look.paths(Standing.CHANGED)
+                forward = reason is None and not (changed and look.paths(Standing.OPEN))
+                self._carry_out(look, forward=forward)
+            except (Conflict, EpochChanged) as error:
+                if attempt == ATTEMPTS:
+                    raise _overtaken(error) from error
+            except (TreesnapError, OSError) as error:
+                if reason is not None or attempt == ATTEMPTS:
+                    raise reason or error from error
+                reason = error
+            else:
+                return _words(reason, changed, forward=forward)
+        raise AssertionError
+
+    def _look(self, root_fd: int) -> Look:
+        """Compares every path of the restore with both states."""
+        reachable = self._reachable(root_fd)
+        walked = self._walk(tuple(reachable))
+        current = walked.state
+        standings = dict.fromkeys(self._commit.paths, Standing.CHANGED)
+        for path in reachable:
+            standings[path] = standing_of(
+                current.entry(path), current, path, self._old, self._new, touch=self._commit.touch
+            )
+        return Look(standings, walked)
+
+    def _reachable(self, root_fd: int) -> list[bytes]:
+        """Returns the paths whose directories are still directories."""
+        found = []
+        with DirectoryChain(self._handle.fs, root_fd) as chain:
+            for path in self._commit.paths:
+                try:
+                    chain.open(treepath.split(path)[0])
+                except OSError as error:
+                    if error.errno not in NO_DIRECTORY:
+                        raise
+                    continue
+                found.append(path)
+        return found
+
+    def _walk(self, scope: tuple[bytes, ...]) -> Walked:
+        records = (self._safety.record, self._target.record)
+        rules = tuple(dict.fromkeys(rule for record in records for rule in record.rules))
+        recorder: dict[bytes, bytes] = {}
+        seen = preview(self._handle, self._pair, scope, rules, recorder)
+        return Walked(walked_state(seen.result, seen.objects.get), Observed(recorder, None))
+
+    def _carry_out(self, look: Look, *, forward: bool) -> None:
+        goal = self._target if forward else self._safety
+        scope = look.paths(Standing.DONE, Standing.OPEN)
+        walked = look.walked if scope == self._commit.paths else self._walk(scope)
+        wanted = recorded_state(self._pair, goal.record, scope)
+        plan = make_plan(walked.state, wanted, scope) if scope else Plan()
+        refuse_blocked(plan)
+        for path, old, new in self._commit.directories:
+            plan.directories[path] = (old, new) if forward else (new or old, old)
+        transaction = Transaction(self._handle, self._pair, self._journal)
+        transaction.resume(plan, wanted, walked.observed, forward=forward)
+
+
+def _overtaken(error: Exception) -> Exception:
+    if isinstance(error, EpochChanged):
+        return Busy("Garbage collections kept overtaking the recovery")
+    return error
+
+
+def _words(reason: Exception | None, changed: Sequence[bytes], *, forward: bool) -> str:
+    """Returns what was done, for people."""
+    done = "completed an interrupted restore"
+    if not forward:
+        done = "took an interrupted restore back"
+        if reason is not None:
+            done += f", because it could not be finished ({reason})"
+    if changed:
+        named = ", ".join(repr(shown(path)) for path in sorted(changed)[:_SHOWN_MAX])
+        more = ", ..." if len(changed) > _SHOWN_MAX else ""
+        done += f", but left what somebody changed meanwhile as it is: {named}{more}"
+    return done

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.codec.envelope import FileKind
 from treesnap.codec.history import Moment, RestoreHistory, decode_history, encode_history
+from treesnap.codec.journal import Commit
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.tree import put_tree
 from treesnap.errors import Busy, Conflict, Corrupt, ErrorCode, Refused, shown
@@ -34,7 +35,6 @@ from treesnap.model import (
     ChangeKind,
     IgnoreRules,
     ObjectId,
-    ObjectKind,
     Snapshot,
     SnapshotId,
     SnapshotKind,
@@ -43,15 +43,14 @@ from treesnap.model import (
 from treesnap.ops.access import MemoryObjects, Opened, locked_root, opened
 from treesnap.ops.capture import Capture, preview
 from treesnap.ops.history import resolve_in
-from treesnap.ops.narrow import effective_scope, narrowed, narrowed_groups
+from treesnap.ops.narrow import effective_scope
 from treesnap.ops.places import refuse_dangerous
-from treesnap.ops.plan import Plan, State, ancestors_of, make_plan, require_paths
+from treesnap.ops.plan import Plan, ancestors_of, make_plan, require_paths
+from treesnap.ops.state import State, recorded_state, walked_state
 from treesnap.ops.transaction import Transaction
 from treesnap.results import RestoreResult
 from treesnap.store.writer import EpochChanged
-from treesnap.worktree.links import load_groups
 from treesnap.worktree.observed import Observed
-from treesnap.worktree.scanned import ScanResult
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -132,22 +131,7 @@ def goal_of(pair: Opened, request: RestoreRequest) -> Goal:
 
 def target_state(pair: Opened, goal: Goal) -> State:
     """Returns the goal's tree, with nothing but the paths that it concerns."""
-    objects = MemoryObjects(pair.store)
-    trees = TreeReader(objects.get)
-    record = goal.snapshot.record
-    root = narrowed(record.root, trees, objects, goal.scope)
-    groups = narrowed_groups(load_groups(record.links, pair.store.get), goal.scope)
-    return State(root=root, trees=trees, groups=groups)
-
-
-def current_state(result: ScanResult, get: Callable[[ObjectKind, ObjectId], bytes]) -> State:
-    """Returns the tree that a walk found."""
-    return State(
-        root=result.root,
-        trees=TreeReader(get),
-        groups=load_groups(result.links, get),
-        shared=result.shared,
-    )
+    return recorded_state(pair, goal.snapshot.record, goal.scope)
 
 
 def rules_of(goal: Goal) -> tuple[IgnoreRules, ...]:
@@ -164,7 +148,7 @@ def dry_run(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
         current = State(root=empty, trees=TreeReader(objects.get), groups={})
     else:
         seen = preview(handle, pair, goal.scope, rules_of(goal))
-        current = current_state(seen.result, seen.objects.get)
+        current = walked_state(seen.result, seen.objects.get)
     require_paths(goal.paths, current, target)
     plan = make_plan(current, target, goal.scope)
     refuse_blocked(plan)
@@ -215,7 +199,7 @@ def reach(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
 
 def _attempt(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
     target = target_state(pair, goal)
-    transaction = Transaction(handle, pair, touch=goal.touch)
+    transaction = Transaction(handle, pair)
     make_directories(handle.fs, os.path.dirname(handle.root))
     pair.root.register()
     try:
@@ -224,7 +208,7 @@ def _attempt(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
         with Capture(
             handle, pair, scope=goal.scope, rules=rules_of(goal), recorder=recorder
         ) as capture:
-            current = current_state(capture.result, capture.writer.get)
+            current = walked_state(capture.result, capture.writer.get)
             require_paths(goal.paths, current, target)
             plan = make_plan(current, target, goal.scope)
             refuse_blocked(plan)
@@ -243,8 +227,16 @@ def _attempt(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
         transaction.abandon()
         raise
     history = goal.history_step(load_history(pair), Moment(safety.id, goal.scope))
+    commit = Commit(
+        target_id=goal.snapshot.id,
+        safety_id=safety.id,
+        paths=plan.paths,
+        directories=plan.finishes,
+        history=encode_history(history),
+        touch=goal.touch,
+    )
     try:
-        transaction.run(plan, current, target, observed, encode_history(history))
+        transaction.run(plan, current, target, observed, commit)
     except BaseException:
         transaction.abandon()
         raise

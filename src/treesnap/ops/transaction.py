@@ -1,34 +1,32 @@
-"""One restore in a root: from its journal to its end, and its recovery after a crash."""
+"""One restore in a root: its journal, its staging directory, and its steps."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from treesnap.codec.envelope import FileKind
-from treesnap.codec.journal import (
-    Action,
-    Finish,
-    Journal,
-    Stage,
-    Step,
-    decode_journal,
-    encode_journal,
-)
+from treesnap.codec.journal import Commit, Journal, encode_journal
 from treesnap.codec.reader import TreeReader
 from treesnap.errors import Conflict, Corrupt, OperationFailed, TreesnapError, shown
 from treesnap.events import Phase
-from treesnap.fs.durable import sync_directory
+from treesnap.fs.durable import Prepared, sync_directory
 from treesnap.model import Entry, Totals
 from treesnap.ops.access import Opened
 from treesnap.ops.narrow import totals_of_entry
-from treesnap.ops.plan import Plan, State
+from treesnap.ops.plan import Plan
+from treesnap.ops.state import State
 from treesnap.worktree.apply import Applier
 from treesnap.worktree.attributes import apply_metadata
-from treesnap.worktree.directory import OPEN_DIRECTORY
+from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.finish import Finisher
 from treesnap.worktree.observed import Observed
 from treesnap.worktree.stage import Stager
-from treesnap.worktree.staging import make_stage, new_stage_name, open_stage, remove_stage
+from treesnap.worktree.staging import make_stage, new_stage_name, remove_stage
+from treesnap.worktree.step import Action, Step, kept_name, staged_name
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -38,15 +36,17 @@ _SHOWN_MAX = 5
 
 
 class Transaction:
-    """The journal of one root, and what follows from it. The caller holds the root's lock."""
+    """The journal of one root, and what follows from it. The caller holds the root's lock.
 
-    def __init__(self, handle: Handle, pair: Opened, *, touch: bool = False) -> None:
+    ``journal`` is the one that a crash left, for going on with it.
+    """
+
+    def __init__(self, handle: Handle, pair: Opened, journal: Journal | None = None) -> None:
         self._handle = handle
         self._fs = handle.fs
         self._pair = pair
-        self._touch = touch
         self._xattrs = TreeReader(pair.store.get).xattrs
-        self._journal: Journal | None = None
+        self._journal = journal
         self.degraded: tuple[bytes, ...] = ()
         """Paths whose owner or privileged attributes were not permitted to be put back."""
 
@@ -56,8 +56,12 @@ class Transaction:
 
     def _begin(self, root_before: Entry | None) -> None:
         """Writes the journal that takes everything back; :meth:`abandon` removes it again."""
+        held = self._handle.root if root_before else os.path.dirname(self._handle.root)
         self._journal = Journal(
-            stage=Stage.STAGING, stage_name=new_stage_name(), root_before=root_before
+            stage_name=new_stage_name(),
+            root_before=root_before,
+            device=self._fs.lstat(held).st_dev,
+            started_at_ns=self._handle.clock_ns(),
         )
         self._write(self._journal)
 
@@ -70,11 +74,11 @@ class Transaction:
 
     def abandon(self) -> None:
         """Ends a transaction that was not committed; does nothing when none was begun."""
-        if self._journal is not None and self._journal.stage == Stage.STAGING:
-            self._unstage(self._journal)
+        if self._journal is not None and self._journal.commit is None:
+            self.give_up()
 
     def run(
-        self, plan: Plan, current: State, target: State, observed: Observed, history: bytes
+        self, plan: Plan, current: State, target: State, observed: Observed, commit: Commit
     ) -> None:
         """Stages, commits and applies a plan that is not empty.
 
@@ -84,14 +88,71 @@ class Transaction:
         if self._journal is None:
             self._begin(current.root)
         assert self._journal is not None
+        journal = replace(self._journal, commit=commit)
+        with self._opened_root() as root_fd, self._prepared_history(commit) as history:
+            with self._staged(
+                root_fd, journal, plan, target, observed, touch=commit.touch
+            ) as applier:
+                self._commit(journal)
+                self._apply(root_fd, applier, journal, history)
+            try:
+                self.end(root_fd)
+            except (TreesnapError, OSError) as error:
+                self._handle.monitor.remark(
+                    f"The restore is done, but not cleaned up after ({error}); "
+                    "the next command on this root goes on with that"
+                )
+        self._remark_degraded()
+
+    def resume(
+        self,
+        plan: Plan,
+        target: State,
+        observed: Observed,
+        *,
+        forward: bool,
+    ) -> None:
+        """Carries a plan out under a journal that was committed before.
+
+        What the staging directory holds is removed first. ``forward`` says whether the
+        plan finishes the restore or takes it back. When this raises, the journal is
+        left, and the tree is still between both states.
+        """
+        journal = self._journal
+        assert journal is not None
+        assert journal.commit is not None
+        commit = journal.commit
+        touch = commit.touch and forward
+        with self._opened_root() as root_fd, self._prepared_history(commit) as history:
+            remove_stage(self._fs, root_fd, journal.stage_name)
+            with self._staged(root_fd, journal, plan, target, observed, touch=touch) as applier:
+                applier.apply()
+                self._fs.sync_file_system(root_fd)
+                if forward:
+                    self._note_finished(journal, history)
+                self._remark_denied(applier.denied)
+            if forward:
+                self.end(root_fd)
+        if not forward:
+            self.give_up()
+        self._remark_degraded()
+
+    @contextmanager
+    def _opened_root(self) -> Iterator[int]:
         root_fd = self._fs.open(self._handle.root, OPEN_DIRECTORY)
         try:
-            journal = self._staged(root_fd, self._journal, plan, target, observed, history)
-            self._commit(journal)
-            self._carry_out(root_fd, journal, observed)
-            self._remark_degraded()
+            yield root_fd
         finally:
             self._fs.close(root_fd)
+
+    @contextmanager
+    def _prepared_history(self, commit: Commit) -> Iterator[Prepared]:
+        """Writes the history aside: behind the commit point, its name needs no space."""
+        prepared = self._pair.root.prepare("history", FileKind.HISTORY, commit.history)
+        try:
+            yield prepared
+        finally:
+            prepared.discard()
 
     def _commit(self, journal: Journal) -> None:
         """Writes the journal that must be carried out.
@@ -108,37 +169,54 @@ class Transaction:
             self._write(staging)
             raise
 
+    @contextmanager
     def _staged(
         self,
         root_fd: int,
-        staging: Journal,
+        journal: Journal,
         plan: Plan,
         target: State,
         observed: Observed,
-        history: bytes,
-    ) -> Journal:
-        """Builds everything that will be put, durably; returns the journal to commit."""
-        stage_fd = make_stage(self._fs, root_fd, staging.stage_name)
+        *,
+        touch: bool,
+    ) -> Iterator[Applier]:
+        """Builds everything that will be put, durably; yields what carries the plan out."""
+        assert journal.commit is not None
+        numbers = {path: number for number, path in enumerate(journal.commit.paths)}
+        stage_fd = make_stage(self._fs, root_fd, journal.stage_name)
         try:
-            journal = Journal(
-                stage=Stage.APPLYING,
-                stage_name=staging.stage_name,
-                root_before=staging.root_before,
-                touch=self._touch,
-                history=history,
-                steps=tuple(self._build(stage_fd, plan, target, observed)),
-                directories=tuple(
-                    Finish(path, old, new) for path, (old, new) in plan.directories.items()
-                ),
-            )
-            with self._applier(root_fd, stage_fd, journal, observed) as applier:
+            steps = self._build(stage_fd, plan, target, numbers, touch=touch)
+            steps += self._removals(plan, numbers)
+            steps = [step._replace(before=observed.key(step.path)) for step in steps]
+            for step in steps:
+                if step.before is None and not _puts_new(step, plan):
+                    raise Conflict(f"{shown(step.path)!r} was not seen when it should have been")
+            touched = {step.before.inode for step in steps if step.before is not None}
+
+            def unchanged(fd: int, path: bytes) -> bool:
+                return observed.is_unchanged_below(self._fs, fd, path, touched)
+
+            with Applier(
+                self._fs,
+                root_fd,
+                stage_fd,
+                plan.finishes,
+                self._xattrs,
+                steps,
+                unchanged,
+                touch=touch,
+            ) as applier:
                 applier.check()
-            self._fs.sync_file_system(stage_fd)
-            return journal
+                self._fs.sync_file_system(stage_fd)
+                self._handle.monitor.begin(Phase.APPLY, len(steps), None)
+                yield applier
         finally:
             self._fs.close(stage_fd)
 
-    def _build(self, stage_fd: int, plan: Plan, target: State, observed: Observed) -> list[Step]:
+    def _build(
+        self, stage_fd: int, plan: Plan, target: State, numbers: dict[bytes, int], *, touch: bool
+    ) -> list[Step]:
+        """Builds what will be put; returns the steps that put it."""
         totals = Totals()
         for entry, _ in plan.puts.values():
             totals = totals.plus(totals_of_entry(entry, target.trees))
@@ -150,69 +228,41 @@ class Transaction:
             target.groups,
             self._handle.monitor,
             trees=target.trees,
-            touch=self._touch,
+            touch=touch,
         )
         steps = []
         try:
-            for number, (path, (entry, old)) in enumerate(plan.puts.items()):
-                name = b"n%d" % number
+            for path, (entry, _) in plan.puts.items():
+                name = staged_name(numbers[path])
                 stager.put(entry, path, name)
                 inode = self._fs.lstat(name, dir_fd=stage_fd).st_ino
-                before = observed.key(path) if old is not None else None
                 is_closed = entry.is_directory and entry.mode & 0o700 != 0o700
                 new = entry if is_closed else None
-                steps.append(Step(Action.PUT, path, name, inode, before, None, new))
+                steps.append(Step(Action.PUT, path, name, inode, new=new))
         finally:
             stager.close()
         self.degraded = tuple(stager.degraded)
-        for number, path in enumerate(plan.removals):
-            name = b"o%d" % number
-            steps.append(Step(Action.REMOVE, path, name, 0, observed.key(path), None, None))
-        for path, (old_entry, new_entry) in plan.metadata.items():
-            before = observed.key(path)
-            steps.append(Step(Action.METADATA, path, b"m", 0, before, old_entry, new_entry))
-        for step in steps:
-            if step.before is None and not (step.action == Action.PUT and step.path in plan.puts):
-                raise Conflict(f"{shown(step.path)!r} was not seen when it should have been")
         return steps
 
-    def _applier(
-        self, root_fd: int, stage_fd: int, journal: Journal, observed: Observed | None
-    ) -> Applier:
-        unchanged = None
-        if observed is not None:
-            touched = {step.before.inode for step in journal.steps if step.before is not None}
+    @staticmethod
+    def _removals(plan: Plan, numbers: dict[bytes, int]) -> list[Step]:
+        """Returns the steps that need nothing to be built."""
+        removals = [Step(Action.REMOVE, path, kept_name(numbers[path])) for path in plan.removals]
+        return removals + [
+            Step(Action.METADATA, path, b"m", old=old, new=new)
+            for path, (old, new) in plan.metadata.items()
+        ]
 
-            def unchanged(fd: int, path: bytes) -> bool:
-                return observed.is_unchanged_below(self._fs, fd, path, touched)
-
-        return Applier(self._fs, root_fd, stage_fd, journal, self._xattrs, unchanged)
-
-    def _carry_out(self, root_fd: int, journal: Journal, observed: Observed | None) -> None:
-        """Applies a committed journal, or takes all of it back and raises."""
-        stage_fd = self._fs.open(journal.stage_name, OPEN_DIRECTORY, dir_fd=root_fd)
+    def _apply(self, root_fd: int, applier: Applier, journal: Journal, history: Prepared) -> None:
+        """Carries a committed journal out, or takes all of it back and raises."""
         try:
-            with self._applier(root_fd, stage_fd, journal, observed) as applier:
-                self._handle.monitor.begin(Phase.APPLY, len(journal.steps), None)
-                try:
-                    applier.apply()
-                    self._fs.sync_file_system(root_fd)
-                    self._note_finished(journal)
-                except (TreesnapError, OSError) as error:
-                    self._take_back(root_fd, applier, error)
-                    raise
-                self._remark_denied(applier.denied)
-        finally:
-            self._fs.close(stage_fd)
-        try:
-            self._end(root_fd, journal)
+            applier.apply()
+            self._fs.sync_file_system(root_fd)
+            self._note_finished(journal, history)
         except (TreesnapError, OSError) as error:
-            if observed is None:
-                raise
-            self._handle.monitor.remark(
-                f"The restore is done, but not cleaned up after ({error}); "
-                "the next command on this root goes on with that"
-            )
+            self._take_back(root_fd, applier, error)
+            raise
+        self._remark_denied(applier.denied)
 
     def _remark_degraded(self) -> None:
         if self.degraded:
@@ -237,13 +287,8 @@ class Transaction:
         try:
             applier.roll_back()
             self._fs.sync_file_system(root_fd)
-            staging = Journal(
-                stage=Stage.STAGING,
-                stage_name=journal.stage_name,
-                root_before=journal.root_before,
-            )
-            self._write(staging)
-            self._unstage(staging)
+            self._write(replace(journal, commit=None))
+            self.give_up()
         except (TreesnapError, OSError) as second:
             raise OperationFailed(
                 f"The restore failed ({error}) and could not be taken back yet ({second}); "
@@ -255,55 +300,67 @@ class Transaction:
                 f"{shown(path)!r} was changed by somebody else meanwhile and was left so"
             )
 
-    def _is_finished(self, journal: Journal) -> bool:
-        """Returns whether every step of a journal is done and durable.
+    def is_finished(self) -> bool:
+        """Returns whether every step of the journal is done and durable.
 
         The history says so: it is written after the steps and before anything that
         was kept aside is removed, and every restore's is another, because it names
         that restore's own safety snapshot.
         """
+        assert self._journal is not None
+        assert self._journal.commit is not None
         try:
             found = self._pair.root.read("history", FileKind.HISTORY)
         except Corrupt:
             return False
-        return found is not None and found == journal.history
+        return found == self._journal.commit.history
 
-    def _note_finished(self, journal: Journal) -> None:
+    def _note_finished(self, journal: Journal, history: Prepared) -> None:
         """Notes in the history that every step is done and durable.
 
         When the history cannot be replaced nothing was noted, and the restore can be
         taken back; when only the sync of its name failed, it stands there, and a power
         cut that takes it away leaves a journal to go on with.
         """
-        if journal.history is None or self._is_finished(journal):
-            return
+        self._journal = journal
         try:
-            self._pair.root.write("history", FileKind.HISTORY, journal.history)
+            history.publish()
         except OSError:
-            if not self._is_finished(journal):
+            if not self.is_finished():
                 raise
 
-    def _end(self, root_fd: int, journal: Journal) -> None:
+    def end(self, root_fd: int) -> None:
         """Ends a restore that is noted as finished: nothing is taken back any more.
 
         Removes what was kept aside, then the journal. A crash lets the next operation
         do no more than this.
         """
+        journal = self._journal
+        assert journal is not None
+        assert journal.commit is not None
         remove_stage(self._fs, root_fd, journal.stage_name)
-        with self._applier(root_fd, root_fd, journal, None) as applier:
-            applier.finish_root()
-            self._remark_denied(applier.denied)
+        with DirectoryChain(self._fs, root_fd) as chain:
+            commit = journal.commit
+            finisher = Finisher(
+                self._fs, chain, commit.directories, self._xattrs, touch=commit.touch
+            )
+            finisher.finish_root()
+            self._remark_denied(finisher.denied)
         self._fs.sync(root_fd)
+        self._forget()
+
+    def _forget(self) -> None:
         self._pair.root.remove("journal")
         self._journal = None
 
-    def _unstage(self, journal: Journal) -> None:
-        """Ends a transaction before its commit point: the tree was never touched."""
+    def give_up(self) -> None:
+        """Ends a restore of which nothing is left in the tree but the staging directory."""
+        journal = self._journal
+        assert journal is not None
         try:
             root_fd = self._fs.open(self._handle.root, OPEN_DIRECTORY)
         except FileNotFoundError:
-            self._pair.root.remove("journal")
-            self._journal = None
+            self._forget()
             return
         try:
             remove_stage(self._fs, root_fd, journal.stage_name)
@@ -319,8 +376,7 @@ class Transaction:
             self._fs.close(root_fd)
         if journal.root_before is None:
             self._remove_root()
-        self._pair.root.remove("journal")
-        self._journal = None
+        self._forget()
 
     def _remove_root(self) -> None:
         """Removes the root that this transaction made, unless somebody uses it by now."""
@@ -330,49 +386,7 @@ class Transaction:
             return
         sync_directory(self._fs, os.path.dirname(self._handle.root))
 
-    def recover(self) -> str | None:
-        """Finishes what an interrupted restore left behind; returns what was done, or None.
 
-        Where the root is absent nothing can be done: the journal stays, until the root
-        is back or is restored anew.
-        """
-        payload = self._pair.root.read("journal", FileKind.JOURNAL)
-        if payload is None:
-            return None
-        journal = decode_journal(payload)
-        self._journal = journal
-        self._touch = journal.touch
-        if journal.stage == Stage.STAGING:
-            self._unstage(journal)
-            return "removed what an interrupted restore had prepared; the tree is as before it"
-        try:
-            root_fd = self._fs.open(self._handle.root, OPEN_DIRECTORY)
-        except FileNotFoundError:
-            return None
-        try:
-            return self._resume(root_fd, journal)
-        finally:
-            self._fs.close(root_fd)
-
-    def _resume(self, root_fd: int, journal: Journal) -> str:
-        """Goes on with a committed restore; returns what was done."""
-        if self._is_finished(journal):
-            self._end(root_fd, journal)
-            return "completed an interrupted restore"
-        stage_fd = open_stage(self._fs, root_fd, journal.stage_name)
-        if stage_fd is None:
-            self._pair.root.remove("journal")
-            self._journal = None
-            return (
-                "gave an interrupted restore up, because somebody removed what it had "
-                "prepared; the tree is left as it was found"
-            )
-        self._fs.close(stage_fd)
-        try:
-            self._carry_out(root_fd, journal, None)
-        except Conflict as error:
-            return (
-                "took an interrupted restore back, because "
-                f"{error.message[0].lower()}{error.message[1:]}"
-            )
-        return "completed an interrupted restore"
+def _puts_new(step: Step, plan: Plan) -> bool:
+    """Returns whether a step puts something where nothing was."""
+    return step.action == Action.PUT and plan.puts[step.path][1] is None

@@ -12,6 +12,7 @@ from treesnap.codec.message import Fields, pack, unpack
 from treesnap.errors import Corrupt, NotFound, UnsupportedFormat
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
+    Prepared,
     create_locked,
     make_directories,
     read_file,
@@ -116,6 +117,12 @@ class Root:
     def write(self, name: str, kind: FileKind, payload: bytes) -> None:
         """Replaces one of the root's sealed files, durably."""
         replace_file(
+            self._fs, self.file(name), seal(kind, payload), temporary=self._layout.temporary
+        )
+
+    def prepare(self, name: str, kind: FileKind, payload: bytes) -> Prepared:
+        """Writes one of the root's sealed files aside, durably, to be published later."""
+        return Prepared(
             self._fs, self.file(name), seal(kind, payload), temporary=self._layout.temporary
         )
 

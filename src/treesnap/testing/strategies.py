@@ -12,7 +12,7 @@ from hypothesis.strategies import SearchStrategy
 from treesnap.codec.export import EXPORT_STAGE_PREFIX, ExportRecord
 from treesnap.codec.history import Moment, RestoreHistory
 from treesnap.codec.index import IndexEntry
-from treesnap.codec.journal import STAGE_PREFIX, Action, FileKey, Finish, Journal, Stage, Step
+from treesnap.codec.journal import STAGE_PREFIX, Commit, Finish, Journal
 from treesnap.codec.statcache import Observation, Row
 from treesnap.model import (
     Entry,
@@ -191,26 +191,24 @@ def histories() -> SearchStrategy[RestoreHistory]:
 
 def journals() -> SearchStrategy[Journal]:
     """Journals of restores."""
-    key = st.builds(FileKey, _NUMBERS, _SIZES, _INT64, _INT64, _UINT64, _UINT64)
     none = st.none()
-    steps = st.one_of(
-        st.builds(Step, st.just(Action.PUT), paths(), names(), _UINT64, none | key, none, none),
-        st.builds(Step, st.just(Action.REMOVE), paths(), names(), st.just(0), key, none, none),
-        st.builds(
-            Step, st.just(Action.METADATA), paths(), names(), st.just(0), key, entries(), entries()
-        ),
-    )
     finishes = st.builds(Finish, st.just(b"") | paths(), entries(), none | entries())
+    commits = st.builds(
+        Commit,
+        target_id=snapshot_ids(),
+        safety_id=snapshot_ids(),
+        paths=st.lists(paths(), max_size=3).map(without_nested),
+        directories=st.lists(finishes, max_size=2).map(tuple),
+        history=st.binary(max_size=20),
+        touch=st.booleans(),
+    )
     return st.builds(
         Journal,
-        stage=st.sampled_from(Stage),
         stage_name=st.integers(0, 1 << 30).map(lambda number: STAGE_PREFIX + b"%x" % number),
         root_before=none | root_entries(),
-        touch=st.booleans(),
-        snapshot_id=none | snapshot_ids(),
-        history=none | st.binary(max_size=20),
-        steps=st.lists(steps, max_size=3).map(tuple),
-        directories=st.lists(finishes, max_size=2).map(tuple),
+        device=_UINT64,
+        started_at_ns=_INT64,
+        commit=none | commits,
     )
 
 

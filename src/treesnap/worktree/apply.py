@@ -1,9 +1,8 @@
-"""Applying a restore: steps that can be repeated, and taken back.
+"""Applying a restore: steps, each of which can be taken back.
 
-Whether a step was done is read off the staging directory: what is put has the
-inode that the journal names, so it is either still staged or in place. What is
-kept aside is deleted only when every step is done and durable; until then all of
-it can be taken back.
+What was at a path is kept aside in the staging directory until every step is done
+and durable; until then all of it can be taken back. After a crash nothing here is
+taken up again: the restore is planned anew (ops/recover.py).
 
 Each path is looked at just before it is touched, and what was moved aside is
 looked at again afterwards, so that a change by somebody else is noticed whenever
@@ -17,59 +16,65 @@ import errno
 import os
 import stat as stat_module
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from treesnap import treepath
-from treesnap.codec.journal import Action, FileKey, Finish, Journal, Step
+from treesnap.codec.journal import Finish
 from treesnap.errors import Conflict, shown
 from treesnap.fs.base import FileSystem
 from treesnap.model import Entry, EntryKind, Xattrs
 from treesnap.worktree.attributes import apply_metadata, apply_owner, apply_xattrs, path_of
-from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.finish import Finisher, opened_for_metadata
+from treesnap.worktree.step import Action, Step, aside_name, key_of
 
 _CANNOT_EXCHANGE = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
-_OPEN_ANY = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
-_NO_DIRECTORY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 
 UnchangedBelow = Callable[[int, bytes], bool]
 """Whether an open directory still holds what was seen at a path."""
 
 
-def key_of(stat: os.stat_result) -> FileKey:
-    """Returns everything by which a change of a file is noticed."""
-    return FileKey(
-        stat.st_mode, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev
-    )
-
-
 class Applier:
-    """Carries out, or takes back, the steps of one journal. Use as a context manager."""
+    """Carries out, or takes back, the steps of one restore. Use as a context manager.
+
+    The descriptors belong to the caller. With ``touch`` the modification times of
+    what changes become the present.
+    """
 
     def __init__(
         self,
         fs: FileSystem,
         root_fd: int,
         stage_fd: int,
-        journal: Journal,
+        directories: Sequence[Finish],
         xattrs: Callable[[Entry], Xattrs],
-        unchanged_below: UnchangedBelow | None = None,
+        steps: Sequence[Step],
+        unchanged_below: UnchangedBelow,
+        *,
+        touch: bool = False,
     ) -> None:
         self._fs = fs
         self._stage_fd = stage_fd
-        self._journal = journal
+        self._steps = steps
         self._xattrs = xattrs
         self._unchanged_below = unchanged_below
+        self._touch = touch
         self._chain = DirectoryChain(fs, root_fd)
-        inodes = Counter(step.before.inode for step in journal.steps if step.before is not None)
+        self._finisher = Finisher(fs, self._chain, directories, xattrs, touch=touch)
+        inodes = Counter(step.before.inode for step in steps if step.before is not None)
         self._shared_inodes = {inode for inode, count in inodes.items() if count > 1}
-        """Inodes with several names in the journal: a step on one changes the ctime of all."""
+        """Inodes of which several names are concerned: a step on one changes the ctime of all."""
+        self._changed_inodes: set[int] = set()
+        """Inodes whose metadata was changed in place, under whichever of their names."""
         self.left: list[bytes] = []
         """Paths that were not taken back, because somebody else changed them."""
-        self.denied: list[bytes] = []
+
+    @property
+    def denied(self) -> list[bytes]:
         """Directories of others, whose metadata only they may put back."""
+        return self._finisher.denied
 
     def __enter__(self) -> Self:
         return self
@@ -79,15 +84,15 @@ class Applier:
 
     def check(self) -> None:
         """Raises Conflict unless every path still is what the plan saw; nothing is done yet."""
-        for step in self._journal.steps:
+        for step in self._steps:
             self._expect(step, with_ctime=True)
 
     def apply(self) -> None:
-        """Does every step that is not done; raises Conflict or OSError."""
-        for step in self._journal.steps:
+        """Does every step; raises Conflict or OSError."""
+        for step in self._steps:
             if step.action == Action.METADATA:
-                self._change_metadata(step, step.new)
-            elif not self._is_done(step):
+                self._change_metadata_once(step)
+            else:
                 self._expect(step, with_ctime=False)
                 self._move(step)
         self._finish(forward=True)
@@ -98,10 +103,10 @@ class Applier:
         What somebody else changed meanwhile is newer than both states and stays; see
         ``left``. The state before is in the safety snapshot.
         """
-        for step in reversed(self._journal.steps):
+        for step in reversed(self._steps):
             try:
                 if step.action == Action.METADATA:
-                    self._change_metadata(step, step.old)
+                    self._take_back_metadata(step)
                 elif step.action == Action.PUT:
                     self._take_back_put(step)
                 else:
@@ -122,7 +127,7 @@ class Applier:
         try:
             fd = self._chain.open(directory)
         except OSError as error:
-            if error.errno in _NO_DIRECTORY:
+            if error.errno in NO_DIRECTORY:
                 raise _conflict(step.path) from error
             raise
         try:
@@ -147,8 +152,6 @@ class Applier:
         was done.
         """
         _, _, found = self._stat(step)
-        if found is None and step.before is not None and self._stat_staged(_aside(step)):
-            return
         seen = key_of(found) if found is not None else None
         expected = step.before
         if (
@@ -171,8 +174,8 @@ class Applier:
             self._permitted(step, fd, lambda: self._rename_in(step, fd, name), None)
         else:
             self._permitted(step, fd, lambda: self._replace(step, fd, name), found)
-            aside = step.staged if self._stat_staged(_aside(step)) is None else _aside(step)
-            self._check_aside(step, aside)
+            aside = aside_name(step.staged)
+            self._check_aside(step, step.staged if self._stat_staged(aside) is None else aside)
 
     def _rename_out(self, fd: int, name: bytes, staged: bytes) -> None:
         self._fs.rename_to_absent(name, staged, source_dir_fd=fd, target_dir_fd=self._stage_fd)
@@ -197,7 +200,7 @@ class Applier:
         except OSError as error:
             if error.errno not in _CANNOT_EXCHANGE:
                 raise
-            self._rename_out(fd, name, _aside(step))
+            self._rename_out(fd, name, aside_name(step.staged))
             self._rename_in(step, fd, name)
 
     def _permitted(
@@ -235,7 +238,7 @@ class Applier:
         ) == (before.mode & mode_mask, before.mtime_ns, before.inode, before.device)
         if same and stat_module.S_ISREG(before.mode):
             same = found is not None and found.st_size == before.size
-        if same and stat_module.S_ISDIR(before.mode) and self._unchanged_below is not None:
+        if same and stat_module.S_ISDIR(before.mode):
             moved = self._fs.open(aside, OPEN_DIRECTORY, dir_fd=self._stage_fd)
             try:
                 same = self._unchanged_below(moved, step.path)
@@ -246,13 +249,13 @@ class Applier:
 
     def _take_back_put(self, step: Step) -> None:
         fd, name, found = self._stat(step)
-        is_aside = self._stat_staged(_aside(step)) is not None
+        is_aside = self._stat_staged(aside_name(step.staged)) is not None
         if not self._is_done(step) and not is_aside:
             self._give_mode_back(step, fd, name, found)
             return
         if found is not None and found.st_ino != step.inode:
             raise _conflict(step.path)
-        kept = _aside(step) if is_aside else step.staged
+        kept = aside_name(step.staged) if is_aside else step.staged
         if step.before is None or is_aside:
             if found is not None:
                 self._permitted(step, fd, lambda: self._rename_out(fd, name, step.staged), found)
@@ -284,6 +287,29 @@ class Applier:
             with opened_for_metadata(self._fs, name, fd) as moved:
                 self._fs.change_mode(moved, stat_module.S_IMODE(before.mode))
 
+    def _change_metadata_once(self, step: Step) -> None:
+        """Changes metadata in place, of a file with several names under the first of them."""
+        assert step.before is not None
+        if step.before.inode not in self._changed_inodes:
+            self._expect(step, with_ctime=False)
+            self._changed_inodes.add(step.before.inode)
+            self._change_metadata(step, step.new)
+
+    def _take_back_metadata(self, step: Step) -> None:
+        """Puts metadata back; what was written to by somebody else keeps its time."""
+        assert step.before is not None
+        assert step.old is not None
+        assert step.new is not None
+        if step.before.inode not in self._changed_inodes:
+            return
+        found = self._stat(step)[2]
+        known = {step.old.mtime_ns, step.new.mtime_ns}
+        if found is not None and (
+            found.st_size != step.before.size or found.st_mtime_ns not in known
+        ):
+            raise _conflict(step.path)
+        self._change_metadata(step, step.old)
+
     def _change_metadata(self, step: Step, wanted: Entry | None) -> None:
         """Changes metadata in place; does nothing when another file is there by now."""
         fd, name, found = self._stat(step)
@@ -291,7 +317,7 @@ class Applier:
         assert step.before is not None
         if found is None or found.st_ino != step.before.inode:
             return
-        touch = self._journal.touch and wanted is step.new
+        touch = self._touch and wanted is step.new
         if wanted.kind == EntryKind.SYMLINK:
             apply_owner(self._fs, name, wanted.uid, wanted.gid, dir_fd=fd)
             apply_xattrs(self._fs, path_of(fd, name), self._xattrs(wanted))
@@ -302,24 +328,12 @@ class Applier:
             if self._fs.fstat(opened).st_ino == step.before.inode:
                 apply_metadata(self._fs, opened, wanted, self._xattrs(wanted), touch=touch)
 
-    def finish_root(self) -> None:
-        """Gives the root its final metadata, after the staging directory is gone."""
-        for finish in self._journal.directories:
-            if not finish.path:
-                self._finish_directory(finish, forward=True)
-
     def _finish(self, *, forward: bool) -> None:
-        """Gives all directories but the root their final metadata, the deepest first."""
+        """Gives all directories but the root their final metadata."""
         if forward:
-            for step in self._journal.steps:
+            for step in self._steps:
                 self._finish_put(step)
-        deepest_first = sorted(
-            (item for item in self._journal.directories if item.path),
-            key=lambda item: len(treepath.components(item.path)),
-            reverse=True,
-        )
-        for finish in deepest_first:
-            self._finish_directory(finish, forward=forward)
+        self._finisher.finish(forward=forward)
 
     def _finish_put(self, step: Step) -> None:
         """Gives a directory that was put the permissions that it could not be moved with."""
@@ -328,51 +342,6 @@ class Applier:
             if found is not None and found.st_ino == step.inode:
                 with opened_for_metadata(self._fs, name, fd) as opened:
                     self._fs.change_mode(opened, step.new.mode)
-
-    def _finish_directory(self, finish: Finish, *, forward: bool) -> None:
-        try:
-            fd = self._chain.open(finish.path)
-        except OSError as error:
-            if error.errno in _NO_DIRECTORY:
-                return  # somebody else's change, which is newer
-            raise
-        wanted = finish.new if forward else finish.old
-        touch = self._journal.touch and forward
-        try:
-            if wanted is not None:
-                apply_metadata(self._fs, fd, wanted, self._xattrs(wanted), touch=touch)
-            elif stat_module.S_IMODE(self._fs.fstat(fd).st_mode) != finish.old.mode:
-                self._fs.change_mode(fd, finish.old.mode)
-        except PermissionError:
-            is_own = self._fs.fstat(fd).st_uid == os.geteuid()
-            if is_own or (forward and finish.path and _is_changed(finish)):
-                raise
-            self.denied.append(finish.path)
-
-
-def _is_changed(finish: Finish) -> bool:
-    """Returns whether a directory gets other metadata than the time of its last change."""
-    _, old, new = finish
-    if new is None:
-        return False
-    return old._replace(mtime_ns=0, content=None) != new._replace(
-        name=old.name, mtime_ns=0, content=None
-    )
-
-
-@contextmanager
-def opened_for_metadata(fs: FileSystem, name: bytes, dir_fd: int) -> Iterator[int]:
-    """Opens whatever has a name, permissions or not, without following a link."""
-    fd = fs.open(name, _OPEN_ANY, dir_fd=dir_fd)
-    try:
-        yield fd
-    finally:
-        fs.close(fd)
-
-
-def _aside(step: Step) -> bytes:
-    """Name of what is kept aside where the file system cannot exchange."""
-    return b"a" + step.staged
 
 
 def _conflict(path: bytes) -> Conflict:

@@ -9,6 +9,7 @@ again when they are needed.
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Self
 
@@ -16,6 +17,8 @@ from treesnap import treepath
 from treesnap.fs.base import FileSystem
 
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+NO_DIRECTORY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+"""Errors that say that a path does not lead through directories alone."""
 _OPEN_MAX = 48
 
 

@@ -24,10 +24,14 @@ NO_RULES = b""
 
 
 class Exclusions:
-    """The rules in force in one directory; children add theirs with :meth:`entering`."""
+    """The rules in force in one directory; children add theirs with :meth:`entering`.
 
-    def __init__(self, rules: tuple[IgnoreRules, ...] = ()) -> None:
+    Without ``heeds_files`` they cannot, and what ignore files say is nothing but content.
+    """
+
+    def __init__(self, rules: tuple[IgnoreRules, ...] = (), *, heeds_files: bool = True) -> None:
         self.rules = rules
+        self._heeds_files = heeds_files
         self._specs: list[tuple[bytes, Any]] = []
         for rule in rules:
             self._specs.append((rule.directory, _compile(rule.patterns)))
@@ -39,7 +43,9 @@ class Exclusions:
 
     def entering(self, rule: IgnoreRules) -> Exclusions:
         """Returns these rules with those of one more directory."""
-        return Exclusions((*self.rules, rule)) if rule.patterns else self
+        if not rule.patterns or not self._heeds_files:
+            return self
+        return Exclusions((*self.rules, rule))
 
     def hides(self, path: bytes, *, is_directory: bool) -> bool:
         """Returns whether a path is left out. Its parents are known not to be.

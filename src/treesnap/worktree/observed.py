@@ -8,13 +8,13 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from treesnap import treepath
-from treesnap.codec.journal import FileKey
 from treesnap.codec.statcache import Observation, decode_observations, encode_observations
 from treesnap.fs.base import FileSystem
 from treesnap.worktree.directory import DirectoryChain
 from treesnap.worktree.ignore import Exclusions
 from treesnap.worktree.listing import list_directory
 from treesnap.worktree.statcache import StatCache
+from treesnap.worktree.step import FileKey
 
 
 class Observed:

@@ -132,7 +132,9 @@ class Scanner:
 
     def _walk(self, chain: DirectoryChain, root_fd: int) -> tuple[Entry, Totals]:
         scope = scope_of(self._settings.scope)
-        frame = self._enter(root_fd, b"", b"", Exclusions(self._settings.rules), scope, fresh=True)
+        settings = self._settings
+        exclusions = Exclusions(settings.rules, heeds_files=settings.heeds_ignore_files)
+        frame = self._enter(root_fd, b"", b"", exclusions, scope, fresh=True)
         stack = [frame]
         names: list[bytes] = []
         while True:

@@ -28,6 +28,8 @@ class ScanSettings:
     root: str
     scope: tuple[bytes, ...] | None = None
     rules: tuple[IgnoreRules, ...] = ()
+    heeds_ignore_files: bool = True
+    """Whether ignore files in the tree leave anything out."""
     store: tuple[int, int] | None = None
     """Device and inode of the store, which is never captured."""
     started_ns: int

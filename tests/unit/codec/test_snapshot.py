@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from treesnap.codec import history, journal, snapshot
-from treesnap.codec.journal import STAGE_PREFIX, Action, FileKey, Journal, Stage, Step
+from treesnap.codec.journal import STAGE_PREFIX, Commit, Journal, Stage
 from treesnap.codec.message import pack, unpack
 from treesnap.errors import Corrupt
 from treesnap.model import (
@@ -206,17 +206,28 @@ def test_a_history_forgets_its_oldest_moments():
     assert found.undo[0].snapshot_id == snapshot.snapshot_id(b"5")
 
 
-KEY = FileKey(0o100644, 1, 2, 3, 4, 5)
-PUT = Step(Action.PUT, b"a", b"n0", 1, None, None, None)
+COMMIT = Commit(
+    target_id=snapshot.snapshot_id(b"target"),
+    safety_id=snapshot.snapshot_id(b"safety"),
+    paths=(b"a", b"b/c"),
+    directories=(),
+    history=b"",
+    touch=False,
+)
 JOURNAL = Journal(
-    stage=Stage.APPLYING, stage_name=STAGE_PREFIX + b"00", root_before=ROOT, steps=(PUT,)
+    stage_name=STAGE_PREFIX + b"00",
+    root_before=ROOT,
+    device=1,
+    started_at_ns=0,
+    commit=COMMIT,
 )
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"version": 2},
+        {"version": 1},
+        {"version": 3},
         {"stage": 0},
         {"stage": 3},
         {"stage": True},
@@ -226,29 +237,22 @@ JOURNAL = Journal(
         {"stage_name": "text"},
         {"root_before": (1, 2)},
         {"touch": 1},
-        {"snapshot_id": b"x"},
+        {"target_id": b"x"},
+        {"target_id": "x"},
+        {"safety_id": None},
         {"history": "x"},
-        {"steps": None},
-        {"steps": (1,)},
-        {"steps": (PUT[:6],)},
-        {"steps": (PUT._replace(action=4),)},
-        {"steps": (PUT._replace(action=True),)},
-        {"steps": (PUT._replace(action={}),)},
-        {"steps": (PUT._replace(path=b""),)},
-        {"steps": (PUT._replace(path=b"../a"),)},
-        {"steps": (PUT._replace(path=b"/a"),)},
-        {"steps": (PUT._replace(path="a"),)},
-        {"steps": (PUT._replace(staged=b"../a"),)},
-        {"steps": (PUT._replace(staged=b".."),)},
-        {"steps": (PUT._replace(staged="a"),)},
-        {"steps": (PUT._replace(inode=-1),)},
-        {"steps": (PUT._replace(inode=True),)},
-        {"steps": (PUT._replace(before=KEY[:5]),)},
-        {"steps": (PUT._replace(before=(*KEY[:5], "x")),)},
-        {"steps": (PUT._replace(old=(1,)),)},
-        {"steps": (PUT._replace(action=2, before=None),)},
-        {"steps": (PUT._replace(action=3, before=KEY, old=ROOT, new=None),)},
-        {"steps": (PUT._replace(action=3, before=None, old=ROOT, new=ROOT),)},
+        {"history": None},
+        {"device": "x"},
+        {"started_at_ns": None},
+        {"paths": None},
+        {"paths": (1,)},
+        {"paths": ("a",)},
+        {"paths": (b"",)},
+        {"paths": (b"../a",)},
+        {"paths": (b"/a",)},
+        {"paths": (b"b", b"a")},
+        {"paths": (b"a", b"a")},
+        {"paths": (b"a", b"a/b")},
         {"directories": (1,)},
         {"directories": ((b"a", ROOT),)},
         {"directories": ((b"..", ROOT, None),)},
@@ -261,9 +265,18 @@ def test_a_journal_that_breaks_a_rule_is_refused(fields):
         journal.decode_journal(changed(journal.encode_journal(JOURNAL), **fields))
 
 
-def test_a_journal_of_very_many_steps_comes_back():
-    steps = tuple(PUT._replace(path=b"%d" % n, staged=b"n%d" % n) for n in range(20_000))
+def test_a_journal_before_the_commit_point_says_nothing_of_a_commit():
+    staging = replace(JOURNAL, commit=None)
 
-    found = journal.decode_journal(journal.encode_journal(replace(JOURNAL, steps=steps)))
+    found = journal.decode_journal(journal.encode_journal(staging))
 
-    assert found.steps == steps
+    assert found == staging
+    assert (found.stage, JOURNAL.stage) == (Stage.STAGING, Stage.APPLYING)
+
+
+def test_a_journal_of_very_many_paths_comes_back():
+    many = replace(COMMIT, paths=tuple(sorted(b"%d" % number for number in range(20_000))))
+
+    found = journal.decode_journal(journal.encode_journal(replace(JOURNAL, commit=many)))
+
+    assert found.commit == many
