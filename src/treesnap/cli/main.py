@@ -38,6 +38,7 @@ COMMANDS = {
     "unpin": "Takes the protection of a snapshot away.",
     "gc": "Gives the space of everything that no snapshot needs back.",
     "verify": "Checks the store, and repairs it if asked.",
+    "doctor": "Shows work that was interrupted, in all roots, and what becomes of it.",
     "stats": "Shows the sizes of the store and of this root's history.",
 }
 """The first sentence of each command's help."""

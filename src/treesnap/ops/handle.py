@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from treesnap.fs.base import FileSystem
     from treesnap.results import (
         CreateResult,
+        DoctorResult,
         FoundPath,
         GcResult,
         RestoreResult,
@@ -315,6 +316,16 @@ class Handle:
         from treesnap.ops.verify import verify
 
         return verify(self, read_data=read_data, repair=repair)
+
+    def doctor(self, *, forget: bool = False) -> DoctorResult:
+        """Returns what was interrupted in all roots of the store, and what becomes of it.
+
+        Finishes nothing; ``status`` does. ``forget`` gives an interrupted restore of
+        this root up: the tree stays as it is, and both states are in snapshots.
+        """
+        from treesnap.ops.doctor import doctor
+
+        return doctor(self, forget=forget)
 
     def stats(self) -> StatsResult:
         """Returns the sizes of the store and of this root's history."""

@@ -14,6 +14,7 @@ goes into a snapshot before it is removed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -71,6 +72,11 @@ class Look(NamedTuple):
         """Returns the paths that stand in one of some ways."""
         return tuple(path for path, found in self.standings.items() if found in standings)
 
+    @property
+    def is_forward(self) -> bool:
+        """Whether the restore is finished rather than taken back."""
+        return not (self.paths(Standing.CHANGED) and self.paths(Standing.OPEN))
+
 
 def recover_locked(handle: Handle, pair: Opened) -> str | None:
     """Finishes an interrupted restore and says so. The caller holds the root's lock.
@@ -82,7 +88,7 @@ def recover_locked(handle: Handle, pair: Opened) -> str | None:
     payload = pair.root.read("journal", FileKind.JOURNAL)
     if payload is None:
         return None
-    done = _Recovery(handle, pair, decode_journal(payload)).run()
+    done = _recover(handle, pair, decode_journal(payload))
     if done is not None:
         handle.monitor.remark(done[0].upper() + done[1:])
     return done
@@ -100,61 +106,87 @@ def recover(handle: Handle) -> str | None:
         return None
 
 
-class _Recovery:
-    """One journal, and what becomes of it."""
+def look_at(
+    handle: Handle, pair: Opened, journal: Journal
+) -> tuple[str | None, dict[bytes, Standing]]:
+    """Returns what recovery would do, and where each path stands; changes nothing.
 
-    def __init__(self, handle: Handle, pair: Opened, journal: Journal) -> None:
-        self._handle = handle
-        self._fs = handle.fs
-        self._pair = pair
-        self._journal = journal
+    None where nothing was committed. Raises what recovery would raise. The caller
+    holds the root's lock.
+    """
+    if journal.commit is None:
+        return None, {}
+    if not os.path.lexists(handle.root):
+        return "it waits until the root is back, or is restored anew", {}
+    root_fd = opened_root(handle)
+    try:
+        refuse_other_device(handle, root_fd, journal)
+        if Transaction(handle, pair, journal).is_finished():
+            standings = dict.fromkeys(journal.commit.paths, Standing.DONE)
+            return "all is done; the next command on this root tidies up", standings
+        completion = Completion(handle, pair, journal)
+        look = completion.look(root_fd)
+    finally:
+        handle.fs.close(root_fd)
+    way = "finishes it" if look.is_forward else "takes it back"
+    left = " and leaves what somebody changed" if look.paths(Standing.CHANGED) else ""
+    return f"the next command on this root {way}{left}", look.standings
 
-    def run(self) -> str | None:
-        journal = self._journal
-        transaction = Transaction(self._handle, self._pair, journal)
-        try:
-            root_fd = self._fs.open(self._handle.root, OPEN_DIRECTORY)
-        except FileNotFoundError:
-            if journal.commit is not None:
-                return None
-            transaction.give_up()
-            return "forgot a restore that was interrupted early: the root is gone"
-        except OSError as error:
-            raise Refused(
-                f"The root {shown(self._handle.root)!r} is no directory any more, so that an "
-                "interrupted restore cannot be finished",
-                code=ErrorCode.NOT_A_DIRECTORY,
-                path=self._handle.root,
-            ) from error
-        try:
-            self._refuse_other_device(root_fd)
-            if journal.commit is not None and transaction.is_finished():
-                transaction.end(root_fd)
-                return "completed an interrupted restore"
-            if journal.commit is not None:
-                return _Completion(self._handle, self._pair, journal).run(root_fd)
-        finally:
-            self._fs.close(root_fd)
-        transaction.give_up()
-        return "removed what an interrupted restore had prepared; the tree is as before it"
 
-    def _refuse_other_device(self, root_fd: int) -> None:
-        """Raises Refused for what may be the empty directory below a lost mount."""
-        if self._fs.fstat(root_fd).st_dev == self._journal.device:
-            return
-        stage_fd = open_stage(self._fs, root_fd, self._journal.stage_name)
-        if stage_fd is not None:
-            self._fs.close(stage_fd)
-            return
+def opened_root(handle: Handle) -> int:
+    """Returns a descriptor of the root; raises Refused for what is no directory."""
+    try:
+        return handle.fs.open(handle.root, OPEN_DIRECTORY)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
         raise Refused(
-            f"A restore of {shown(self._handle.root)!r} was interrupted, and another file "
-            "system is in its place now. Mount the one that it was on",
-            code=ErrorCode.RESTORE_INTERRUPTED,
-            path=self._handle.root,
-        )
+            f"The root {shown(handle.root)!r} is no directory any more, so that an "
+            "interrupted restore cannot be finished",
+            code=ErrorCode.NOT_A_DIRECTORY,
+            path=handle.root,
+        ) from error
 
 
-class _Completion:
+def refuse_other_device(handle: Handle, root_fd: int, journal: Journal) -> None:
+    """Raises Refused for what may be the empty directory below a lost mount."""
+    if handle.fs.fstat(root_fd).st_dev == journal.device:
+        return
+    stage_fd = open_stage(handle.fs, root_fd, journal.stage_name)
+    if stage_fd is not None:
+        handle.fs.close(stage_fd)
+        return
+    raise Refused(
+        f"A restore of {shown(handle.root)!r} was interrupted, and another file "
+        "system is in its place now. Mount the one that it was on",
+        code=ErrorCode.RESTORE_INTERRUPTED,
+        path=handle.root,
+    )
+
+
+def _recover(handle: Handle, pair: Opened, journal: Journal) -> str | None:
+    transaction = Transaction(handle, pair, journal)
+    try:
+        root_fd = opened_root(handle)
+    except FileNotFoundError:
+        if journal.commit is not None:
+            return None
+        transaction.give_up()
+        return "forgot a restore that was interrupted early: the root is gone"
+    try:
+        refuse_other_device(handle, root_fd, journal)
+        if journal.commit is not None and transaction.is_finished():
+            transaction.end(root_fd)
+            return "completed an interrupted restore"
+        if journal.commit is not None:
+            return Completion(handle, pair, journal).run(root_fd)
+    finally:
+        handle.fs.close(root_fd)
+    transaction.give_up()
+    return "removed what an interrupted restore had prepared; the tree is as before it"
+
+
+class Completion:
     """A committed restore that is done again, or taken back."""
 
     def __init__(self, handle: Handle, pair: Opened, journal: Journal) -> None:
@@ -183,9 +215,8 @@ class _Completion:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 Rescue(self._handle, self._pair, self._journal).run(self._old, self._new)
-                look = self._look(root_fd)
-                changed = look.paths(Standing.CHANGED)
-                forward = reason is None and not (changed and look.paths(Standing.OPEN))
+                look = self.look(root_fd)
+                forward = reason is None and look.is_forward
                 self._carry_out(look, forward=forward)
             except (Conflict, EpochChanged) as error:
                 if attempt == ATTEMPTS:
@@ -195,10 +226,10 @@ class _Completion:
                     raise reason or error from error
                 reason = error
             else:
-                return _words(reason, changed, forward=forward)
+                return _words(reason, look.paths(Standing.CHANGED), forward=forward)
         raise AssertionError
 
-    def _look(self, root_fd: int) -> Look:
+    def look(self, root_fd: int) -> Look:
         """Compares every path of the restore with both states."""
         reachable = self._reachable(root_fd)
         walked = self._walk(tuple(reachable))

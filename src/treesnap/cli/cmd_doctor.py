@@ -1,0 +1,30 @@
+"""``snap doctor``: what was interrupted."""
+
+from __future__ import annotations
+
+import click
+
+from treesnap.cli import doctor_forms
+from treesnap.cli.command import SnapCommand, pass_invocation
+from treesnap.cli.exits import ExitCode
+from treesnap.cli.invocation import Invocation
+
+
+@click.command("doctor", cls=SnapCommand, examples=["snap doctor", "snap doctor --forget"])
+@click.option("--forget", is_flag=True, help="Give up an interrupted restore of this root.")
+@pass_invocation
+def command(invocation: Invocation, *, forget: bool) -> None:
+    """Shows work that was interrupted, in all roots, and what becomes of it.
+
+    Changes nothing without --forget: 'snap status' finishes what can be finished.
+    Exits 3 when something waits for a person.
+    """
+    with invocation.open() as handle:
+        result = handle.doctor(forget=forget)
+    invocation.output.result(
+        "doctor",
+        fields=lambda: doctor_forms.fields(result),
+        lines=lambda: doctor_forms.lines(result),
+    )
+    if result.blocked:
+        click.get_current_context().exit(ExitCode.REFUSED)

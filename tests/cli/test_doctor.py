@@ -1,0 +1,210 @@
+"""``snap doctor``: what was interrupted."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from treesnap.cli.doctor_forms import age_text
+from treesnap.codec.envelope import FileKind, seal
+from treesnap.codec.message import pack
+from treesnap.ops.handle import Handle
+from treesnap.testing.children import killed
+from treesnap.testing.faulty import Fault
+
+MOVES = frozenset({"exchange", "rename_to_absent"})
+
+
+@pytest.fixture
+def changed(snap, root: Path) -> None:
+    """Three files that a restore of the snapshot ``before`` has to put back."""
+    for name in ("one", "two", "three"):
+        (root / name).write_text(name)
+    assert snap("create", "--name", "before").code == 0
+    for name in ("one", "two", "three"):
+        (root / name).write_text("changed " + name)
+
+
+@pytest.fixture
+def crash(changed, root: Path, store: Path):
+    """Kills a restore at a call."""
+
+    def crasher(fault: Fault, root: Path = root) -> None:
+        def restore(fs) -> None:
+            Handle(root=root, store_path=str(store), fs=fs).restore("before")
+
+        assert killed(restore, fault).was_killed
+
+    return crasher
+
+
+def test_says_that_nothing_is_unfinished(snap, changed):
+    result = snap("doctor")
+
+    assert (result.code, result.out) == (0, "Nothing is unfinished\n")
+    document = snap("doctor", "--json").json
+    assert (document["ok"], document["unfinished"]) == (True, [])
+
+
+def test_needs_no_store(snap, store: Path):
+    assert snap("doctor").code == 0
+    assert not store.exists()
+
+
+def test_shows_how_far_a_restore_came_and_changes_nothing(snap, crash, root: Path):
+    crash(Fault(number=2, methods=MOVES))
+
+    document = snap("doctor", "--json").json
+
+    (found,) = document["unfinished"]
+    assert (found["work"], found["root"], found["blocked"]) == ("restore", str(root), False)
+    assert (found["paths"], found["done"], found["changed"]) == (3, 1, [])
+    assert 0 <= time.time_ns() - found["started_at_ns"] < 3600 * 10**9
+    assert "finishes it" in found["outlook"]
+    ids = {item["id"] for item in snap("list", "--json").json["snapshots"]}
+    assert {found["target_id"], found["safety_id"]} <= ids
+
+
+def test_leaves_the_work_to_status(snap, crash, root: Path):
+    crash(Fault(number=2, methods=MOVES))
+
+    text = snap("doctor").out
+    status = snap("status")
+
+    assert "1 of 3 paths done" in text
+    assert "begun just now" in text or "ago" in text
+    assert "Completed an interrupted restore" in status.err
+    assert (root / "three").read_text() == "three"
+    assert snap("doctor").out == "Nothing is unfinished\n"
+
+
+def test_counts_what_somebody_changed(snap, crash, root: Path):
+    crash(Fault(number=2, methods=MOVES))
+    (root / "two").write_text("newer")
+
+    (found,) = snap("doctor", "--json").json["unfinished"]
+
+    assert found["changed"] == [{"path": "two"}]
+    assert "takes it back" in found["outlook"]
+    assert "1 changed by somebody else" in snap("doctor").out
+
+
+@pytest.mark.parametrize(
+    ("fault", "outlook"),
+    [
+        (Fault(number=1, methods=frozenset({"sync_file_system"})), "as before"),
+        (Fault(number=1, methods=frozenset({"remove_directory"})), "tidies up"),
+    ],
+)
+def test_knows_what_is_not_begun_and_what_is_done(snap, crash, fault, outlook):
+    crash(fault)
+
+    (found,) = snap("doctor", "--json").json["unfinished"]
+
+    assert outlook in found["outlook"]
+    assert not found["blocked"]
+
+
+def test_sees_other_roots_of_the_store(snap, crash, tmp_path: Path, root: Path):
+    crash(Fault(number=2, methods=MOVES))
+    (tmp_path / "other").mkdir()
+
+    (found,) = snap("doctor", "--json", cwd=tmp_path / "other").json["unfinished"]
+
+    assert found["root"] == str(root)
+
+
+def test_says_that_a_root_is_gone(snap, crash, root: Path, tmp_path: Path):
+    crash(Fault(number=2, methods=MOVES))
+    shutil.rmtree(root)
+
+    (found,) = snap("-C", root, "doctor", "--json", cwd=tmp_path).json["unfinished"]
+
+    assert "until the root is back" in found["outlook"]
+
+
+class TestWhatIsBlocked:
+    def test_is_an_exit_code(self, snap, crash, root: Path):
+        crash(Fault(number=2, methods=MOVES))
+        aside = root.rename(root.with_name("aside"))
+        root.write_text("a file")
+
+        result = snap("doctor", cwd=aside)
+
+        assert result.code == 3
+        assert "no directory any more" in result.out
+
+    @pytest.fixture
+    def damaged(self, crash, store: Path) -> Path:
+        crash(Fault(number=2, methods=MOVES))
+        (journal,) = store.glob("roots/*/journal")
+        journal.write_bytes(b"damaged")
+        return journal
+
+    def test_can_be_forgotten(self, snap, damaged: Path, root: Path):
+        assert snap("create").code == 7
+        assert snap("doctor").code == 3
+
+        forgotten = snap("doctor", "--forget")
+
+        assert forgotten.code == 0
+        assert "Forgot the interrupted restore" in forgotten.out
+        assert snap("create").code == 0
+        assert snap("restore", "before").code == 0
+        assert (root / "two").read_text() == "two"
+
+    def test_is_the_collector_with_a_damaged_state(self, snap, changed, store: Path):
+        (store / "collector").mkdir(exist_ok=True)
+        (store / "collector/state").write_bytes(b"damaged")
+
+        assert snap("doctor").code == 3
+
+
+def test_forgetting_leaves_the_tree_and_no_litter(snap, crash, root: Path):
+    crash(Fault(number=2, methods=MOVES))
+
+    assert snap("doctor", "--forget", "--json").json["forgotten"]
+
+    texts = {(root / name).read_text() for name in ("one", "two", "three")}
+    assert len([text for text in texts if text.startswith("changed")]) == 2
+    assert not list(root.glob(".treesnap*"))
+    assert not snap("doctor", "--forget", "--json").json["forgotten"]
+
+
+def test_shows_an_interrupted_collection(snap, changed, store: Path):
+    payload = pack({"epoch": 1, "condemned": (b"0" * 16,)})
+    (store / "collector").mkdir(exist_ok=True)
+    (store / "collector/state").write_bytes(seal(FileKind.COLLECTION, payload))
+
+    assert "garbage collection" in snap("doctor").out
+
+
+def test_shows_a_restore_to_another_directory(snap, changed, root, store, tmp_path: Path):
+    def export(fs) -> None:
+        Handle(root=root, store_path=str(store), fs=fs).restore("before", to=tmp_path / "to")
+
+    fault = Fault(number=3, methods=frozenset({"change_mode"}))
+    assert killed(export, fault).was_killed
+
+    (found,) = snap("doctor", "--json").json["unfinished"]
+
+    assert (found["work"], found["blocked"]) == ("export", False)
+    assert "another directory" in snap("doctor").out
+
+
+@pytest.mark.parametrize(
+    ("age_ns", "text"),
+    [
+        (-1, "in the future, by this clock"),
+        (0, "just now"),
+        (1_999_999_999, "1 second ago"),
+        (120 * 10**9, "2 minutes ago"),
+        (7200 * 10**9, "2 hours ago"),
+        (3 * 86_400 * 10**9, "3 days ago"),
+    ],
+)
+def test_ages_are_rough(age_ns: int, text: str):
+    assert age_text(age_ns) == text
