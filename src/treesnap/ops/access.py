@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from treesnap.codec.envelope import FileKind
 from treesnap.codec.journal import decode_journal
 from treesnap.codec.reader import TreeReader
-from treesnap.errors import Busy, ErrorCode, NotFound, TreesnapError, shown
+from treesnap.errors import Busy, ErrorCode, NotFound, Refused, TreesnapError, shown
 from treesnap.fs.failure import reported
 from treesnap.model import Entry, ObjectId, ObjectKind, Snapshot, SnapshotId
 from treesnap.store.roots import Root
@@ -92,9 +92,29 @@ def needed_snapshots(root: Root) -> frozenset[SnapshotId]:
     return frozenset({commit.target_id, commit.safety_id} if commit is not None else ())
 
 
+def _refuse_link(handle: Handle, pair: Opened) -> None:
+    """Raises Refused for a link in the place of a root with a history.
+
+    What the link leads to is another root. If that has a history of its own, it is meant.
+    """
+    if handle.given_root == handle.root or pair.root.is_registered():
+        return
+    given = shown(handle.given_root)
+    if pair.store.root(os.fsencode(handle.given_root)).is_registered():
+        raise Refused(
+            f"The root {given!r} is no directory any more, but a link to {shown(handle.root)!r}",
+            code=ErrorCode.NOT_A_DIRECTORY,
+            path=handle.given_root,
+        )
+
+
 @contextmanager
 def locked_root(handle: Handle, pair: Opened, operation: str) -> Iterator[None]:
-    """Keeps other writers of the root out; recovers what they left behind first."""
+    """Keeps other writers of the root out; recovers what they left behind first.
+
+    Raises Refused when a link has taken the root's place.
+    """
+    _refuse_link(handle, pair)
     with pair.root.locked(operation, handle.wait_s):
         if is_interrupted(handle, pair.root):
             from treesnap.ops.recover import recover_locked

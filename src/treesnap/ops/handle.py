@@ -82,6 +82,9 @@ class Handle:
             raise InvalidArgument("The root must be a path", path=root_text)
         self.root = os.path.realpath(root_text)
         """Real path of the root."""
+        above, name = os.path.split(os.path.abspath(root_text))
+        self.given_root = os.path.join(os.path.realpath(above), name)
+        """The root as it was given, of which the last component may be a link."""
         self.store_path = os.path.abspath(store_path)
         """Path of the store's directory."""
         self.monitor: Monitor = monitor or NullMonitor()

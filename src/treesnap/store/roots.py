@@ -74,9 +74,7 @@ class Root:
         """Makes the root known to the store. Costs syncs the first time only."""
         directory = self._layout.root_directory(self.id)
         make_directories(self._fs, directory)
-        try:
-            self._fs.lstat(self.file("root"))
-        except FileNotFoundError:
+        if not self.is_registered():
             payload = pack({"version": 1, "path": self.path})
             replace_file(
                 self._fs,
@@ -84,6 +82,14 @@ class Root:
                 seal(FileKind.ROOT, payload),
                 temporary=self._layout.temporary,
             )
+
+    def is_registered(self) -> bool:
+        """Returns whether the store knows the root."""
+        try:
+            self._fs.lstat(self.file("root"))
+        except FileNotFoundError:
+            return False
+        return True
 
     @contextmanager
     def locked(self, operation: str, wait_s: float) -> Iterator[None]:

@@ -1,0 +1,77 @@
+"""File systems that tests mount, and take away again.
+
+Only the superuser may mount, and not in every container: where it is not possible, the
+test is skipped with what ``mount`` said.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+class Mounter:
+    """Mounts; everything is unmounted again by :func:`mounting`."""
+
+    def __init__(self) -> None:
+        self.places: list[Path] = []
+
+    def tmpfs(self, place: Path, size: str = "16m") -> Path:
+        """Mounts an empty file system in memory and returns the place, which is made if need be."""
+        place.mkdir(parents=True, exist_ok=True)
+        self._mount(place, "-t", "tmpfs", "-o", f"size={size},mode=755", "treesnap-test")
+        return place
+
+    def image(self, place: Path, kind: str, size_mib: int) -> Path:
+        """Mounts a new file system of a kind that is kept in a file beside the place."""
+        place.mkdir(parents=True, exist_ok=True)
+        image = place.with_name(f"{place.name}.image")
+        with image.open("wb") as file:
+            file.truncate(size_mib << 20)
+        reserve = ["-m", "0"] if kind == "ext4" else []  # what only the superuser may fill
+        _run(f"mkfs.{kind}", "-q", *reserve, str(image))
+        self._mount(place, "-o", "loop", str(image))
+        return place
+
+    def bind(self, source: Path, place: Path) -> None:
+        """Mounts a file or directory a second time."""
+        self._mount(place, "--bind", str(source))
+
+    def read_only(self, place: Path, *, yes: bool = True) -> None:
+        """Makes a mounted file system read-only, or writable again."""
+        _run("mount", "-o", f"remount,{'ro' if yes else 'rw'}", str(place))
+
+    def resize(self, place: Path, size: str) -> None:
+        """Gives a file system in memory another size."""
+        _run("mount", "-o", f"remount,size={size}", str(place))
+
+    def _mount(self, place: Path, *words: str) -> None:
+        _run("mount", *words, str(place))
+        self.places.append(place)
+
+
+def _run(*words: str) -> None:
+    try:
+        subprocess.run(words, check=True, capture_output=True)
+    except FileNotFoundError as error:
+        pytest.skip(f"{words[0]} is not installed: {error}")
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"{' '.join(words)} is not possible here: {error.stderr.decode()}")
+
+
+@contextmanager
+def mounting() -> Iterator[Mounter]:
+    """Lends a :class:`Mounter`; skips the test where nobody may mount."""
+    if os.geteuid() != 0:
+        pytest.skip("only the superuser may mount")
+    mounter = Mounter()
+    try:
+        yield mounter
+    finally:
+        for place in reversed(mounter.places):
+            subprocess.run(["umount", str(place)], check=True)
