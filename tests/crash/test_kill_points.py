@@ -7,7 +7,7 @@ calls are covered; writes that arrive by half are enumerated on their own. Then
 fresh commands run: the tree is exactly as before or as after, the store verifies,
 and nothing is left lying around.
 
-Power cuts, where effects that were not synced get lost, are not simulated here.
+Power cuts, where effects that were not synced get lost, are in test_power_cuts.
 """
 
 from __future__ import annotations

@@ -92,6 +92,16 @@ class TestWhatIsLost:
 
         assert left(fs) == [{"new": b"1234"}]
 
+    def test_another_file_system_keeps_what_is_pending(self, tmp_path):
+        (tmp_path / "below").mkdir()
+        fs = PoweredFileSystem(str(tmp_path), apart=[b"below"])
+        here, there = make(fs, tmp_path / "here"), make(fs, tmp_path / "below/there")
+
+        fs.sync_file_system(here)
+        assert left(fs) == in_order({"here": b""}, {"here": b"", "below/there": b""})
+        fs.sync_file_system(there)
+        assert left(fs) == [{"here": b"", "below/there": b""}]
+
     def test_what_comes_after_a_sync_is_lost(self, fs, tmp_path):
         fd = make(fs, tmp_path / "new", b"1234")
         fs.sync_file_system(fd)

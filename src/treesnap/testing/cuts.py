@@ -21,7 +21,7 @@ from itertools import combinations, groupby
 from random import Random
 
 from treesnap.testing.disk import Disk, Effect
-from treesnap.testing.power import Part, Recording, Returned, Step, Sync
+from treesnap.testing.power import Awaited, Recording, Returned, Step, Sync
 
 ALL_SUBSETS_MAX = 6
 """Up to so many pending effects, every subset of them is a disk of its own."""
@@ -110,7 +110,7 @@ def _times(count: int) -> str:
 def moments(recording: Recording) -> Iterator[Moment]:
     """Yields every moment that matters, in order."""
     steps: list[Step] = []
-    waiting: dict[int, frozenset[tuple[int, Part]]] = {}
+    waiting: dict[int, frozenset[Awaited]] = {}
     syncs = 0
     returned = False
 
@@ -143,16 +143,23 @@ def moments(recording: Recording) -> Iterator[Moment]:
 
 
 def cuts(
-    recording: Recording, *, random: Random, more: int = 50, untimed: bytes | None = None
+    recording: Recording,
+    *,
+    random: Random,
+    more: int = 50,
+    untimed: bytes | None = None,
+    first: int = 0,
 ) -> Iterator[Cut]:
     """Yields the cuts of a recording that leave different disks.
+
+    ``first`` is the moment to begin with; -1 is the end.
 
     ``more`` is how many pairs, and how many other subsets, are tried at each moment
     at which there are too many to try them all. Modification times below
     ``untimed`` make no difference.
     """
     seen = set()
-    for moment in moments(recording):
+    for moment in [*moments(recording)][first:]:
         for cut in cuts_at(moment, random, more):
             key = (moment.is_after_return, cut.disk.digest(untimed))
             if key not in seen:

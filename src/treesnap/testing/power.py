@@ -9,7 +9,8 @@ disks of it that a power cut may leave. The rules are those of
   metadata only after ``sync``. A new file without its bytes is empty.
 - A name is durable after a sync of its directory. A file may be durable and have no name.
 - A rename is one effect, durable with its target's directory; an exchange with both.
-- ``sync_file_system`` makes everything before it durable.
+- ``sync_file_system`` makes everything before it durable that lies on the same file
+  system. Directories can be named that count as file systems of their own.
 
 A time that changes with something else changes and is kept together with it.
 """
@@ -20,7 +21,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 from treesnap.fs.base import FileSystem, Name
 from treesnap.testing.disk import (
@@ -52,28 +53,38 @@ class Part(Enum):
     """Everything else about it."""
 
 
+class Awaited(NamedTuple):
+    """What has to be synced for an effect to be durable."""
+
+    node: int
+    part: Part
+    file_system: bytes
+    """The directory that is a file system of its own, or nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One effect, and what has to be synced for it to be durable."""
+    """One effect, and all that has to be synced for it to be durable."""
 
     effect: Effect
-    awaits: frozenset[tuple[int, Part]]
+    awaits: frozenset[Awaited]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """One sync. ``node`` is None for the whole file system."""
+    """One sync, of a node or of its whole file system."""
 
     method: str
     path: str
-    node: int | None
+    node: int
+    file_system: bytes
 
-    def covers(self, awaited: tuple[int, Part]) -> bool:
+    def covers(self, awaited: Awaited) -> bool:
         """Returns whether this sync is one that an effect waits for."""
-        node, part = awaited
-        if self.node is None:
-            return True
-        return self.node == node and (part == Part.DATA or self.method == "sync")
+        if self.method == "sync_file_system":
+            return self.file_system == awaited.file_system
+        is_enough = awaited.part == Part.DATA or self.method == "sync"
+        return self.node == awaited.node and is_enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +132,15 @@ class PoweredFileSystem(WrappedFileSystem):
     """Records what happens below a directory. For one thread.
 
     Reads the directory when it is made; whatever else changes it later is not seen.
-    Syncs need not be real, and by default are not.
+    Syncs need not be real, and by default are not. ``apart`` names directories in it
+    that count as file systems of their own.
     """
 
-    def __init__(self, directory: str, inner: FileSystem | None = None) -> None:
+    def __init__(
+        self, directory: str, inner: FileSystem | None = None, *, apart: Iterable[bytes] = ()
+    ) -> None:
         super().__init__(inner or UnsyncedFileSystem())
+        self._apart = frozenset(apart)
         self._directory = os.fsencode(directory)
         self.disk = load(directory)
         """What is on the disk now, durable or not."""
@@ -240,7 +255,13 @@ class PoweredFileSystem(WrappedFileSystem):
 
     def _note(self, effect: Effect, awaits: Iterable[tuple[int, Part]]) -> None:
         self.disk.apply(effect)
-        self._events.append(Step(effect=effect, awaits=frozenset(awaits)))
+        awaited = (Awaited(node, part, self._file_system(node)) for node, part in awaits)
+        self._events.append(Step(effect=effect, awaits=frozenset(awaited)))
+
+    def _file_system(self, node: int) -> bytes:
+        """Returns the top directory that a node lies below if that is a file system, or nothing."""
+        top = next((path.partition(b"/")[0] for path in self._path_of(node)), b"")
+        return top if top in self._apart else b""
 
     def _born(self, made: _Made, content: bytes = b"") -> int | None:
         """Notes a new node and its name."""
@@ -359,12 +380,15 @@ class PoweredFileSystem(WrappedFileSystem):
     _record_remove_xattr = _record_change_mode
 
     def _record_sync(self, made: _Made) -> None:
-        call = made.call
-        node = self._opened.get(call.arguments[0])
+        node = self._opened.get(made.call.arguments[0])
         if node is not None:
-            whole = call.method == "sync_file_system"
-            path = call.path.removeprefix(os.fsdecode(self._directory) + "/")
-            self._events.append(Sync(method=call.method, path=path, node=None if whole else node))
+            sync = Sync(
+                method=made.call.method,
+                path=made.call.path.removeprefix(os.fsdecode(self._directory) + "/"),
+                node=node,
+                file_system=self._file_system(node),
+            )
+            self._events.append(sync)
 
     _record_sync_data = _record_sync
     _record_sync_file_system = _record_sync

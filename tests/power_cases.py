@@ -1,0 +1,337 @@
+"""Operations, and what may come of them when the power fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from power_checks import (
+    after_collection,
+    after_create,
+    after_delete,
+    after_export,
+    after_first_create,
+    after_pin,
+    after_redo,
+    after_restore,
+    after_restore_of_removed,
+    after_undo,
+    after_work,
+)
+from treesnap.errors import TreesnapError
+from treesnap.fs.base import FileSystem
+from treesnap.ops.handle import Handle
+from treesnap.testing.children import killed
+from treesnap.testing.cuts import Cut, cuts, cuts_at, moments
+from treesnap.testing.disk import load, materialise
+from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
+from treesnap.testing.power import PoweredFileSystem, Recording
+from treesnap.testing.recording import RecordingFileSystem
+
+IS_FULL = os.environ.get("TREESNAP_TEST_SIZE") == "full"
+NO_EXCHANGE = Fault(methods=frozenset({"exchange"}), errno=errno.EINVAL, lasting=True)
+
+RANDOM_NAME = re.compile("[0-9a-f]{16}")
+
+Scene = Any
+"""What the fixture of that name is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """An operation, and what has to come of it."""
+
+    name: str
+    start: str
+    operation: Callable[[Handle], object]
+    check: Callable[[Scene], str]
+    """Lets the next commands run, and returns what came of the operation."""
+    old: str
+    new: str
+    """What has to come of it once it has returned."""
+    prepare: Callable[[Scene], object] = id
+    """What is done before."""
+    afterwards: Callable[[FileSystem, Path], None] | None = None
+    """Work in the root after the operation returned; only power cuts after that are tried."""
+    faults: tuple[Fault, ...] = ()
+    needless: frozenset[str] = frozenset()
+    """Syncs that this case does not miss when they are left out."""
+    needed: frozenset[str] = frozenset()
+    """Syncs that it misses, where only some of them matter; all but the needless otherwise."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def recorded(scene, case: Case) -> Recording:
+    """Runs an operation on what was kept, and returns what it did to the disk.
+
+    The store counts as another file system, so that no sync of one covers for the other.
+    """
+    scene.reset(case.start)
+    case.prepare(scene)
+    directory = str(scene.root.parent)
+    powered = PoweredFileSystem(directory, apart=[b"store"])
+    fs = FaultyFileSystem(*case.faults, inner=powered) if case.faults else powered
+    case.operation(scene.handle(fs))
+    powered.note_return()
+    if case.afterwards is not None:
+        case.afterwards(powered, scene.root)
+        scene.note("worked")
+    assert powered.disk.contents() == load(directory).contents(), "This is not what happened"
+    return powered.recording()
+
+
+def names_of_syncs(recording: Recording) -> list[str]:
+    """Returns method, place and how manieth of its kind for each sync."""
+    seen: Counter[str] = Counter()
+    names = []
+    for sync in recording.syncs:
+        place = "/".join(part for part in sync.path.split("/") if not RANDOM_NAME.search(part))
+        name = f"{sync.method} {'' if os.path.isabs(place) else place}".rstrip()
+        seen[name] += 1
+        names.append(f"{name} {seen[name]}")
+    return names
+
+
+def cuts_of(
+    case: Case, recording: Recording, seed: int, *, more: int = 50, first: int = 0
+) -> list[Cut]:
+    """Returns the power cuts that are tried; times in the store make no difference."""
+    first = first if case.afterwards is None else -1
+    return [*cuts(recording, random=Random(seed), more=more, untimed=b"store", first=first)]
+
+
+def after(scene, cut: Cut, case: Case) -> str:
+    """Returns what came of a power cut; fails, and says which, when that may not be."""
+    materialise(cut.disk, str(scene.root.parent))
+    try:
+        outcome = case.check(scene)
+        assert outcome in {case.old, case.new}
+        assert outcome == case.new or not cut.moment.is_after_return, "what was done is not there"
+    except (TreesnapError, OSError, LookupError, AssertionError, pytest.fail.Exception) as error:
+        raise Wrong(f"{error!r}\n{cut}") from error
+    return outcome
+
+
+class Wrong(AssertionError):
+    """A power cut left what it may not leave."""
+
+
+def work_on(fs: FileSystem, root: Path) -> None:
+    """Makes a file in the root and changes the root itself, durably."""
+    file = fs.open(str(root / "later"), os.O_WRONLY | os.O_CREAT)
+    fs.write(file, b"later")
+    fs.sync(file)
+    fs.close(file)
+    directory = fs.open(str(root), os.O_RDONLY | os.O_DIRECTORY)
+    fs.change_mode(directory, 0o711)
+    fs.sync(directory)
+    fs.close(directory)
+
+
+def kill_restore_at(share: float) -> Callable[[Scene], object]:
+    """Returns what lets a restore die after that share of its calls."""
+
+    def prepare(scene: Scene) -> None:
+        recording = RecordingFileSystem()
+        scene.handle(recording).restore("before")
+        fault = kill_at(int(len(recording.mutations) * share))
+        scene.reset("changed")
+        assert killed(lambda fs: scene.handle(fs).restore("before"), fault).was_killed
+
+    return prepare
+
+
+def cut_restore_before(sync_name: str, seed: int) -> Callable[[Scene], object]:
+    """Returns what lets the power fail during a restore, just before one of its syncs."""
+
+    def prepare(scene: Scene) -> None:
+        powered = PoweredFileSystem(str(scene.root.parent), apart=[b"store"])
+        scene.handle(powered).restore("before")
+        recording = powered.recording()
+        moment = [*moments(recording)][names_of_syncs(recording).index(sync_name)]
+        found = [*cuts_at(moment, Random(seed), 50)]
+        materialise(Random(seed).choice(found).disk, str(scene.root.parent))
+
+    return prepare
+
+
+JOURNAL_IS_GONE = frozenset({"sync store/roots 4"})
+"""The last sync of a restore: a journal that comes back later disturbs only later work."""
+
+STORE_CASES = [
+    Case(
+        name="create",
+        start="changed",
+        operation=lambda handle: handle.create(name="second"),
+        check=after_create,
+        old="before",
+        new="before second",
+    ),
+    Case(
+        name="first create",
+        start="populated",
+        operation=lambda handle: handle.create(name="before"),
+        check=after_first_create,
+        old="0 snapshots",
+        new="1 snapshots",
+    ),
+    Case(
+        name="delete",
+        start="restored",
+        operation=lambda handle: handle.delete("before"),
+        check=after_delete,
+        old="None before",
+        new="None",
+    ),
+    Case(
+        name="pin",
+        start="changed",
+        operation=lambda handle: handle.pin("before"),
+        check=after_pin,
+        old="pinned: False",
+        new="pinned: True",
+        needless=frozenset({"sync_data store/temporary 1"}),  # an unreadable one is a pin too
+    ),
+    Case(
+        name="unpin",
+        start="changed",
+        prepare=lambda scene: scene.handle().pin("before"),
+        operation=lambda handle: handle.unpin("before"),
+        check=after_pin,
+        old="pinned: True",
+        new="pinned: False",
+    ),
+    Case(
+        name="gc",
+        start="garbage",
+        operation=lambda handle: handle.gc(),
+        check=after_collection,
+        old="nothing lost",
+        new="nothing lost",
+        needless=frozenset(
+            {
+                # The epoch is for writers at the same time, and none outlives the power.
+                "sync store/collector 1",
+                "sync store/collector 2",
+                "sync store/collector 3",
+                # Packs that come back are collected again.
+                "sync store/packs 2",
+                # The index is a hint; without this sync it would be made anew from the packs.
+                "sync_data store/temporary 3",
+                "sync store/index 1",
+            }
+        ),
+    ),
+]
+TREE_CASES = [
+    Case(
+        name="restore",
+        start="changed",
+        operation=lambda handle: handle.restore("before"),
+        check=after_restore,
+        old="after",
+        new="before",
+        needless=JOURNAL_IS_GONE,
+    ),
+    Case(
+        name="restore and work",
+        start="changed",
+        operation=lambda handle: handle.restore("before"),
+        afterwards=work_on,
+        check=after_work,
+        old="worked",
+        new="worked",
+        needed=JOURNAL_IS_GONE,
+    ),
+    Case(
+        name="restore without exchange",
+        start="changed",
+        operation=lambda handle: handle.restore("before"),
+        check=after_restore,
+        old="after",
+        new="before",
+        faults=(NO_EXCHANGE,),
+    ),
+    Case(
+        name="restore of a root that was removed",
+        start="removed",
+        operation=lambda handle: handle.restore("before"),
+        check=after_restore_of_removed,
+        old="absent",
+        new="before",
+    ),
+    Case(
+        name="restore to another directory",
+        start="changed",
+        operation=lambda handle: handle.restore(
+            "before", to=os.path.join(os.path.dirname(handle.root), "target")
+        ),
+        check=after_export,
+        old="absent",
+        new="whole",
+    ),
+    Case(
+        name="undo",
+        start="restored",
+        operation=lambda handle: handle.undo(),
+        check=after_undo,
+        old="before",
+        new="after",
+        needless=JOURNAL_IS_GONE,
+    ),
+    Case(
+        name="redo",
+        start="undone",
+        operation=lambda handle: handle.redo(),
+        check=after_redo,
+        old="after",
+        new="before",
+        needless=JOURNAL_IS_GONE,
+    ),
+    Case(
+        name="recovery forwards",
+        start="changed",
+        prepare=kill_restore_at(0.9),
+        operation=lambda handle: handle.recover(),
+        check=after_restore,
+        old="before",
+        new="before",
+    ),
+    Case(
+        name="recovery backwards",
+        start="changed",
+        prepare=kill_restore_at(0.4),
+        operation=lambda handle: handle.recover(),
+        check=after_restore,
+        old="after",
+        new="after",
+    ),
+]
+RECOVERY_CASES = [
+    Case(
+        name=f"recovery {name} {seed}",
+        start="changed",
+        prepare=cut_restore_before(sync_name, seed),
+        operation=lambda handle: handle.recover(),
+        check=after_restore,
+        old=state,
+        new=state,
+    )
+    for seed in range(3 if IS_FULL else 1)
+    for name, sync_name, state in (
+        ("from a power cut while staging", "sync_file_system root 1", "after"),
+        ("from a power cut while applying", "sync_file_system root 2", "before"),
+    )
+]
+CASES = [*STORE_CASES, *TREE_CASES, *RECOVERY_CASES]

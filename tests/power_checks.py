@@ -1,0 +1,143 @@
+"""What the next commands make of what a power cut has left.
+
+Each check lets them run, fails where something is lost or left over, and returns
+what came of the operation. ``scene`` is what the tests in ``crash`` begin from.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from treesnap.errors import StoreMissing
+from treesnap.testing.state import differences, tree_state
+
+
+def assert_sound(scene) -> None:
+    """Asserts that the store is whole; but an index part, which is a hint, may be torn."""
+    problems = scene.handle().verify(read_data=True).problems
+    assert {problem.code for problem in problems} <= {"bad-index"}, problems
+    if problems:
+        scene.handle().verify(repair=True)
+        assert scene.handle().verify(read_data=True).problems == ()
+
+
+def settled(scene, *states: str, snapshots: Iterable[str] = ("before",)) -> str:
+    """Lets the next commands run, and returns which of the states the tree has.
+
+    Each of the named snapshots has to be there, and to bring its state back.
+    """
+    handle = scene.handle()
+    handle.status()
+    name = scene.name_of_state(*states)
+    assert not list(scene.store.glob("roots/*/journal")), "there is a journal"
+    assert_sound(scene)
+    handle.create()
+    assert scene.litter() == []
+    assert scene.name_of_state(*states) == name
+    for snapshot in snapshots:
+        handle.restore(snapshot)
+        scene.name_of_state("before" if snapshot == "before" else "after")
+    return name
+
+
+def names_of(scene) -> list[str]:
+    return sorted(str(item.name) for item in scene.handle().list())
+
+
+def after_create(scene) -> str:
+    names = names_of(scene)
+    settled(scene, "after", snapshots=names)
+    return " ".join(names)
+
+
+def after_first_create(scene) -> str:
+    """The store may be there, in part or not at all."""
+    try:
+        count = len(scene.handle().list())
+    except StoreMissing:
+        count = 0
+    scene.handle().create(name="before" if count == 0 else None)
+    settled(scene, "before", snapshots=())
+    scene.handle().restore("latest")
+    scene.name_of_state("before")
+    return f"{count} snapshots"
+
+
+def after_delete(scene) -> str:
+    names = names_of(scene)
+    settled(scene, "before", snapshots=[name for name in names if name != "None"])
+    return " ".join(names)
+
+
+def after_pin(scene) -> str:
+    pinned = scene.handle().resolve("before").pinned
+    settled(scene, "after")
+    return f"pinned: {pinned}"
+
+
+def after_collection(scene) -> str:
+    settled(scene, "after")
+    handle = scene.handle()
+    handle.gc()
+    assert handle.gc(dry_run=True).removed_objects == 0
+    assert handle.gc().postponed is None
+    assert handle.verify(read_data=True).ok
+    return "nothing lost"
+
+
+def after_restore(scene) -> str:
+    """The restore can be done again if need be, and taken back."""
+    name = settled(scene, "after", "before")
+    scene.handle().undo()
+    scene.name_of_state("after")
+    return name
+
+
+def after_undo(scene) -> str:
+    """The undo can be taken back if it was done, and what it took back is still there."""
+    name = settled(scene, "before", "after", snapshots=())
+    if name == "after":
+        scene.handle().redo()
+        scene.name_of_state("before")
+    scene.handle().undo()
+    scene.name_of_state("after")
+    return name
+
+
+def after_redo(scene) -> str:
+    name = settled(scene, "before", "after", snapshots=())
+    if name == "before":
+        scene.handle().undo()
+        scene.name_of_state("after")
+    scene.handle().redo()
+    scene.name_of_state("before")
+    return name
+
+
+def after_restore_of_removed(scene) -> str:
+    scene.handle().recover()
+    name = scene.name_of_state("absent", "before")
+    assert_sound(scene)
+    if name == "absent":
+        scene.handle().restore("before")
+    settled(scene, "before")
+    return name
+
+
+def after_export(scene) -> str:
+    """Nothing is left beside the target when the next command has run."""
+    scene.handle().status()
+    target = scene.root.parent / "target"
+    found = "whole" if target.exists() else "absent"
+    if found == "whole":
+        assert differences(tree_state(target), scene.states["before"]) == []
+    assert set(os.listdir(target.parent)) <= {"root", "store", "target"}
+    assert not list(scene.store.glob("roots/*/export-*"))
+    settled(scene, "after")
+    return found
+
+
+def after_work(scene) -> str:
+    scene.handle().status()
+    return str(scene.name_of_state("worked"))
