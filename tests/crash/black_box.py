@@ -32,6 +32,8 @@ DEGRADED = "could not be put back"
 """What a restore says of metadata that it was not permitted to set."""
 TO_BE_FINISHED = "could not be taken back yet"
 """What a restore says when the next command has to go on with it."""
+NEEDED = frozenset({OPEN, "write"})
+"""Calls without which no command could say what went wrong."""
 _METADATA_LINE = re.compile(r": (?:mode|uid|gid|mtime_ns|xattrs) is ")
 
 
@@ -178,8 +180,8 @@ class Case:
 def cases(operation: Operation, points: Iterable[Point], seed: int) -> Iterator[Case]:
     """Yields a kill at every point, an error at it, and at every fifth one that lasts.
 
-    The errors of a call take turns, beginning where the seed says. For ``openat`` none
-    lasts: Python could not open its modules either.
+    The errors of a call take turns, beginning where the seed says. None lasts for a call
+    that Python itself needs, to open its modules and to print.
     """
     turns: Counter[str] = Counter()
     for number, point in enumerate(points):
@@ -190,7 +192,7 @@ def cases(operation: Operation, points: Iterable[Point], seed: int) -> Iterator[
         error = errors[(seed + turns[point.call]) % len(errors)]
         turns[point.call] += 1
         yield Case(operation=operation, how="error", point=point, number=error)
-        if (number + seed) % 5 == 0 and point.call != OPEN:
+        if (number + seed) % 5 == 0 and point.call not in NEEDED:
             yield Case(operation=operation, how="lasting", point=point, number=error)
 
 
