@@ -171,12 +171,14 @@ class TestNotToBeMoved:
     """Immutable and append-only paths, which not even the superuser may rename."""
 
     @pytest.mark.parametrize("flag", ["i", "a"])
-    @pytest.mark.parametrize("path", ["sub/file", "sub", "gone"])
-    def test_everything_is_put_back(self, place, path, flag):
+    @pytest.mark.parametrize(
+        "path", ["sub/file", "sub", "gone", "gone/file", "gone/deep/er", "gone/deep/er/file", "."]
+    )
+    def test_nothing_is_touched_and_the_path_is_named(self, place, path, flag):
         place.make("a", "sub/file", "sub/other", "z")
         place.done("create", "--name", "before")
         place.edit("a", "sub/file", "z")
-        place.make("gone/file", "sub/new")
+        place.make("gone/file", "gone/deep/er/file", "sub/new")
         (place.root / "sub/other").unlink()
         before = record(place.root)
 
@@ -184,6 +186,7 @@ class TestNotToBeMoved:
             ended = place.snap("restore", "before")
 
             assert ended.code == 1, ended
+            assert f"'{path}' is immutable or append-only" in ended.err
             assert "Operation not permitted" in ended.err
             assert difference(before, record(place.root)) == []
             assert place.litter() == []

@@ -128,7 +128,11 @@ def execute(arguments: Sequence[str], program: str = "snap") -> int:
         render.abandon_stdout()
         return ExitCode.BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - nobody else reports it
-        return _report(error, invocation, arguments)
+        try:
+            return _report(error, invocation, arguments)
+        except OSError as second:  # no file can be opened, not even our own modules
+            render.print_plainly(f"{program}: {error}; the error could not be described: {second}")
+            return ExitCode.FAILED
     return ExitCode.DONE
 
 

@@ -98,6 +98,11 @@ def print_traceback(error: BaseException) -> None:
     print_exception(error, file=sys.stderr)
 
 
+def print_plainly(text: str) -> None:
+    """Prints a line on standard error with nothing but what is loaded already."""
+    print(text, file=sys.stderr)
+
+
 def prepare_streams() -> None:
     """Makes standard streams that exist and that can print any name.
 

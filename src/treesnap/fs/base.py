@@ -51,6 +51,9 @@ class FileSystem(Protocol):
     def truncate(self, fd: int, size_bytes: int, /) -> None:
         """Sets the size of an open file; a growing file gets a hole."""
 
+    def allocate(self, fd: int, size_bytes: int) -> None:
+        """Takes space for the first bytes of an open file, which gets that size at least."""
+
     def next_data(self, fd: int, offset: int) -> int | None:
         """Returns the start of the next data at or after ``offset``, or None at the end."""
 
@@ -83,6 +86,14 @@ class FileSystem(Protocol):
 
     def free_bytes(self, fd: int) -> int:
         """Returns how many bytes an unprivileged writer may still add to the file system."""
+
+    def is_read_only(self, fd: int) -> bool:
+        """Returns whether nothing can be changed on the file system."""
+
+    def is_protected(self, name: Name | int, *, dir_fd: int | None = None) -> bool:
+        """Returns whether a file is immutable or append-only, so that not even its owner
+        may move or remove it; False where nobody can tell. See chattr(1).
+        """
 
     def read_link(self, name: bytes, *, dir_fd: int | None = None) -> bytes:
         """Returns the target of a symbolic link."""

@@ -12,6 +12,15 @@ from treesnap.errors import OperationFailed, StorageFull, TreesnapError, shown
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
+def error_text(error: Exception) -> str:
+    """Returns what an error says, for people: an OSError without its number."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    path = error.filename if isinstance(error.filename, (str, bytes)) else None
+    where = f" at {shown(os.fsencode(path))!r}" if path is not None else ""
+    return f"{error.strerror}{where}"
+
+
 @contextmanager
 def reported(doing: str) -> Iterator[None]:
     """Re-raises OSError as StorageFull or OperationFailed.

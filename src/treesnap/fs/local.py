@@ -1,7 +1,7 @@
 """The real file system. The only module that makes system calls on files.
 
-``renameat2`` and ``syncfs`` have no counterpart in Python's ``os`` and are
-called in the C library; see renameat2(2) and syncfs(2). The library is loaded
+``renameat2``, ``syncfs`` and ``statx`` have no counterpart in Python's ``os`` and are
+called in the C library; see their pages in section 2 of the manual. The library is loaded
 on first use, because captures need neither.
 """
 
@@ -11,6 +11,7 @@ import errno
 import fcntl
 import mmap
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import cache
@@ -19,6 +20,12 @@ from typing import Any
 from treesnap.fs.base import Name
 
 _ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW
+_AT_FDCWD = -100
+_AT_SYMLINK_NOFOLLOW = 0x100
+_AT_EMPTY_PATH = 0x1000
+_STATX_SIZE = 256
+_PROTECTED = 0x10 | 0x20
+"""STATX_ATTR_IMMUTABLE and STATX_ATTR_APPEND, in the attributes at offset 8 of the struct."""
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
 
@@ -66,6 +73,10 @@ class LocalFileSystem:
     def open(self, name: Name, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> int:
         """Opens a file or directory; adds O_CLOEXEC and O_NOFOLLOW."""
         return os.open(name, flags | _ALWAYS, mode, dir_fd=dir_fd)
+
+    def allocate(self, fd: int, size_bytes: int) -> None:
+        """Takes space for the first bytes of an open file."""
+        os.posix_fallocate(fd, 0, size_bytes)
 
     def next_data(self, fd: int, offset: int) -> int | None:
         """Returns the start of the next data at or after ``offset``, or None at the end."""
@@ -118,6 +129,28 @@ class LocalFileSystem:
         """Returns how many bytes an unprivileged writer may still add."""
         numbers = os.fstatvfs(fd)
         return numbers.f_bavail * numbers.f_frsize
+
+    def is_read_only(self, fd: int) -> bool:
+        """Returns whether nothing can be changed on the file system."""
+        return bool(os.fstatvfs(fd).f_flag & os.ST_RDONLY)
+
+    def is_protected(self, name: Name | int, *, dir_fd: int | None = None) -> bool:
+        """Returns whether a file is immutable or append-only, as statx(2) says it."""
+        import ctypes
+
+        facts = ctypes.create_string_buffer(_STATX_SIZE)
+        flags = _AT_SYMLINK_NOFOLLOW
+        directory = _AT_FDCWD if dir_fd is None else dir_fd
+        if isinstance(name, int):
+            directory, name, flags = name, b"", _AT_EMPTY_PATH
+        try:
+            _call("statx", directory, os.fsencode(name), flags, 0, facts)
+        except OSError as error:
+            if error.errno == errno.ENOSYS:
+                return False
+            raise
+        attributes = int.from_bytes(facts.raw[8:16], sys.byteorder)
+        return bool(attributes & _PROTECTED)
 
     def read_link(self, name: bytes, *, dir_fd: int | None = None) -> bytes:
         """Returns the target of a symbolic link."""

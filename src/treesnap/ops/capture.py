@@ -77,6 +77,8 @@ class Preview:
 
     result: ScanResult
     objects: MemoryObjects
+    cache: StatCache | None
+    """The cache whose rows stood for directories that had not changed."""
 
 
 def preview(
@@ -88,16 +90,17 @@ def preview(
 ) -> Preview:
     """Walks the root without writing anything."""
     objects = MemoryObjects(pair.store)
+    cache = usable_cache(handle, pair)
     handle.monitor.begin(Phase.SCAN, None, None)
     scanner = Scanner(
         handle.fs,
         scan_settings(handle, scope, rules),
         objects,
         handle.monitor,
-        usable_cache(handle, pair),
+        cache,
         recorder=recorder,
     )
-    return Preview(scanner.scan(), objects)
+    return Preview(scanner.scan(), objects, cache)
 
 
 class Capture:

@@ -55,6 +55,31 @@ class Plan:
         """What happens to directories in the end."""
         return tuple(Finish(path, old, new) for path, (old, new) in self.directories.items())
 
+    def within(self, paths: tuple[bytes, ...], current: State, target: State) -> Plan:
+        """Returns a plan with steps at the given paths only, in place of those below them.
+
+        A name of a linked file may lie in a directory that is whole already: then the
+        directory is put again, with all names of the file at once.
+        """
+        wide = Plan(directories=dict(self.directories), blocked=list(self.blocked))
+        known = set(paths)
+        for steps, kept in (
+            (self.puts, wide.puts),
+            (self.removals, wide.removals),
+            (self.metadata, wide.metadata),
+        ):
+            for path, step in steps.items():
+                if path in known:
+                    kept[path] = step  # type: ignore[assignment]  # the two are of one kind
+        for path in {*self.puts, *self.removals, *self.metadata} - known:
+            cover = next(above for above in ancestors_of([path]) if above in known)
+            entry = target.entry(cover)
+            assert entry is not None
+            wide.puts[cover] = (entry, current.entry(cover))
+            for steps in (wide.removals, wide.metadata):
+                steps.pop(cover, None)
+        return wide
+
     def count(self, *kinds: ChangeKind) -> int:
         """Returns how many paths change in one of the given ways."""
         return sum(1 for change in self.changes if change.change in kinds)

@@ -22,7 +22,6 @@ from treesnap import treepath
 from treesnap.codec.envelope import FileKind
 from treesnap.codec.journal import Commit, Journal, decode_journal
 from treesnap.errors import (
-    Busy,
     Conflict,
     ErrorCode,
     NotFound,
@@ -36,15 +35,15 @@ from treesnap.ops.access import Opened, is_interrupted, opened
 from treesnap.ops.capture import preview
 from treesnap.ops.history import resolve_in
 from treesnap.ops.plan import Plan, make_plan
-from treesnap.ops.rescue import Rescue
+from treesnap.ops.rescue import rescue
 from treesnap.ops.restore import refuse_blocked
 from treesnap.ops.standing import Standing, standing_of
 from treesnap.ops.state import State, recorded_state, walked_state
+from treesnap.ops.steps import Work
 from treesnap.ops.transaction import Transaction
-from treesnap.store.writer import EpochChanged
 from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
 from treesnap.worktree.observed import Observed
-from treesnap.worktree.staging import open_stage
+from treesnap.worktree.staging import open_stage, remove_stage
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -176,14 +175,23 @@ def _recover(handle: Handle, pair: Opened, journal: Journal) -> str | None:
     try:
         refuse_other_device(handle, root_fd, journal)
         if journal.commit is not None and transaction.is_finished():
-            transaction.end(root_fd)
-            return "completed an interrupted restore"
+            return _tidied(handle, transaction, root_fd)
         if journal.commit is not None:
             return Completion(handle, pair, journal).run(root_fd)
     finally:
         handle.fs.close(root_fd)
     transaction.give_up()
     return "removed what an interrupted restore had prepared; the tree is as before it"
+
+
+def _tidied(handle: Handle, transaction: Transaction, root_fd: int) -> str | None:
+    """Removes what a finished restore kept aside; that keeps no command from its work."""
+    try:
+        transaction.end(root_fd)
+    except OSError as error:
+        handle.monitor.remark(f"What a finished restore kept aside could not be removed: {error}")
+        return None
+    return "completed an interrupted restore"
 
 
 class Completion:
@@ -214,13 +222,15 @@ class Completion:
         reason: TreesnapError | OSError | None = None
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                Rescue(self._handle, self._pair, self._journal).run(self._old, self._new)
+                rescue(self._handle, self._pair, self._journal)
+                # Before the walk, because it changes the times of other names of what is in it.
+                remove_stage(self._handle.fs, root_fd, self._journal.stage_name)
                 look = self.look(root_fd)
                 forward = reason is None and look.is_forward
                 self._carry_out(look, forward=forward)
-            except (Conflict, EpochChanged) as error:
+            except Conflict:
                 if attempt == ATTEMPTS:
-                    raise _overtaken(error) from error
+                    raise
             except (TreesnapError, OSError) as error:
                 if reason is not None or attempt == ATTEMPTS:
                     raise reason or error from error
@@ -260,7 +270,7 @@ class Completion:
         rules = tuple(dict.fromkeys(rule for record in records for rule in record.rules))
         recorder: dict[bytes, bytes] = {}
         seen = preview(self._handle, self._pair, scope, rules, recorder)
-        return Walked(walked_state(seen.result, seen.objects.get), Observed(recorder, None))
+        return Walked(walked_state(seen.result, seen.objects.get), Observed(recorder, seen.cache))
 
     def _carry_out(self, look: Look, *, forward: bool) -> None:
         goal = self._target if forward else self._safety
@@ -268,17 +278,18 @@ class Completion:
         walked = look.walked if scope == self._commit.paths else self._walk(scope)
         wanted = recorded_state(self._pair, goal.record, scope)
         plan = make_plan(walked.state, wanted, scope) if scope else Plan()
+        plan = plan.within(self._commit.paths, walked.state, wanted)
         refuse_blocked(plan)
         for path, old, new in self._commit.directories:
             plan.directories[path] = (old, new) if forward else (new or old, old)
         transaction = Transaction(self._handle, self._pair, self._journal)
-        transaction.resume(plan, wanted, walked.observed, forward=forward)
-
-
-def _overtaken(error: Exception) -> Exception:
-    if isinstance(error, EpochChanged):
-        return Busy("Garbage collections kept overtaking the recovery")
-    return error
+        work = Work(
+            plan=plan,
+            target=wanted,
+            observed=walked.observed,
+            touch=self._commit.touch and forward,
+        )
+        transaction.resume(work, forward=forward)
 
 
 def _words(reason: Exception | None, changed: Sequence[bytes], *, forward: bool) -> str:

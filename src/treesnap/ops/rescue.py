@@ -17,24 +17,49 @@ from typing import TYPE_CHECKING
 from treesnap.codec.journal import Journal
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.tree import put_tree
-from treesnap.errors import shown
+from treesnap.errors import Busy, shown
 from treesnap.model import Entry, SnapshotKind, SnapshotRecord, Totals
 from treesnap.ops.access import MemoryObjects, Opened
 from treesnap.ops.capture import scan_settings
+from treesnap.ops.history import resolve_in
 from treesnap.ops.narrow import totals_of_entry
 from treesnap.ops.standing import holds_same
-from treesnap.ops.state import State, walked_state
-from treesnap.store.writer import Writer
+from treesnap.ops.state import State, recorded_state, walked_state
+from treesnap.store.writer import EpochChanged, Writer
 from treesnap.treepath import without_nested
 from treesnap.worktree.scan import Scanner
 from treesnap.worktree.scanned import ScanResult
+from treesnap.worktree.staging import READY, RESERVE
 from treesnap.worktree.step import number_of
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
 
+ATTEMPTS = 5
+"""How often a rescue that collections overtook is done again."""
 
-class Rescue:
+
+def rescue(handle: Handle, pair: Opened, journal: Journal) -> None:
+    """Takes a snapshot of what is of neither state, and says so; mostly there is nothing.
+
+    Reads all that is staged or kept aside. Raises Busy when collections keep overtaking it.
+    """
+    commit = journal.commit
+    assert commit is not None
+    old, new = (
+        recorded_state(pair, resolve_in(pair, identity).record, commit.paths)
+        for identity in (commit.safety_id, commit.target_id)
+    )
+    for _ in range(ATTEMPTS):
+        try:
+            _Rescue(handle, pair, journal).run(old, new)
+        except EpochChanged:
+            continue
+        return
+    raise Busy("Garbage collections kept overtaking the restore")
+
+
+class _Rescue:
     """The staging directory of an interrupted restore. Nothing in it is changed."""
 
     def __init__(self, handle: Handle, pair: Opened, journal: Journal) -> None:
@@ -46,12 +71,8 @@ class Rescue:
         self._stage_path = os.path.join(handle.root, os.fsdecode(journal.stage_name))
 
     def run(self, old: State, new: State) -> None:
-        """Takes a snapshot of what is of neither state, and says so; mostly there is nothing.
-
-        Reads all that is staged or kept aside. May raise EpochChanged.
-        """
-        if not os.path.isdir(self._stage_path):
-            return
+        if not os.path.lexists(os.path.join(self._stage_path, os.fsdecode(READY))):
+            return  # nothing was kept aside yet, or all is being removed
         objects = MemoryObjects(self._pair.store)
         walked = walked_state(self._walk(objects), objects.get)
         strange = [
@@ -75,8 +96,10 @@ class Rescue:
 
     def _is_known(self, entry: Entry, walked: State, *states: State) -> bool:
         path = self._path(entry.name)
-        if path is None or entry.is_skipped:
-            return path is not None
+        if path is None:
+            return entry.name in (READY, RESERVE)
+        if entry.is_skipped:
+            return True
         for state in states:
             wanted = state.entry(path)
             if wanted is not None and holds_same(entry, walked, wanted, state):

@@ -19,6 +19,7 @@ a crash lets the next operation carry on.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,10 +48,13 @@ from treesnap.ops.narrow import effective_scope
 from treesnap.ops.places import refuse_dangerous
 from treesnap.ops.plan import Plan, ancestors_of, make_plan, require_paths
 from treesnap.ops.state import State, recorded_state, walked_state
+from treesnap.ops.steps import Work
 from treesnap.ops.transaction import Transaction
 from treesnap.results import RestoreResult
 from treesnap.store.writer import EpochChanged
+from treesnap.worktree.directory import OPEN_DIRECTORY
 from treesnap.worktree.observed import Observed
+from treesnap.worktree.protection import protected
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -172,6 +176,18 @@ def refuse_in_the_way(handle: Handle, plan: Plan, scope: tuple[bytes, ...] | Non
             )
 
 
+def refuse_unchangeable(handle: Handle) -> None:
+    """Raises OSError or OperationFailed for a root in which nothing can be made or removed."""
+    fd = handle.fs.open(handle.root, OPEN_DIRECTORY)
+    try:
+        if handle.fs.is_read_only(fd):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), handle.root)
+        if handle.fs.is_protected(fd):
+            raise protected(b"")
+    finally:
+        handle.fs.close(fd)
+
+
 def refuse_blocked(plan: Plan) -> None:
     """Raises Refused when something to leave alone is in the way."""
     if plan.blocked:
@@ -218,6 +234,7 @@ def _attempt(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
                 transaction.abandon()
                 _note_history(pair, goal, Moment(goal.snapshot.id, goal.scope))
                 return result_of(goal, plan, target, safety_id=None, is_dry_run=False)
+            refuse_unchangeable(handle)
             safety = capture.publish(
                 capture.record(
                     kind=SnapshotKind.SAFETY, label=f"{goal.label} {goal.snapshot.id[:12]}"
@@ -236,7 +253,8 @@ def _attempt(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
         touch=goal.touch,
     )
     try:
-        transaction.run(plan, current, target, observed, commit)
+        work = Work(plan=plan, target=target, observed=observed, touch=goal.touch)
+        transaction.run(work, current, commit)
     except BaseException:
         transaction.abandon()
         raise

@@ -11,22 +11,23 @@ from typing import TYPE_CHECKING
 from treesnap.codec.envelope import FileKind
 from treesnap.codec.journal import Commit, Journal, encode_journal
 from treesnap.codec.reader import TreeReader
-from treesnap.errors import Conflict, Corrupt, OperationFailed, TreesnapError, shown
-from treesnap.events import Phase
+from treesnap.errors import Corrupt, ErrorCode, OperationFailed, TreesnapError, shown
 from treesnap.fs.durable import Prepared, sync_directory
-from treesnap.model import Entry, Totals
+from treesnap.fs.failure import error_text
+from treesnap.model import Entry
 from treesnap.ops.access import Opened
-from treesnap.ops.narrow import totals_of_entry
-from treesnap.ops.plan import Plan
+from treesnap.ops.rescue import rescue
 from treesnap.ops.state import State
+from treesnap.ops.steps import Steps, Work
 from treesnap.worktree.apply import Applier
 from treesnap.worktree.attributes import apply_metadata
 from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
 from treesnap.worktree.finish import Finisher
-from treesnap.worktree.observed import Observed
-from treesnap.worktree.stage import Stager
-from treesnap.worktree.staging import make_stage, new_stage_name, remove_stage
-from treesnap.worktree.step import Action, Step, kept_name, staged_name
+from treesnap.worktree.staging import (
+    new_stage_name,
+    release,
+    remove_stage,
+)
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -47,8 +48,6 @@ class Transaction:
         self._pair = pair
         self._xattrs = TreeReader(pair.store.get).xattrs
         self._journal = journal
-        self.degraded: tuple[bytes, ...] = ()
-        """Paths whose owner or privileged attributes were not permitted to be put back."""
 
     def _write(self, journal: Journal) -> None:
         self._pair.root.write("journal", FileKind.JOURNAL, encode_journal(journal))
@@ -77,9 +76,7 @@ class Transaction:
         if self._journal is not None and self._journal.commit is None:
             self.give_up()
 
-    def run(
-        self, plan: Plan, current: State, target: State, observed: Observed, commit: Commit
-    ) -> None:
+    def run(self, work: Work, current: State, commit: Commit) -> None:
         """Stages, commits and applies a plan that is not empty.
 
         When this raises, the tree is as it was before, or the journal is left for
@@ -89,45 +86,35 @@ class Transaction:
             self._begin(current.root)
         assert self._journal is not None
         journal = replace(self._journal, commit=commit)
+        steps = Steps(self._handle, self._pair, work, commit.paths)
         with self._opened_root() as root_fd, self._prepared_history(commit) as history:
-            with self._staged(
-                root_fd, journal, plan, target, observed, touch=commit.touch
-            ) as applier:
+            with steps.staged(root_fd, journal.stage_name) as applier:
                 self._commit(journal)
                 self._apply(root_fd, applier, journal, history)
             try:
                 self.end(root_fd)
             except (TreesnapError, OSError) as error:
                 self._handle.monitor.remark(
-                    f"The restore is done, but not cleaned up after ({error}); "
+                    f"The restore is done, but not cleaned up after ({error_text(error)}); "
                     "the next command on this root goes on with that"
                 )
-        self._remark_degraded()
+        self._remark_degraded(steps.degraded)
 
-    def resume(
-        self,
-        plan: Plan,
-        target: State,
-        observed: Observed,
-        *,
-        forward: bool,
-    ) -> None:
+    def resume(self, work: Work, *, forward: bool) -> None:
         """Carries a plan out under a journal that was committed before.
 
-        What the staging directory holds is removed first. ``forward`` says whether the
-        plan finishes the restore or takes it back. When this raises, the journal is
-        left, and the tree is still between both states.
+        There is no staging directory any more. ``forward`` says whether the plan
+        finishes the restore or takes it back. When this raises, the journal is left,
+        and the tree is still between both states.
         """
         journal = self._journal
         assert journal is not None
         assert journal.commit is not None
         commit = journal.commit
-        touch = commit.touch and forward
+        steps = Steps(self._handle, self._pair, work, commit.paths)
         with self._opened_root() as root_fd, self._prepared_history(commit) as history:
-            remove_stage(self._fs, root_fd, journal.stage_name)
-            with self._staged(root_fd, journal, plan, target, observed, touch=touch) as applier:
-                applier.apply()
-                self._fs.sync_file_system(root_fd)
+            with steps.staged(root_fd, journal.stage_name) as applier:
+                self._carry_out(root_fd, applier)
                 if forward:
                     self._note_finished(journal, history)
                 self._remark_denied(applier.denied)
@@ -135,7 +122,7 @@ class Transaction:
                 self.end(root_fd)
         if not forward:
             self.give_up()
-        self._remark_degraded()
+        self._remark_degraded(steps.degraded)
 
     @contextmanager
     def _opened_root(self) -> Iterator[int]:
@@ -169,105 +156,27 @@ class Transaction:
             self._write(staging)
             raise
 
-    @contextmanager
-    def _staged(
-        self,
-        root_fd: int,
-        journal: Journal,
-        plan: Plan,
-        target: State,
-        observed: Observed,
-        *,
-        touch: bool,
-    ) -> Iterator[Applier]:
-        """Builds everything that will be put, durably; yields what carries the plan out."""
-        assert journal.commit is not None
-        numbers = {path: number for number, path in enumerate(journal.commit.paths)}
-        stage_fd = make_stage(self._fs, root_fd, journal.stage_name)
-        try:
-            steps = self._build(stage_fd, plan, target, numbers, touch=touch)
-            steps += self._removals(plan, numbers)
-            steps = [step._replace(before=observed.key(step.path)) for step in steps]
-            for step in steps:
-                if step.before is None and not _puts_new(step, plan):
-                    raise Conflict(f"{shown(step.path)!r} was not seen when it should have been")
-            touched = {step.before.inode for step in steps if step.before is not None}
-
-            def unchanged(fd: int, path: bytes) -> bool:
-                return observed.is_unchanged_below(self._fs, fd, path, touched)
-
-            with Applier(
-                self._fs,
-                root_fd,
-                stage_fd,
-                plan.finishes,
-                self._xattrs,
-                steps,
-                unchanged,
-                touch=touch,
-            ) as applier:
-                applier.check()
-                self._fs.sync_file_system(stage_fd)
-                self._handle.monitor.begin(Phase.APPLY, len(steps), None)
-                yield applier
-        finally:
-            self._fs.close(stage_fd)
-
-    def _build(
-        self, stage_fd: int, plan: Plan, target: State, numbers: dict[bytes, int], *, touch: bool
-    ) -> list[Step]:
-        """Builds what will be put; returns the steps that put it."""
-        totals = Totals()
-        for entry, _ in plan.puts.values():
-            totals = totals.plus(totals_of_entry(entry, target.trees))
-        self._handle.monitor.begin(Phase.STAGE, totals.files + totals.others, totals.size_bytes)
-        stager = Stager(
-            self._fs,
-            stage_fd,
-            self._pair.store.get,
-            target.groups,
-            self._handle.monitor,
-            trees=target.trees,
-            touch=touch,
-        )
-        steps = []
-        try:
-            for path, (entry, _) in plan.puts.items():
-                name = staged_name(numbers[path])
-                stager.put(entry, path, name)
-                inode = self._fs.lstat(name, dir_fd=stage_fd).st_ino
-                is_closed = entry.is_directory and entry.mode & 0o700 != 0o700
-                new = entry if is_closed else None
-                steps.append(Step(Action.PUT, path, name, inode, new=new))
-        finally:
-            stager.close()
-        self.degraded = tuple(stager.degraded)
-        return steps
-
-    @staticmethod
-    def _removals(plan: Plan, numbers: dict[bytes, int]) -> list[Step]:
-        """Returns the steps that need nothing to be built."""
-        removals = [Step(Action.REMOVE, path, kept_name(numbers[path])) for path in plan.removals]
-        return removals + [
-            Step(Action.METADATA, path, b"m", old=old, new=new)
-            for path, (old, new) in plan.metadata.items()
-        ]
-
     def _apply(self, root_fd: int, applier: Applier, journal: Journal, history: Prepared) -> None:
         """Carries a committed journal out, or takes all of it back and raises."""
         try:
-            applier.apply()
-            self._fs.sync_file_system(root_fd)
+            self._carry_out(root_fd, applier)
             self._note_finished(journal, history)
         except (TreesnapError, OSError) as error:
             self._take_back(root_fd, applier, error)
             raise
         self._remark_denied(applier.denied)
 
-    def _remark_degraded(self) -> None:
-        if self.degraded:
-            names = ", ".join(repr(shown(path)) for path in self.degraded[:_SHOWN_MAX])
-            more = ", ..." if len(self.degraded) > _SHOWN_MAX else ""
+    def _carry_out(self, root_fd: int, applier: Applier) -> None:
+        """Does all steps, durably; raises Conflict for what changed until then."""
+        release(self._fs, applier.stage_fd)
+        applier.apply()
+        self._fs.sync_file_system(root_fd)
+        applier.check_aside()
+
+    def _remark_degraded(self, paths: tuple[bytes, ...]) -> None:
+        if paths:
+            names = ", ".join(repr(shown(path)) for path in paths[:_SHOWN_MAX])
+            more = ", ..." if len(paths) > _SHOWN_MAX else ""
             self._handle.monitor.remark(
                 "The owner or privileged attributes could not be put back, "
                 f"which needs privileges: {names}{more}"
@@ -281,18 +190,22 @@ class Transaction:
             )
 
     def _take_back(self, root_fd: int, applier: Applier, error: TreesnapError | OSError) -> None:
-        """Undoes every step, and only when that is durable, forgets the commit."""
+        """Undoes every step, and only when that is durable, forgets the commit.
+
+        Until then a crash lets the next command finish the restore: nobody was told yet.
+        """
         journal = self._journal
         assert journal is not None
         try:
             applier.roll_back()
             self._fs.sync_file_system(root_fd)
-            self._write(replace(journal, commit=None))
+            rescue(self._handle, self._pair, journal)
             self.give_up()
         except (TreesnapError, OSError) as second:
             raise OperationFailed(
-                f"The restore failed ({error}) and could not be taken back yet ({second}); "
-                "the next command on this root goes on with it",
+                f"The restore failed ({error_text(error)}) and could not be taken back yet "
+                f"({error_text(second)}); the next command on this root goes on with it",
+                code=ErrorCode.RESTORE_INTERRUPTED,
                 path=self._handle.root,
             ) from error
         for path in applier.left:
@@ -385,8 +298,3 @@ class Transaction:
         except OSError:
             return
         sync_directory(self._fs, os.path.dirname(self._handle.root))
-
-
-def _puts_new(step: Step, plan: Plan) -> bool:
-    """Returns whether a step puts something where nothing was."""
-    return step.action == Action.PUT and plan.puts[step.path][1] is None

@@ -15,6 +15,7 @@ import stat as stat_module
 import pytest
 
 from treesnap.fs.base import FileSystem
+from treesnap.testing.conformance_attributes import AttributeTests
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
@@ -125,6 +126,18 @@ class ContentTests:
         assert fs.read_at(fd, 10, 0) == b"ab\0\0"
         fs.close(fd)
 
+    def test_allocate_takes_space_and_keeps_content(self, fs: FileSystem, directory: str) -> None:
+        """What was not there before reads as zeros."""
+        fd = fs.open(f"{directory}/file", _NEW)
+        fs.write(fd, b"ab")
+
+        fs.allocate(fd, 100_000)
+
+        assert fs.fstat(fd).st_size == 100_000
+        assert fs.fstat(fd).st_blocks * 512 >= 100_000
+        assert fs.read_at(fd, 3, 0) == b"ab\0"
+        fs.close(fd)
+
     def test_data_and_holes_take_turns(self, fs: FileSystem, directory: str) -> None:
         """The end of a file is a hole; behind the last data there is no data."""
         fd = fs.open(f"{directory}/file", _NEW)
@@ -164,6 +177,7 @@ class ContentTests:
         fs.sync(directory_fd)
         fs.sync_file_system(directory_fd)
         assert fs.free_bytes(directory_fd) >= 0
+        assert not fs.is_read_only(directory_fd)
 
         fs.close(fd)
         fs.close(directory_fd)
@@ -303,96 +317,6 @@ class NameTests:
 
         first, second = fs.lstat(f"{directory}/one"), fs.lstat(f"{directory}/two")
         assert (first.st_ino, first.st_nlink) == (second.st_ino, 2)
-
-
-class AttributeTests:
-    """Metadata and locks."""
-
-    def test_mode_and_time_are_set_by_name_and_descriptor(
-        self, fs: FileSystem, directory: str
-    ) -> None:
-        """Nanoseconds are kept, of symbolic links too, which are not followed."""
-        _put(fs, f"{directory}/file")
-        directory_fd = fs.open(directory, _DIRECTORY)
-        fd = fs.open(f"{directory}/file", os.O_RDONLY)
-        fs.make_symlink(b"file", b"link", dir_fd=directory_fd)
-        fs.make_node(b"fifo", stat_module.S_IFIFO | 0o600, dir_fd=directory_fd)
-
-        fs.change_mode(fd, 0o640)
-        fs.change_owner(fd, os.geteuid(), os.getegid())
-        fs.change_times(fd, 1_600_000_000_123_456_789)
-        fs.change_times(b"link", 1_500_000_000_000_000_001, dir_fd=directory_fd)
-
-        stat = fs.fstat(fd)
-        link = fs.lstat(b"link", dir_fd=directory_fd)
-        assert stat_module.S_ISFIFO(fs.lstat(b"fifo", dir_fd=directory_fd).st_mode)
-        fs.close(fd)
-        fs.close(directory_fd)
-        assert stat_module.S_IMODE(stat.st_mode) == 0o640
-        assert stat.st_mtime_ns == 1_600_000_000_123_456_789
-        assert link.st_mtime_ns == 1_500_000_000_000_000_001
-
-    def test_attributes_come_and_go(self, fs: FileSystem, directory: str) -> None:
-        """By path and by descriptor, however it was opened; an absent one raises ENODATA."""
-        path = f"{directory}/file"
-        _put(fs, path)
-        fd = fs.open(path, os.O_RDONLY)
-
-        try:
-            fs.set_xattr(fd, "user.one", b"1")
-        except OSError as error:
-            fs.close(fd)
-            if error.errno in {errno.ENOTSUP, errno.EPERM}:
-                pytest.skip("extended attributes do not work here")
-            raise
-        any_fd = fs.open(path, getattr(os, "O_PATH", os.O_RDONLY))
-        values = [fs.get_xattr(where, "user.one") for where in (path, fd, any_fd)]
-        names = [fs.list_xattrs(where) for where in (path, fd, any_fd)]
-        fs.remove_xattr(any_fd, "user.one")
-        fs.close(any_fd)
-
-        assert (values, names) == ([b"1"] * 3, [["user.one"]] * 3)
-        with pytest.raises(OSError, match=os.strerror(errno.ENODATA)):
-            fs.get_xattr(fd, "user.one")
-        fs.close(fd)
-
-    def test_an_exclusive_lock_keeps_others_out(self, fs: FileSystem, directory: str) -> None:
-        """A lock belongs to an opening, so two of one process keep each other out."""
-        first = fs.open(f"{directory}/lock", _NEW)
-        second = fs.open(f"{directory}/lock", os.O_RDWR)
-
-        got = [fs.lock(first, exclusive=True), fs.lock(second, exclusive=True)]
-        fs.unlock(first)
-        got.append(fs.lock(second, exclusive=True))
-
-        fs.close(first)
-        fs.close(second)
-        assert got == [True, False, True]
-
-    def test_shared_locks_stand_together(self, fs: FileSystem, directory: str) -> None:
-        """Any number of shared locks, and no exclusive one beside them."""
-        fds = [fs.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT) for _ in range(3)]
-
-        got = [
-            fs.lock(fds[0], exclusive=False),
-            fs.lock(fds[1], exclusive=False),
-            fs.lock(fds[2], exclusive=True),
-        ]
-
-        for fd in fds:
-            fs.close(fd)
-        assert got == [True, True, False]
-
-    def test_closing_gives_a_lock_back(self, fs: FileSystem, directory: str) -> None:
-        """However the holder ends, its locks end with its descriptors."""
-        first = fs.open(f"{directory}/lock", _NEW)
-        fs.lock(first, exclusive=True)
-        second = fs.open(f"{directory}/lock", os.O_RDWR)
-
-        fs.close(first)
-
-        assert fs.lock(second, exclusive=True)
-        fs.close(second)
 
 
 class FileSystemTests(ContentTests, NameTests, AttributeTests):

@@ -368,6 +368,8 @@ class PoweredFileSystem(WrappedFileSystem):
             size = made.call.arguments[1]
             self._write(made.call, node, Writing(node=node, offset=size, data=None))
 
+    _record_allocate = _record_truncate  # of a file that is shorter; that is how it is used
+
     def _record_change_mode(self, made: _Made) -> None:
         node = self._node(made.call.arguments[0], made.call.options.get("dir_fd"))
         if node is not None:

@@ -15,25 +15,22 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_module
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Self
 
 from treesnap import treepath
 from treesnap.codec.journal import Finish
-from treesnap.errors import Conflict, shown
+from treesnap.errors import Conflict
 from treesnap.fs.base import FileSystem
 from treesnap.model import Entry, EntryKind, Xattrs
 from treesnap.worktree.attributes import apply_metadata, apply_owner, apply_xattrs, path_of
-from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.directory import DirectoryChain
 from treesnap.worktree.finish import Finisher, opened_for_metadata
-from treesnap.worktree.step import Action, Step, aside_name, key_of
+from treesnap.worktree.sight import Sight, UnchangedBelow, blaming, conflict
+from treesnap.worktree.step import Action, Step, aside_name
 
 _CANNOT_EXCHANGE = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
-
-UnchangedBelow = Callable[[int, bytes], bool]
-"""Whether an open directory still holds what was seen at a path."""
 
 
 class Applier:
@@ -56,16 +53,13 @@ class Applier:
         touch: bool = False,
     ) -> None:
         self._fs = fs
-        self._stage_fd = stage_fd
+        self.stage_fd = stage_fd
         self._steps = steps
         self._xattrs = xattrs
-        self._unchanged_below = unchanged_below
         self._touch = touch
         self._chain = DirectoryChain(fs, root_fd)
+        self._sight = Sight(fs, self._chain, stage_fd, steps, unchanged_below)
         self._finisher = Finisher(fs, self._chain, directories, xattrs, touch=touch)
-        inodes = Counter(step.before.inode for step in steps if step.before is not None)
-        self._shared_inodes = {inode for inode, count in inodes.items() if count > 1}
-        """Inodes of which several names are concerned: a step on one changes the ctime of all."""
         self._changed_inodes: set[int] = set()
         """Inodes whose metadata was changed in place, under whichever of their names."""
         self.left: list[bytes] = []
@@ -83,19 +77,31 @@ class Applier:
         self._chain.forget()
 
     def check(self) -> None:
-        """Raises Conflict unless every path still is what the plan saw; nothing is done yet."""
+        """Raises Conflict unless every path still is what the plan saw; nothing is done yet.
+
+        Raises OperationFailed for what not even its owner may move or remove.
+        """
         for step in self._steps:
-            self._expect(step, with_ctime=True)
+            with blaming(step.path):
+                self._sight.expect(step, with_ctime=True)
+                self._sight.refuse_protected(step)
 
     def apply(self) -> None:
         """Does every step; raises Conflict or OSError."""
         for step in self._steps:
-            if step.action == Action.METADATA:
-                self._change_metadata_once(step)
-            else:
-                self._expect(step, with_ctime=False)
-                self._move(step)
+            with blaming(step.path):
+                if step.action == Action.METADATA:
+                    self._change_metadata_once(step)
+                else:
+                    self._sight.expect(step, with_ctime=False)
+                    self._move(step)
         self._finish(forward=True)
+
+    def check_aside(self) -> None:
+        """Raises Conflict if something that was moved aside was changed since."""
+        for step in self._steps:
+            if step.action != Action.METADATA and step.before is not None:
+                self._sight.check_aside(step)
 
     def roll_back(self) -> None:
         """Undoes every step that was done; raises OSError.
@@ -115,84 +121,34 @@ class Applier:
                 self.left.append(step.path)
         self._finish(forward=False)
 
-    def _stat_staged(self, name: bytes) -> os.stat_result | None:
-        try:
-            return self._fs.lstat(name, dir_fd=self._stage_fd)
-        except FileNotFoundError:
-            return None
-
-    def _stat(self, step: Step) -> tuple[int, bytes, os.stat_result | None]:
-        """Returns the directory of a path, its name there, and what is at it."""
-        directory, name = treepath.split(step.path)
-        try:
-            fd = self._chain.open(directory)
-        except OSError as error:
-            if error.errno in NO_DIRECTORY:
-                raise _conflict(step.path) from error
-            raise
-        try:
-            return fd, name, self._fs.lstat(name, dir_fd=fd)
-        except FileNotFoundError:
-            return fd, name, None
-
-    def _is_done(self, step: Step) -> bool:
-        """Returns whether a step that moves something was done.
-
-        What is put is no longer staged; what is removed is kept aside.
-        """
-        staged = self._stat_staged(step.staged)
-        if step.action == Action.PUT:
-            return staged is None or staged.st_ino != step.inode
-        return staged is not None
-
-    def _expect(self, step: Step, *, with_ctime: bool) -> None:
-        """Raises Conflict unless a path is what the plan saw.
-
-        ``with_ctime`` holds for files with several names too, as long as no step
-        was done.
-        """
-        _, _, found = self._stat(step)
-        seen = key_of(found) if found is not None else None
-        expected = step.before
-        if (
-            seen is not None
-            and expected is not None
-            and not with_ctime
-            and expected.inode in self._shared_inodes
-        ):
-            seen = seen._replace(ctime_ns=expected.ctime_ns)
-        if seen != expected:
-            raise _conflict(step.path)
-
     def _move(self, step: Step) -> None:
         """Puts or removes one path, and looks at what was moved aside."""
-        fd, name, found = self._stat(step)
+        fd, name, found = self._sight.look(step)
         if step.action == Action.REMOVE:
             self._permitted(step, fd, lambda: self._rename_out(fd, name, step.staged), found)
-            self._check_aside(step, step.staged)
+            self._sight.check_aside(step)
         elif found is None:
             self._permitted(step, fd, lambda: self._rename_in(step, fd, name), None)
         else:
             self._permitted(step, fd, lambda: self._replace(step, fd, name), found)
-            aside = aside_name(step.staged)
-            self._check_aside(step, step.staged if self._stat_staged(aside) is None else aside)
+            self._sight.check_aside(step)
 
     def _rename_out(self, fd: int, name: bytes, staged: bytes) -> None:
-        self._fs.rename_to_absent(name, staged, source_dir_fd=fd, target_dir_fd=self._stage_fd)
+        self._fs.rename_to_absent(name, staged, source_dir_fd=fd, target_dir_fd=self.stage_fd)
 
     def _rename_in(self, step: Step, fd: int, name: bytes) -> None:
         try:
             self._fs.rename_to_absent(
-                step.staged, name, source_dir_fd=self._stage_fd, target_dir_fd=fd
+                step.staged, name, source_dir_fd=self.stage_fd, target_dir_fd=fd
             )
         except FileExistsError as error:
-            raise _conflict(step.path) from error
+            raise conflict(step.path) from error
 
     def _rename_back(self, staged: bytes, fd: int, name: bytes) -> None:
-        self._fs.rename_to_absent(staged, name, source_dir_fd=self._stage_fd, target_dir_fd=fd)
+        self._fs.rename_to_absent(staged, name, source_dir_fd=self.stage_fd, target_dir_fd=fd)
 
     def _exchange(self, step: Step, fd: int, name: bytes) -> None:
-        self._fs.exchange(step.staged, name, source_dir_fd=self._stage_fd, target_dir_fd=fd)
+        self._fs.exchange(step.staged, name, source_dir_fd=self.stage_fd, target_dir_fd=fd)
 
     def _replace(self, step: Step, fd: int, name: bytes) -> None:
         try:
@@ -216,45 +172,28 @@ class Applier:
         except OSError as error:
             if error.errno not in _DENIED:
                 raise
-            own = self._fs.fstat(fd)
-            self._fs.change_mode(fd, stat_module.S_IMODE(own.st_mode) | 0o700)
-            if found is not None and stat_module.S_ISDIR(found.st_mode):
-                name = treepath.split(step.path)[1]
-                with opened_for_metadata(self._fs, name, fd) as moved:
-                    self._fs.change_mode(moved, stat_module.S_IMODE(found.st_mode) | 0o700)
+            try:
+                self._permit(step, fd, found)
+            except OSError:
+                raise error from None
             move()
 
-    def _check_aside(self, step: Step, aside: bytes) -> None:
-        """Takes a move back and raises Conflict if what was moved aside is not what was seen."""
-        before = step.before
-        found = self._stat_staged(aside)
-        assert before is not None
-        mode_mask = ~0o700 if stat_module.S_ISDIR(before.mode) else ~0
-        same = found is not None and (
-            found.st_mode & mode_mask,
-            found.st_mtime_ns,
-            found.st_ino,
-            found.st_dev,
-        ) == (before.mode & mode_mask, before.mtime_ns, before.inode, before.device)
-        if same and stat_module.S_ISREG(before.mode):
-            same = found is not None and found.st_size == before.size
-        if same and stat_module.S_ISDIR(before.mode):
-            moved = self._fs.open(aside, OPEN_DIRECTORY, dir_fd=self._stage_fd)
-            try:
-                same = self._unchanged_below(moved, step.path)
-            finally:
-                self._fs.close(moved)
-        if not same:
-            raise _conflict(step.path)
+    def _permit(self, step: Step, fd: int, found: os.stat_result | None) -> None:
+        own = self._fs.fstat(fd)
+        self._fs.change_mode(fd, stat_module.S_IMODE(own.st_mode) | 0o700)
+        if found is not None and stat_module.S_ISDIR(found.st_mode):
+            name = treepath.split(step.path)[1]
+            with opened_for_metadata(self._fs, name, fd) as moved:
+                self._fs.change_mode(moved, stat_module.S_IMODE(found.st_mode) | 0o700)
 
     def _take_back_put(self, step: Step) -> None:
-        fd, name, found = self._stat(step)
-        is_aside = self._stat_staged(aside_name(step.staged)) is not None
-        if not self._is_done(step) and not is_aside:
+        fd, name, found = self._sight.look(step)
+        is_aside = self._sight.staged(aside_name(step.staged)) is not None
+        if not self._sight.is_done(step) and not is_aside:
             self._give_mode_back(step, fd, name, found)
             return
         if found is not None and found.st_ino != step.inode:
-            raise _conflict(step.path)
+            raise conflict(step.path)
         kept = aside_name(step.staged) if is_aside else step.staged
         if step.before is None or is_aside:
             if found is not None:
@@ -265,33 +204,33 @@ class Applier:
             self._permitted(step, fd, lambda: self._exchange(step, fd, name), found)
         else:
             self._permitted(step, fd, lambda: self._rename_back(kept, fd, name), None)
-        self._give_mode_back(step, fd, name, self._stat(step)[2])
+        self._give_mode_back(step, fd, name, self._sight.look(step)[2])
 
     def _take_back_removal(self, step: Step) -> None:
-        fd, name, found = self._stat(step)
-        if self._is_done(step):
+        fd, name, found = self._sight.look(step)
+        if self._sight.is_done(step):
             if found is not None:
-                raise _conflict(step.path)
+                raise conflict(step.path)
             self._permitted(step, fd, lambda: self._rename_back(step.staged, fd, name), None)
-            found = self._stat(step)[2]
+            found = self._sight.look(step)[2]
         self._give_mode_back(step, fd, name, found)
 
     def _give_mode_back(
         self, step: Step, fd: int, name: bytes, found: os.stat_result | None
     ) -> None:
-        """Takes the permissions away again that a directory got for being moved."""
+        """Gives a directory that was moved and came back what that took."""
         before = step.before
         if before is None or found is None or not stat_module.S_ISDIR(before.mode):
             return
-        if found.st_ino == before.inode and found.st_mode != before.mode:
-            with opened_for_metadata(self._fs, name, fd) as moved:
-                self._fs.change_mode(moved, stat_module.S_IMODE(before.mode))
+        if found.st_ino == before.inode:
+            mode = stat_module.S_IMODE(before.mode)
+            self._give_back(fd, name, found, mode, before.mtime_ns)
 
     def _change_metadata_once(self, step: Step) -> None:
         """Changes metadata in place, of a file with several names under the first of them."""
         assert step.before is not None
         if step.before.inode not in self._changed_inodes:
-            self._expect(step, with_ctime=False)
+            self._sight.expect(step, with_ctime=False)
             self._changed_inodes.add(step.before.inode)
             self._change_metadata(step, step.new)
 
@@ -302,17 +241,17 @@ class Applier:
         assert step.new is not None
         if step.before.inode not in self._changed_inodes:
             return
-        found = self._stat(step)[2]
+        found = self._sight.look(step)[2]
         known = {step.old.mtime_ns, step.new.mtime_ns}
         if found is not None and (
             found.st_size != step.before.size or found.st_mtime_ns not in known
         ):
-            raise _conflict(step.path)
+            raise conflict(step.path)
         self._change_metadata(step, step.old)
 
     def _change_metadata(self, step: Step, wanted: Entry | None) -> None:
         """Changes metadata in place; does nothing when another file is there by now."""
-        fd, name, found = self._stat(step)
+        fd, name, found = self._sight.look(step)
         assert wanted is not None
         assert step.before is not None
         if found is None or found.st_ino != step.before.inode:
@@ -336,13 +275,22 @@ class Applier:
         self._finisher.finish(forward=forward)
 
     def _finish_put(self, step: Step) -> None:
-        """Gives a directory that was put the permissions that it could not be moved with."""
-        if step.action == Action.PUT and step.new is not None:
-            fd, name, found = self._stat(step)
-            if found is not None and found.st_ino == step.inode:
-                with opened_for_metadata(self._fs, name, fd) as opened:
-                    self._fs.change_mode(opened, step.new.mode)
+        """Gives a directory that was put what moving it took: its permissions, its time."""
+        if step.action != Action.PUT or step.new is None or not step.new.is_directory:
+            return
+        fd, name, found = self._sight.look(step)
+        if found is not None and found.st_ino == step.inode:
+            mtime_ns = found.st_mtime_ns if self._touch else step.new.mtime_ns
+            self._give_back(fd, name, found, step.new.mode, mtime_ns)
 
-
-def _conflict(path: bytes) -> Conflict:
-    return Conflict(f"{shown(path)!r} was changed by somebody else meanwhile", path=path)
+    def _give_back(
+        self, fd: int, name: bytes, found: os.stat_result, mode: int, mtime_ns: int
+    ) -> None:
+        """Gives a directory its permissions and its time, where they are others."""
+        if (stat_module.S_IMODE(found.st_mode), found.st_mtime_ns) == (mode, mtime_ns):
+            return
+        with opened_for_metadata(self._fs, name, fd) as moved:
+            if stat_module.S_IMODE(found.st_mode) != mode:
+                self._fs.change_mode(moved, mode)
+            if found.st_mtime_ns != mtime_ns:
+                self._fs.change_times(moved, mtime_ns)

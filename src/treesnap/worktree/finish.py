@@ -70,7 +70,8 @@ class Finisher:
                 apply_metadata(self._fs, fd, wanted, self._xattrs(wanted), touch=touch)
             elif stat_module.S_IMODE(self._fs.fstat(fd).st_mode) != item.old.mode:
                 self._fs.change_mode(fd, item.old.mode)
-        except PermissionError:
+        except PermissionError as error:
+            error.filename = os.fsdecode(item.path) or "."
             is_own = self._fs.fstat(fd).st_uid == os.geteuid()
             if is_own or (forward and item.path and _is_changed(item)):
                 raise

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
+from contextlib import suppress
 
 from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.fs.base import FileSystem
 from treesnap.worktree.attributes import read_xattrs
 from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+READY = b"ready"
+"""A file that says that everything to put was built: from then on old files may be kept aside."""
+RESERVE = b"reserve"
+"""A file that holds space until the commit point."""
 
 
 def new_stage_name(prefix: bytes = STAGE_PREFIX) -> bytes:
@@ -55,6 +62,25 @@ def _opened_private(fs: FileSystem, parent_fd: int, name: bytes) -> int:
     return fd
 
 
+def mark_ready(fs: FileSystem, stage_fd: int) -> None:
+    """Notes that everything to put was built."""
+    fs.close(fs.open(READY, _CREATE, dir_fd=stage_fd))
+
+
+def reserve(fs: FileSystem, stage_fd: int, size_bytes: int) -> None:
+    """Takes space that :func:`release` gives back; raises OSError when there is none."""
+    fd = fs.open(RESERVE, _CREATE, dir_fd=stage_fd)
+    try:
+        fs.allocate(fd, size_bytes)
+    finally:
+        fs.close(fd)
+
+
+def release(fs: FileSystem, stage_fd: int) -> None:
+    """Gives back the space that was reserved."""
+    fs.unlink(RESERVE, dir_fd=stage_fd)
+
+
 def open_stage(fs: FileSystem, root_fd: int, name: bytes) -> int | None:
     """Returns a descriptor of the staging directory, or None when there is none."""
     try:
@@ -69,6 +95,8 @@ def remove_stage(fs: FileSystem, root_fd: int, name: bytes) -> None:
     if fd is None:
         return
     try:
+        with suppress(FileNotFoundError, IsADirectoryError):
+            fs.unlink(READY, dir_fd=fd)  # first: what is half removed is no old file
         remove_below(fs, fd)
     finally:
         fs.close(fd)

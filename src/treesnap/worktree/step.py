@@ -52,8 +52,7 @@ class Step(NamedTuple):
     old: Entry | None = None
     """Metadata before, for METADATA."""
     new: Entry | None = None
-    """Metadata afterwards, for METADATA, and for a directory that is put and will not
-    be writable for its owner: it can only be moved while it still is."""
+    """Metadata afterwards, for METADATA; what is put, for PUT."""
 
 
 def staged_name(number: int) -> bytes:

@@ -15,7 +15,7 @@ from treesnap.model import SnapshotKind
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
 from treesnap.testing.state import differences, tree_state
-from treesnap.testing.wrapped import MUTATING, Kind
+from treesnap.testing.wrapped import MUTATING, Call, Kind, WrappedFileSystem
 
 MOVES = frozenset({"exchange", "rename_to_absent"})
 NAMES = ("one", "three", "directory/two")
@@ -308,3 +308,28 @@ def test_errors_in_recovery_leave_the_journal_for_the_next(
     assert tree_state(root) in (before, after)
     assert handle.recover() is None
     assert not list(root.glob(".treesnap*"))
+
+
+def test_what_was_written_into_a_new_directory_is_kept_when_an_error_takes_it_back(
+    make_handle, handle, root, before, after, tmp_path
+):
+    """Somebody works in the directory that the restore has just put, and then it fails."""
+    shutil.rmtree(root / "directory")
+
+    class Working(WrappedFileSystem):
+        def around(self, call: Call):
+            if call.method == "sync_file_system" and (root / "directory").is_dir():
+                (root / "directory/new").write_bytes(b"work")
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return call.proceed()
+
+    with pytest.raises(TreesnapError):
+        make_handle(fs=Working()).restore("before")
+    handle.recover()
+
+    rescued = [item for item in handle.list() if item.record.scope == (b"directory",)]
+    found = [path for path in (root / "directory/new",) if path.exists()]
+    assert found or rescued
+    if rescued:
+        handle.restore(rescued[0].id, to=tmp_path / "rescued")
+        assert (tmp_path / "rescued/directory/new").read_bytes() == b"work"
