@@ -26,7 +26,7 @@ from trees import LEFT_OUT, remove_tree
 SHOWN_MAX = 6
 """Lines of a difference that are shown."""
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-FAILED, NO_SNAPSHOT, NO_SPACE = 1, 5, 8
+FAILED, UNFINISHED, NO_SNAPSHOT, NO_SPACE = 1, 3, 5, 8
 """Exit codes of ``snap``."""
 DEGRADED = "could not be put back"
 """What a restore says of metadata that it was not permitted to set."""
@@ -146,7 +146,7 @@ def message_problems(ended: Ended, number: int, *, lasting: bool) -> list[str]:
     """Returns what is wrong with how a command told of an error."""
     codes = (0, NO_SPACE if number in FULL else FAILED)
     if lasting and TO_BE_FINISHED in ended.err:
-        codes = (FAILED,)
+        codes = (UNFINISHED,)
     problems = said_problems(ended, *codes)
     if ended.code != 0 and os.strerror(number) not in ended.err:
         problems.append(f"the message does not say {os.strerror(number)!r}: {ended.err.strip()}")
