@@ -34,12 +34,16 @@ class Frozen:
     handle: treesnap.Handle
 
 
+SAFELY = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Options of ``extractall``; Debian 12 has a Python that knows none."""
+
+
 @pytest.fixture(scope="module", params=VERSIONS, ids=lambda version: f"v{version}")
 def frozen(request, tmp_path_factory) -> Frozen:
     """A frozen store of each format."""
     target = tmp_path_factory.mktemp("frozen")
     with tarfile.open(ARCHIVES / f"v{request.param}.tar.xz") as archive:
-        archive.extractall(target, filter="data")
+        archive.extractall(target, **SAFELY)
     manifest = json.loads((target / "manifest.json").read_text(encoding="ascii"))
     handle = treesnap.open(manifest["root"], target / "store")
     return Frozen(path=target / "store", manifest=manifest, handle=handle)

@@ -25,6 +25,9 @@ COMPARE = ["rsync", "-aHAXSn", "--checksum", "--delete", "--itemize-changes"]
 
 pytestmark = pytest.mark.slow
 
+TRUSTED = {"filter": "fully_trusted"} if hasattr(tarfile, "data_filter") else {}
+"""Options of ``extractall``; Debian 12 has a Python that knows none."""
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
@@ -37,7 +40,7 @@ def root(tmp_path: Path) -> Path:
         copy_tree(given, path)
     elif ARCHIVE.is_file():
         with tarfile.open(ARCHIVE) as archive:
-            archive.extractall(tmp_path, filter="fully_trusted")
+            archive.extractall(tmp_path, **TRUSTED)
         (tmp_path / "linux-source-6.1").rename(path)
     else:
         pytest.skip(f"there is no tree: neither TREESNAP_LINUX_TREE nor {ARCHIVE}")
