@@ -77,8 +77,9 @@ def reserve(fs: FileSystem, stage_fd: int, size_bytes: int) -> None:
 
 
 def release(fs: FileSystem, stage_fd: int) -> None:
-    """Gives back the space that was reserved."""
-    fs.unlink(RESERVE, dir_fd=stage_fd)
+    """Gives back the space that was reserved; at the latest it goes with the directory."""
+    with suppress(OSError):
+        fs.unlink(RESERVE, dir_fd=stage_fd)
 
 
 def open_stage(fs: FileSystem, root_fd: int, name: bytes) -> int | None:
