@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from treesnap.events import CollectingMonitor, Monitor, NullMonitor
     from treesnap.model import Change, ChangeKind, Entry, EntryKind, Snapshot, SnapshotId
     from treesnap.ops.handle import Handle, open
+    from treesnap.ops.retention import Policy
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ _HOMES = {
     "NotFound": "treesnap.errors",
     "NullMonitor": "treesnap.events",
     "OperationFailed": "treesnap.errors",
+    "Policy": "treesnap.ops.retention",
     "Refused": "treesnap.errors",
     "Snapshot": "treesnap.model",
     "SnapshotId": "treesnap.model",
@@ -76,6 +78,7 @@ __all__ = [
     "NotFound",
     "NullMonitor",
     "OperationFailed",
+    "Policy",
     "Refused",
     "Snapshot",
     "SnapshotId",

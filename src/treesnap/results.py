@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -161,6 +162,19 @@ class DoctorResult:
     def blocked(self) -> bool:
         """Whether something waits for a person."""
         return any(item.blocked for item in self.unfinished)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneResult:
+    """Outcome of ``prune``."""
+
+    kept: tuple[Snapshot, ...]
+    """Newest first."""
+    removed: tuple[Snapshot, ...]
+    """Newest first."""
+    reasons: Mapping[SnapshotId, tuple[str, ...]]
+    """Why each snapshot was kept."""
+    dry_run: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

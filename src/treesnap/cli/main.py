@@ -36,6 +36,7 @@ COMMANDS = {
     "delete": "Removes snapshots; gc then gives their space back.",
     "pin": "Protects a snapshot from deletion.",
     "unpin": "Takes the protection of a snapshot away.",
+    "prune": "Removes the root's snapshots that no rule keeps; gc then gives their space back.",
     "gc": "Gives the space of everything that no snapshot needs back.",
     "verify": "Checks the store, and repairs it if asked.",
     "doctor": "Shows work that was interrupted, in all roots, and what becomes of it.",

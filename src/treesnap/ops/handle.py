@@ -21,11 +21,13 @@ from treesnap.treepath import from_user
 
 if TYPE_CHECKING:
     from treesnap.fs.base import FileSystem
+    from treesnap.ops.retention import Policy
     from treesnap.results import (
         CreateResult,
         DoctorResult,
         FoundPath,
         GcResult,
+        PruneResult,
         RestoreResult,
         RunResult,
         StatsResult,
@@ -319,6 +321,31 @@ class Handle:
         from treesnap.ops.verify import verify
 
         return verify(self, read_data=read_data, repair=repair)
+
+    def prune(
+        self,
+        policy: Policy | None = None,
+        *,
+        session: str | None = None,
+        max_size_bytes: int | None = None,
+        dry_run: bool = False,
+    ) -> PruneResult:
+        """Removes the root's snapshots that a policy does not keep; ``gc`` gives the space back.
+
+        Without a policy the default one holds, which concerns automatic snapshots only.
+        With ``max_size_bytes`` the oldest go until the rest takes no more. Pinned and
+        named snapshots stay, and what an interrupted restore needs.
+        """
+        from treesnap.ops.prune import PruneRequest, prune
+        from treesnap.ops.retention import Policy as AnyPolicy
+
+        request = PruneRequest(
+            policy=policy or AnyPolicy(),
+            session=session,
+            max_size_bytes=max_size_bytes,
+            dry_run=dry_run,
+        )
+        return prune(self, request)
 
     def doctor(self, *, forget: bool = False) -> DoctorResult:
         """Returns what was interrupted in all roots of the store, and what becomes of it.

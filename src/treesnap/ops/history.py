@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, NotFound, Refused, StoreMissing
 from treesnap.model import Snapshot, SnapshotKind
 from treesnap.ops.access import Opened, locked_root, needed_snapshots, opened
+from treesnap.ops.retention import has_tag
 from treesnap.store.snapshots import SnapshotName
 
 if TYPE_CHECKING:
@@ -58,11 +59,7 @@ def list_snapshots(
 def _matches(snapshot: Snapshot, session: str | None, tag: str | None) -> bool:
     if session is not None and snapshot.record.session != session:
         return False
-    if tag is None:
-        return True
-    key, has_value, value = tag.partition("=")
-    tags = snapshot.record.tags
-    return key in tags and (not has_value or tags[key] == value)
+    return tag is None or has_tag(snapshot, tag)
 
 
 def resolve(handle: Handle, ref: str, *, session: str | None = None) -> Snapshot:

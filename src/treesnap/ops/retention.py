@@ -1,0 +1,131 @@
+"""Which snapshots a policy keeps: pure, from their records alone.
+
+A rule keeps what it names; what no rule keeps may go. Pinned and named snapshots
+are kept whatever the policy, and so are those of kinds that it does not speak of.
+Times are those that the snapshots carry; a clock that jumps keeps more, never less
+than ``keep_last`` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+
+from treesnap.model import Snapshot, SnapshotKind
+
+AUTOMATIC = frozenset(SnapshotKind) - {SnapshotKind.MANUAL}
+"""Kinds of snapshots that nobody asked for one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Rules; None leaves one out. A policy without any rule keeps everything."""
+
+    keep_last: int | None = None
+    """The newest ones."""
+    keep_within_s: int | None = None
+    """Those that are younger."""
+    keep_hourly: int | None = None
+    """The newest of each of the last hours that have any; hours, days and weeks are of UTC."""
+    keep_daily: int | None = None
+    keep_weekly: int | None = None
+    keep_tags: tuple[str, ...] = ()
+    """Those with one of these tags: ``KEY`` or ``KEY=VALUE``."""
+    kinds: frozenset[SnapshotKind] = frozenset(SnapshotKind)
+    """The kinds that may go."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no rule is given, so that nothing goes."""
+        rules = [item.name for item in fields(self) if item.name.startswith("keep_")]
+        return all(getattr(self, name) in (None, ()) for name in rules)
+
+
+DEFAULT = Policy(keep_last=50, keep_hourly=24, keep_daily=14, keep_weekly=8, kinds=AUTOMATIC)
+"""What holds for automatic snapshots where nothing else was said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a policy says of one snapshot."""
+
+    snapshot: Snapshot
+    reasons: tuple[str, ...]
+    """Why it is kept; none when it goes."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether something keeps the snapshot."""
+        return bool(self.reasons)
+
+
+def decide(snapshots: Iterable[Snapshot], policy: Policy, now_ns: int) -> list[Decision]:
+    """Returns a decision for each snapshot, in the order given, which is newest first."""
+    rules = _Rules(policy, now_ns)
+    return [Decision(snapshot, tuple(rules.reasons(snapshot))) for snapshot in snapshots]
+
+
+class _Rules:
+    def __init__(self, policy: Policy, now_ns: int) -> None:
+        self._policy = policy
+        self._now_ns = now_ns
+        self._last_left = policy.keep_last or 0
+        self._periods = [
+            _Periods("hourly", policy.keep_hourly, lambda time: time.strftime("%Y-%m-%d %H")),
+            _Periods("daily", policy.keep_daily, lambda time: time.strftime("%Y-%m-%d")),
+            _Periods("weekly", policy.keep_weekly, lambda time: time.strftime("%G-W%V")),
+        ]
+
+    def reasons(self, snapshot: Snapshot) -> list[str]:
+        """Returns why a snapshot is kept; to be asked once for each, the newest first."""
+        reasons = []
+        if snapshot.pinned:
+            reasons.append("pinned")
+        if snapshot.name is not None:
+            reasons.append("named")
+        if snapshot.kind not in self._policy.kinds:
+            return [*reasons, snapshot.kind.value]
+        if self._policy.is_empty:
+            return [*reasons, "no rule"]
+        return reasons + self._by_rule(snapshot)
+
+    def _by_rule(self, snapshot: Snapshot) -> list[str]:
+        found = []
+        if self._last_left > 0:
+            self._last_left -= 1
+            found.append("last")
+        created_ns = snapshot.record.created_at_ns
+        within_s = self._policy.keep_within_s
+        if within_s is not None and created_ns > self._now_ns - within_s * 10**9:
+            found.append("within")
+        time = datetime.fromtimestamp(created_ns // 10**9, UTC)
+        found += [periods.name for periods in self._periods if periods.takes(time)]
+        found += [f"tag {tag}" for tag in self._policy.keep_tags if has_tag(snapshot, tag)]
+        return found
+
+
+class _Periods:
+    """One of the rules that keep the newest snapshot of each period."""
+
+    def __init__(self, name: str, count: int | None, key: Callable[[datetime], str]) -> None:
+        self.name = name
+        self._left = count or 0
+        self._key = key
+        self._seen: set[str] = set()
+
+    def takes(self, time: datetime) -> bool:
+        """Returns whether this is the newest snapshot of a period that still counts."""
+        key = self._key(time)
+        if self._left == 0 or key in self._seen:
+            return False
+        self._seen.add(key)
+        self._left -= 1
+        return True
+
+
+def has_tag(snapshot: Snapshot, tag: str) -> bool:
+    """Returns whether a snapshot has a tag of the form ``KEY`` or ``KEY=VALUE``."""
+    key, has_value, value = tag.partition("=")
+    tags = snapshot.record.tags
+    return key in tags and (not has_value or tags[key] == value)

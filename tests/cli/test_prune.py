@@ -1,0 +1,171 @@
+"""``snap prune``: removes what no rule keeps."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+import pytest
+
+from treesnap.cli.quantities import Duration, Size
+
+
+@pytest.fixture
+def history(snap, root: Path) -> list[str]:
+    """Four snapshots by hand and the safety snapshots of two restores, newest first."""
+    ids = []
+    for number in range(4):
+        (root / "file").write_bytes(bytes([number]) * 50_000)
+        ids.append(snap("create", "--label", f"number {number}").id)
+    snap("restore", ids[0])
+    snap("restore", ids[1])
+    return [item["id"] for item in snap("list", "--json").json["snapshots"]]
+
+
+def ids_of(snap) -> list[str]:
+    return [item["id"] for item in snap("list", "--json").json["snapshots"]]
+
+
+def test_a_dry_run_shows_what_goes_and_why_and_removes_nothing(snap, history):
+    result = snap("prune", "--keep-last", "2", "--dry-run")
+
+    rows = result.out.splitlines()
+    assert result.code == 0
+    assert [row.split()[0] for row in rows[:-1]] == ["keep", "keep", *["would"] * 4]
+    assert rows[0].split()[1] == "last"
+    assert rows[-1] == "4 snapshots would be removed, 2 kept"
+    assert ids_of(snap) == history
+
+
+def test_removes_what_no_rule_keeps(snap, history):
+    result = snap("prune", "--keep-last", "2")
+
+    assert result.code == 0
+    assert "4 snapshots removed, 2 kept" in result.out
+    assert "snap gc" in result.err
+    assert ids_of(snap) == history[:2]
+    assert snap("gc", "--json").json["removed_objects"] > 0
+    assert snap("verify", "--read-data").code == 0
+
+
+def test_without_a_rule_removes_nothing_that_was_made_by_hand(snap, history):
+    document = snap("prune", "--json").json
+
+    assert document["removed"] == []
+    reasons = {item["kind"]: item["reasons"] for item in document["kept"]}
+    assert reasons["manual"] == ["manual"]
+    assert "last" in reasons["safety"]
+
+
+def test_pinned_and_named_ones_stay(snap, history, root: Path):
+    snap("pin", history[-1])
+    (root / "file").write_text("named")
+    named = snap("create", "--name", "keep-me").id
+
+    document = snap("prune", "--keep-last", "0", "--json").json
+
+    assert {item["id"] for item in document["kept"]} == {history[-1], named}
+    assert ids_of(snap) == [named, history[-1]]
+
+
+def test_of_one_session_only(snap, root: Path):
+    for number, session in enumerate(["one", "two", "one"]):
+        (root / "file").write_text(str(number))
+        snap("create", "--session", session)
+
+    document = snap("prune", "--session", "one", "--keep-last", "0", "--json").json
+
+    assert [item["session"] for item in document["removed"]] == ["one", "one"]
+    assert [item["reasons"] for item in document["kept"]] == [["another session"]]
+
+
+class TestMaxSize:
+    def test_the_oldest_go_until_the_rest_fits(self, snap, root: Path):
+        ids = []
+        for number in range(4):
+            (root / "file").write_bytes(os.urandom(100_000))
+            ids.append(snap("create", "--label", str(number)).id)
+
+        document = snap("prune", "--max-size", "250k", "--json").json
+
+        assert [item["id"] for item in document["kept"]] == [ids[3], ids[2]]
+        snap("gc")
+        assert snap("stats", "--json").json["stored_bytes"] <= 250 << 10
+
+    def test_the_newest_stays_whatever_it_takes(self, snap, history):
+        document = snap("prune", "--max-size", "1", "--json").json
+
+        assert [item["id"] for item in document["kept"]] == history[:1]
+
+
+def test_what_an_interrupted_restore_needs_stays(snap, root: Path, store: Path, tmp_path: Path):
+    from treesnap.ops.handle import Handle
+    from treesnap.testing.children import killed
+    from treesnap.testing.faulty import Fault
+
+    (root / "file").write_text("one")
+    first = snap("create").id
+    (root / "file").write_text("two")
+    restore = Fault(number=1, methods=frozenset({"exchange"}))
+    ended = killed(
+        lambda fs: Handle(root=root, store_path=str(store), fs=fs).restore(first), restore
+    )
+    assert ended.was_killed
+    aside = root.rename(tmp_path / "aside")
+
+    document = snap("-C", root, "prune", "--keep-last", "0", "--json", cwd=tmp_path).json
+
+    assert [item["reasons"] for item in document["kept"]] == [["interrupted restore"]] * 2
+    aside.rename(root)
+    assert snap("status").code == 0
+    assert (root / "file").read_text() == "one"
+
+
+def test_needs_no_store(snap):
+    assert snap("prune").out == "0 snapshots removed, 0 kept\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--keep-last", "-1"),
+        ("--keep-within", "soon"),
+        ("--keep-within", "1"),
+        ("--max-size", "-5"),
+        ("--max-size", "many"),
+    ],
+)
+def test_refuses_what_is_no_number(snap, words):
+    assert snap("prune", *words).code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30s", 30), ("5m", 300), ("36h", 129_600), ("1d12h", 129_600), ("2w", 1_209_600)],
+)
+def test_durations(text: str, seconds: int):
+    assert Duration().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("0", 0),
+        ("1000", 1000),
+        ("2k", 2048),
+        ("500M", 500 << 20),
+        ("1.5GiB", 3 << 29),
+        ("10 GB", 10 << 30),
+        ("1T", 1 << 40),
+    ],
+)
+def test_sizes(text: str, size_bytes: int):
+    assert Size().convert(text, None, None) == size_bytes
+
+
+@pytest.mark.parametrize("kind", [Duration(), Size()])
+@pytest.mark.parametrize("text", ["", "x", "1x", "1.2.3", "h1"])
+def test_other_words_are_refused(kind: click.ParamType, text: str):
+    with pytest.raises(click.BadParameter):
+        kind.convert(text, None, None)

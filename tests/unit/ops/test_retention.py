@@ -1,0 +1,159 @@
+"""Which snapshots a policy keeps."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treesnap.model import (
+    Entry,
+    EntryKind,
+    Snapshot,
+    SnapshotId,
+    SnapshotKind,
+    SnapshotRecord,
+    SnapshotState,
+    Totals,
+)
+from treesnap.ops.retention import AUTOMATIC, DEFAULT, Policy, decide
+
+NOW = datetime(2026, 3, 10, 12, 30, tzinfo=UTC)
+NOW_NS = int(NOW.timestamp()) * 10**9
+ROOT = Entry(b"", EntryKind.DIRECTORY, 0o755, 0, 0, 0, 0, bytes(32), None)
+
+
+def snapshot(
+    age: timedelta,
+    *,
+    kind: SnapshotKind = SnapshotKind.SAFETY,
+    name: str | None = None,
+    tags: dict[str, str] | None = None,
+    pinned: bool = False,
+) -> Snapshot:
+    """A snapshot that was taken a while ago."""
+    age_s = int(age.total_seconds())
+    record = SnapshotRecord(
+        root=ROOT,
+        links=None,
+        root_path=b"/root",
+        created_at_ns=NOW_NS - age_s * 10**9,
+        totals=Totals(),
+        kind=kind,
+        name=name,
+        tags=tags or {},
+    )
+    identity = SnapshotId(f"{age_s + 10**9:064x}")
+    state = SnapshotState(pinned=pinned)
+    return Snapshot(id=identity, sequence=1, root_hash="", record=record, state=state)
+
+
+def kept(ages: list[timedelta], policy: Policy) -> list[timedelta]:
+    """Returns the ages of the snapshots that a policy keeps."""
+    decisions = decide([snapshot(age) for age in ages], policy, NOW_NS)
+    return [age for age, decision in zip(ages, decisions, strict=True) if decision.is_kept]
+
+
+def hours(*numbers: float) -> list[timedelta]:
+    return [timedelta(hours=number) for number in numbers]
+
+
+class TestRules:
+    def test_the_last_ones(self):
+        assert kept(hours(1, 2, 3), Policy(keep_last=2)) == hours(1, 2)
+
+    def test_the_young_ones_and_those_of_the_future(self):
+        policy = Policy(keep_within_s=2 * 3600)
+
+        assert kept(hours(-5, 1.9, 2, 2.1), policy) == hours(-5, 1.9)
+
+    def test_the_newest_of_each_hour_that_has_any(self):
+        assert kept(hours(0.1, 0.2, 1, 1.2, 9), Policy(keep_hourly=3)) == hours(0.1, 1, 9)
+
+    def test_the_newest_of_each_day(self):
+        assert kept(hours(1, 12.6, 13, 36, 37), Policy(keep_daily=3)) == hours(1, 12.6, 37)
+
+    def test_the_newest_of_each_week(self):
+        """The tenth of March 2026 is a Tuesday."""
+        assert kept(hours(1, 36, 37, 400), Policy(keep_weekly=2)) == hours(1, 37)
+
+    def test_those_with_a_tag(self):
+        given_tags = [{"release": "1"}, {"release": "2"}, {}]
+        snapshots = [
+            snapshot(timedelta(hours=number), tags=tags) for number, tags in enumerate(given_tags)
+        ]
+
+        any_value = decide(snapshots, Policy(keep_tags=("release",)), NOW_NS)
+        one_value = decide(snapshots, Policy(keep_tags=("release=2",)), NOW_NS)
+
+        assert [item.reasons for item in any_value] == [("tag release",), ("tag release",), ()]
+        assert [item.is_kept for item in one_value] == [False, True, False]
+
+    def test_together_keep_what_any_of_them_keeps(self):
+        policy = Policy(keep_last=1, keep_daily=2)
+
+        decisions = decide([snapshot(age) for age in hours(1, 2, 30)], policy, NOW_NS)
+
+        assert [item.reasons for item in decisions] == [("last", "daily"), (), ("daily",)]
+
+    def test_of_zero_keep_nothing(self):
+        assert kept(hours(1), Policy(keep_last=0)) == []
+
+    def test_that_are_absent_keep_everything(self):
+        assert kept(hours(1, 2), Policy()) == hours(1, 2)
+
+
+class TestWhatIsSafe:
+    @pytest.mark.parametrize(
+        ("options", "reason"), [({"pinned": True}, "pinned"), ({"name": "one"}, "named")]
+    )
+    def test_from_every_policy(self, options, reason):
+        old = snapshot(timedelta(days=5000), **options)
+
+        assert decide([old], Policy(keep_last=0), NOW_NS)[0].reasons == (reason,)
+
+    def test_from_the_default_policy(self):
+        by_hand = snapshot(timedelta(days=5000), kind=SnapshotKind.MANUAL)
+
+        assert decide([by_hand], DEFAULT, NOW_NS)[0].reasons == ("manual",)
+        assert SnapshotKind.MANUAL not in AUTOMATIC
+
+    def test_does_not_count_as_one_of_the_last(self):
+        by_hand = snapshot(timedelta(hours=1), kind=SnapshotKind.MANUAL)
+        automatic = [snapshot(timedelta(hours=2)), snapshot(timedelta(hours=3))]
+        policy = Policy(keep_last=1, kinds=AUTOMATIC)
+
+        decisions = decide([by_hand, *automatic], policy, NOW_NS)
+
+        assert [item.is_kept for item in decisions] == [True, True, False]
+
+
+counts = st.none() | st.integers(0, 5)
+
+
+@given(
+    ages=st.lists(st.integers(0, 10**7), max_size=40).map(sorted),
+    policy=st.builds(
+        Policy,
+        keep_last=counts,
+        keep_within_s=st.none() | st.integers(0, 10**7),
+        keep_hourly=counts,
+        keep_daily=counts,
+        keep_weekly=counts,
+    ),
+)
+def test_a_policy_may_be_applied_again_and_again(ages, policy):
+    """What it keeps once it keeps again, and it never keeps less than the last ones."""
+    times = [timedelta(seconds=age) for age in ages]
+
+    once = kept(times, policy)
+
+    assert kept(once, policy) == once
+    assert once[: policy.keep_last or 0] == times[: policy.keep_last or 0]
+
+
+@given(st.lists(st.integers(0, 10**9), max_size=300).map(sorted))
+def test_the_default_policy_bounds_what_is_kept(ages):
+    assert len(kept([timedelta(seconds=age) for age in ages], DEFAULT)) <= 50 + 24 + 14 + 8
