@@ -15,18 +15,7 @@ import stat as stat_module
 import pytest
 
 from treesnap.fs.base import FileSystem
-from treesnap.testing.conformance_attributes import AttributeTests
-
-_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
-
-
-def _put(fs: FileSystem, path: str, content: bytes = b"") -> None:
-    fd = fs.open(path, _NEW)
-    try:
-        assert fs.write(fd, content) == len(content)
-    finally:
-        fs.close(fd)
+from treesnap.testing.conformance_attributes import DIRECTORY, NEW, AttributeTests, put_file
 
 
 def _content(fs: FileSystem, path: str) -> bytes:
@@ -42,13 +31,13 @@ class ContentTests:
 
     def test_what_was_written_is_read(self, fs: FileSystem, directory: str) -> None:
         """A write is seen by every later read, through any descriptor."""
-        _put(fs, f"{directory}/file", b"content")
+        put_file(fs, f"{directory}/file", b"content")
 
         assert _content(fs, f"{directory}/file") == b"content"
 
     def test_read_goes_on_where_it_ended(self, fs: FileSystem, directory: str) -> None:
         """``read`` moves the position; at the end it returns nothing."""
-        _put(fs, f"{directory}/file", b"abcdef")
+        put_file(fs, f"{directory}/file", b"abcdef")
         fd = fs.open(f"{directory}/file", os.O_RDONLY)
 
         pieces = [fs.read(fd, 4), fs.read(fd, 4), fs.read(fd, 4)]
@@ -58,7 +47,7 @@ class ContentTests:
 
     def test_read_at_and_write_at_leave_the_position(self, fs: FileSystem, directory: str) -> None:
         """Calls with an offset neither use nor move the position."""
-        fd = fs.open(f"{directory}/file", _NEW)
+        fd = fs.open(f"{directory}/file", NEW)
         fs.write(fd, b"abcdef")
 
         fs.write_at(fd, b"XY", 1)
@@ -71,23 +60,23 @@ class ContentTests:
 
     def test_exclusive_open_makes_a_file_once(self, fs: FileSystem, directory: str) -> None:
         """O_EXCL raises FileExistsError for whatever has the name."""
-        _put(fs, f"{directory}/file")
+        put_file(fs, f"{directory}/file")
 
         with pytest.raises(FileExistsError):
-            fs.open(f"{directory}/file", _NEW)
+            fs.open(f"{directory}/file", NEW)
         with pytest.raises(FileExistsError):
             fs.make_directory(f"{directory}/file")
 
     def test_a_new_file_is_private(self, fs: FileSystem, directory: str) -> None:
         """Files are made with mode 0600 unless the caller says otherwise."""
-        _put(fs, f"{directory}/file")
+        put_file(fs, f"{directory}/file")
 
         assert stat_module.S_IMODE(fs.lstat(f"{directory}/file").st_mode) == 0o600
 
     def test_open_follows_no_link(self, fs: FileSystem, directory: str) -> None:
         """A symbolic link in the last component raises ELOOP."""
-        _put(fs, f"{directory}/file")
-        fd = fs.open(directory, _DIRECTORY)
+        put_file(fs, f"{directory}/file")
+        fd = fs.open(directory, DIRECTORY)
         fs.make_symlink(b"file", b"link", dir_fd=fd)
 
         with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
@@ -97,7 +86,7 @@ class ContentTests:
 
     def test_descriptors_are_not_inherited(self, fs: FileSystem, directory: str) -> None:
         """O_CLOEXEC is always set, so that commands that are started get no locks."""
-        fd = fs.open(f"{directory}/file", _NEW)
+        fd = fs.open(f"{directory}/file", NEW)
 
         inheritable = os.get_inheritable(fd)
 
@@ -106,7 +95,7 @@ class ContentTests:
 
     def test_an_open_file_outlives_its_name(self, fs: FileSystem, directory: str) -> None:
         """A reader that has a pack open reads on after a collection removed it."""
-        _put(fs, f"{directory}/file", b"content")
+        put_file(fs, f"{directory}/file", b"content")
         fd = fs.open(f"{directory}/file", os.O_RDONLY)
 
         fs.unlink(f"{directory}/file")
@@ -117,7 +106,7 @@ class ContentTests:
 
     def test_truncate_grows_with_zeros(self, fs: FileSystem, directory: str) -> None:
         """A file that is made longer reads as zeros behind its old end."""
-        fd = fs.open(f"{directory}/file", _NEW)
+        fd = fs.open(f"{directory}/file", NEW)
         fs.write(fd, b"ab")
 
         fs.truncate(fd, 4)
@@ -128,7 +117,7 @@ class ContentTests:
 
     def test_allocate_takes_space_and_keeps_content(self, fs: FileSystem, directory: str) -> None:
         """What was not there before reads as zeros."""
-        fd = fs.open(f"{directory}/file", _NEW)
+        fd = fs.open(f"{directory}/file", NEW)
         fs.write(fd, b"ab")
 
         fs.allocate(fd, 100_000)
@@ -140,7 +129,7 @@ class ContentTests:
 
     def test_data_and_holes_take_turns(self, fs: FileSystem, directory: str) -> None:
         """The end of a file is a hole; behind the last data there is no data."""
-        fd = fs.open(f"{directory}/file", _NEW)
+        fd = fs.open(f"{directory}/file", NEW)
         fs.write_at(fd, b"data", 1 << 20)
         fs.truncate(fd, 3 << 20)
 
@@ -157,7 +146,7 @@ class ContentTests:
 
     def test_a_mapping_shows_the_whole_file(self, fs: FileSystem, directory: str) -> None:
         """``map`` outlives the descriptor and the name."""
-        _put(fs, f"{directory}/file", b"content")
+        put_file(fs, f"{directory}/file", b"content")
         fd = fs.open(f"{directory}/file", os.O_RDONLY)
 
         with fs.map(fd) as mapping:
@@ -169,9 +158,9 @@ class ContentTests:
 
     def test_syncs_change_nothing_that_is_seen(self, fs: FileSystem, directory: str) -> None:
         """All three take any descriptor, of a directory too, and return when done."""
-        _put(fs, f"{directory}/file", b"content")
+        put_file(fs, f"{directory}/file", b"content")
         fd = fs.open(f"{directory}/file", os.O_RDWR)
-        directory_fd = fs.open(directory, _DIRECTORY)
+        directory_fd = fs.open(directory, DIRECTORY)
 
         fs.sync_data(fd)
         fs.sync(directory_fd)
@@ -189,9 +178,9 @@ class NameTests:
 
     def test_names_are_listed_without_dots(self, fs: FileSystem, directory: str) -> None:
         """By path and by descriptor, in any order."""
-        _put(fs, f"{directory}/file")
+        put_file(fs, f"{directory}/file")
         fs.make_directory(f"{directory}/below")
-        fd = fs.open(directory, _DIRECTORY)
+        fd = fs.open(directory, DIRECTORY)
 
         by_path, by_descriptor = fs.list_names(directory), fs.list_names(fd)
         with fs.scan(fd) as entries:
@@ -204,10 +193,10 @@ class NameTests:
     def test_names_are_relative_to_a_directory(self, fs: FileSystem, directory: str) -> None:
         """``dir_fd`` means the directory itself, wherever it is by now."""
         fs.make_directory(f"{directory}/old")
-        fd = fs.open(f"{directory}/old", _DIRECTORY)
+        fd = fs.open(f"{directory}/old", DIRECTORY)
         fs.rename(f"{directory}/old", f"{directory}/new")
 
-        fs.close(fs.open(b"file", _NEW, dir_fd=fd))
+        fs.close(fs.open(b"file", NEW, dir_fd=fd))
 
         fs.close(fd)
         assert fs.list_names(f"{directory}/new") == ["file"]
@@ -215,8 +204,8 @@ class NameTests:
     def test_any_bytes_make_a_name(self, fs: FileSystem, directory: str) -> None:
         """Names need not be UTF-8 and may hold newlines."""
         name = b"\xff\n\x01"
-        fd = fs.open(directory, _DIRECTORY)
-        fs.close(fs.open(name, _NEW, dir_fd=fd))
+        fd = fs.open(directory, DIRECTORY)
+        fs.close(fs.open(name, NEW, dir_fd=fd))
 
         names = [os.fsencode(item) for item in fs.list_names(fd)]
 
@@ -235,7 +224,7 @@ class NameTests:
 
     def test_lstat_describes_the_link(self, fs: FileSystem, directory: str) -> None:
         """A symbolic link is looked at itself, and its target is kept as it is."""
-        fd = fs.open(directory, _DIRECTORY)
+        fd = fs.open(directory, DIRECTORY)
         fs.make_symlink(b"/no/\xff", b"link", dir_fd=fd)
 
         mode, target = fs.lstat(b"link", dir_fd=fd).st_mode, fs.read_link(b"link", dir_fd=fd)
@@ -247,7 +236,7 @@ class NameTests:
     def test_only_an_empty_directory_is_removed(self, fs: FileSystem, directory: str) -> None:
         """``remove_directory`` raises ENOTEMPTY and leaves everything."""
         fs.make_directory(f"{directory}/below")
-        _put(fs, f"{directory}/below/file")
+        put_file(fs, f"{directory}/below/file")
 
         with pytest.raises(OSError, match=os.strerror(errno.ENOTEMPTY)):
             fs.remove_directory(f"{directory}/below")
@@ -256,8 +245,8 @@ class NameTests:
 
     def test_rename_replaces_a_file(self, fs: FileSystem, directory: str) -> None:
         """The target has the old content or the new at every instant; the inode moves."""
-        _put(fs, f"{directory}/new", b"new")
-        _put(fs, f"{directory}/old", b"old")
+        put_file(fs, f"{directory}/new", b"new")
+        put_file(fs, f"{directory}/old", b"old")
         inode = fs.lstat(f"{directory}/new").st_ino
 
         fs.rename(f"{directory}/new", f"{directory}/old")
@@ -267,9 +256,9 @@ class NameTests:
 
     def test_rename_to_absent_never_replaces(self, fs: FileSystem, directory: str) -> None:
         """An existing target raises FileExistsError and both names stay."""
-        _put(fs, f"{directory}/new", b"new")
-        _put(fs, f"{directory}/old", b"old")
-        fd = fs.open(directory, _DIRECTORY)
+        put_file(fs, f"{directory}/new", b"new")
+        put_file(fs, f"{directory}/old", b"old")
+        fd = fs.open(directory, DIRECTORY)
 
         with pytest.raises(FileExistsError):
             fs.rename_to_absent(b"new", b"old", source_dir_fd=fd, target_dir_fd=fd)
@@ -281,10 +270,10 @@ class NameTests:
 
     def test_exchange_swaps_what_two_names_mean(self, fs: FileSystem, directory: str) -> None:
         """Types may differ; inodes move with their names. Some file systems cannot."""
-        _put(fs, f"{directory}/file")
+        put_file(fs, f"{directory}/file")
         fs.make_directory(f"{directory}/below")
         inode = fs.lstat(f"{directory}/file").st_ino
-        fd = fs.open(directory, _DIRECTORY)
+        fd = fs.open(directory, DIRECTORY)
 
         try:
             fs.exchange(b"file", b"below", source_dir_fd=fd, target_dir_fd=fd)
@@ -300,8 +289,8 @@ class NameTests:
 
     def test_exchange_needs_both_names(self, fs: FileSystem, directory: str) -> None:
         """An absent name raises FileNotFoundError and moves nothing."""
-        _put(fs, f"{directory}/file")
-        fd = fs.open(directory, _DIRECTORY)
+        put_file(fs, f"{directory}/file")
+        fd = fs.open(directory, DIRECTORY)
 
         with pytest.raises(FileNotFoundError):
             fs.exchange(b"file", b"absent", source_dir_fd=fd, target_dir_fd=fd)
@@ -311,7 +300,7 @@ class NameTests:
 
     def test_a_link_is_the_same_file(self, fs: FileSystem, directory: str) -> None:
         """Both names have one inode and count each other."""
-        _put(fs, f"{directory}/one", b"content")
+        put_file(fs, f"{directory}/one", b"content")
 
         fs.link(f"{directory}/one", f"{directory}/two")
 

@@ -13,12 +13,13 @@ import pytest
 
 from treesnap.fs.base import FileSystem
 
-_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
 
-def _put(fs: FileSystem, path: str, content: bytes = b"") -> None:
-    fd = fs.open(path, _NEW)
+def put_file(fs: FileSystem, path: str, content: bytes = b"") -> None:
+    """Makes a file through the file system under test."""
+    fd = fs.open(path, NEW)
     try:
         assert fs.write(fd, content) == len(content)
     finally:
@@ -30,8 +31,8 @@ class AttributeTests:
 
     def test_an_ordinary_file_is_not_protected(self, fs: FileSystem, directory: str) -> None:
         """``is_protected`` takes names, links among them, and descriptors."""
-        _put(fs, f"{directory}/file", b"content")
-        directory_fd = fs.open(directory, _DIRECTORY)
+        put_file(fs, f"{directory}/file", b"content")
+        directory_fd = fs.open(directory, DIRECTORY)
         fs.make_symlink(b"nowhere", b"link", dir_fd=directory_fd)
 
         assert not fs.is_protected(b"file", dir_fd=directory_fd)
@@ -46,8 +47,8 @@ class AttributeTests:
         self, fs: FileSystem, directory: str
     ) -> None:
         """Nanoseconds are kept, of symbolic links too, which are not followed."""
-        _put(fs, f"{directory}/file")
-        directory_fd = fs.open(directory, _DIRECTORY)
+        put_file(fs, f"{directory}/file")
+        directory_fd = fs.open(directory, DIRECTORY)
         fd = fs.open(f"{directory}/file", os.O_RDONLY)
         fs.make_symlink(b"file", b"link", dir_fd=directory_fd)
         fs.make_node(b"fifo", stat_module.S_IFIFO | 0o600, dir_fd=directory_fd)
@@ -69,7 +70,7 @@ class AttributeTests:
     def test_attributes_come_and_go(self, fs: FileSystem, directory: str) -> None:
         """By path and by descriptor, however it was opened; an absent one raises ENODATA."""
         path = f"{directory}/file"
-        _put(fs, path)
+        put_file(fs, path)
         fd = fs.open(path, os.O_RDONLY)
 
         try:
@@ -92,7 +93,7 @@ class AttributeTests:
 
     def test_an_exclusive_lock_keeps_others_out(self, fs: FileSystem, directory: str) -> None:
         """A lock belongs to an opening, so two of one process keep each other out."""
-        first = fs.open(f"{directory}/lock", _NEW)
+        first = fs.open(f"{directory}/lock", NEW)
         second = fs.open(f"{directory}/lock", os.O_RDWR)
 
         got = [fs.lock(first, exclusive=True), fs.lock(second, exclusive=True)]
@@ -119,7 +120,7 @@ class AttributeTests:
 
     def test_closing_gives_a_lock_back(self, fs: FileSystem, directory: str) -> None:
         """However the holder ends, its locks end with its descriptors."""
-        first = fs.open(f"{directory}/lock", _NEW)
+        first = fs.open(f"{directory}/lock", NEW)
         fs.lock(first, exclusive=True)
         second = fs.open(f"{directory}/lock", os.O_RDWR)
 
