@@ -29,7 +29,7 @@ from treesnap.codec.pack import (
     footer_offset,
     scan_records,
 )
-from treesnap.errors import Corrupt
+from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import sync_directory, write_all, write_all_at
 from treesnap.model import ObjectId
@@ -197,6 +197,14 @@ class PackReader:
         self._fs.sync_data(self._descriptor(pack_id))
 
 
+def _has_header(fs: FileSystem, fd: int, path: str) -> bool:
+    try:
+        check_header(fs.read_at(fd, HEADER_SIZE, 0), FileKind.PACK, path)
+    except (Corrupt, UnsupportedFormat):
+        return False
+    return True
+
+
 def _by_offset(record: RecordHeader) -> int:
     return record.offset
 
@@ -241,8 +249,9 @@ class PackAppender:
         """Goes on with a pack that is not sealed; returns None where that is not safe.
 
         Also returns the records behind ``covered``, which no index part knows yet.
-        A pack whose tail is not a whole record is left alone for ever: what looks
-        like a torn tail may be damage in front of good records.
+        A pack whose header or tail is not whole is never appended to: what looks like a
+        torn tail may be damage in front of good records, and what is appended behind a
+        torn header is not found without the index.
         """
         try:
             fd = fs.open(layout.pack(pack_id), os.O_RDWR)
@@ -250,7 +259,8 @@ class PackAppender:
             return None
         try:
             size = fs.fstat(fd).st_size
-            if max(HEADER_SIZE, covered) <= size < PACK_SIZE_TARGET:
+            is_open = max(HEADER_SIZE, covered) <= size < PACK_SIZE_TARGET
+            if is_open and _has_header(fs, fd, layout.pack(pack_id)):
                 records: list[RecordHeader] = []
                 end = max(covered, HEADER_SIZE)
                 if end < size:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from treesnap.codec.compress import Compression
-from treesnap.codec.envelope import HEADER_SIZE
+from treesnap.codec.envelope import HEADER_SIZE, FileKind, header
 from treesnap.codec.pack import PACK_SIZE_TARGET, RECORD_HEADER_SIZE, TRAILER_SIZE, decode_footer
 from treesnap.errors import Corrupt
 from treesnap.hashing import object_id
@@ -182,6 +182,16 @@ class TestResume:
         appender.seal()
         appender.close()
 
+        assert PackAppender.resume(fs, layout, pack_id, 0) is None
+
+    @pytest.mark.parametrize("content", [bytes(HEADER_SIZE), header(FileKind.PACK)[:8] + bytes(8)])
+    def test_is_refused_for_a_pack_whose_header_is_not_whole(self, fs, layout, pack, content):
+        pack_id, _ = pack
+        with open(path_of(layout, pack_id), "r+b") as file:
+            file.write(content)
+
+        assert PackAppender.resume(fs, layout, pack_id, 0) is None
+        cut(path_of(layout, pack_id), HEADER_SIZE)
         assert PackAppender.resume(fs, layout, pack_id, 0) is None
 
     def test_is_refused_for_a_pack_that_is_gone(self, fs, layout):
