@@ -14,6 +14,7 @@ from typing import Self
 
 from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, Compressor
 from treesnap.codec.index import IndexEntry
+from treesnap.codec.pack import RecordHeader
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.fs.durable import sweep_temporary, unlink_if_present
 from treesnap.hashing import object_id
@@ -171,18 +172,31 @@ class Writer:
         if resumed is None:
             return None
         pack, records = resumed
-        for record in records:
-            entry = IndexEntry(
-                record.id, pack_id, record.offset, record.stored_size, record.raw_size, record.kind
-            )
-            try:
-                self._store.packs.read(entry)
-            except Corrupt:
-                pack.close()
-                return None
-            self._added.setdefault(record.id, entry)
+        try:
+            found = self._whole(pack_id, records)
+        except BaseException:
+            pack.close()
+            raise
+        if found is None:
+            pack.close()
+            return None
+        for entry in found:
+            self._added.setdefault(entry.id, entry)
         self._covered[pack_id] = pack.end
         return pack
+
+    def _whole(self, pack_id: bytes, records: list[RecordHeader]) -> list[IndexEntry] | None:
+        """Returns the places of records when the content of all is right, or else None."""
+        entries = [
+            IndexEntry(item.id, pack_id, item.offset, item.stored_size, item.raw_size, item.kind)
+            for item in records
+        ]
+        try:
+            for entry in entries:
+                self._store.packs.read(entry)
+        except Corrupt:
+            return None
+        return entries
 
     def _seal(self, pack: PackAppender) -> None:
         pack.seal()

@@ -204,6 +204,22 @@ def test_a_pack_with_wrong_content_behind_the_index_is_left_alone(open_store, pu
     assert open_store().get(CHUNK, again) == b"one" * 100
 
 
+def test_nothing_is_taken_over_from_a_pack_with_wrong_content(open_store, put):
+    """The first record is right and the second is not: neither belongs to the session."""
+    put(b"one" * 100, b"two" * 100)
+    store = open_store()
+    (pack_id,) = pack_ids(store)
+    store.index.remove_parts(list(store.index.parts))
+    with open(store.layout.pack(pack_id), "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\xff")
+
+    (identity,) = put(b"three")
+
+    assert open_store().get(CHUNK, identity) == b"three"
+    assert pack_id not in open_store().index.covered()
+
+
 def test_objects_are_found_without_any_index(open_store, put):
     ids = put(b"one", b"two")
     store = open_store()
