@@ -24,7 +24,7 @@ from treesnap.ops.reachable import Reachability
 from treesnap.results import GcResult
 from treesnap.store.collector import CollectorState, read_state, write_state
 from treesnap.store.lock import held
-from treesnap.store.slot import NO_PACK, Slot, try_acquire
+from treesnap.store.slot import NO_PACK, Slot, is_slot_name, sweep_pending, try_acquire
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
 
@@ -133,12 +133,12 @@ class _Collection:
     def _survey_packs(self) -> Survey:
         """Reads the record headers of all packs, except those that a writer has open."""
         survey = Survey()
+        sweep_pending(self._fs, self._store.layout)
         for name in self._fs.list_names(self._store.layout.slots):
             slot = try_acquire(self._fs, self._store.layout, name)
             if slot is None:
                 survey.busy.add(self._pack_of_busy_slot(name))
             else:
-                unlink_if_present(self._fs, slot.pending_path)
                 slot.release()
         survey.busy.discard(NO_PACK)
         covered = self._store.index.covered()
@@ -188,12 +188,16 @@ class _Collection:
     def _mark(self) -> list[ObjectId]:
         """Walks every snapshot that was not walked yet; pending ones first.
 
-        Returns what they need that no earlier one did.
+        Those that are pending have writers, and cannot be given up: one that cannot be read
+        stops the collection, as a published one does. Returns what they need that no
+        earlier one did.
         """
         log = self._store.snapshots
         layout = self._store.layout
         new: list[ObjectId] = []
         for name in self._fs.list_names(layout.pending):
+            if not is_slot_name(name):
+                continue  # nobody publishes it
             path = os.path.join(layout.pending, name)
             try:
                 record = log.load_record(path, None)

@@ -14,11 +14,13 @@ from zlib import crc32
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
 from treesnap.errors import TreesnapError
 from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import unlink_if_present
 from treesnap.store.layout import Layout, is_hex
 
 _BODY = struct.Struct("<Q16s")
 _CHECK = struct.Struct("<I")
 _SIZE = HEADER_SIZE + _BODY.size + _CHECK.size
+_NAME_LENGTH = 16
 NO_PACK = bytes(16)
 
 
@@ -65,7 +67,7 @@ def acquire(fs: FileSystem, layout: Layout) -> Slot:
         if slot is not None:
             return slot
     while True:
-        name = os.urandom(8).hex()
+        name = os.urandom(_NAME_LENGTH // 2).hex()
         fs.close(fs.open(os.path.join(layout.slots, name), os.O_RDWR | os.O_CREAT | os.O_EXCL))
         slot = try_acquire(fs, layout, name)
         if slot is not None:
@@ -74,7 +76,7 @@ def acquire(fs: FileSystem, layout: Layout) -> Slot:
 
 def try_acquire(fs: FileSystem, layout: Layout, name: str) -> Slot | None:
     """Returns a slot if nobody holds it, or None."""
-    if not is_hex(name, 16):
+    if not is_slot_name(name):
         return None
     try:
         fd = fs.open(os.path.join(layout.slots, name), os.O_RDWR)
@@ -84,3 +86,37 @@ def try_acquire(fs: FileSystem, layout: Layout, name: str) -> Slot | None:
         return Slot(fs, layout, name, fd)
     fs.close(fd)
     return None
+
+
+def is_slot_name(name: str) -> bool:
+    """Returns whether a name is one that slots have, and what they leave pending."""
+    return is_hex(name, _NAME_LENGTH)
+
+
+def sweep_pending(fs: FileSystem, layout: Layout) -> None:
+    """Removes pending snapshots, readable or not, whose writers are gone.
+
+    A writer holds its slot for as long as its snapshot is pending, and a slot is never
+    removed. One that is not there was lost by a power cut, which no writer survives.
+    Costs one listing, and two looks for each that is found.
+    """
+    for name in fs.list_names(layout.pending):
+        if not is_slot_name(name):
+            continue
+        path = os.path.join(layout.pending, name)
+        slot = try_acquire(fs, layout, name)
+        if slot is not None:
+            try:
+                unlink_if_present(fs, path)
+            finally:
+                slot.release()
+        elif not _exists(fs, layout, name):
+            unlink_if_present(fs, path)
+
+
+def _exists(fs: FileSystem, layout: Layout, name: str) -> bool:
+    try:
+        fs.lstat(os.path.join(layout.slots, name))
+    except FileNotFoundError:
+        return False
+    return True

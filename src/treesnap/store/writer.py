@@ -21,7 +21,7 @@ from treesnap.hashing import object_id
 from treesnap.model import ObjectId, ObjectKind, SnapshotId, SnapshotRecord
 from treesnap.store.collector import read_state
 from treesnap.store.packs import PackAppender
-from treesnap.store.slot import Slot, acquire
+from treesnap.store.slot import Slot, acquire, sweep_pending
 from treesnap.store.snapshots import SnapshotName
 from treesnap.store.store import Store
 
@@ -64,6 +64,7 @@ class Writer:
 
     def __enter__(self) -> Self:
         sweep_temporary(self._fs, self._store.layout.temporary)
+        sweep_pending(self._fs, self._store.layout)
         slot = acquire(self._fs, self._store.layout)
         try:
             unlink_if_present(self._fs, slot.pending_path)

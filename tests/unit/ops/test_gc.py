@@ -18,6 +18,7 @@ from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.wrapped import Call, WrappedFileSystem
 
 ROOT_ID = "0" * 32
+EMPTY_TREE = b"\x93\x00\x96\x00\x00\x00\x00\x00\x00\x90"
 
 
 @pytest.fixture
@@ -224,14 +225,12 @@ class TestWriters:
         handle = make_handle()
         use_new_pack(store_path)
         with Writer(store) as writer:
-            wanted = writer.put(ObjectKind.TREE, b"\x93\x00\x96\x00\x00\x00\x00\x00\x00\x90")
+            wanted = writer.put(ObjectKind.TREE, EMPTY_TREE)
             writer.flush()
         with Store.open(LocalFileSystem(), str(store_path)) as other:
             session = Writer(other)
             session.__enter__()
-            assert (
-                session.put(ObjectKind.TREE, b"\x93\x00\x96\x00\x00\x00\x00\x00\x00\x90") == wanted
-            )
+            assert session.put(ObjectKind.TREE, EMPTY_TREE) == wanted
             assert session.objects_added == 0
 
             def publish() -> None:
@@ -285,3 +284,44 @@ class TestLeftovers:
         handle.gc()
 
         assert os.listdir(store_path / "pending") == []
+
+    @pytest.mark.parametrize("is_readable", [True, False])
+    def test_a_pending_snapshot_whose_slot_was_lost_goes(
+        self, handle, store, store_path, is_readable
+    ):
+        """It needs nothing any more: what it alone refers to is given back."""
+        use_new_pack(store_path)
+        with Writer(store) as writer:
+            tree = writer.put(ObjectKind.TREE, EMPTY_TREE)
+            writer.flush()
+        pending = store_path / "pending" / ("a" * 16)
+        store.snapshots.write_pending(str(pending), tree_record(tree))
+        if not is_readable:
+            pending.write_bytes(b"half a snapshot")
+
+        result = handle.gc()
+
+        assert os.listdir(store_path / "pending") == []
+        assert result.removed_packs == 1
+
+    def test_a_pending_snapshot_of_a_writer_that_lives_stops_it_when_unreadable(
+        self, handle, store, root, store_path
+    ):
+        add_garbage(handle, root, store_path)
+        before = pack_files(store_path)
+        with Writer(store) as writer:
+            path = store_path / "pending" / writer._slot.name
+            path.write_bytes(b"half a snapshot")
+
+            with pytest.raises(Corrupt):
+                handle.gc()
+
+            assert path.exists()
+        assert pack_files(store_path) == before
+
+    def test_a_file_that_no_writer_left_pending_is_left_alone(self, handle, store, store_path):
+        (store_path / "pending" / "README").write_bytes(b"of somebody else")
+
+        handle.gc()
+
+        assert os.listdir(store_path / "pending") == ["README"]

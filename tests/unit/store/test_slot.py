@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from treesnap.store.slot import NO_PACK, acquire, try_acquire
+from treesnap.store.slot import NO_PACK, acquire, sweep_pending, try_acquire
 from treesnap.testing.children import in_child
 
 
@@ -110,3 +110,18 @@ def test_foreign_files_are_no_slots(fs, layout):
 
 def test_a_slot_that_is_gone_is_not_acquired(fs, layout):
     assert try_acquire(fs, layout, "0" * 16) is None
+
+
+def test_what_is_pending_goes_with_its_writer(fs, layout):
+    """One writer lives, one has died, and of one the slot was lost."""
+    dead, alive = acquire(fs, layout), acquire(fs, layout)
+    lost = os.path.join(layout.pending, "0" * 16)
+    for path in (dead.pending_path, alive.pending_path, lost):
+        with open(path, "wb") as file:
+            file.write(b"pending")
+    dead.release()
+
+    sweep_pending(fs, layout)
+
+    assert os.listdir(layout.pending) == [alive.name]
+    alive.release()

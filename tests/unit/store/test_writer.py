@@ -112,6 +112,17 @@ def test_an_abandoned_session_leaves_no_snapshot(open_store, record_of):
     assert os.listdir(store.layout.pending) == []
 
 
+def test_a_session_removes_what_was_left_pending(open_store):
+    store = open_store()
+    with open(os.path.join(store.layout.pending, "0" * 16), "wb") as file:
+        file.write(b"its slot was lost")
+
+    with Writer(store):
+        pass
+
+    assert os.listdir(store.layout.pending) == []
+
+
 def test_an_empty_session_leaves_no_pack(open_store):
     with Writer(open_store()):
         pass
