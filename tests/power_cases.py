@@ -33,9 +33,10 @@ from treesnap.ops.handle import Handle
 from treesnap.testing.children import killed
 from treesnap.testing.cuts import Cut, cuts, cuts_at, moments
 from treesnap.testing.disk import load, materialise
-from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
+from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed, kill_at
 from treesnap.testing.power import PoweredFileSystem, Recording
 from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.wrapped import Kind
 
 IS_FULL = os.environ.get("TREESNAP_TEST_SIZE") == "full"
 NO_EXCHANGE = Fault(methods=frozenset({"exchange"}), errno=errno.EINVAL, lasting=True)
@@ -61,7 +62,9 @@ class Case:
     prepare: Callable[[Scene], object] = id
     """What is done before."""
     afterwards: Callable[[FileSystem, Path], None] | None = None
-    """Work in the root after the operation returned; only power cuts after that are tried."""
+    """Work in the root after the operation returned."""
+    is_cut_at_end: bool = False
+    """Whether only power cuts after the operation returned are tried."""
     faults: tuple[Fault, ...] = ()
     needless: frozenset[str] = frozenset()
     """Syncs that this case does not miss when they are left out."""
@@ -107,7 +110,7 @@ def cuts_of(
     case: Case, recording: Recording, seed: int, *, more: int = 50, first: int = 0
 ) -> list[Cut]:
     """Returns the power cuts that are tried; times in the store make no difference."""
-    first = first if case.afterwards is None else -1
+    first = -1 if case.is_cut_at_end else first
     return [*cuts(recording, random=Random(seed), more=more, untimed=b"store", first=first)]
 
 
@@ -166,6 +169,21 @@ def cut_restore_before(sync_name: str, seed: int) -> Callable[[Scene], object]:
     return prepare
 
 
+def create_after_kill(number: int) -> Callable[[Handle], object]:
+    """Returns a create that comes after one that was killed at its n-th sync."""
+
+    def operation(handle: Handle) -> None:
+        fault = Fault(number=number, kinds=frozenset({Kind.SYNC}))
+        dying = FaultyFileSystem(fault, inner=handle.fs)
+        with pytest.raises(Killed):
+            Handle(root=handle.root, store_path=handle.store_path, fs=dying, wait_s=0).create()
+        handle.create(name="before")
+
+    return operation
+
+
+FIRST_CREATE_SYNCS = 12
+"""The last one makes the snapshot's own name durable."""
 JOURNAL_IS_GONE = frozenset({"sync store/roots 4"})
 """The last sync of a restore: a journal that comes back later disturbs only later work."""
 
@@ -249,6 +267,7 @@ TREE_CASES = [
         start="changed",
         operation=lambda handle: handle.restore("before"),
         afterwards=work_on,
+        is_cut_at_end=True,
         check=after_work,
         old="worked",
         new="worked",
@@ -334,4 +353,17 @@ RECOVERY_CASES = [
         ("from a power cut while applying", "sync_file_system root 2", "before"),
     )
 ]
-CASES = [*STORE_CASES, *TREE_CASES, *RECOVERY_CASES]
+KILLED_CASES = [
+    Case(
+        name=f"first create after one that was killed at sync {number}",
+        start="populated",
+        operation=create_after_kill(number),
+        check=after_first_create,
+        old="1 snapshots",
+        new="1 snapshots",
+        is_cut_at_end=True,
+    )
+    for number in range(1, FIRST_CREATE_SYNCS)
+]
+"""What a killed process has made and not synced is durable when the next one returns."""
+CASES = [*STORE_CASES, *TREE_CASES, *RECOVERY_CASES, *KILLED_CASES]

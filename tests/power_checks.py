@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable
 
 from treesnap.errors import StoreMissing
+from treesnap.ops.places import find_root
 from treesnap.testing.state import differences, tree_state
 
 
@@ -52,11 +53,13 @@ def after_create(scene) -> str:
 
 
 def after_first_create(scene) -> str:
-    """The store may be there, in part or not at all."""
+    """The store may be there, in part or not at all. With a snapshot the root is known."""
     try:
         count = len(scene.handle().list())
     except StoreMissing:
         count = 0
+    if count > 0:
+        assert find_root(str(scene.root / "stays"), str(scene.store)) == str(scene.root)
     scene.handle().create(name="before" if count == 0 else None)
     settled(scene, "before", snapshots=())
     scene.handle().restore("latest")

@@ -17,6 +17,8 @@ from treesnap.fs.base import FileSystem
 
 _NAME_LENGTH = 16
 _DIGITS = frozenset("0123456789abcdef")
+_HOLDS_NOTHING_OF_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL})
+"""What the sync of a directory says that may not be read, cannot be written, or knows no sync."""
 
 
 def write_all(fs: FileSystem, fd: int, data: bytes | memoryview) -> None:
@@ -220,20 +222,45 @@ def sweep_temporary(fs: FileSystem, directory: str) -> None:
             fs.close(fd)
 
 
-def make_directories(fs: FileSystem, path: str) -> bool:
-    """Makes a directory and its missing parents, durable; returns whether it made any."""
-    try:
+def add_directory(fs: FileSystem, path: str) -> None:
+    """Makes a directory in one that is durable, and makes its name durable, new or not.
+
+    Whoever made it before may have been killed before the sync. Costs one sync.
+    """
+    with suppress(FileExistsError):
         fs.make_directory(path)
-    except FileExistsError:
-        return False
-    except FileNotFoundError:
-        make_directories(fs, os.path.dirname(path))
-        try:
-            fs.make_directory(path)
-        except FileExistsError:
-            return False
     sync_directory(fs, os.path.dirname(path))
-    return True
+
+
+def ensure_directories(fs: FileSystem, path: str) -> None:
+    """Makes a directory and its missing parents, durable after return, new or not.
+
+    Nothing is made in a directory whose name is not durable yet. So a directory that is
+    found was made in a durable one, if by this function, and only its own name is in
+    doubt. Costs a sync for each that is made, and one more.
+    """
+    try:
+        fs.lstat(path)
+    except FileNotFoundError:
+        ensure_directories(fs, os.path.dirname(path))
+        add_directory(fs, path)
+        return
+    try:
+        sync_directory(fs, os.path.dirname(path))
+    except OSError as error:
+        if error.errno not in _HOLDS_NOTHING_OF_OURS:
+            raise
+
+
+def make_directories(fs: FileSystem, path: str) -> None:
+    """Does as :func:`ensure_directories`, but takes one that exists for durable.
+
+    Costs no sync then.
+    """
+    try:
+        fs.lstat(path)
+    except FileNotFoundError:
+        ensure_directories(fs, path)
 
 
 def read_file(fs: FileSystem, path: str, size_bytes_max: int) -> bytes:

@@ -28,7 +28,7 @@ from treesnap.codec.export import (
 from treesnap.errors import Corrupt, ErrorCode, Refused, UnsupportedFormat, shown
 from treesnap.events import Phase
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import make_directories
+from treesnap.fs.durable import ensure_directories
 from treesnap.ops.access import Opened
 from treesnap.ops.plan import Plan, make_plan, require_paths
 from treesnap.ops.state import State
@@ -86,7 +86,7 @@ def _refuse_occupied(target_path: str) -> None:
 def _write(handle: Handle, pair: Opened, goal: Goal, target: State, target_path: str) -> None:
     fs = handle.fs
     parent, name = os.path.split(target_path)
-    make_directories(fs, parent)
+    ensure_directories(fs, parent)
     parent = os.path.realpath(parent)
     stage_name = new_stage_name(EXPORT_STAGE_PREFIX)
     parent_fd = fs.open(parent, OPEN_DIRECTORY)

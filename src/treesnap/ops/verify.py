@@ -16,7 +16,7 @@ from treesnap import treepath
 from treesnap.codec.reader import TreeReader, read_lists, read_segments
 from treesnap.errors import Corrupt, NotFound, TreesnapError
 from treesnap.events import Phase
-from treesnap.fs.durable import make_directories, sync_directory, unlink_if_present
+from treesnap.fs.durable import ensure_directories, sync_directory, unlink_if_present
 from treesnap.model import EntryKind, ObjectId, ObjectKind, SnapshotId, SnapshotRecord
 from treesnap.ops.access import Opened, opened
 from treesnap.results import Problem, VerifyResult
@@ -261,7 +261,7 @@ class _Repair:
         return "Dropped the stat caches: the next capture of each root reads every file again"
 
     def _quarantine(self, path: str) -> str:
-        make_directories(self._fs, self._store.layout.quarantine)
+        ensure_directories(self._fs, self._store.layout.quarantine)
         target = os.path.join(self._store.layout.quarantine, os.path.basename(path))
         self._fs.rename(path, target)
         sync_directory(self._fs, os.path.dirname(path))

@@ -216,7 +216,9 @@ class PackAppender:
     the pack.
     """
 
-    def __init__(self, fs: FileSystem, layout: Layout, pack_id: bytes, fd: int, end: int) -> None:
+    def __init__(
+        self, fs: FileSystem, layout: Layout, pack_id: bytes, fd: int, end: int, covered: int = 0
+    ) -> None:
         self._fs = fs
         self._layout = layout
         self.pack_id = pack_id
@@ -225,7 +227,9 @@ class PackAppender:
         """Position at which the next record goes."""
         self._position = end
         self._is_new = end <= HEADER_SIZE
-        self._dirty = self._is_new
+        self._dirty = end > covered
+        self._has_durable_name = covered > 0
+        """An index part comes after the pack's name: it proves that nobody was killed before."""
         self._records: list[RecordHeader] | None = [] if self._is_new else None
         """All records of the pack, or None when some were there before."""
 
@@ -268,7 +272,7 @@ class PackAppender:
                         records = list(scan_records(view, end))
                     end = records[-1].end if records else end
                 if end == size:
-                    return cls(fs, layout, pack_id, fd, size), records
+                    return cls(fs, layout, pack_id, fd, size, covered), records
         except BaseException:
             fs.close(fd)
             raise
@@ -318,12 +322,13 @@ class PackAppender:
         self.end += len(footer)
 
     def sync(self) -> None:
-        """Makes everything appended durable. Costs one sync, two for a new pack."""
+        """Makes everything appended durable. Costs one sync, two for a pack not covered yet."""
         if self._dirty:
             self._fs.sync_data(self._fd)
-            if self._is_new:
+            if not self._has_durable_name:
                 sync_directory(self._fs, self._layout.packs)
-                self._is_new = False
+                self._has_durable_name = True
+            self._is_new = False
             self._dirty = False
 
     def close(self) -> None:

@@ -13,8 +13,8 @@ from treesnap.errors import Corrupt, NotFound, UnsupportedFormat
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
     Prepared,
+    add_directory,
     create_locked,
-    make_directories,
     read_file,
     replace_file,
     sync_directory,
@@ -71,16 +71,20 @@ class Root:
         return self._layout.root_file(self.id, name)
 
     def register(self) -> None:
-        """Makes the root known to the store. Costs syncs the first time only."""
-        directory = self._layout.root_directory(self.id)
-        make_directories(self._fs, directory)
+        """Makes the root known to the store. Costs syncs the first time only.
+
+        The record's existence proves that the root's directory is durable. The name of the
+        record itself becomes so with the root's first snapshot.
+        """
         if not self.is_registered():
+            add_directory(self._fs, self._layout.root_directory(self.id))
             payload = pack({"version": 1, "path": self.path})
             replace_file(
                 self._fs,
                 self.file("root"),
                 seal(FileKind.ROOT, payload),
                 temporary=self._layout.temporary,
+                durable_name=False,
             )
 
     def is_registered(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from treesnap.codec.envelope import FileKind, seal, unseal
@@ -24,7 +25,7 @@ from treesnap.codec.snapshot import (
 from treesnap.errors import Corrupt, NotFound, UnsupportedFormat
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
-    make_directories,
+    add_directory,
     read_file,
     replace_file,
     sync_directory,
@@ -49,6 +50,13 @@ class SnapshotName(NamedTuple):
         return f"{self.sequence:016x}-{self.id}"
 
 
+def _parsed(file_name: str) -> SnapshotName | None:
+    sequence, _, identity = file_name.partition("-")
+    if is_hex(sequence, 16) and is_hex(identity, 64):
+        return SnapshotName(int(sequence, 16), SnapshotId(identity))
+    return None
+
+
 class SnapshotLog:
     """Lists, loads and removes snapshots; publishing is the writer's."""
 
@@ -62,12 +70,8 @@ class SnapshotLog:
             listed = self._fs.list_names(self._layout.root_snapshots(root_id))
         except FileNotFoundError:
             return []
-        found = []
-        for name in listed:
-            sequence, _, identity = name.partition("-")
-            if is_hex(sequence, 16) and is_hex(identity, 64):
-                found.append(SnapshotName(int(sequence, 16), SnapshotId(identity)))
-        return sorted(found, reverse=True)
+        found = (_parsed(name) for name in listed)
+        return sorted((name for name in found if name is not None), reverse=True)
 
     def root_ids(self) -> list[str]:
         """Returns the roots that have, or had, snapshots."""
@@ -150,13 +154,14 @@ class SnapshotLog:
     def promote(self, pending_path: str, root_id: str, name: SnapshotName) -> None:
         """Publishes a pending snapshot; durable after return. Not there when it raises.
 
+        Costs one sync, and three more for a root's first snapshot: see :meth:`_found`.
         Raises Corrupt when the history has no number left, because a file name says
         that the last one is taken.
         """
         if name.sequence > SEQUENCE_MAX:
             raise Corrupt(f"The history of root {root_id} ends in an impossible number")
         directory = self._layout.root_snapshots(root_id)
-        make_directories(self._fs, directory)
+        self._found(root_id)
         path = os.path.join(directory, name.file_name)
         self._fs.rename(pending_path, path)
         try:
@@ -164,6 +169,21 @@ class SnapshotLog:
         except BaseException:
             unlink_if_present(self._fs, path)
             raise
+
+    def _found(self, root_id: str) -> None:
+        """Makes everything durable that stands above a root's snapshots, before the first one.
+
+        So a snapshot's existence proves it, whoever was killed meanwhile: the format file,
+        the root's record and directory, and the directory of its snapshots.
+        """
+        directory = self._layout.root_snapshots(root_id)
+        with suppress(FileNotFoundError):
+            if any(_parsed(name) for name in self._fs.list_names(directory)):
+                return
+        add_directory(self._fs, directory)
+        with suppress(FileNotFoundError):  # no files of the root, none to lose
+            sync_directory(self._fs, self._layout.root_directory(root_id))
+        sync_directory(self._fs, self._layout.path)
 
     def remove(self, root_id: str, names: list[SnapshotName]) -> None:
         """Removes snapshots with their states; durable after return.

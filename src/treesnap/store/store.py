@@ -15,7 +15,7 @@ from treesnap.codec.index import IndexEntry
 from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.errors import Corrupt, StoreMissing, UnsupportedFormat, shown
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import make_directories, read_file, replace_file, sync_directory
+from treesnap.fs.durable import ensure_directories, read_file, replace_file, sync_directory
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.store.index import ObjectIndex
 from treesnap.store.layout import DIRECTORIES, Layout
@@ -90,8 +90,12 @@ class Store:
             raise Corrupt(f"{shown(path)!r} in the store is no directory", path=path)
 
     def _initialise(self) -> None:
-        """Makes the directories, then the format file: a store without it is no store."""
-        make_directories(self.fs, self.path)
+        """Makes the directories, then the format file: a store without it is no store.
+
+        So its existence proves that the rest is durable. Its own name becomes so with the
+        first snapshot: until then nothing is lost with it.
+        """
+        ensure_directories(self.fs, self.path)
         existing = set(self.fs.list_names(self.path))
         if existing - {*DIRECTORIES, "format"}:
             raise StoreMissing(
@@ -118,6 +122,7 @@ class Store:
             self.layout.format,
             (json.dumps(value, indent=2) + "\n").encode(),
             temporary=self.layout.temporary,
+            durable_name=False,
         )
 
     def __enter__(self) -> Self:

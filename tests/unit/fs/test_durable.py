@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+from random import Random
 
 import pytest
 
 from treesnap.fs.durable import (
     Temporary,
+    ensure_directories,
     make_directories,
     read_file,
     replace_file,
@@ -18,9 +20,11 @@ from treesnap.fs.durable import (
     write_all_at,
 )
 from treesnap.fs.local import LocalFileSystem
+from treesnap.testing.cuts import cuts
 from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed, Moment, kill_at
+from treesnap.testing.power import PoweredFileSystem
 from treesnap.testing.recording import RecordingFileSystem
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.wrapped import Call, Kind, WrappedFileSystem
 
 
 @pytest.fixture
@@ -160,21 +164,55 @@ def test_sweeping_skips_what_is_gone(temporary):
 
 
 def test_directories_are_made_with_their_parents_and_each_is_synced(fs, tmp_path):
-    made = make_directories(fs, str(tmp_path / "a/b/c"))
+    ensure_directories(fs, str(tmp_path / "a/b/c"))
 
-    assert made
     assert (tmp_path / "a/b/c").is_dir()
     assert [item.path for item in fs.syncs] == [
+        str(tmp_path.parent),
         str(tmp_path),
         str(tmp_path / "a"),
         str(tmp_path / "a/b"),
     ]
 
 
-def test_directories_that_exist_cost_no_sync(fs, tmp_path):
-    assert not make_directories(fs, str(tmp_path))
+def test_directories_that_count_as_durable_cost_no_sync(fs, tmp_path):
+    make_directories(fs, str(tmp_path))
 
     assert fs.syncs == []
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_directories_are_durable_whoever_was_killed_before(tmp_path, number):
+    path = "top/a/b/c"
+    (tmp_path / "top").mkdir()
+    powered = PoweredFileSystem(str(tmp_path))
+    dying = FaultyFileSystem(Fault(number=number, kinds=frozenset({Kind.SYNC})), inner=powered)
+    with pytest.raises(Killed):
+        ensure_directories(dying, str(tmp_path / path))
+
+    ensure_directories(powered, str(tmp_path / path))
+
+    powered.note_return()
+    found = [*cuts(powered.recording(), random=Random(0), first=-1)]
+    assert found
+    assert all(path.encode() in cut.disk.contents() for cut in found)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EINVAL])
+def test_a_directory_of_others_above_need_not_be_synced(tmp_path, number):
+    fault = Fault(methods=frozenset({"sync"}), errno=number)
+
+    ensure_directories(FaultyFileSystem(fault), str(tmp_path / "a"))
+
+    assert (tmp_path / "a").is_dir()
+
+
+def test_a_directory_that_cannot_be_synced_is_not_called_durable(tmp_path):
+    for number, code in [(1, errno.EIO), (2, errno.EINVAL)]:
+        fault = Fault(methods=frozenset({"sync"}), number=number, errno=code)
+
+        with pytest.raises(OSError, match=os.strerror(code)):
+            ensure_directories(FaultyFileSystem(fault), str(tmp_path / f"a{number}"))
 
 
 def test_reading_stops_one_byte_behind_the_limit(tmp_path):
