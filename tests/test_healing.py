@@ -56,6 +56,26 @@ def test_capture_after_repair_heals_what_a_flipped_bit_took(tmp_path):
     assert live == restored(handle, first.id, tmp_path / "old")
 
 
+def test_collection_keeps_what_healed_and_not_what_it_replaced(tmp_path):
+    """The pack with the damaged content goes on as far as it is needed, or not at all."""
+    handle = handle_on(tmp_path)
+    first = handle.create()
+    (pack,) = (tmp_path / "store" / "packs").iterdir()
+    content = (tmp_path / "root" / "a").read_bytes()
+    data = bytearray(pack.read_bytes())
+    data[data.index(content) + 500] ^= 1
+    pack.write_bytes(data)
+    handle.verify(read_data=True, repair=True)
+    for slot in (tmp_path / "store" / "slots").iterdir():
+        slot.unlink()
+    handle.create()
+
+    handle.gc()
+
+    live = {name: (tmp_path / "root" / name).read_bytes() for name in ("a", "sub/b")}
+    assert live == restored(handle, first.id, tmp_path / "old")
+
+
 def test_staging_directory_of_a_root_below_is_left_alone(tmp_path):
     handle = handle_on(tmp_path)
     first = handle.create()

@@ -3,6 +3,9 @@
 The order, and why it is safe beside any number of writers, is in
 :mod:`treesnap.store.collector`. Nothing is deleted unless every snapshot could be
 walked to its last object: what cannot be read cannot be known to be garbage.
+
+A pack that is damaged or torn goes too, with what is needed of it copied, when every
+object that snapshots need was found: then nothing needed can be hidden in it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.codec.index import IndexEntry
 from treesnap.codec.pack import RECORD_HEADER_SIZE
-from treesnap.errors import Corrupt, NotFound
+from treesnap.errors import NotFound
 from treesnap.events import Phase
 from treesnap.fs.durable import sweep_temporary, sync_directory, unlink_if_present
 from treesnap.model import ObjectId
@@ -42,13 +45,15 @@ class Survey:
     """What is in the packs, and what of it is needed."""
 
     sizes: dict[bytes, int] = field(default_factory=dict)
-    whole: dict[bytes, int] = field(default_factory=dict)
-    """By pack: how many of its bytes are no torn tail."""
+    covered: dict[bytes, int] = field(default_factory=dict)
+    """By pack: how many of its bytes the index may cover."""
     records: dict[bytes, list[IndexEntry]] = field(default_factory=dict)
     busy: set[bytes] = field(default_factory=set)
     """Packs that a writer has open. They stay, and so does what the index knows of them."""
+    broken: set[bytes] = field(default_factory=set)
+    """Packs of which perhaps not every record was found, for damage or a torn tail."""
     damaged: set[bytes] = field(default_factory=set)
-    """Packs of which perhaps not every record was found. They stay in the same way."""
+    """Those of them in which something needed may be hidden. They stay in the same way."""
     needed: dict[bytes, list[IndexEntry]] = field(default_factory=dict)
     """By pack: the entries that are needed from it; each object is needed from one pack."""
     dead: list[bytes] = field(default_factory=list)
@@ -141,42 +146,17 @@ class _Collection:
             else:
                 slot.release()
         survey.busy.discard(NO_PACK)
-        covered = self._store.index.covered()
         for pack_id, size in self._store.packs.sizes().items():
             try:
-                survey.records[pack_id] = self._records(
-                    survey, pack_id, size, covered.get(pack_id, 0)
-                )
+                sound = self._store.sound(pack_id)
             except FileNotFoundError:
                 continue
+            survey.records[pack_id] = sound.entries
+            survey.covered[pack_id] = sound.covered
             survey.sizes[pack_id] = size
+            if not sound.is_whole:
+                survey.broken.add(pack_id)
         return survey
-
-    def _records(self, survey: Survey, pack_id: bytes, size: int, covered: int) -> list[IndexEntry]:
-        """Returns the records of a pack that are whole and durable.
-
-        What no index part covers was perhaps never synced, and may be torn: it is
-        synced now and counts only where its content is right.
-        """
-        inventory = self._store.inventory(pack_id)
-        entries = inventory.entries
-        if inventory.damaged_at is not None:
-            survey.damaged.add(pack_id)
-        survey.whole[pack_id] = covered
-        if covered >= size:
-            return entries
-        self._store.packs.sync(pack_id)
-        whole = [entry for entry in entries if entry.offset < covered or self._is_whole(entry)]
-        ends = [item.offset + RECORD_HEADER_SIZE + item.stored_size for item in whole]
-        survey.whole[pack_id] = max([covered, *ends])
-        return whole
-
-    def _is_whole(self, entry: IndexEntry) -> bool:
-        try:
-            self._store.packs.read(entry)
-        except Corrupt:
-            return False
-        return True
 
     def _pack_of_busy_slot(self, name: str) -> bytes:
         fd = self._fs.open(os.path.join(self._store.layout.slots, name), os.O_RDONLY)
@@ -217,21 +197,43 @@ class _Collection:
 
     def _judge(self, survey: Survey) -> None:
         """Chooses for each needed object one pack, and the packs that can go."""
-        claimed: set[ObjectId] = set()
-        kinds = self._reachable.seen
-        for pack_id in sorted(survey.records, key=lambda item: item not in survey.untouchable):
-            needed = []
-            for entry in survey.records[pack_id]:
-                if kinds.get(entry.id) == entry.kind and entry.id not in claimed:
-                    claimed.add(entry.id)
-                    needed.append(entry)
-            survey.needed[pack_id] = needed
+        claimed = self._claimed(survey)
+        survey.needed = {pack_id: [] for pack_id in survey.records}
+        for entry in claimed.values():
+            survey.needed[entry.pack_id].append(entry)
+        is_lost = len(claimed) < len(self._reachable.seen)
+        survey.damaged = {
+            pack_id
+            for pack_id in survey.broken - survey.busy
+            if is_lost or not all(map(self._store.is_right, survey.needed[pack_id]))
+        }
+        for pack_id, needed in survey.needed.items():
             if pack_id in survey.untouchable:
                 continue
             if not needed:
                 survey.dead.append(pack_id)
-            elif _bytes_of(needed) < (1 - WASTE_SHARE_MIN) * _bytes_of(survey.records[pack_id]):
+            elif pack_id in survey.broken or _is_wasteful(needed, survey.records[pack_id]):
                 survey.wasteful.append(pack_id)
+
+    def _claimed(self, survey: Survey) -> dict[ObjectId, IndexEntry]:
+        """Returns for each needed object the place that is kept: a right one, if there is one.
+
+        Where there are several, the first is one that stays anyway, and no broken pack
+        comes before a whole one.
+        """
+        claimed: dict[ObjectId, IndexEntry] = {}
+        kinds = self._reachable.seen
+        is_right = self._store.is_right
+        for pack_id in sorted(
+            survey.records, key=lambda item: (item not in survey.busy, item in survey.broken)
+        ):
+            for entry in survey.records[pack_id]:
+                if kinds.get(entry.id) != entry.kind:
+                    continue
+                other = claimed.setdefault(entry.id, entry)
+                if other is not entry and not is_right(other) and is_right(entry):
+                    claimed[entry.id] = entry
+        return claimed
 
     def _sweep(self, survey: Survey, old_parts: list[str]) -> set[bytes]:
         """Copies, condemns, looks again, deletes; returns the packs that were spared."""
@@ -304,20 +306,18 @@ class _Collection:
         old_parts: list[str],
     ) -> None:
         """Writes one part for all packs that were surveyed and remain; drops the old parts."""
-        remaining = {
-            pack_id: size for pack_id, size in survey.sizes.items() if pack_id not in deleted
+        remaining = survey.sizes.keys() - deleted
+        covered = {
+            pack_id: survey.covered[pack_id]
+            for pack_id in remaining
+            if pack_id not in survey.untouchable
         }
         entries = [
             entry
-            for pack_id in remaining
-            for entry in survey.records.get(pack_id, ())
-            if pack_id not in survey.untouchable
+            for pack_id, size in covered.items()
+            for entry in survey.records[pack_id]
+            if entry.offset < size
         ]
-        covered = {
-            pack_id: survey.whole[pack_id]
-            for pack_id in remaining
-            if pack_id not in survey.untouchable
-        }
         for name in old_parts:
             part = self._store.index.parts.get(name)
             if part is None:
@@ -325,8 +325,13 @@ class _Collection:
             for pack_id in survey.untouchable & set(part.covered):
                 covered[pack_id] = max(part.covered[pack_id], covered.get(pack_id, 0))
                 entries += [entry for entry in part if entry.pack_id == pack_id]
+        self._store.sync_names_of(covered)
         self._store.index.write_part(set(entries), covered, durable=True)
         self._store.index.remove_parts(old_parts)
+
+
+def _is_wasteful(needed: list[IndexEntry], records: list[IndexEntry]) -> bool:
+    return _bytes_of(needed) < (1 - WASTE_SHARE_MIN) * _bytes_of(records)
 
 
 def _bytes_of(entries: Iterable[IndexEntry]) -> int:

@@ -45,7 +45,9 @@ class Inventory(NamedTuple):
     end: int
     """How many bytes of the pack the entries account for, damage included."""
     damaged_at: int | None
-    """Where a record is damaged, or None when the pack is whole."""
+    """Where something is damaged that was once whole, or None."""
+    torn_at: int | None
+    """Where the bytes begin, behind all records, that are none; None when there are no such."""
 
 
 class PackReader:
@@ -161,6 +163,7 @@ class PackReader:
         the index knows of it; both the index and the footer are asked only where the
         records themselves do not lead on. Raises FileNotFoundError.
         """
+        size = self._fs.fstat(self._descriptor(pack_id)).st_size
         records, end = self._scan(pack_id, 0)
         footer, rows = self._footer(pack_id)
         limit = footer if footer is not None else covered
@@ -175,7 +178,9 @@ class PackReader:
             IndexEntry(item.id, pack_id, item.offset, item.stored_size, item.raw_size, item.kind)
             for item in records
         ]
-        return Inventory(entries, max(end, limit), damaged_at)
+        if footer is not None:
+            return Inventory(entries, size, damaged_at, end if end < footer else None)
+        return Inventory(entries, max(end, limit), damaged_at, end if end < size else None)
 
     def _footer(self, pack_id: bytes) -> tuple[int | None, list[RecordHeader]]:
         """Returns where the footer of a sealed pack begins, and its rows if it is whole."""

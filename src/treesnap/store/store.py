@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-from typing import Self
+from collections.abc import Iterable
+from typing import NamedTuple, Self
 
 from treesnap.codec.index import IndexEntry
 from treesnap.codec.pack import RECORD_HEADER_SIZE
@@ -24,6 +25,17 @@ from treesnap.store.roots import Root
 from treesnap.store.snapshots import SnapshotLog
 
 FORMAT_VERSION = 1
+
+
+class Sound(NamedTuple):
+    """What of a pack can be relied on."""
+
+    entries: list[IndexEntry]
+    """Its records: those behind damage too, and none that was never synced and is not right."""
+    covered: int
+    """How many of its bytes an index part may cover: none that are torn."""
+    is_whole: bool
+    """Whether every byte is accounted for. Otherwise records may be hidden in it."""
 
 
 class Store:
@@ -198,6 +210,47 @@ class Store:
         """Returns all records of a pack that can be found; raises FileNotFoundError."""
         covered = self.index.covered().get(pack_id, 0)
         return self.packs.inventory(pack_id, covered, lambda: self.index.entries_of(pack_id))
+
+    def sound(self, pack_id: bytes) -> Sound:
+        """Returns what of a pack can be relied on; raises FileNotFoundError.
+
+        What no index part covers was perhaps never synced, and may be torn: it is synced
+        now, and counts only where its content is right. Costs a header per record, and a
+        sync and the content of what is not covered.
+        """
+        covered = self.index.covered().get(pack_id, 0)
+        inventory = self.inventory(pack_id)
+        if inventory.end > covered or inventory.torn_at is not None:
+            self.packs.sync(pack_id)
+        entries = []
+        torn_at = inventory.torn_at
+        for entry in inventory.entries:
+            if entry.offset < covered or self.is_right(entry):
+                entries.append(entry)
+            elif torn_at is None or entry.offset < torn_at:
+                torn_at = entry.offset
+        return Sound(
+            entries,
+            max(covered, inventory.end if torn_at is None else torn_at),
+            torn_at is None and inventory.damaged_at is None,
+        )
+
+    def is_right(self, entry: IndexEntry) -> bool:
+        """Returns whether a record is there and its content has its id. Reads it."""
+        try:
+            self.packs.read(entry)
+        except (Corrupt, FileNotFoundError):
+            return False
+        return True
+
+    def sync_names_of(self, pack_ids: Iterable[bytes]) -> None:
+        """Makes the names of packs durable. Costs a sync unless index parts cover them all.
+
+        A pack that is covered has a durable name: its writer, and whoever writes an index
+        part for it later, sees to that first.
+        """
+        if set(pack_ids) - set(self.index.covered()):
+            sync_directory(self.fs, self.layout.packs)
 
     def has_all_packs(self) -> bool:
         """Returns whether every pack that the index knows of exists. Costs one listing."""
