@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from treesnap import treepath
+from treesnap.codec.index import IndexEntry
 from treesnap.codec.reader import TreeReader, read_lists, read_segments
 from treesnap.errors import Corrupt, NotFound, TreesnapError
 from treesnap.events import Phase
@@ -201,17 +202,24 @@ class _Examination:
         return problem is None
 
     def _examine_packs(self) -> None:
-        """Reads every record of every pack, needed or not."""
+        """Reads every record of every pack, needed or not.
+
+        What no index part covers may be what a killed writer left. It may be torn, and is no
+        damage; where a snapshot needs it, its objects are.
+        """
+        covered = self._store.index.covered()
         for pack_id in self._store.packs.sizes():
+            size = covered.get(pack_id, 0)
             inventory = self._store.inventory(pack_id)
-            if inventory.damaged_at is not None:
+            if inventory.damaged_at is not None and inventory.damaged_at < size:
                 self._note_bad_pack(pack_id, f"the record at {inventory.damaged_at} is damaged")
             for entry in inventory.entries:
                 try:
                     self._store.packs.read(entry)
                 except Corrupt as error:
                     self.bad_records.add((pack_id, entry.offset))
-                    self._note_bad_pack(pack_id, error.message)
+                    if entry.offset < size:
+                        self._note_bad_pack(pack_id, error.message)
 
     def _note_bad_pack(self, pack_id: bytes, reason: str) -> None:
         self.problems.append(
@@ -235,16 +243,18 @@ class _Repair:
         codes = {problem.code for problem in self._examination.problems}
         if codes & {"bad-index", "bad-pack", "missing-object", "damaged-object"}:
             old = [*index.parts, *index.damaged]
-            entries = []
+            entries: list[IndexEntry] = []
             covered = {}
             for pack_id in self._store.packs.sizes():
-                inventory = self._store.inventory(pack_id)
-                covered[pack_id] = inventory.end
+                sound = self._store.sound(pack_id)
+                covered[pack_id] = sound.covered
                 entries += [
                     entry
-                    for entry in inventory.entries
-                    if (pack_id, entry.offset) not in self._examination.bad_records
+                    for entry in sound.entries
+                    if entry.offset < sound.covered
+                    and (pack_id, entry.offset) not in self._examination.bad_records
                 ]
+            self._store.sync_names_of(covered)
             index.write_part(entries, covered, durable=True)
             index.remove_parts(old)
             yield f"Rebuilt the index from {len(covered)} packs with {len(entries)} objects"

@@ -10,6 +10,7 @@ from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.errors import Corrupt
 from treesnap.fs.local import LocalFileSystem
 from treesnap.store.store import Store
+from treesnap.testing.recording import RecordingFileSystem
 
 
 @pytest.fixture
@@ -108,6 +109,27 @@ class TestLooking:
         assert codes(result) == ["bad-pack"]
         assert str(place.offset) in result.problems[0].message
 
+    @pytest.mark.parametrize("tail", [bytes(500), b"TSRC torn"])
+    def test_a_torn_tail_that_was_never_synced_is_no_damage(self, handle, ids, store, tail):
+        (pack_id,) = store.packs.sizes()
+        with open(store.layout.pack(pack_id), "ab") as file:
+            file.write(tail)
+
+        assert handle.verify(read_data=True).ok
+
+    def test_a_torn_record_that_was_never_synced_is_no_damage(self, handle, root, ids, store):
+        parts = list(store.index.parts)
+        (root / "lost").write_bytes(os.urandom(3000))
+        handle.create(name="third")
+        handle.delete("third")
+        store.index.refresh()
+        store.index.remove_parts(set(store.index.parts) - set(parts))
+        (pack_id,) = store.packs.sizes()
+        path = store.layout.pack(pack_id)
+        damage(path, os.path.getsize(path) - 1)
+
+        assert handle.verify(read_data=True).ok
+
     def test_a_damaged_snapshot_is_named_alone(self, handle, ids, store_path):
         (path,) = (store_path / "snapshots").glob(f"*/*{ids[0]}")
         damage(path, 60)
@@ -142,6 +164,34 @@ class TestLooking:
 class TestRepair:
     def test_a_whole_store_needs_none(self, handle, ids):
         assert handle.verify(repair=True).repaired == ()
+
+    def test_the_index_never_covers_what_is_torn(self, handle, ids, store, store_path):
+        (pack_id,) = store.packs.sizes()
+        path = store.layout.pack(pack_id)
+        size = os.path.getsize(path)
+        with open(path, "ab") as file:
+            file.write(b"TSRC torn")
+        part = next(item for item in (store_path / "index").iterdir() if item.name != "lock")
+        damage(part, 50)
+
+        handle.verify(repair=True)
+
+        assert handle.verify(read_data=True).ok
+        with Store.open(LocalFileSystem(), str(store_path)) as again:
+            assert again.index.covered() == {pack_id: size}
+
+    def test_what_was_never_synced_is_synced_before_the_index_covers_it(
+        self, make_handle, ids, store, store_path
+    ):
+        for part in (store_path / "index").iterdir():
+            if part.name != "lock":
+                damage(part, 50)
+        fs = RecordingFileSystem()
+
+        make_handle(fs=fs).verify(repair=True)
+
+        places = [os.path.relpath(item.path, store_path).split(os.sep)[0] for item in fs.syncs]
+        assert places == ["packs", "packs", "temporary", "index"]
 
     def test_the_index_is_rebuilt(self, handle, ids, store_path):
         part = next(path for path in (store_path / "index").iterdir() if path.name != "lock")
