@@ -174,30 +174,38 @@ def _clean_up(handle: Handle, parent_fd: int, stage_path: bytes, record: ExportL
 
 
 def _remove_stage(fs: FileSystem, parent_fd: int, stage_name: bytes) -> bool | None:
-    """Removes a directory that an export made, durably; returns whether it was there.
+    """Removes what an export made, durably; returns whether there was anything.
 
-    None says that it is there, but somebody else's. The tree may belong to anybody; it
-    counts as ours while the directory in which it was built is there and ours.
+    That is the directory in which a tree was built, and the tree; a power cut may have
+    kept either. None says that one is there, but somebody else's. The tree may belong to
+    anybody while the directory is there and ours; alone it has to be ours itself.
     """
-    try:
-        if _open_up(fs, parent_fd, stage_name) != os.geteuid():
-            return None
-    except (FileNotFoundError, NotADirectoryError):
+    whole = stage_name + _WHOLE
+    owner = _open_up(fs, parent_fd, stage_name)
+    if owner not in (None, os.geteuid()):
+        return None
+    whole_owner = _open_up(fs, parent_fd, whole)
+    if owner is None and whole_owner is None:
         return False
-    with suppress(FileNotFoundError, NotADirectoryError):
-        _open_up(fs, parent_fd, stage_name + _WHOLE)
-        remove_stage(fs, parent_fd, stage_name + _WHOLE)
-    remove_stage(fs, parent_fd, stage_name)
+    if owner is None and whole_owner != os.geteuid():
+        return None
+    if whole_owner is not None:
+        remove_stage(fs, parent_fd, whole)
+    if owner is not None:
+        remove_stage(fs, parent_fd, stage_name)
     fs.sync(parent_fd)
     return True
 
 
-def _open_up(fs: FileSystem, parent_fd: int, name: bytes) -> int:
+def _open_up(fs: FileSystem, parent_fd: int, name: bytes) -> int | None:
     """Lets the owner of a directory remove what is in it; returns who that is.
 
-    Raises NotADirectoryError for anything else, links included.
+    None says that there is no directory of that name; a link is none.
     """
-    fd = fs.open(name, _LOOK, dir_fd=parent_fd)
+    try:
+        fd = fs.open(name, _LOOK, dir_fd=parent_fd)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     try:
         stat = fs.fstat(fd)
         mode = stat_module.S_IMODE(stat.st_mode)
