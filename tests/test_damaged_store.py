@@ -46,11 +46,22 @@ def test_a_damaged_index_costs_nothing_but_time(world, how):
     for path in world.store.glob("index/*[0-9a-f]"):
         damage(path, how)
 
+    assert "bad-index" in {item.code for item in world.handle().verify(read_data=True).problems}
     assert world.restores("second")
     assert world.handle().create().snapshot.complete
-    assert "bad-index" in {item.code for item in world.handle().verify(read_data=True).problems}
-    world.handle().verify(repair=True)
     assert world.handle().verify(read_data=True).problems == ()
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_damaged_index_is_repaired_and_collected_too(world, how):
+    for heal in (lambda handle: handle.verify(repair=True), Handle.gc):
+        for path in world.store.glob("index/*[0-9a-f]"):
+            damage(path, how)
+
+        heal(world.handle())
+
+        assert world.handle().verify(read_data=True).problems == ()
+        assert world.restores("second")
 
 
 def test_a_store_without_an_index_works(world):

@@ -44,27 +44,15 @@ SEEDS = range(1, 4)
 SAMPLED = {"create", "restore", "restore and work"}
 """Cases of which the suite itself leaves out syncs."""
 STORE = b"store"
-DEFECTS = {
-    "gc": "a torn pack stops the next create, and is never collected",
-    "restore to another directory": "a staged tree is left when the directory beside it was lost",
-}
-"""Cases with states that are known to be wrong, and why."""
 
 
 def parameters(cases: list[Case], *, slow: bool = False) -> list[object]:
-    """Returns cases as parameters, marked with what is known of them."""
+    """Returns cases as parameters."""
     return [
         pytest.param(
             case,
             id=case.name,
-            marks=[
-                *([pytest.mark.slow] if slow and case.name not in SAMPLED else []),
-                *(
-                    [pytest.mark.xfail(reason=DEFECTS[case.name], raises=Wrong, strict=False)]
-                    if case.name in DEFECTS
-                    else []
-                ),
-            ],
+            marks=[pytest.mark.slow] if slow and case.name not in SAMPLED else [],
         )
         for case in cases
     ]

@@ -123,6 +123,8 @@ class _Collection:
             spared = self._sweep(survey, old_parts)
             freed -= sum(survey.sizes[pack_id] for pack_id in spared)
             removed -= sum(len(survey.records[pack_id]) for pack_id in spared)
+        elif not dry_run and self._has_stale_index(survey):
+            self._rebuild_index(survey, frozenset(), old_parts)
         if not dry_run:
             sweep_temporary(self._fs, store.layout.temporary)
         return GcResult(
@@ -298,6 +300,19 @@ class _Collection:
             if identity not in here and not self._store.has(identity, condemned):
                 spared |= places & condemned
         return frozenset(spared)
+
+    def _has_stale_index(self, survey: Survey) -> bool:
+        """Returns whether the index lacks what it could know, or knows packs that are gone."""
+        covered = self._store.index.covered()
+        return (
+            bool(self._store.index.damaged)
+            or not covered.keys() <= survey.sizes.keys()
+            or any(
+                size > covered.get(pack_id, 0)
+                for pack_id, size in survey.covered.items()
+                if pack_id not in survey.untouchable
+            )
+        )
 
     def _rebuild_index(
         self,

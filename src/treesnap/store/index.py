@@ -182,6 +182,15 @@ class ObjectIndex:
         self._publish(encode_index(entries, covered), durable=True)
         self.remove_parts(names)
 
+    def drop_damaged(self) -> None:
+        """Removes the parts that cannot be used; a power cut may have torn one.
+
+        What only they knew is found by scanning, taken over by the next writer of the
+        pack, and covered again by the next collection. Not synced: one that comes back is
+        as useless as before.
+        """
+        self.remove_parts(list(self.damaged))
+
     def remove_parts(self, names: Iterable[str]) -> None:
         """Removes parts whose entries stand in a newer part."""
         for name in names:

@@ -262,6 +262,7 @@ class Writer:
             raise EpochChanged
         name = SnapshotName(sequence, identity)
         log.promote(self._slot.pending_path, root_id, name)
-        with suppress(OSError):  # the snapshot is published; merging can wait
+        with suppress(OSError):  # the snapshot is published; tidying can wait
             self._store.index.merge_if_many()
+            self._store.index.drop_damaged()
         return identity, name

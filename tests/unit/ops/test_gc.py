@@ -140,6 +140,26 @@ class TestSpace:
         with Store.open(LocalFileSystem(), str(store_path)) as again:
             assert set(again.index.covered()) == set(again.packs.sizes())
 
+    @pytest.mark.parametrize("how", ["lost", "torn"])
+    def test_the_index_covers_again_what_it_lost(self, handle, store, store_path, how):
+        sizes = store.packs.sizes()
+        for part in (store_path / "index").iterdir():
+            part.unlink() if how == "lost" else part.write_bytes(bytes(100))
+
+        handle.gc()
+
+        with Store.open(LocalFileSystem(), str(store_path)) as again:
+            assert (again.index.covered(), again.index.damaged) == (sizes, {})
+            assert len(list(*again.index.parts.values())) == handle.stats().objects
+
+    def test_the_index_forgets_a_pack_that_somebody_removed(self, handle, store, store_path):
+        store.index.write_part([], {b"p" * 16: 100})
+
+        handle.gc()
+
+        with Store.open(LocalFileSystem(), str(store_path)) as again:
+            assert again.has_all_packs()
+
     def test_pinned_or_not_every_snapshot_counts(self, handle, store, root, store_path):
         (root / "one").write_bytes(b"changed")
         handle.create(name="second")
