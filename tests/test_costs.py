@@ -299,6 +299,25 @@ def test_delete_costs_one_sync_for_any_number(handle, syncs, fs):
     assert syncs() == [("sync", "snapshots")]  # that the names are gone
 
 
+def test_collecting_costs_seven_syncs(handle, syncs, fs, root, store):
+    (root / "garbage").write_bytes(os.urandom(100_000))
+    handle.create(name="garbage")
+    handle.delete("garbage")
+    fs.clear()
+
+    assert handle.gc().rewritten_packs == 1
+
+    assert syncs() == [
+        ("sync_data", "packs"),  # the copies, content and name, before the originals go
+        ("sync", "packs"),
+        ("sync_data", "temporary"),  # the state's content, each time that it is replaced
+        ("sync_data", "temporary"),
+        ("sync_data", "temporary"),  # the index, content and name, before the old one goes
+        ("sync", "index"),
+        ("sync_data", "temporary"),  # the state again
+    ]
+
+
 def test_collecting_nothing_costs_no_sync(handle, syncs):
     handle.gc()
 

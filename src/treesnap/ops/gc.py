@@ -20,7 +20,7 @@ from treesnap.codec.index import IndexEntry
 from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.errors import NotFound
 from treesnap.events import Phase
-from treesnap.fs.durable import sweep_temporary, sync_directory, unlink_if_present
+from treesnap.fs.durable import sweep_temporary, unlink_if_present
 from treesnap.model import ObjectId
 from treesnap.ops.access import opened
 from treesnap.ops.reachable import Reachability
@@ -123,8 +123,8 @@ class _Collection:
             spared = self._sweep(survey, old_parts)
             freed -= sum(survey.sizes[pack_id] for pack_id in spared)
             removed -= sum(len(survey.records[pack_id]) for pack_id in spared)
-        elif not dry_run and self._has_stale_index(survey):
-            self._rebuild_index(survey, frozenset(), old_parts)
+        elif not dry_run:
+            self._tidy(survey, old_parts)
         if not dry_run:
             sweep_temporary(self._fs, store.layout.temporary)
         return GcResult(
@@ -238,7 +238,11 @@ class _Collection:
         return claimed
 
     def _sweep(self, survey: Survey, old_parts: list[str]) -> set[bytes]:
-        """Copies, condemns, looks again, deletes; returns the packs that were spared."""
+        """Copies, condemns, looks again, deletes; returns the packs that were spared.
+
+        What is deleted was copied durably first. The deletion itself is not synced: a pack
+        that a power cut brings back is collected again.
+        """
         store, layout = self._store, self._store.layout
         copied = self._copy(survey)
         state = read_state(self._fs, layout)
@@ -250,7 +254,6 @@ class _Collection:
         spared = self._spared(self._mark(), survey, copied)
         for pack_id in condemned - spared:
             unlink_if_present(self._fs, layout.pack(pack_id))
-        sync_directory(self._fs, layout.packs)
         self._rebuild_index(survey, condemned - spared, old_parts)
         write_state(self._fs, layout, CollectorState(epoch=state.epoch + 2))
         return set(spared)
@@ -301,6 +304,14 @@ class _Collection:
                 spared |= places & condemned
         return frozenset(spared)
 
+    def _tidy(self, survey: Survey, old_parts: list[str]) -> None:
+        """Finishes what a killed collection or a power cut left, when there is no garbage."""
+        if self._has_stale_index(survey):
+            self._rebuild_index(survey, frozenset(), old_parts)
+        state = read_state(self._fs, self._store.layout)
+        if state.condemned:
+            write_state(self._fs, self._store.layout, CollectorState(epoch=state.epoch))
+
     def _has_stale_index(self, survey: Survey) -> bool:
         """Returns whether the index lacks what it could know, or knows packs that are gone."""
         covered = self._store.index.covered()
@@ -320,7 +331,11 @@ class _Collection:
         deleted: frozenset[bytes],
         old_parts: list[str],
     ) -> None:
-        """Writes one part for all packs that were surveyed and remain; drops the old parts."""
+        """Writes one part for all packs that were surveyed and remain; drops the old parts.
+
+        Synced, although the index is a hint: it is all that the index knows. Without it
+        every command would scan all packs, and writers would store again what they hold.
+        """
         remaining = survey.sizes.keys() - deleted
         covered = {
             pack_id: survey.covered[pack_id]

@@ -20,6 +20,12 @@ epoch at s + 1 or below only before the second raise; so its snapshot was in
 ``pending`` before the collector looked, and what it needs was spared. A writer
 that began later never relied on a condemned pack. The design is that of fenced
 commits; see docs/explanation/garbage-collection.md.
+
+What of it is synced, and why no more: the epoch orders processes that live at the
+same time, all of which see a replaced file at once, and none of which survives a
+power cut. So the state's name need not be durable; its content has to be, because
+a torn state stops every writer. An older state that comes back costs nothing but
+packs that writers avoid until the next collection, which starts from scratch.
 """
 
 from __future__ import annotations
@@ -65,8 +71,12 @@ def read_state(fs: FileSystem, layout: Layout) -> CollectorState:
 
 
 def write_state(fs: FileSystem, layout: Layout, state: CollectorState) -> None:
-    """Replaces the state, durably. The caller holds the collector's lock."""
+    """Replaces the state, atomically. The caller holds the collector's lock. Costs one sync."""
     payload = pack({"epoch": state.epoch, "condemned": tuple(sorted(state.condemned))})
     replace_file(
-        fs, layout.collector_state, seal(FileKind.COLLECTION, payload), temporary=layout.temporary
+        fs,
+        layout.collector_state,
+        seal(FileKind.COLLECTION, payload),
+        temporary=layout.temporary,
+        durable_name=False,
     )

@@ -384,6 +384,15 @@ class TestLeftovers:
         assert read_state(store.fs, store.layout).condemned == frozenset()
         assert len(pack_files(store_path)) == 1
 
+    def test_what_a_dead_collection_condemned_is_pardoned_when_it_is_needed(self, handle, store):
+        condemned = frozenset(store.packs.sizes())
+        write_state(store.fs, store.layout, CollectorState(epoch=3, condemned=condemned))
+
+        handle.gc()
+
+        assert read_state(store.fs, store.layout) == CollectorState(epoch=3)
+        assert handle.doctor().unfinished == ()
+
     def test_a_snapshot_that_a_dead_writer_left_pending_goes(self, handle, store, store_path):
         with Writer(store) as writer:
             slot = writer._slot.name
