@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from exporting import STAGE_NAME, records, remarks, write_record
 from oracle import difference, record
-from treesnap.codec.envelope import FileKind, seal
-from treesnap.codec.export import EXPORT_STAGE_PREFIX, ExportRecord, encode_export
+from treesnap.codec.export import ExportRecord, encode_export
 from treesnap.codec.message import pack
 from treesnap.errors import OperationFailed
 from treesnap.events import CollectingMonitor
@@ -27,7 +27,6 @@ from treesnap.testing.children import in_child, killed
 from treesnap.testing.faulty import Fault, kill_at
 from world import HOWS, World, damage
 
-STAGE_NAME = os.fsdecode(EXPORT_STAGE_PREFIX) + "0" * 16
 NOBODY_ID = 65534
 NEWER = ("version", "10")
 """Damage that looks like a version or an encryption that is not known."""
@@ -61,17 +60,6 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "place"
 
 
-def records(world: World) -> list[Path]:
-    return list(world.store.glob("roots/*/export-*"))
-
-
-def remarks(world: World, command: Callable[[Handle], object]) -> list[str]:
-    """Runs a command and returns what it remarked."""
-    monitor = CollectingMonitor()
-    command(Handle(root=world.root, store_path=str(world.store), monitor=monitor))
-    return monitor.remarks
-
-
 def kill_export(world: World, place: Path) -> str:
     """Lets an export die when its files are built; returns the directory that it leaves."""
     at_rename = Fault(methods=frozenset({"rename"}), where=lambda call: "n0" in call.path)
@@ -84,13 +72,6 @@ def kill_export(world: World, place: Path) -> str:
     assert ended.was_killed, ended.error
     (left,) = os.listdir(place)
     return left
-
-
-def write_record(world: World, payload: bytes) -> Path:
-    """Puts a record into the store, as somebody with a hostile mind might."""
-    path = world.only("roots/*/root").parent / "export-0123456789abcdef"
-    path.write_bytes(seal(FileKind.EXPORT, payload))
-    return path
 
 
 COMMANDS: dict[str, Callable[[Handle], object]] = {
@@ -145,55 +126,6 @@ def test_of_several_each_is_removed(world, place, tmp_path):
 
     assert len(remarks(world, lambda handle: handle.status())) == 2
     assert os.listdir(place) == os.listdir(other) == []
-
-
-WHOLE_NAME = STAGE_NAME + "-whole"
-
-
-@pytest.mark.parametrize("names", [[STAGE_NAME], [WHOLE_NAME], [STAGE_NAME, WHOLE_NAME]])
-def test_whatever_a_power_cut_has_kept_is_removed(world, place, names):
-    for name in names:
-        (place / name / "sub").mkdir(parents=True)
-        (place / name / "sub" / "file").write_text("built")
-        (place / name).chmod(0o500)
-    write_record(world, encode_export(ExportRecord(os.fsencode(place / STAGE_NAME))))
-
-    assert len(remarks(world, lambda handle: handle.create())) == 1
-    assert os.listdir(place) == []
-    assert records(world) == []
-
-
-@pytest.mark.parametrize("kind", ["link", "file"])
-def test_what_is_no_tree_beside_the_place_of_a_record_is_left_alone(world, place, tmp_path, kind):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "file").write_text("precious")
-    path = place / WHOLE_NAME
-    if kind == "link":
-        path.symlink_to(tmp_path / "elsewhere")
-    else:
-        path.write_text("precious")
-    write_record(world, encode_export(ExportRecord(os.fsencode(place / STAGE_NAME))))
-
-    remarks(world, lambda handle: handle.create())
-
-    assert os.listdir(place) == [WHOLE_NAME]
-    assert (tmp_path / "elsewhere" / "file").exists()
-    assert records(world) == []
-
-
-@needs_root
-@pytest.mark.parametrize("theirs", [[WHOLE_NAME], [STAGE_NAME]])
-def test_a_tree_of_somebody_else_without_a_directory_of_ours_is_left_to_them(world, place, theirs):
-    (place / WHOLE_NAME).mkdir(mode=0o500)
-    for name in theirs:
-        (place / name).mkdir(exist_ok=True)
-        os.chown(place / name, NOBODY_ID, NOBODY_ID)
-    write_record(world, encode_export(ExportRecord(os.fsencode(place / STAGE_NAME))))
-
-    assert remarks(world, lambda handle: handle.create()) == []
-    assert set(os.listdir(place)) == {WHOLE_NAME, *theirs}
-    assert (place / WHOLE_NAME).stat().st_mode & 0o777 == 0o500
-    assert len(records(world)) == 1
 
 
 def test_a_directory_that_is_gone_is_no_news(world, place):

@@ -1,0 +1,33 @@
+"""The records of restores to other directories, and what commands say of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from treesnap.codec.envelope import FileKind, seal
+from treesnap.codec.export import EXPORT_STAGE_PREFIX
+from treesnap.events import CollectingMonitor
+from treesnap.ops.handle import Handle
+from world import World
+
+STAGE_NAME = os.fsdecode(EXPORT_STAGE_PREFIX) + "0" * 16
+
+
+def records(world: World) -> list[Path]:
+    return list(world.store.glob("roots/*/export-*"))
+
+
+def remarks(world: World, command: Callable[[Handle], object]) -> list[str]:
+    """Runs a command and returns what it remarked."""
+    monitor = CollectingMonitor()
+    command(Handle(root=world.root, store_path=str(world.store), monitor=monitor))
+    return monitor.remarks
+
+
+def write_record(world: World, payload: bytes) -> Path:
+    """Puts a record into the store, as somebody with a hostile mind might."""
+    path = world.only("roots/*/root").parent / "export-0123456789abcdef"
+    path.write_bytes(seal(FileKind.EXPORT, payload))
+    return path

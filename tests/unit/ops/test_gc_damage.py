@@ -1,0 +1,132 @@
+"""What a garbage collection makes of damage: nothing worse, and no damage that lasts for ever."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from garbage import add_garbage, add_garbage_to_pack, pack_files
+from treesnap.errors import Corrupt
+from treesnap.fs.local import LocalFileSystem
+from treesnap.store.store import Store
+from treesnap.testing.state import tree_state
+
+
+@pytest.fixture
+def store(handle, store_path):
+    """The store after a first snapshot, open beside the handle."""
+    handle.create(name="first")
+    with Store.open(LocalFileSystem(), str(store_path)) as store:
+        yield store
+
+
+def test_nothing_goes_when_a_snapshot_cannot_be_read(handle, store, root, store_path):
+    add_garbage(handle, root, store_path)
+    before = pack_files(store_path)
+    (snapshot,) = (store_path / "snapshots").glob("*/*")
+    snapshot.write_bytes(b"damaged")
+
+    with pytest.raises(Corrupt):
+        handle.gc()
+
+    assert pack_files(store_path) == before
+
+
+def test_a_damaged_pack_is_left_alone_with_all_it_holds(handle, store, root, store_path):
+    """One byte of one record is wrong; nothing else is lost by collecting."""
+    (root / "garbage").write_bytes(os.urandom(50_000))
+    handle.create(name="garbage")
+    (root / "garbage").unlink()
+    handle.delete("garbage")
+    (pack_id,) = store.packs.sizes()
+    record = store.packs.scan(pack_id)[0][0]
+    with open(store.layout.pack(pack_id), "r+b") as file:
+        file.seek(record.offset)
+        file.write(b"X")
+
+    result = handle.gc()
+
+    assert result.postponed == "1 pack is damaged"
+    assert os.path.exists(store.layout.pack(pack_id))
+    problems = handle.verify(read_data=True).problems
+    assert {problem.where for problem in problems if problem.paths} == {record.id.hex()}
+
+
+@pytest.mark.parametrize("is_covered", [True, False])
+@pytest.mark.parametrize("number", [0, 1, -1])
+def test_a_damaged_record_that_nothing_needs_goes_with_its_pack(
+    handle, store, root, store_path, number, is_covered
+):
+    """The pack goes, and what is needed of it stays; also when it was never synced."""
+    state = tree_state(root)
+    for _ in range(3):
+        add_garbage_to_pack(handle, root)
+    (pack_id,) = store.packs.sizes()
+    store.index.refresh()
+    needed = {item.id for item in store.packs.scan(pack_id)[0][:4]}
+    records = [item for item in store.packs.scan(pack_id)[0] if item.id not in needed]
+    record = records[number]
+    with open(store.layout.pack(pack_id), "r+b") as file:
+        file.seek(record.offset)
+        file.write(bytes(record.end - record.offset))
+    if not is_covered:
+        store.index.remove_parts(list(store.index.parts))
+
+    result = handle.gc()
+
+    assert (result.postponed, result.rewritten_packs) == (None, 1)
+    assert not os.path.exists(store.layout.pack(pack_id))
+    assert handle.verify(read_data=True).ok
+    handle.restore("first")
+    assert tree_state(root) == state
+
+
+def test_a_torn_pack_that_nothing_needs_goes(handle, store, root, store_path):
+    before = pack_files(store_path)
+    torn = store_path / "packs" / ("a" * 32)
+    torn.write_bytes(bytes(1000))
+
+    result = handle.gc()
+
+    assert (result.postponed, result.removed_packs) == (None, 1)
+    assert pack_files(store_path) == before
+
+
+def test_a_torn_pack_stays_while_something_needed_is_missing(handle, store, root, store_path):
+    (pack_id,) = store.packs.sizes()
+    record = store.packs.scan(pack_id)[0][0]
+    with open(store.layout.pack(pack_id), "r+b") as file:
+        file.seek(record.offset)
+        file.write(b"X")
+    torn = store_path / "packs" / ("a" * 32)
+    torn.write_bytes(bytes(1000))
+
+    result = handle.gc()
+
+    assert result.postponed == "2 packs are damaged"
+    assert torn.exists()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_two_copies_the_right_one_stays(handle, store, root, is_first):
+    """Whichever of the two packs is seen first."""
+    state = tree_state(root)
+    (pack_id,) = store.packs.sizes()
+    twin = b"t" * 16
+    with open(store.layout.pack(pack_id), "rb") as file:
+        content = file.read()
+    with open(store.layout.pack(twin), "wb") as file:
+        file.write(content)
+    entries = [entry._replace(pack_id=twin) for entry in store.index.entries_of(pack_id)]
+    store.index.write_part(entries, {twin: len(content)})
+    with open(store.layout.pack(list(store.packs.sizes())[not is_first]), "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\xff")
+
+    handle.gc()
+
+    handle.verify(repair=True)
+    assert handle.verify(read_data=True).ok
+    handle.restore("first")
+    assert tree_state(root) == state
