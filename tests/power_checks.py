@@ -10,7 +10,9 @@ import os
 from collections.abc import Iterable
 
 from treesnap.errors import StoreMissing
-from treesnap.ops.places import find_root
+from treesnap.fs.local import LocalFileSystem
+from treesnap.store.layout import Layout
+from treesnap.store.roots import registered_roots
 from treesnap.testing.state import differences, tree_state
 
 
@@ -62,7 +64,9 @@ def after_first_create(scene) -> str:
     except StoreMissing:
         count = 0
     if count > 0:
-        assert find_root(str(scene.root / "stays"), str(scene.store)) == str(scene.root)
+        roots = registered_roots(LocalFileSystem(), Layout(str(scene.store)))
+        assert roots == [os.fsencode(scene.root)]
+        assert_healing(scene)
     scene.handle().create(name="before" if count == 0 else None)
     settled(scene, "before", snapshots=())
     scene.handle().restore("latest")

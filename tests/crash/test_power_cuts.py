@@ -59,10 +59,12 @@ def parameters(cases: list[Case], *, slow: bool = False) -> list[object]:
 
 
 def try_cuts(scene, case: Case, *, seed: int, states_max: int, more: int = 50) -> dict[str, object]:
-    """Tries every state, or a sample; returns numbers about it."""
+    """Tries every state, or a sample with the first and the last; returns numbers about it."""
     recording = recorded(scene, case)
     found = cuts_of(case, recording, seed, more=more)
-    chosen = Random(seed).sample(found, states_max) if len(found) > states_max else found
+    chosen = found
+    if len(found) > states_max:
+        chosen = [found[0], found[-1], *Random(seed).sample(found[1:-1], states_max - 2)]
     outcomes = Counter(after(scene, cut, case) for cut in chosen)
     assert {case.old, case.new} == set(outcomes)
     return {
