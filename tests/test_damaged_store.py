@@ -64,6 +64,17 @@ def test_a_damaged_index_is_repaired_and_collected_too(world, how):
         assert world.restores("second")
 
 
+def test_a_part_that_a_power_cut_has_torn_is_gone_after_a_look_at_the_tree(world):
+    """It is not synced; the next command leaves a store that verifies."""
+    for path in world.store.glob("index/*[0-9a-f]"):
+        os.truncate(path, path.stat().st_size // 2)
+
+    world.handle().status()
+
+    assert world.handle().verify(read_data=True).problems == ()
+    assert world.restores("second")
+
+
 def test_a_store_without_an_index_works(world):
     for path in world.store.glob("index/*"):
         path.unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from treesnap import treepath
@@ -28,6 +29,8 @@ def status(handle: Handle) -> StatusResult:
     recovered = handle.recover()
     try:
         with opened(handle, "look at the tree", sweep=True) as pair:
+            with suppress(OSError):  # a store that cannot be written to is looked at all the same
+                pair.store.index.drop_damaged()
             try:
                 snapshot = resolve_in(pair, "latest")
             except NotFound:

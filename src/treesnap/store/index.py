@@ -189,7 +189,8 @@ class ObjectIndex:
         pack, and covered again by the next collection. Not synced: one that comes back is
         as useless as before.
         """
-        self.remove_parts(list(self.damaged))
+        if self.parts or self.damaged:  # reading the parts is what finds the damaged ones
+            self.remove_parts(list(self.damaged))
 
     def remove_parts(self, names: Iterable[str]) -> None:
         """Removes parts whose entries stand in a newer part."""
