@@ -11,6 +11,7 @@ Not here: the file system (fs, worktree).
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from treesnap.errors import InvalidArgument, shown
 
@@ -99,3 +100,10 @@ def without_nested(paths: list[bytes]) -> tuple[bytes, ...]:
         if not kept or not is_within(path, kept[-1]):
             kept.append(path)
     return tuple(kept)
+
+
+def parents(path: bytes) -> Iterator[bytes]:
+    """Yields every directory above a path, the nearest first, the root last."""
+    while path:
+        path, _ = split(path)
+        yield path

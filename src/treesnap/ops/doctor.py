@@ -15,6 +15,7 @@ from treesnap.errors import Busy, Corrupt, StoreMissing, TreesnapError
 from treesnap.events import NullMonitor
 from treesnap.ops.access import Opened, is_interrupted, opened
 from treesnap.ops.recover import look_at
+from treesnap.ops.rescue import rescue
 from treesnap.ops.standing import Standing
 from treesnap.results import DoctorResult, Unfinished, Work
 from treesnap.store.collector import read_state
@@ -122,13 +123,15 @@ def _collection(handle: Handle, store: Store) -> list[Unfinished]:
 def _forget(handle: Handle, pair: Opened) -> bool:
     """Removes the journal of the handle's root, and its staging directory where that is there.
 
-    Both states are in snapshots; the tree stays as it was found.
+    Both states are in snapshots, and so is what is of neither; the tree stays as it was found.
     """
     if not is_interrupted(handle, pair.root):
         return False
     with pair.root.locked("doctor", handle.wait_s):
         journal = _readable(pair)
         if journal is not None and os.path.isdir(handle.root):
+            if journal.commit is not None:
+                rescue(handle, pair, journal)
             root_fd = handle.fs.open(handle.root, OPEN_DIRECTORY)
             try:
                 remove_stage(handle.fs, root_fd, journal.stage_name)

@@ -9,7 +9,6 @@ from treesnap.errors import ErrorCode, NotFound, shown
 from treesnap.model import Entry, EntryKind, SkipReason, Snapshot, Totals
 from treesnap.ops.access import MemoryObjects
 from treesnap.worktree.links import Groups
-from treesnap.worktree.listing import Scope, scope_of
 
 
 def effective_scope(
@@ -47,31 +46,45 @@ def narrowed(
     The trees that this makes exist in ``objects`` only. Directories above a path
     are left out when nothing in scope is below them.
     """
-    names = scope_of(scope)
-    if names is None:
+    if scope is None or b"" in scope:
         return root
-    narrow = _narrow(root, trees, objects, names)
-    if narrow is not None:
-        return narrow
-    return root._replace(content=put_tree((), Totals(), objects.put))
+    wanted = set(scope)
+    entries = _entries_in(root, trees, wanted)
+    below: dict[bytes, list[Entry]] = {}
+    for path in sorted(entries, key=lambda path: path.count(b"/"), reverse=True):
+        entry = entries[path]
+        if path in below:
+            entry = _holding(entry, below[path], trees, objects)
+        elif path not in wanted:
+            continue
+        below.setdefault(treepath.split(path)[0], []).append(entry)
+    return _holding(root, below.get(b"", []), trees, objects)
 
 
-def _narrow(
-    directory: Entry, trees: TreeReader, objects: MemoryObjects, names: Scope
-) -> Entry | None:
-    """Recurses as deep as the caller's paths are."""
-    entries = []
-    for name in sorted(names):
-        entry = trees.lookup(directory.tree_id, name)
-        if entry is not None and names[name] is not None:
-            entry = _narrow(entry, trees, objects, names[name]) if entry.is_directory else None
-        if entry is not None:
-            entries.append(entry)
-    if not entries:
-        return None
+def _entries_in(root: Entry, trees: TreeReader, scope: set[bytes]) -> dict[bytes, Entry]:
+    """Returns the entries in scope, and the directories above them, by path."""
+    above = {parent for path in scope for parent in treepath.parents(path)}
+    entries = {b"": root}
+    for path in sorted({*above, *scope} - {b""}, key=lambda path: path.count(b"/")):
+        directory, name = treepath.split(path)
+        parent = entries.get(directory)
+        if parent is None or not parent.is_directory:
+            continue
+        entry = trees.lookup(parent.tree_id, name)
+        if entry is not None and (path in scope or entry.is_directory):
+            entries[path] = entry
+    del entries[b""]
+    return entries
+
+
+def _holding(
+    directory: Entry, entries: list[Entry], trees: TreeReader, objects: MemoryObjects
+) -> Entry:
+    """Returns a directory with nothing but some entries."""
     totals = Totals()
     for entry in entries:
         totals = totals.plus(totals_of_entry(entry, trees))
+    entries = sorted(entries, key=lambda entry: entry.name)
     return directory._replace(content=put_tree(entries, totals, objects.put))
 
 

@@ -46,39 +46,19 @@ class Plan:
         return not (self.puts or self.removals or self.metadata or self.directories)
 
     @property
+    def touched(self) -> list[bytes]:
+        """All paths with a step of their own, unordered."""
+        return [*self.puts, *self.removals, *self.metadata]
+
+    @property
     def paths(self) -> tuple[bytes, ...]:
         """All paths with a step of their own; they do not nest."""
-        return treepath.without_nested([*self.puts, *self.removals, *self.metadata])
+        return treepath.without_nested(self.touched)
 
     @property
     def finishes(self) -> tuple[Finish, ...]:
         """What happens to directories in the end."""
         return tuple(Finish(path, old, new) for path, (old, new) in self.directories.items())
-
-    def within(self, paths: tuple[bytes, ...], current: State, target: State) -> Plan:
-        """Returns a plan with steps at the given paths only, in place of those below them.
-
-        A name of a linked file may lie in a directory that is whole already: then the
-        directory is put again, with all names of the file at once.
-        """
-        wide = Plan(directories=dict(self.directories), blocked=list(self.blocked))
-        known = set(paths)
-        for steps, kept in (
-            (self.puts, wide.puts),
-            (self.removals, wide.removals),
-            (self.metadata, wide.metadata),
-        ):
-            for path, step in steps.items():
-                if path in known:
-                    kept[path] = step  # type: ignore[assignment]  # the two are of one kind
-        for path in {*self.puts, *self.removals, *self.metadata} - known:
-            cover = next(above for above in ancestors_of([path]) if above in known)
-            entry = target.entry(cover)
-            assert entry is not None
-            wide.puts[cover] = (entry, current.entry(cover))
-            for steps in (wide.removals, wide.metadata):
-                steps.pop(cover, None)
-        return wide
 
     def count(self, *kinds: ChangeKind) -> int:
         """Returns how many paths change in one of the given ways."""
@@ -87,13 +67,7 @@ class Plan:
 
 def ancestors_of(paths: Iterable[bytes]) -> set[bytes]:
     """Returns all directories above the given paths, the root included."""
-    found = set()
-    for path in paths:
-        above = path
-        while above:
-            above, _ = treepath.split(above)
-            found.add(above)
-    return found
+    return {parent for path in paths for parent in treepath.parents(path)}
 
 
 def require_paths(paths: tuple[bytes, ...], left: State, right: State) -> None:

@@ -43,7 +43,7 @@ from treesnap.ops.steps import Work
 from treesnap.ops.transaction import Transaction
 from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
 from treesnap.worktree.observed import Observed
-from treesnap.worktree.staging import open_stage, remove_stage
+from treesnap.worktree.staging import clear_stage, open_stage
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -175,7 +175,7 @@ def _recover(handle: Handle, pair: Opened, journal: Journal) -> str | None:
     try:
         refuse_other_device(handle, root_fd, journal)
         if journal.commit is not None and transaction.is_finished():
-            return _tidied(handle, transaction, root_fd)
+            return _tidied(handle, pair, journal, transaction, root_fd)
         if journal.commit is not None:
             return Completion(handle, pair, journal).run(root_fd)
     finally:
@@ -184,11 +184,14 @@ def _recover(handle: Handle, pair: Opened, journal: Journal) -> str | None:
     return "removed what an interrupted restore had prepared; the tree is as before it"
 
 
-def _tidied(handle: Handle, transaction: Transaction, root_fd: int) -> str | None:
+def _tidied(
+    handle: Handle, pair: Opened, journal: Journal, transaction: Transaction, root_fd: int
+) -> str | None:
     """Removes what a finished restore kept aside; that keeps no command from its work."""
     try:
+        rescue(handle, pair, journal)
         transaction.end(root_fd)
-    except OSError as error:
+    except (TreesnapError, OSError) as error:
         handle.monitor.remark(f"What a finished restore kept aside could not be removed: {error}")
         return None
     return "completed an interrupted restore"
@@ -224,7 +227,7 @@ class Completion:
             try:
                 rescue(self._handle, self._pair, self._journal)
                 # Before the walk, because it changes the times of other names of what is in it.
-                remove_stage(self._handle.fs, root_fd, self._journal.stage_name)
+                clear_stage(self._handle.fs, root_fd, self._journal.stage_name)
                 look = self.look(root_fd)
                 forward = reason is None and look.is_forward
                 self._carry_out(look, forward=forward)
@@ -274,11 +277,13 @@ class Completion:
 
     def _carry_out(self, look: Look, *, forward: bool) -> None:
         goal = self._target if forward else self._safety
-        scope = look.paths(Standing.DONE, Standing.OPEN)
-        walked = look.walked if scope == self._commit.paths else self._walk(scope)
-        wanted = recorded_state(self._pair, goal.record, scope)
-        plan = make_plan(walked.state, wanted, scope) if scope else Plan()
-        plan = plan.within(self._commit.paths, walked.state, wanted)
+        plan, wanted, walked = self._planned(look, goal)
+        if plan.blocked:
+            # Somebody made there what no snapshot has: the directories stay as they are.
+            for path in self._commit.paths:
+                if any(treepath.is_within(blocked, path) for blocked in plan.blocked):
+                    look.standings[path] = Standing.CHANGED
+            plan, wanted, walked = self._planned(look, goal)
         refuse_blocked(plan)
         for path, old, new in self._commit.directories:
             plan.directories[path] = (old, new) if forward else (new or old, old)
@@ -290,6 +295,13 @@ class Completion:
             touch=self._commit.touch and forward,
         )
         transaction.resume(work, forward=forward)
+
+    def _planned(self, look: Look, goal: Snapshot) -> tuple[Plan, State, Walked]:
+        """Returns a plan for all paths that nobody else changed, and both of its sides."""
+        scope = look.paths(Standing.DONE, Standing.OPEN)
+        walked = look.walked if scope == self._commit.paths else self._walk(scope)
+        wanted = recorded_state(self._pair, goal.record, scope)
+        return (make_plan(walked.state, wanted, scope) if scope else Plan()), wanted, walked
 
 
 def _words(reason: Exception | None, changed: Sequence[bytes], *, forward: bool) -> str:

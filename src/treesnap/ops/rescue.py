@@ -10,26 +10,36 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from treesnap import treepath
 from treesnap.codec.journal import Journal
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.tree import put_tree
-from treesnap.errors import Busy, shown
-from treesnap.model import Entry, SnapshotKind, SnapshotRecord, Totals
+from treesnap.errors import Busy, ErrorCode, Refused, shown
+from treesnap.model import (
+    Entry,
+    ObjectId,
+    Skipped,
+    SkipReason,
+    SnapshotKind,
+    SnapshotRecord,
+    Totals,
+)
 from treesnap.ops.access import MemoryObjects, Opened
 from treesnap.ops.capture import scan_settings
 from treesnap.ops.history import resolve_in
 from treesnap.ops.narrow import totals_of_entry
-from treesnap.ops.standing import holds_same
+from treesnap.ops.standing import holds_no_more
 from treesnap.ops.state import State, recorded_state, walked_state
 from treesnap.store.writer import EpochChanged, Writer
 from treesnap.treepath import without_nested
+from treesnap.worktree.directory import OPEN_DIRECTORY
 from treesnap.worktree.scan import Scanner
 from treesnap.worktree.scanned import ScanResult
-from treesnap.worktree.staging import READY, RESERVE
+from treesnap.worktree.staging import RESERVE, is_building
 from treesnap.worktree.step import number_of
 
 if TYPE_CHECKING:
@@ -71,10 +81,12 @@ class _Rescue:
         self._stage_path = os.path.join(handle.root, os.fsdecode(journal.stage_name))
 
     def run(self, old: State, new: State) -> None:
-        if not os.path.lexists(os.path.join(self._stage_path, os.fsdecode(READY))):
-            return  # nothing was kept aside yet, or all is being removed
+        if not self._may_hold_old_files():
+            return
         objects = MemoryObjects(self._pair.store)
-        walked = walked_state(self._walk(objects), objects.get)
+        result = self._walk(objects)
+        walked = walked_state(result, objects.get)
+        self._refuse_unreadable(result.skipped, old, new)
         strange = [
             entry.name
             for entry in walked.trees.entries(walked.root.tree_id)
@@ -82,6 +94,39 @@ class _Rescue:
         ]
         if strange:
             self._publish(strange, old)
+
+    def _may_hold_old_files(self) -> bool:
+        """Returns whether there is a staging directory, and more than new files in it."""
+        fs = self._handle.fs
+        try:
+            stage_fd = fs.open(self._stage_path, OPEN_DIRECTORY)
+        except FileNotFoundError:
+            return False
+        try:
+            return not is_building(fs, stage_fd)
+        finally:
+            fs.close(stage_fd)
+
+    def _refuse_unreadable(self, skipped: Iterable[Skipped], *states: State) -> None:
+        """Raises Refused for what neither state has and nobody here can read.
+
+        It cannot go into a snapshot, so it must not be removed. Sockets hold nothing.
+        """
+        for item in skipped:
+            top, _, rest = item.path.partition(b"/")
+            path = self._path(top)
+            known = path is not None and any(
+                state.entry(treepath.join(path, rest) if rest else path) is not None
+                for state in states
+            )
+            if not known and item.reason != SkipReason.SOCKET:
+                raise Refused(
+                    f"{shown(rest or top)!r}, which somebody made in {shown(path or b'.')!r} while "
+                    "it was being replaced, cannot be read; whoever can read it has to finish "
+                    f"the restore. It is in {shown(self._stage_path)!r}",
+                    code=ErrorCode.RESTORE_INTERRUPTED,
+                    path=self._stage_path,
+                )
 
     def _walk(self, sink: MemoryObjects | Writer) -> ScanResult:
         settings = replace(
@@ -95,16 +140,18 @@ class _Rescue:
         return self._paths[number] if number is not None and number < len(self._paths) else None
 
     def _is_known(self, entry: Entry, walked: State, *states: State) -> bool:
+        """Returns whether all that something holds is of one of the states.
+
+        Less than that may be there, where removing it has begun.
+        """
         path = self._path(entry.name)
         if path is None:
-            return entry.name in (READY, RESERVE)
-        if entry.is_skipped:
-            return True
-        for state in states:
-            wanted = state.entry(path)
-            if wanted is not None and holds_same(entry, walked, wanted, state):
-                return True
-        return False
+            return entry.name == RESERVE
+        return entry.is_skipped or any(
+            holds_no_more(entry, walked, wanted, state)
+            for state in states
+            if (wanted := state.entry(path)) is not None
+        )
 
     def _publish(self, strange: list[bytes], old: State) -> None:
         store, root = self._pair.store, self._pair.root
@@ -115,7 +162,7 @@ class _Rescue:
                 entry = walked.trees.lookup(walked.root.tree_id, name)
                 if entry is not None:
                     kept[self._path(name) or name] = entry
-            tree_id, totals = _nested(kept, old, writer, b"", walked.trees)
+            tree_id, totals = _at_their_paths(kept, old, writer, walked.trees)
             names = store.snapshots.names(root.id)
             record = SnapshotRecord(
                 root=old.root._replace(content=tree_id),
@@ -136,25 +183,25 @@ class _Rescue:
         )
 
 
-def _nested(
-    kept: Mapping[bytes, Entry], old: State, writer: Writer, parent: bytes, trees: TreeReader
-) -> tuple[bytes, Totals]:
-    """Stores the trees that hold entries at their paths; recurses as deep as these are."""
-    below: dict[bytes, dict[bytes, Entry]] = defaultdict(dict)
-    entries: dict[bytes, Entry] = {}
-    totals = Totals()
+def _at_their_paths(
+    kept: Mapping[bytes, Entry], old: State, writer: Writer, trees: TreeReader
+) -> tuple[ObjectId, Totals]:
+    """Stores the trees that hold entries at their paths; returns the topmost one."""
+    below: dict[bytes, list[tuple[Entry, Totals]]] = defaultdict(list)
     for path, entry in kept.items():
-        name, _, rest = path.partition(b"/")
-        if rest:
-            below[name][rest] = entry
-        else:
-            entries[name] = entry._replace(name=name)
-            totals = totals.plus(totals_of_entry(entry, trees))
-    for name, inner in below.items():
-        path = parent + b"/" + name if parent else name
-        tree_id, sums = _nested(inner, old, writer, path, trees)
-        directory = old.entry(path) or old.root
-        entries[name] = directory._replace(name=name, content=tree_id)
-        totals = totals.plus(sums).plus(Totals(directories=1))
-    tree_id = put_tree([entries[name] for name in sorted(entries)], totals, writer.put)
-    return tree_id, totals
+        directory, name = treepath.split(path)
+        totals = totals_of_entry(entry, trees)
+        below[directory].append((entry._replace(name=name), totals))
+    above = {parent for path in kept for parent in treepath.parents(path)}
+    for path in sorted(above, key=lambda path: len(treepath.components(path)), reverse=True):
+        sums = Totals()
+        for _, totals in below[path]:
+            sums = sums.plus(totals)
+        entries = sorted((entry for entry, _ in below[path]), key=lambda entry: entry.name)
+        tree_id = put_tree(entries, sums, writer.put)
+        if not path:
+            return tree_id, sums
+        directory, name = treepath.split(path)
+        own = (old.entry(path) or old.root)._replace(name=name, content=tree_id)
+        below[directory].append((own, sums.plus(Totals(directories=1))))
+    raise AssertionError("Every path is below the root")

@@ -31,7 +31,7 @@ from treesnap.codec.journal import Commit
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.tree import put_tree
 from treesnap.errors import Busy, Conflict, Corrupt, ErrorCode, Refused, shown
-from treesnap.fs.durable import make_directories
+from treesnap.fs.durable import ensure_directories
 from treesnap.model import (
     ChangeKind,
     IgnoreRules,
@@ -216,7 +216,8 @@ def reach(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
 def _attempt(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
     target = target_state(pair, goal)
     transaction = Transaction(handle, pair)
-    make_directories(handle.fs, os.path.dirname(handle.root))
+    if not os.path.lexists(handle.root):
+        ensure_directories(handle.fs, os.path.dirname(handle.root))
     pair.root.register()
     try:
         transaction.ensure_root()

@@ -32,6 +32,8 @@ def standing_of(
 ) -> Standing:
     """Returns where a path stands that has ``found`` in the current state."""
     after = new.entry(path)
+    if current.is_hidden(path):
+        return Standing.CHANGED
     if found is None:
         return Standing.DONE if after is None else Standing.OPEN
     if found.is_skipped:
@@ -45,7 +47,8 @@ def standing_of(
     possible = [entry for entry in (before, after) if entry is not None]
     if not _has_metadata_of(found, possible, touch=touch):
         return Standing.CHANGED
-    return Standing.DONE if is_new and found[1:] == (after or found)[1:] else Standing.OPEN
+    is_done = is_new and after is not None and _is_equal(found, after, touch=touch)
+    return Standing.DONE if is_done else Standing.OPEN
 
 
 def holds_same(found: Entry, state: State, wanted: Entry, other: State) -> bool:
@@ -58,6 +61,23 @@ def holds_same(found: Entry, state: State, wanted: Entry, other: State) -> bool:
     return all(change.change == ChangeKind.METADATA for change in below)
 
 
+def holds_no_more(found: Entry, state: State, wanted: Entry, other: State) -> bool:
+    """Returns whether all content of one entry is in another, which may hold more."""
+    if kind_of_change(found, wanted) not in (None, ChangeKind.METADATA):
+        return False
+    if not found.is_directory or found.content == wanted.content:
+        return True
+    below = changes(found, wanted, state.trees.entries, other.trees.entries)
+    return all(change.change in (ChangeKind.METADATA, ChangeKind.ADDED) for change in below)
+
+
+def _is_equal(found: Entry, wanted: Entry, *, touch: bool) -> bool:
+    """Returns whether nothing is left to do about an entry."""
+    if touch or found.is_directory:
+        found = found._replace(mtime_ns=wanted.mtime_ns)
+    return found[1:] == wanted[1:]
+
+
 def _has_metadata_of(found: Entry, possible: Iterable[Entry], *, touch: bool) -> bool:
     """Returns whether all metadata is of one of the possible entries, each field on its own.
 
@@ -66,7 +86,8 @@ def _has_metadata_of(found: Entry, possible: Iterable[Entry], *, touch: bool) ->
     """
     modes = set()
     for entry in possible:
-        modes |= {entry.mode, entry.mode & ~_SET_IDS, entry.mode | 0o200, entry.mode | 0o700}
+        writable = 0o700 if entry.is_directory else 0o200
+        modes |= {entry.mode, entry.mode & ~_SET_IDS, entry.mode | writable}
     if found.mode not in modes:
         return False
     times = {entry.mtime_ns for entry in possible}

@@ -33,6 +33,15 @@ class State:
             entry = self.trees.lookup(entry.tree_id, name)
         return entry
 
+    def is_hidden(self, path: bytes) -> bool:
+        """Returns whether a directory above a path was not looked into."""
+        entry: Entry | None = self.root
+        for name in treepath.components(path)[:-1]:
+            if entry is None or not entry.is_directory:
+                break
+            entry = self.trees.lookup(entry.tree_id, name)
+        return entry is not None and entry.is_skipped
+
 
 def recorded_state(pair: Opened, record: SnapshotRecord, scope: tuple[bytes, ...] | None) -> State:
     """Returns a snapshot's tree, with nothing but the paths in scope."""

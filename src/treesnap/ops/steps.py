@@ -18,7 +18,7 @@ from treesnap.ops.state import State
 from treesnap.worktree.apply import Applier
 from treesnap.worktree.observed import Observed
 from treesnap.worktree.stage import Stager
-from treesnap.worktree.staging import make_stage, mark_ready, reserve
+from treesnap.worktree.staging import begin_building, end_building, make_stage, reserve
 from treesnap.worktree.step import Action, Step, kept_name, staged_name
 
 if TYPE_CHECKING:
@@ -48,14 +48,18 @@ class Work:
 
 
 class Steps:
-    """The steps of one plan. ``paths`` are those that the journal numbers."""
+    """The steps of one plan. ``paths`` are those that the journal numbers.
+
+    A recovery may have steps below these: they get the numbers behind.
+    """
 
     def __init__(self, handle: Handle, pair: Opened, work: Work, paths: Sequence[bytes]) -> None:
         self._handle = handle
         self._fs = handle.fs
         self._pair = pair
         self._work = work
-        self._numbers = {path: number for number, path in enumerate(paths)}
+        below = [path for path in work.plan.touched if path not in set(paths)]
+        self._numbers = {path: number for number, path in enumerate([*paths, *below])}
         self.degraded: tuple[bytes, ...] = ()
         """Paths whose owner or privileged attributes were not permitted to be put back."""
 
@@ -69,6 +73,7 @@ class Steps:
         fs, work = self._fs, self._work
         stage_fd = make_stage(fs, root_fd, stage_name)
         try:
+            begin_building(fs, stage_fd)
             steps = [self._expecting(step) for step in [*self._build(stage_fd), *self._others()]]
             touched = {step.before.inode for step in steps if step.before is not None}
 
@@ -87,7 +92,7 @@ class Steps:
             ) as applier:
                 applier.check()
                 reserve(fs, stage_fd, work.reserve_bytes)
-                mark_ready(fs, stage_fd)
+                end_building(fs, stage_fd)
                 fs.sync_file_system(stage_fd)
                 self._handle.monitor.begin(Phase.APPLY, len(steps), None)
                 yield applier

@@ -11,18 +11,24 @@ from typing import TYPE_CHECKING
 from treesnap.codec.envelope import FileKind
 from treesnap.codec.journal import Commit, Journal, encode_journal
 from treesnap.codec.reader import TreeReader
-from treesnap.errors import Corrupt, ErrorCode, OperationFailed, TreesnapError, shown
+from treesnap.errors import (
+    Corrupt,
+    ErrorCode,
+    OperationFailed,
+    Refused,
+    TreesnapError,
+    shown,
+)
 from treesnap.fs.durable import Prepared, sync_directory
 from treesnap.fs.failure import error_text
 from treesnap.model import Entry
-from treesnap.ops.access import Opened
+from treesnap.ops.access import Opened, is_interrupted
 from treesnap.ops.rescue import rescue
 from treesnap.ops.state import State
 from treesnap.ops.steps import Steps, Work
 from treesnap.worktree.apply import Applier
-from treesnap.worktree.attributes import apply_metadata
 from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
-from treesnap.worktree.finish import Finisher
+from treesnap.worktree.finish import Finisher, settle
 from treesnap.worktree.staging import (
     new_stage_name,
     release,
@@ -54,7 +60,17 @@ class Transaction:
         self._journal = journal
 
     def _begin(self, root_before: Entry | None) -> None:
-        """Writes the journal that takes everything back; :meth:`abandon` removes it again."""
+        """Writes the journal that takes everything back; :meth:`abandon` removes it again.
+
+        Raises Refused while an earlier restore is not tidied up after: its staging
+        directory is found through its journal only.
+        """
+        if root_before is not None and is_interrupted(self._handle, self._pair.root):
+            raise Refused(
+                "An earlier restore of this root is not tidied up after yet",
+                code=ErrorCode.RESTORE_INTERRUPTED,
+                path=self._handle.root,
+            )
         held = self._handle.root if root_before else os.path.dirname(self._handle.root)
         self._journal = Journal(
             stage_name=new_stage_name(),
@@ -280,7 +296,7 @@ class Transaction:
             before = journal.root_before
             if before is not None:
                 try:
-                    apply_metadata(self._fs, root_fd, before, self._xattrs(before))
+                    settle(self._fs, root_fd, (before,), before, self._xattrs)
                 except PermissionError:  # another's root, whose time changed all the same
                     if self._fs.fstat(root_fd).st_uid == os.geteuid():
                         raise

@@ -98,8 +98,17 @@ class Applier:
         self._finish(forward=True)
 
     def check_aside(self) -> None:
-        """Raises Conflict if something that was moved aside was changed since."""
+        """Raises Conflict if something that was put or moved aside was changed since.
+
+        The paths are looked up anew: a directory may have been moved away, and with it
+        what was put there.
+        """
+        self._chain.forget()
         for step in self._steps:
+            if step.action == Action.PUT:
+                found = self._sight.look(step)[2]
+                if found is None or found.st_ino != step.inode:
+                    raise conflict(step.path)
             if step.action != Action.METADATA and step.before is not None:
                 self._sight.check_aside(step)
 

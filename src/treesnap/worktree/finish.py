@@ -11,7 +11,7 @@ from treesnap import treepath
 from treesnap.codec.journal import Finish
 from treesnap.fs.base import FileSystem
 from treesnap.model import Entry, Xattrs
-from treesnap.worktree.attributes import apply_metadata
+from treesnap.worktree.attributes import apply_metadata, read_xattrs
 from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain
 
 _OPEN_ANY = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
@@ -67,7 +67,8 @@ class Finisher:
         touch = self._touch and forward
         try:
             if wanted is not None:
-                apply_metadata(self._fs, fd, wanted, self._xattrs(wanted), touch=touch)
+                known = (item.old, item.new or item.old)
+                settle(self._fs, fd, known, wanted, self._xattrs, touch=touch)
             elif stat_module.S_IMODE(self._fs.fstat(fd).st_mode) != item.old.mode:
                 self._fs.change_mode(fd, item.old.mode)
         except PermissionError as error:
@@ -76,6 +77,34 @@ class Finisher:
             if is_own or (forward and item.path and _is_changed(item)):
                 raise
             self.denied.append(item.path)
+
+
+def settle(
+    fs: FileSystem,
+    fd: int,
+    known: Sequence[Entry],
+    wanted: Entry,
+    xattrs: Callable[[Entry], Xattrs],
+    *,
+    touch: bool = False,
+) -> None:
+    """Gives a directory the metadata of an entry, as far as it has what is known of it.
+
+    Permissions, owner and attributes that are none of the known ones were set by
+    somebody else, and stay. The time follows from changes inside, and is always set.
+    """
+    stat = fs.fstat(fd)
+    mode = stat_module.S_IMODE(stat.st_mode)
+    if any(mode in (entry.mode, entry.mode | 0o700) for entry in known):
+        mode = wanted.mode
+    owner = (stat.st_uid, stat.st_gid)
+    if any(owner == (entry.uid, entry.gid) for entry in known):
+        owner = (wanted.uid, wanted.gid)
+    found = read_xattrs(fs, fd) or ()
+    if any(tuple(found) == tuple(xattrs(entry)) for entry in known):
+        found = xattrs(wanted)
+    entry = wanted._replace(mode=mode, uid=owner[0], gid=owner[1])
+    apply_metadata(fs, fd, entry, found, touch=touch)
 
 
 def _is_changed(item: Finish) -> bool:

@@ -16,8 +16,8 @@ from treesnap.worktree.attributes import read_xattrs
 from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-READY = b"ready"
-"""A file that says that everything to put was built: from then on old files may be kept aside."""
+BUILDING = b"building"
+"""A file that is there while what will be put is built: nothing is kept aside yet."""
 RESERVE = b"reserve"
 """A file that holds space until the commit point."""
 
@@ -32,10 +32,11 @@ def make_stage(fs: FileSystem, root_fd: int, name: bytes) -> int:
 
     A root without write permission gets it for its owner; the journal has the
     root's own metadata, which is put back at the end. Inherited ACLs are taken
-    off, so that nothing staged inherits them.
+    off, so that nothing staged inherits them. Recovery has left an empty one.
     """
     try:
-        fs.make_directory(name, 0o700, dir_fd=root_fd)
+        with suppress(FileExistsError):
+            fs.make_directory(name, 0o700, dir_fd=root_fd)
     except PermissionError:
         own = fs.fstat(root_fd)
         fs.change_mode(root_fd, stat_module.S_IMODE(own.st_mode) | 0o700)
@@ -62,9 +63,23 @@ def _opened_private(fs: FileSystem, parent_fd: int, name: bytes) -> int:
     return fd
 
 
-def mark_ready(fs: FileSystem, stage_fd: int) -> None:
-    """Notes that everything to put was built."""
-    fs.close(fs.open(READY, _CREATE, dir_fd=stage_fd))
+def begin_building(fs: FileSystem, stage_fd: int) -> None:
+    """Notes that nothing in the directory is complete."""
+    fs.close(fs.open(BUILDING, _CREATE, dir_fd=stage_fd))
+
+
+def end_building(fs: FileSystem, stage_fd: int) -> None:
+    """Notes that everything to put is complete; old files may be kept aside from now on."""
+    fs.unlink(BUILDING, dir_fd=stage_fd)
+
+
+def is_building(fs: FileSystem, stage_fd: int) -> bool:
+    """Returns whether nothing was kept aside yet."""
+    try:
+        fs.lstat(BUILDING, dir_fd=stage_fd)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def reserve(fs: FileSystem, stage_fd: int, size_bytes: int) -> None:
@@ -96,12 +111,21 @@ def remove_stage(fs: FileSystem, root_fd: int, name: bytes) -> None:
     if fd is None:
         return
     try:
-        with suppress(FileNotFoundError, IsADirectoryError):
-            fs.unlink(READY, dir_fd=fd)  # first: what is half removed is no old file
         remove_below(fs, fd)
     finally:
         fs.close(fd)
     fs.remove_directory(name, dir_fd=root_fd)
+
+
+def clear_stage(fs: FileSystem, root_fd: int, name: bytes) -> None:
+    """Leaves an empty staging directory: it shows that this is the tree of the journal."""
+    fd = open_stage(fs, root_fd, name)
+    if fd is None:
+        fd = make_stage(fs, root_fd, name)
+    try:
+        remove_below(fs, fd)
+    finally:
+        fs.close(fd)
 
 
 def remove_below(fs: FileSystem, fd: int) -> None:

@@ -1,0 +1,258 @@
+"""What others did in the root while an interrupted restore waited: none of it is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from treesnap.errors import ErrorCode, Refused
+from treesnap.testing.children import killed
+from treesnap.testing.faulty import Fault
+from treesnap.testing.state import tree_state
+from treesnap.testing.wrapped import Call, WrappedFileSystem
+
+MOVES = frozenset({"exchange", "rename_to_absent"})
+FIRST_MOVE = Fault(number=1, methods=MOVES)
+SECOND_MOVE = Fault(number=2, methods=MOVES)
+ALL_MOVED = Fault(number=2, methods=frozenset({"sync_file_system"}))
+FINISHED = Fault(
+    number=1, methods=frozenset({"unlink"}), where=lambda call: call.path.endswith("/n0")
+)
+"""Noted as done, and about to be tidied up after."""
+
+
+@pytest.fixture
+def crash(make_handle):
+    """Kills a restore of the newest snapshot at a call."""
+
+    def crasher(fault: Fault, ref: str = "latest") -> None:
+        assert killed(lambda fs: make_handle(fs=fs).restore(ref), fault).was_killed
+
+    return crasher
+
+
+@pytest.fixture
+def changed(handle, root):
+    """Three files that a restore puts back."""
+    (root / "three").write_bytes(b"three")
+    handle.create()
+    for name in ("one", "three", "directory/two"):
+        (root / name).write_bytes(b"changed " + name.encode())
+
+
+def rescued(handle, tmp_path: Path) -> Path:
+    """Returns the directory with what the newest snapshot holds."""
+    handle.restore(handle.list()[0].id, to=tmp_path / "rescued")
+    return tmp_path / "rescued"
+
+
+class TestWrittenThroughAnOpenFile:
+    def test_after_the_restore_was_done(self, handle, root, changed, crash, tmp_path):
+        with (root / "directory/two").open("ab") as file:
+            crash(FINISHED)
+            file.write(b" precious")
+
+        handle.recover()
+
+        kept = rescued(handle, tmp_path) / "directory/two"
+        assert kept.read_bytes() == b"changed directory/two precious"
+        assert (root / "directory/two").read_bytes() == b"two"
+
+    def test_before_the_restore_is_forgotten(self, handle, root, changed, crash, tmp_path):
+        with (root / "directory/two").open("ab") as file:
+            crash(ALL_MOVED)
+            file.write(b" precious")
+
+        handle.doctor(forget=True)
+
+        kept = rescued(handle, tmp_path) / "directory/two"
+        assert kept.read_bytes() == b"changed directory/two precious"
+
+
+class TestMadeWhereNoSnapshotLooks:
+    @pytest.mark.parametrize("fault", [FIRST_MOVE, SECOND_MOVE])
+    def test_in_a_directory_to_be_removed_stays(self, handle, root, crash, fault):
+        (root / ".snapignore").write_text("__pycache__/\n")
+        handle.create()
+        (root / "one").write_bytes(b"changed")
+        (root / "package").mkdir()
+        (root / "package/module").write_bytes(b"code")
+        crash(fault)
+        if not (root / "package").exists():
+            pytest.skip("the directory was moved aside before")
+        (root / "package/__pycache__").mkdir()
+        (root / "package/__pycache__/cached").write_bytes(b"cached")
+
+        handle.recover()
+
+        assert (root / "package/__pycache__/cached").read_bytes() == b"cached"
+        assert not list(root.glob(".treesnap*"))
+        assert handle.recover() is None
+
+    def test_in_a_directory_that_was_put_stays(self, handle, root, crash):
+        (root / ".snapignore").write_text("*.log\n")
+        (root / "d").mkdir()
+        for name in ("x", "y"):
+            (root / "d" / name).write_bytes(name.encode())
+        handle.create()
+        shutil.rmtree(root / "d")
+        (root / "one").write_bytes(b"changed")
+        crash(ALL_MOVED)
+        (root / "d/app.log").write_bytes(b"not captured")
+        (root / "d/y").chmod(0o600)
+
+        handle.recover()
+
+        assert (root / "d/app.log").read_bytes() == b"not captured"
+        assert (root / "d/x").read_bytes() == b"x"
+
+    def test_by_excluding_a_directory_is_named(self, handle, root, changed, crash):
+        crash(FIRST_MOVE)
+        (root / ".snapignore").write_text("directory/\n")
+
+        said = handle.recover()
+
+        assert "'directory/two'" in said
+        assert (root / "directory/two").read_bytes() == b"changed directory/two"
+
+
+def test_what_nobody_here_can_read_is_not_removed(handle, root, crash):
+    """It was made in a directory that lies aside, and cannot go into a snapshot."""
+    handle.create()
+    (root / "new").mkdir()
+    (root / "new/file").write_bytes(b"new")
+    crash(ALL_MOVED)
+    (aside,) = root.glob(".treesnap-restore-*/o*")
+    (aside / ".treesnap-restore-like-ours").write_bytes(b"hidden from every walk")
+
+    with pytest.raises(Refused) as caught:
+        handle.recover()
+
+    assert caught.value.code == ErrorCode.RESTORE_INTERRUPTED
+    assert (aside / ".treesnap-restore-like-ours").exists()
+    (aside / ".treesnap-restore-like-ours").rename(root / "saved")
+    assert handle.recover() == "completed an interrupted restore"
+    assert (root / "saved").exists()
+    assert not (root / "new").exists()
+
+
+def test_a_deep_tree_is_recovered(handle, root, crash):
+    deepest = root.joinpath(*["d"] * 1500)
+    subprocess.run(["mkdir", "-p", deepest], check=True)
+    (deepest / "f").write_bytes(b"deep")
+    handle.create()
+    (deepest / "f").write_bytes(b"changed")
+    crash(FIRST_MOVE)
+
+    assert handle.recover() == "completed an interrupted restore"
+    assert (deepest / "f").read_bytes() == b"deep"
+    subprocess.run(["rm", "-r", root], check=True)  # too deep for the ways of Python
+
+
+def test_names_of_a_linked_file_stay_together(handle, root, crash):
+    (root / "d").mkdir()
+    (root / "d/x").write_bytes(b"linked")
+    (root / "d/y").write_bytes(b"y")
+    os.link(root / "d/x", root / "e")
+    handle.create()
+    shutil.rmtree(root / "d")
+    (root / "e").unlink()
+    crash(ALL_MOVED)
+    (root / "d/y").chmod(0o600)
+
+    handle.recover()
+
+    assert (root / "d/x").stat().st_ino == (root / "e").stat().st_ino
+
+
+class TestMetadataOfDirectories:
+    def test_set_before_the_commit_point_stays(self, handle, root, changed, crash):
+        crash(Fault(number=1, methods=frozenset({"sync_file_system"})))
+        root.chmod(0o711)
+
+        handle.recover()
+
+        assert root.stat().st_mode & 0o777 == 0o711
+
+    @pytest.mark.parametrize("fault", [FIRST_MOVE, ALL_MOVED, FINISHED])
+    def test_set_after_it_stays(self, handle, root, changed, crash, fault):
+        crash(fault)
+        (root / "directory").chmod(0o711)
+        root.chmod(0o711)
+
+        handle.recover()
+
+        assert (root / "directory").stat().st_mode & 0o777 == 0o711
+        assert root.stat().st_mode & 0o777 == 0o711
+
+
+def test_a_directory_that_is_moved_away_meanwhile_is_a_conflict(
+    make_handle, root, changed, tmp_path
+):
+    class Moving(WrappedFileSystem):
+        def around(self, call: Call):
+            two = root / "directory/two"
+            if call.method == "sync_file_system" and two.exists() and two.read_bytes() == b"two":
+                (root / "directory").rename(tmp_path / "away")
+            return call.proceed()
+
+    with pytest.raises(Refused):
+        make_handle(fs=Moving()).restore("latest")
+
+    assert (root / "one").read_bytes() == b"changed one"
+
+
+def test_one_changed_file_does_not_take_a_touching_restore_back(make_handle, handle, root, changed):
+    def restore(fs) -> None:
+        make_handle(fs=fs).restore("latest", touch=True)
+
+    assert killed(restore, ALL_MOVED).was_killed
+    (root / "three").write_bytes(b"newer")
+
+    assert handle.recover().startswith("completed")
+    assert (root / "one").read_bytes() == b"one"
+    assert (root / "three").read_bytes() == b"newer"
+
+
+def test_recovery_knows_its_tree_after_a_kill_of_its_own(make_handle, handle, root, changed, crash):
+    """The copy may lie on another file system: the staging directory tells that it is the tree."""
+    crash(SECOND_MOVE)
+    at_building = Fault(
+        number=1,
+        methods=frozenset({"open"}),
+        where=lambda call: call.path.endswith("/building"),
+    )
+    assert killed(lambda fs: make_handle(fs=fs).recover(), at_building).was_killed
+
+    assert list(root.glob(".treesnap-restore-*"))
+    assert handle.recover() == "completed an interrupted restore"
+    assert (root / "one").read_bytes() == b"one"
+
+
+def test_a_restore_that_is_not_tidied_up_after_is_not_forgotten(handle, root, crash):
+    handle.create()
+    (root / "new").mkdir()
+    (root / "new/file").write_bytes(b"new")
+    at_tidying = Fault(
+        number=1, methods=frozenset({"unlink"}), where=lambda call: call.path.endswith("/file")
+    )
+    crash(at_tidying)
+    (kept,) = root.glob(".treesnap-restore-*/o*/file")
+    if subprocess.run(["chattr", "+i", kept], capture_output=True, check=False).returncode:
+        pytest.skip("no file attributes here")
+    try:
+        (root / "one").write_bytes(b"changed")
+        with pytest.raises(Refused) as caught:
+            handle.restore("latest")
+        assert caught.value.code == ErrorCode.RESTORE_INTERRUPTED
+        assert handle.status().changes
+    finally:
+        subprocess.run(["chattr", "-i", kept], check=True)
+
+    handle.restore("latest")
+    assert not list(root.glob(".treesnap*"))
+    assert tree_state(root)[b"one"].content == b"one"
