@@ -6,6 +6,7 @@ put back to what was kept of them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from treesnap.errors import TreesnapError
@@ -15,6 +16,8 @@ from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
 from treesnap.testing.unsynced import UnsyncedFileSystem
 
 POINTS_MAX = 5000
+SPARSE = 1 if os.environ.get("TREESNAP_TEST_SIZE") == "full" else 2
+"""Every how manieth point is tried where another test tries them all in much the same way."""
 
 
 def kill_everywhere(

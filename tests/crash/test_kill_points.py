@@ -16,7 +16,7 @@ import errno
 
 import pytest
 
-from everywhere import POINTS_MAX, assert_turns_once, kill_everywhere
+from everywhere import POINTS_MAX, SPARSE, assert_turns_once, kill_everywhere
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, Moment, kill_at
 from treesnap.testing.recording import RecordingFileSystem
@@ -49,6 +49,7 @@ class TestRestore:
             lambda handle: handle.restore("before"),
             lambda: scene.recovered("after", "before"),
             NO_EXCHANGE,
+            every=SPARSE,
         )
 
         assert_turns_once(outcomes, "after", "before")
@@ -63,6 +64,7 @@ class TestRestore:
             lambda handle: handle.restore("before"),
             lambda: scene.recovered("after", "before"),
             at=by_half,
+            every=SPARSE,
         )
 
     def test_can_be_done_or_undone_after_every_kill(self, scene):
@@ -76,7 +78,7 @@ class TestRestore:
             return scene.name_of_state("before")
 
         assert kill_everywhere(
-            scene, "changed", lambda handle: handle.restore("before"), check, every=3
+            scene, "changed", lambda handle: handle.restore("before"), check, every=3 * SPARSE
         )
 
     def test_of_some_paths_leaves_the_others_alone(self, scene):
@@ -124,7 +126,7 @@ def test_undo_and_redo_leave_the_old_tree_or_the_new_one(scene, start, verb, old
         start,
         lambda handle: getattr(handle, verb)(),
         lambda: scene.recovered(old, new),
-        every=2,  # they are restores
+        every=2 * SPARSE,  # they are restores
     )
 
     assert_turns_once(outcomes, old, new)
@@ -142,7 +144,7 @@ def test_recovery_may_be_killed_too(scene, share):
     first = kill_at(int(len(recording.mutations) * share))
 
     outcomes = []
-    for number in range(1, POINTS_MAX, 2):
+    for number in range(1, POINTS_MAX, 2 * SPARSE):
         scene.reset("changed")
         killed(lambda fs: scene.handle(fs).restore("before"), first)
         ended = killed(lambda fs: scene.handle(fs).recover(), kill_at(number))
