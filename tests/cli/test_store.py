@@ -108,3 +108,32 @@ def test_stats_as_json(snap, history):
     assert document["logical_bytes"] == 300_005
     assert document["disk_bytes"] >= document["stored_bytes"] > 0
     assert {"objects", "raw_bytes", "packs", "files"} <= set(document)
+
+
+class TestSample:
+    def test_all_parts_together_read_everything_once(self, snap, history):
+        whole = snap("verify", "--read-data", "--json").json["read_bytes"]
+
+        parts = [
+            snap("verify", "--sample", f"{number}/5", "--json").json["read_bytes"]
+            for number in range(1, 6)
+        ]
+
+        assert sum(parts) == whole
+        assert max(parts) < whole
+
+    def test_one_of_the_parts_finds_a_flipped_bit(self, snap, root, store):
+        (root / "file").write_bytes(bytes(range(256)) * 4)
+        snap("create")
+        (pack,) = store.glob("packs/*")
+        data = bytearray(pack.read_bytes())
+        data[data.index(bytes(range(100, 200)))] ^= 1
+        pack.write_bytes(data)
+
+        codes = [snap("verify", "--sample", f"{number}/3").code for number in (1, 2, 3)]
+
+        assert sorted(codes) == [0, 0, 7]
+
+    @pytest.mark.parametrize("part", ["0/3", "4/3", "1", "1/0", "x"])
+    def test_a_part_that_does_not_exist_is_refused(self, snap, part):
+        assert snap("verify", "--sample", part).code == 2

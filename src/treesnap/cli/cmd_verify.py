@@ -8,23 +8,32 @@ from treesnap.cli import json_forms, text_forms
 from treesnap.cli.command import SnapCommand, pass_invocation
 from treesnap.cli.exits import ExitCode
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.quantities import Part
 
 
 @click.command(
     "verify",
     cls=SnapCommand,
-    examples=["snap verify", "snap verify --read-data --json", "snap verify --repair"],
+    examples=["snap verify", "snap verify --read-data --json", "snap verify --sample 1/7"],
 )
 @click.option("--read-data", is_flag=True, help="Read every byte and compare it with its hash.")
+@click.option(
+    "--sample",
+    type=Part(),
+    metavar="N/T",
+    help="Read the N-th of T parts of the data: T runs read everything.",
+)
 @click.option("--repair", is_flag=True, help="Rebuild what can be rebuilt, list what cannot.")
 @pass_invocation
-def command(invocation: Invocation, *, read_data: bool, repair: bool) -> None:
+def command(
+    invocation: Invocation, *, read_data: bool, sample: tuple[int, int] | None, repair: bool
+) -> None:
     """Checks the store, and repairs it if asked.
 
     Exits 7 when there is damage, and names the snapshots and paths that it costs.
     """
     with invocation.open() as handle:
-        result = handle.verify(read_data=read_data, repair=repair)
+        result = handle.verify(read_data=read_data, repair=repair, sample=sample)
     invocation.output.result(
         "verify",
         fields=lambda: json_forms.verify_fields(result),

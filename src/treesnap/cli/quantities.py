@@ -45,3 +45,20 @@ class Size(click.ParamType[int]):
         part = int(fraction or "0") * scale // 10 ** len(fraction or "0")
         size_bytes: int = int(whole) * scale + part
         return size_bytes
+
+
+class Part(click.ParamType[tuple[int, int]]):
+    """One of several parts, such as ``1/7``."""
+
+    name = "part"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """Returns the number of the part, and how many there are."""
+        if isinstance(value, tuple):
+            return value
+        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", value)
+        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+            self.fail(f"{value!r} is not of the form 1/7", param, ctx)
+        return int(found[1]), int(found[2])

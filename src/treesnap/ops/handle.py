@@ -313,14 +313,27 @@ class Handle:
 
         return gc(self, dry_run=dry_run)
 
-    def verify(self, *, read_data: bool = False, repair: bool = False) -> VerifyResult:
+    def verify(
+        self,
+        *,
+        read_data: bool = False,
+        repair: bool = False,
+        sample: tuple[int, int] | None = None,
+    ) -> VerifyResult:
         """Checks the store's structure, and every byte with ``read_data``.
 
+        With a ``sample`` of ``(n, t)`` the bytes of the n-th of t equal parts are read:
+        t calls with n from 1 to t read everything once.
         ``repair`` rebuilds what can be rebuilt and says what it did.
         """
-        from treesnap.ops.verify import verify
+        from treesnap.ops.verify import ALL, Sample, verify
 
-        return verify(self, read_data=read_data, repair=repair)
+        return verify(
+            self,
+            read_data=read_data or sample is not None,
+            repair=repair,
+            sample=Sample(*sample) if sample is not None else ALL,
+        )
 
     def prune(
         self,

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from treesnap import treepath
 from treesnap.codec.index import IndexEntry
 from treesnap.codec.reader import TreeReader, read_lists, read_segments
-from treesnap.errors import Corrupt, NotFound, TreesnapError
+from treesnap.errors import Corrupt, InvalidArgument, NotFound, TreesnapError
 from treesnap.events import Phase
 from treesnap.fs.durable import ensure_directories, sync_directory, unlink_if_present
 from treesnap.model import EntryKind, ObjectId, ObjectKind, SnapshotId, SnapshotRecord
@@ -30,11 +30,28 @@ PATHS_MAX = 100
 """Paths listed for one problem."""
 
 
-def verify(handle: Handle, *, read_data: bool, repair: bool) -> VerifyResult:
+class Sample(NamedTuple):
+    """One of several equal parts of all objects, chosen by their ids."""
+
+    part: int
+    """From 1 to ``parts``."""
+    parts: int
+
+    def holds(self, identity: ObjectId) -> bool:
+        """Returns whether an object belongs to this part; each belongs to one of them."""
+        return int.from_bytes(identity[:4], "big") % self.parts == self.part - 1
+
+
+ALL = Sample(1, 1)
+
+
+def verify(handle: Handle, *, read_data: bool, repair: bool, sample: Sample = ALL) -> VerifyResult:
     """Checks a store; see :meth:`treesnap.Handle.verify`."""
+    if not 1 <= sample.part <= sample.parts:
+        raise InvalidArgument(f"There is no part {sample.part} of {sample.parts}")
     with opened(handle, "verify the store") as pair:
         examination = _Examination(handle, pair)
-        examination.examine(read_data=read_data)
+        examination.examine(read_data=read_data, sample=sample)
         repaired: tuple[str, ...] = ()
         if repair and examination.problems:
             repaired = tuple(_Repair(handle, pair.store, examination).repair())
@@ -61,14 +78,16 @@ class _Examination:
         self.bad_snapshot_files: list[str] = []
         self._whole_trees: set[ObjectId] = set()
         self._read_data = False
+        self._sample = ALL
         self._blames = 0
         self.bad_records: set[tuple[bytes, int]] = set()
         """Pack and offset of records whose content is damaged."""
         self._damage: dict[ObjectId, tuple[list[SnapshotId], list[bytes]]] = {}
 
-    def examine(self, *, read_data: bool) -> None:
+    def examine(self, *, read_data: bool, sample: Sample) -> None:
         """Looks at everything; fills in ``problems``."""
         self._read_data = read_data
+        self._sample = sample
         self._handle.monitor.begin(Phase.VERIFY, None, None)
         self._examine_index()
         self._examine_snapshots()
@@ -193,7 +212,8 @@ class _Examination:
         if identity in self.checked and not force_read:
             return self.checked[identity] is None
         problem = None
-        if self._read_data or force_read or not self._store.has(identity):
+        is_read = self._read_data and self._sample.holds(identity)
+        if is_read or force_read or not self._store.has(identity):
             try:
                 self.read_bytes += len(self._store.get(kind, identity))
             except Corrupt as error:
@@ -214,6 +234,8 @@ class _Examination:
             if inventory.damaged_at is not None and inventory.damaged_at < size:
                 self._note_bad_pack(pack_id, f"the record at {inventory.damaged_at} is damaged")
             for entry in inventory.entries:
+                if not self._sample.holds(entry.id):
+                    continue
                 try:
                     self._store.packs.read(entry)
                 except Corrupt as error:
