@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-MANY_FILES = 3000
-KILL_ATTEMPTS = 12
+MANY_FILES = 2000
+KILL_ATTEMPTS = 5
 
 
 class Tool:
