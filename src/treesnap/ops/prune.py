@@ -11,7 +11,7 @@ from treesnap.errors import InvalidArgument, StoreMissing
 from treesnap.ops.access import Opened, locked_root, needed_snapshots, opened
 from treesnap.ops.history import snapshots_of
 from treesnap.ops.reachable import Reachability
-from treesnap.ops.retention import DEFAULT, Decision, Policy, decide
+from treesnap.ops.retention import AUTOMATIC, DEFAULT, Decision, Policy, decide
 from treesnap.results import PruneResult
 from treesnap.store.snapshots import SnapshotName
 from treesnap.store.store import Store
@@ -99,14 +99,17 @@ def _beyond(
     """Returns the snapshots that have no room, as decisions against them.
 
     What is pinned, named or of no concern is counted first, because it stays, and so
-    does the newest; then the others from the newest to the oldest, until one does not fit.
+    does the newest that was made by hand, or else the newest of all; then the others from
+    the newest to the oldest, until one does not fit.
     """
     reachable = Reachability(store)
-    newest = snapshots[:1]
-    safe = newest + [item for item in snapshots[1:] if not _may_go(found.get(item.id))]
+    by_hand = [item for item in snapshots if item.kind not in AUTOMATIC]
+    newest = (by_hand or snapshots)[:1]
+    others = [item for item in snapshots if item not in newest]
+    safe = newest + [item for item in others if not _may_go(found.get(item.id))]
     size_bytes = sum(_added_bytes(store, reachable, item) for item in safe)
     beyond: dict[SnapshotId, Decision] = {}
-    for item in snapshots[1:]:
+    for item in others:
         decision = found.get(item.id)
         if decision is None or not _may_go(decision) or not decision.is_kept:
             continue

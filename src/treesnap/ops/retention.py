@@ -2,8 +2,10 @@
 
 A rule keeps what it names; what no rule keeps may go. Pinned and named snapshots
 are kept whatever the policy, and so are those of kinds that it does not speak of.
-Times are those that the snapshots carry; a clock that jumps keeps more, never less
-than ``keep_last`` says.
+Snapshots that somebody made by hand and automatic ones are counted each on their own,
+so that the many of one sort do not push the few of the other out. Times are those
+that the snapshots carry; a clock that jumps keeps more, never less than ``keep_last``
+says.
 """
 
 from __future__ import annotations
@@ -62,8 +64,11 @@ class Decision:
 
 def decide(snapshots: Iterable[Snapshot], policy: Policy, now_ns: int) -> list[Decision]:
     """Returns a decision for each snapshot, in the order given, which is newest first."""
-    rules = _Rules(policy, now_ns)
-    return [Decision(snapshot, tuple(rules.reasons(snapshot))) for snapshot in snapshots]
+    rules = {is_automatic: _Rules(policy, now_ns) for is_automatic in (False, True)}
+    return [
+        Decision(snapshot, tuple(rules[snapshot.kind in AUTOMATIC].reasons(snapshot)))
+        for snapshot in snapshots
+    ]
 
 
 class _Rules:

@@ -130,6 +130,15 @@ class TestWhatIsSafe:
         assert [item.is_kept for item in decisions] == [True, True, False]
 
 
+def test_safety_snapshots_do_not_push_out_what_was_made_by_hand():
+    by_hand = [snapshot(timedelta(hours=age), kind=SnapshotKind.MANUAL) for age in (8, 9)]
+    automatic = [snapshot(timedelta(hours=age)) for age in (1, 2)]
+
+    decisions = decide([*automatic, *by_hand], Policy(keep_last=1), NOW_NS)
+
+    assert [item.is_kept for item in decisions] == [True, False, True, False]
+
+
 counts = st.none() | st.integers(0, 5)
 
 
