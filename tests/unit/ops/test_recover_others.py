@@ -73,6 +73,24 @@ class TestWrittenThroughAnOpenFile:
         assert kept.read_bytes() == b"changed directory/two precious"
 
 
+def test_what_is_written_into_a_file_that_lies_aside_comes_back(make_handle, root, changed):
+    """No crash: somebody had the file open, and writes while the moves are made durable."""
+    with (root / "three").open("ab", buffering=0) as file:
+
+        class Writing(WrappedFileSystem):
+            def around(self, call: Call):
+                if call.method == "sync_file_system" and (root / "three").read_bytes() == b"three":
+                    file.write(b" precious")
+                return call.proceed()
+
+        with pytest.raises(Refused) as caught:
+            make_handle(fs=Writing()).restore("latest")
+
+    assert caught.value.path == b"three"
+    assert (root / "three").read_bytes() == b"changed three precious"
+    assert (root / "one").read_bytes() == b"changed one"
+
+
 class TestMadeWhereNoSnapshotLooks:
     @pytest.mark.parametrize("fault", [FIRST_MOVE, SECOND_MOVE])
     def test_in_a_directory_to_be_removed_stays(self, handle, root, crash, fault):
