@@ -107,9 +107,10 @@ class _Collection:
         """Does one whole collection."""
         store = self._store
         old_parts = list(store.index.parts) + list(store.index.damaged)
-        survey = self._survey_packs()
+        sweep_pending(self._fs, store.layout)
         self._handle.monitor.begin(Phase.MARK, None, None)
-        self._mark()
+        self._mark()  # before any pack is read: what a snapshot needs is there by then
+        survey = self._survey_packs()
         self._judge(survey)
         kept = len(self._reachable.seen)
         removed = sum(
@@ -140,7 +141,6 @@ class _Collection:
     def _survey_packs(self) -> Survey:
         """Reads the record headers of all packs, except those that a writer has open."""
         survey = Survey()
-        sweep_pending(self._fs, self._store.layout)
         for name in self._fs.list_names(self._store.layout.slots):
             slot = try_acquire(self._fs, self._store.layout, name)
             if slot is None:

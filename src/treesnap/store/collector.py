@@ -10,16 +10,19 @@ Rules (no clock is used, and nobody waits for anybody):
    reads the epoch again. If the epoch is at most one higher than at its
    beginning, it renames the snapshot into place. Otherwise it withdraws, and the
    capture is done again at the new epoch.
-4. The collector marks what snapshots need, raises the epoch and condemns packs
-   that nothing needs; raises the epoch again; then looks at ``pending`` first and
-   ``snapshots`` second, spares every condemned pack that something new needs, and
-   only then deletes.
+4. The collector marks what snapshots need, and only then reads what is in which
+   pack; raises the epoch and condemns packs that nothing needs; raises the epoch
+   again; then looks at ``pending`` first and ``snapshots`` second, spares every
+   condemned pack that something new needs, and only then deletes.
 
 Why it holds: a writer that began before the condemnation, at epoch s, finds the
 epoch at s + 1 or below only before the second raise; so its snapshot was in
 ``pending`` before the collector looked, and what it needs was spared. A writer
-that began later never relied on a condemned pack. The design is that of fenced
-commits; see docs/explanation/garbage-collection.md.
+that began later never relied on a condemned pack. What the first look found lies
+in packs as they are read after it: objects are there before the snapshot is. Read
+before it, a pack may look empty of what a snapshot needs that was published
+meanwhile, and no later look would ask again. The design is that of fenced commits;
+see docs/explanation/garbage-collection.md.
 
 What of it is synced, and why no more: the epoch orders processes that live at the
 same time, all of which see a replaced file at once, and none of which survives a

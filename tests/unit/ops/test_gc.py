@@ -13,6 +13,7 @@ from treesnap.model import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
 from treesnap.ops.gc import gc
 from treesnap.store.collector import CollectorState, read_state, write_state
 from treesnap.store.lock import held
+from treesnap.store.slot import acquire
 from treesnap.store.store import Store
 from treesnap.store.writer import EpochChanged, Writer
 from treesnap.testing.faulty import Fault, FaultyFileSystem
@@ -184,6 +185,39 @@ class TestWriters:
 
         assert make_handle().list()[0].id == result.id
         assert make_handle().verify(read_data=True).ok
+
+    def test_a_pack_that_is_added_to_while_others_are_read_is_spared(
+        self, make_handle, root, store_path, tmp_path
+    ):
+        """Nothing in the pack was needed until a whole capture came and went."""
+        (tmp_path / "other").mkdir()
+        other = make_handle(root=tmp_path / "other")
+        make_handle().create()
+        add_garbage(make_handle(), root, store_path)
+        with Store.open(LocalFileSystem(), str(store_path)) as store:
+            garbage = min(store.packs.sizes().items(), key=lambda item: -item[1])[0]
+            slot = acquire(store.fs, store.layout)
+            slot.write(0, garbage)
+            slot.release()
+        (tmp_path / "other/new").write_bytes(b"new" * 1000)
+
+        class Between(WrappedFileSystem):
+            """Takes the snapshot when the first pack was read."""
+
+            is_new = True
+
+            def around(self, call: Call):
+                result = call.proceed()
+                if call.method == "map" and call.path.endswith(garbage.hex()) and self.is_new:
+                    self.is_new = False
+                    other.create()
+                return result
+
+        fs = Between()
+        gc(make_handle(fs=fs), dry_run=False)
+
+        assert not fs.is_new
+        assert other.verify(read_data=True).problems == ()
 
     @pytest.mark.parametrize("raised", [1, 2])
     def test_a_condemned_pack_that_is_needed_again_is_spared(
