@@ -29,7 +29,15 @@ if TYPE_CHECKING:
         UnsupportedFormat,
     )
     from treesnap.events import CollectingMonitor, Monitor, NullMonitor
-    from treesnap.model import Change, ChangeKind, Entry, EntryKind, Snapshot, SnapshotId
+    from treesnap.model import (
+        Change,
+        ChangeKind,
+        Entry,
+        EntryKind,
+        Snapshot,
+        SnapshotId,
+        SnapshotKind,
+    )
     from treesnap.ops.handle import Handle, open
     from treesnap.ops.retention import Policy
 
@@ -55,6 +63,7 @@ _HOMES = {
     "Refused": "treesnap.errors",
     "Snapshot": "treesnap.model",
     "SnapshotId": "treesnap.model",
+    "SnapshotKind": "treesnap.model",
     "StorageFull": "treesnap.errors",
     "StoreMissing": "treesnap.errors",
     "TreesnapError": "treesnap.errors",
@@ -82,6 +91,7 @@ __all__ = [
     "Refused",
     "Snapshot",
     "SnapshotId",
+    "SnapshotKind",
     "StorageFull",
     "StoreMissing",
     "TreesnapError",

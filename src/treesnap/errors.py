@@ -26,6 +26,7 @@ class ErrorCode(StrEnum):
     """Stable codes of all errors. Codes are added, never renamed or reused."""
 
     INVALID_ARGUMENT = "invalid-argument"
+    INVALID_CONFIG = "invalid-config"
     AMBIGUOUS_REF = "ambiguous-ref"
     SNAPSHOT_NOT_FOUND = "snapshot-not-found"
     PATH_NOT_FOUND = "path-not-found"
@@ -44,6 +45,7 @@ class ErrorCode(StrEnum):
     BUSY = "busy"
     STORE_DAMAGED = "store-damaged"
     NO_SPACE = "no-space"
+    OVER_QUOTA = "over-quota"
     OPERATION_FAILED = "operation-failed"
 
 

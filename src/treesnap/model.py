@@ -168,6 +168,8 @@ class SnapshotKind(StrEnum):
     RUN = "run"
     WATCH = "watch"
     PLAN = "plan"
+    AUTOMATIC = "automatic"
+    """One of many that some other program takes."""
 
 
 class IgnoreRules(NamedTuple):

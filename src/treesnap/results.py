@@ -177,6 +177,31 @@ class PruneResult:
     dry_run: bool
 
 
+class SettingSource(StrEnum):
+    """Who said that a setting holds."""
+
+    DEFAULT = "default"
+    STORE = "store"
+    ROOT = "root"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting that holds for a root."""
+
+    key: str
+    value: str | None
+    """As it is written in ``snap config KEY VALUE``, or None when there is no such limit."""
+    source: SettingSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigResult:
+    """Outcome of ``config``."""
+
+    settings: tuple[Setting, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcResult:
     """Outcome of ``gc``."""

@@ -33,7 +33,7 @@ def test_a_dry_run_shows_what_goes_and_why_and_removes_nothing(snap, history):
     rows = result.out.splitlines()
     assert result.code == 0
     assert [row.split()[0] for row in rows[:-1]] == [*["keep"] * 4, *["would"] * 2]
-    assert rows[0].split()[1] == "last"
+    assert rows[0].split()[1:3] == ["last,", "undo"]
     assert rows[-1] == "2 snapshots would be removed, 4 kept"
     assert ids_of(snap) == history
 

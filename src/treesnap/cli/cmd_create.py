@@ -10,6 +10,7 @@ from treesnap.cli import json_forms, text_forms
 from treesnap.cli.command import SnapCommand, parse_tags, pass_invocation
 from treesnap.cli.exits import ExitCode
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.quantities import Size
 
 
 @click.command(
@@ -36,6 +37,10 @@ from treesnap.cli.invocation import Invocation
     metavar="PATTERN",
     help="Do not capture, in gitignore syntax; repeatable.",
 )
+@click.option(
+    "--max-size", type=Size(), metavar="SIZE", help="What the store may take; else 'snap config'."
+)
+@click.option("--automatic", is_flag=True, help="It may go when the policy says so.")
 @click.option("--force", is_flag=True, help="Capture a dangerous root, such as / or $HOME, too.")
 @pass_invocation
 def command(
@@ -49,12 +54,16 @@ def command(
     step: int | None,
     skip_unchanged: bool,
     exclude: Sequence[str],
+    max_size: int | None,
+    automatic: bool,
     force: bool,
 ) -> None:
     """Captures the root, or only PATHs of it, and prints the snapshot's id.
 
     Exits 4 when something could not be read: the snapshot exists and lists it.
     """
+    from treesnap.model import SnapshotKind
+
     with invocation.open() as handle:
         result = handle.create(
             invocation.absolute_all(paths, handle.root),
@@ -65,7 +74,9 @@ def command(
             step=step,
             skip_unchanged=skip_unchanged,
             exclude=exclude,
+            kind=SnapshotKind.AUTOMATIC if automatic else SnapshotKind.MANUAL,
             force=force,
+            max_size_bytes=max_size,
         )
     if not invocation.output.as_json:
         for remark in text_forms.create_remarks(result):

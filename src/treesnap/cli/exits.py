@@ -31,6 +31,7 @@ class ExitCode(IntEnum):
 
 EXIT_CODES: dict[ErrorCode, ExitCode] = {
     ErrorCode.INVALID_ARGUMENT: ExitCode.USAGE,
+    ErrorCode.INVALID_CONFIG: ExitCode.USAGE,
     ErrorCode.AMBIGUOUS_REF: ExitCode.USAGE,
     ErrorCode.SNAPSHOT_NOT_FOUND: ExitCode.NOT_FOUND,
     ErrorCode.PATH_NOT_FOUND: ExitCode.NOT_FOUND,
@@ -49,6 +50,7 @@ EXIT_CODES: dict[ErrorCode, ExitCode] = {
     ErrorCode.BUSY: ExitCode.BUSY,
     ErrorCode.STORE_DAMAGED: ExitCode.DAMAGED,
     ErrorCode.NO_SPACE: ExitCode.NO_SPACE,
+    ErrorCode.OVER_QUOTA: ExitCode.NO_SPACE,
     ErrorCode.OPERATION_FAILED: ExitCode.FAILED,
 }
 """The exit code of each error."""

@@ -30,6 +30,7 @@ class Failure:
 
 HINTS: dict[ErrorCode, str | None] = {
     ErrorCode.INVALID_ARGUMENT: None,
+    ErrorCode.INVALID_CONFIG: "correct the file, or remove it to have the defaults",
     ErrorCode.AMBIGUOUS_REF: "give more characters of the id",
     ErrorCode.SNAPSHOT_NOT_FOUND: "'snap list' shows what there is",
     ErrorCode.PATH_NOT_FOUND: "'snap ls -R REF' and 'snap find PATTERN' show what there is",
@@ -52,6 +53,9 @@ HINTS: dict[ErrorCode, str | None] = {
         "'snap verify --read-data' names all damage, 'snap verify --repair' repairs what it can"
     ),
     ErrorCode.NO_SPACE: "make room: 'snap delete REF...' and 'snap gc', or remove other files",
+    ErrorCode.OVER_QUOTA: (
+        "'snap prune' and 'snap gc' make room, 'snap config max-size SIZE' allows more"
+    ),
     ErrorCode.OPERATION_FAILED: None,
 }
 """What to do next, for each error; None where the message says it all."""

@@ -37,6 +37,7 @@ COMMANDS = {
     "pin": "Protects a snapshot from deletion.",
     "unpin": "Takes the protection of a snapshot away.",
     "prune": "Removes the root's snapshots that no rule keeps; gc then gives their space back.",
+    "config": "Shows or changes the settings of the store, or of one root.",
     "gc": "Gives the space of everything that no snapshot needs back.",
     "verify": "Checks the store, and repairs it if asked.",
     "doctor": "Shows work that was interrupted, in all roots, and what becomes of it.",

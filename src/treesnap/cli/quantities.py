@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them."""
+"""Parameter types of the command line: durations, sizes, parts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 
 import click
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_DURATION_PART = re.compile(r"(\d{1,9})([smhdw])")
-_SIZE = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+from treesnap.errors import InvalidArgument
+from treesnap.quantities import parse_duration, parse_size
 
 
 class Duration(click.ParamType[int]):
@@ -22,10 +20,10 @@ class Duration(click.ParamType[int]):
         """Returns the seconds."""
         if isinstance(value, int):
             return value
-        parts = _DURATION_PART.findall(value)
-        if not parts or "".join(number + unit for number, unit in parts) != value:
-            self.fail(f"{value!r} is not of the form 36h, 2w or 1d12h", param, ctx)
-        return sum(int(number) * _SECONDS[unit] for number, unit in parts)
+        try:
+            return parse_duration(value)
+        except InvalidArgument as error:
+            self.fail(error.message, param, ctx)
 
 
 class Size(click.ParamType[int]):
@@ -37,14 +35,10 @@ class Size(click.ParamType[int]):
         """Returns the bytes."""
         if isinstance(value, int):
             return value
-        found = _SIZE.fullmatch(value)
-        if found is None:
-            self.fail(f"{value!r} is not of the form 500M or 1.5GiB", param, ctx)
-        whole, fraction, unit = found.groups()
-        scale: int = _BYTES[unit.lower()]
-        part = int(fraction or "0") * scale // 10 ** len(fraction or "0")
-        size_bytes: int = int(whole) * scale + part
-        return size_bytes
+        try:
+            return parse_size(value)
+        except InvalidArgument as error:
+            self.fail(error.message, param, ctx)
 
 
 class Part(click.ParamType[tuple[int, int]]):

@@ -44,6 +44,7 @@ class FileKind(IntEnum):
     COLLECTION = 9
     SLOT = 10
     EXPORT = 11
+    COLLECTED_SIZE = 12
 
 
 def header(kind: FileKind, version: int = 1) -> bytes:

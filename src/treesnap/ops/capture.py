@@ -117,6 +117,7 @@ class Capture:
         scope: tuple[bytes, ...] | None = None,
         rules: tuple[IgnoreRules, ...] = (),
         recorder: Recorder | None = None,
+        size_bytes_max: int | None = None,
     ) -> None:
         self._handle = handle
         self._pair = pair
@@ -124,7 +125,7 @@ class Capture:
         self._rules = rules
         self.recorder = recorder
         self.cache = usable_cache(handle, pair)
-        self.writer = Writer(pair.store)
+        self.writer = Writer(pair.store, size_bytes_max=size_bytes_max)
         self._builder: StatCacheBuilder | None = None
 
     def __enter__(self) -> Self:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from treesnap.codec.snapshot import encode_snapshot, state_hash
 from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused, shown
-from treesnap.model import Snapshot, SnapshotKind, SnapshotRecord
+from treesnap.model import IgnoreRules, Snapshot, SnapshotKind, SnapshotRecord
 from treesnap.ops.access import Opened, locked_root, opened
 from treesnap.ops.capture import Capture, latest
 from treesnap.ops.history import STEP_MAX, means_something_else, snapshots_of
 from treesnap.ops.places import refuse_dangerous
+from treesnap.ops.upkeep import keep_up, settings_or_defaults, with_room
 from treesnap.results import CreateResult, CreateStats
 from treesnap.store.writer import EpochChanged
 from treesnap.treepath import without_nested
@@ -40,6 +41,7 @@ class CreateRequest:
     exclude: tuple[str, ...] = ()
     kind: SnapshotKind = SnapshotKind.MANUAL
     force: bool = False
+    max_size_bytes: int | None = None
 
 
 def create(handle: Handle, request: CreateRequest) -> CreateResult:
@@ -50,18 +52,41 @@ def create(handle: Handle, request: CreateRequest) -> CreateResult:
         scope = None
     _check_words(request)
     _check_root(handle, force=request.force)
+    result = with_room(handle, lambda: _create(handle, request, scope, rules))
+    if not result.unchanged:
+        keep_up(handle)
+    return result
+
+
+def _create(
+    handle: Handle,
+    request: CreateRequest,
+    scope: tuple[bytes, ...] | None,
+    rules: tuple[IgnoreRules, ...],
+) -> CreateResult:
     with opened(handle, "take a snapshot", create=True, recover=False) as pair:
         pair.root.register()
+        size_bytes_max = _size_bytes_max(handle, pair, request)
         with locked_root(handle, pair, "create"):
             if request.name is not None:
                 _check_name(pair, request.name)
             for _ in range(ATTEMPTS):
                 try:
-                    with Capture(handle, pair, scope=scope, rules=rules) as capture:
+                    with Capture(
+                        handle, pair, scope=scope, rules=rules, size_bytes_max=size_bytes_max
+                    ) as capture:
                         return _publish(pair, capture, request)
                 except EpochChanged:
                     continue
     raise Busy("Garbage collections kept overtaking the capture")
+
+
+def _size_bytes_max(handle: Handle, pair: Opened, request: CreateRequest) -> int | None:
+    """Returns what the store may take: what the caller said, or else the settings."""
+    if request.max_size_bytes is not None:
+        return request.max_size_bytes
+    settings = settings_or_defaults(handle, pair)
+    return settings.store_size_bytes_max if settings is not None else None
 
 
 def _check_words(request: CreateRequest) -> None:

@@ -8,21 +8,18 @@ used from several threads, and after ``fork``.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from treesnap.errors import InvalidArgument
-from treesnap.events import Monitor, NullMonitor
-from treesnap.fs.local import LocalFileSystem
 from treesnap.model import Change, Entry, Skipped, Snapshot, SnapshotKind
-from treesnap.treepath import from_user
+from treesnap.ops.handle_state import WAIT_DEFAULT_S, HandleState, PathLike
 
 if TYPE_CHECKING:
-    from treesnap.fs.base import FileSystem
+    from treesnap.events import Monitor
     from treesnap.ops.retention import Policy
     from treesnap.results import (
+        ConfigResult,
         CreateResult,
         DoctorResult,
         FoundPath,
@@ -34,11 +31,6 @@ if TYPE_CHECKING:
         StatusResult,
         VerifyResult,
     )
-
-WAIT_DEFAULT_S = 30.0
-"""How long an operation waits for another one in the same root."""
-
-PathLike = str | bytes | os.PathLike[str]
 
 
 def open(  # noqa: A001 - the library's verb, as in gzip.open and tarfile.open
@@ -60,7 +52,7 @@ def open(  # noqa: A001 - the library's verb, as in gzip.open and tarfile.open
     return Handle(root=root, store_path=store_path, monitor=monitor, wait_s=wait_s)
 
 
-class Handle:
+class Handle(HandleState):
     """One root and its history.
 
     Paths given to methods are absolute, or relative to the root. ``ref`` is an
@@ -68,38 +60,6 @@ class Handle:
     All methods may raise the errors of :mod:`treesnap.errors`; a method that
     raises has changed nothing in the root.
     """
-
-    def __init__(
-        self,
-        *,
-        root: PathLike,
-        store_path: str,
-        monitor: Monitor | None = None,
-        wait_s: float = WAIT_DEFAULT_S,
-        fs: FileSystem | None = None,
-        clock_ns: Callable[[], int] = time.time_ns,
-    ) -> None:
-        root_text = os.fsdecode(root)
-        if not root_text or "\0" in root_text:
-            raise InvalidArgument("The root must be a path", path=root_text)
-        self.root = os.path.realpath(root_text)
-        """Real path of the root."""
-        above, name = os.path.split(os.path.abspath(root_text))
-        self.given_root = os.path.join(os.path.realpath(above), name)
-        """The root as it was given, of which the last component may be a link."""
-        self.store_path = os.path.abspath(store_path)
-        """Path of the store's directory."""
-        self.monitor: Monitor = monitor or NullMonitor()
-        self.wait_s = wait_s
-        self.fs: FileSystem = fs or LocalFileSystem()
-        self.clock_ns = clock_ns
-
-    def __repr__(self) -> str:
-        return f"Handle(root={self.root!r}, store={self.store_path!r})"
-
-    def tree_path(self, path: PathLike) -> bytes:
-        """Returns a path of the caller as a tree path; raises InvalidArgument outside the root."""
-        return from_user(path, root=self.root, base=self.root)
 
     def create(
         self,
@@ -114,13 +74,16 @@ class Handle:
         exclude: Iterable[str] = (),
         kind: SnapshotKind = SnapshotKind.MANUAL,
         force: bool = False,
+        max_size_bytes: int | None = None,
     ) -> CreateResult:
         """Captures the root, or only ``paths`` of it, and publishes a snapshot.
 
         After return the snapshot survives a power cut. Unreadable paths do not
         raise: the result says ``complete=False`` and lists them. ``exclude`` adds
-        patterns in gitignore syntax; ``force`` allows dangerous roots. Raises
-        Refused, NotFound (no such root), Busy, StorageFull, OperationFailed.
+        patterns in gitignore syntax; ``force`` allows dangerous roots. The store may
+        take ``max_size_bytes``, or else what :meth:`config` says; when it or the disk is
+        full, old automatic snapshots go and garbage is collected, and it is tried again.
+        Raises Refused, NotFound (no such root), Busy, StorageFull, OperationFailed.
         """
         from treesnap.ops.create import CreateRequest, create
 
@@ -135,6 +98,7 @@ class Handle:
             exclude=tuple(exclude),
             kind=kind,
             force=force,
+            max_size_bytes=max_size_bytes,
         )
         return create(self, request)
 
@@ -161,8 +125,8 @@ class Handle:
     def ls(self, ref: str, path: PathLike = ".", *, recursive: bool = False) -> tuple[Entry, ...]:
         """Returns the entries of a directory in a snapshot, sorted by raw name.
 
-        With ``recursive`` the names are tree paths relative to ``path``. A path
-        that is no directory gives its own entry.
+        With ``recursive`` the names are tree paths relative to ``path``. A path that is no
+        directory gives its own entry.
         """
         from treesnap.ops.browse import ls
 
@@ -191,6 +155,109 @@ class Handle:
         from treesnap.ops.browse import skipped
 
         return skipped(self, ref)
+
+    def delete(self, *refs: str) -> tuple[Snapshot, ...]:
+        """Removes snapshots; their space comes back with :meth:`gc`.
+
+        All refs are resolved before the first is removed. Raises Refused for a
+        pinned one.
+        """
+        from treesnap.ops.history import delete
+
+        return delete(self, refs)
+
+    def pin(self, ref: str) -> Snapshot:
+        """Protects a snapshot from deletion."""
+        from treesnap.ops.history import set_pinned
+
+        return set_pinned(self, ref, pinned=True)
+
+    def unpin(self, ref: str) -> Snapshot:
+        """Takes the protection away."""
+        from treesnap.ops.history import set_pinned
+
+        return set_pinned(self, ref, pinned=False)
+
+    def prune(
+        self,
+        policy: Policy | None = None,
+        *,
+        session: str | None = None,
+        max_size_bytes: int | None = None,
+        dry_run: bool = False,
+    ) -> PruneResult:
+        """Removes the root's snapshots that a policy does not keep; ``gc`` gives the space back.
+
+        Without a policy the default one holds, which concerns automatic snapshots only. With
+        ``max_size_bytes`` the oldest go until the rest takes no more. Pinned and named ones
+        stay, what an interrupted restore needs, and what ``undo`` and ``redo`` go to.
+        """
+        from treesnap.ops.prune import NO_RULES, PruneRequest, prune
+
+        request = PruneRequest(
+            policy=policy or NO_RULES,
+            session=session,
+            max_size_bytes=max_size_bytes,
+            dry_run=dry_run,
+        )
+        return prune(self, request)
+
+    def gc(self, *, dry_run: bool = False) -> GcResult:
+        """Gives the space of everything that no snapshot needs back."""
+        from treesnap.ops.gc import gc
+
+        return gc(self, dry_run=dry_run)
+
+    def verify(
+        self,
+        *,
+        read_data: bool = False,
+        repair: bool = False,
+        sample: tuple[int, int] | None = None,
+    ) -> VerifyResult:
+        """Checks the store's structure, and every byte with ``read_data``.
+
+        With a ``sample`` of ``(n, t)`` the bytes of the n-th of t equal parts are read.
+        ``repair`` rebuilds what can be rebuilt and says what it did.
+        """
+        from treesnap.ops.verify import ALL, Sample, verify
+
+        chosen = Sample(*sample) if sample is not None else ALL
+        return verify(self, read_data=read_data or sample is not None, repair=repair, sample=chosen)
+
+    def config(
+        self,
+        key: str | None = None,
+        value: str | None = None,
+        *,
+        for_root: bool = False,
+        unset: bool = False,
+    ) -> ConfigResult:
+        """Returns what holds for this root, or one setting; changes it first with a value.
+
+        A change is for the whole store, or with ``for_root`` for this root alone; ``unset``
+        takes it back. Durable after return. Raises InvalidArgument for what there is not,
+        and for a file of settings that cannot be understood.
+        """
+        from treesnap.ops.config import config
+
+        return config(self, key, value, for_root=for_root, unset=unset)
+
+    def doctor(self, *, forget: bool = False) -> DoctorResult:
+        """Returns what was interrupted in all roots of the store, and what becomes of it.
+
+        Finishes nothing; ``status`` does. ``forget`` gives an interrupted restore of this root
+        up: the tree stays as it is, and both states are in snapshots.
+        """
+        from treesnap.ops.doctor import doctor
+
+        return doctor(self, forget=forget)
+
+    def stats(self) -> StatsResult:
+        """Returns the sizes of the store and of this root's history."""
+        from treesnap.ops.stats import stats
+
+        return stats(self)
 
     def status(self) -> StatusResult:
         """Compares the live tree with the newest snapshot."""
@@ -227,17 +294,15 @@ class Handle:
     ) -> RestoreResult:
         """Makes the root, or only ``paths`` of it, exactly as in a snapshot.
 
-        All or nothing: on return the tree is the new state; on an exception, a
-        kill or a power cut it is the old one, or becomes the old or the new one
-        before the next operation in this root begins. The state before is kept as
-        a safety snapshot; :meth:`undo` goes back to it. ``to`` writes into
-        another directory, which must be absent or empty. ``touch`` gives restored
-        files the current time. ``force`` allows dangerous roots, and when somebody
-        else changes the tree meanwhile takes the change into the safety snapshot and
-        begins again instead of raising Conflict. Paths that an incomplete snapshot
-        does not hold are left as they are.
-        Raises NotFound, Conflict, Refused, Busy, Corrupt, StorageFull,
-        OperationFailed.
+        All or nothing: on return the tree is the new state; on an exception, a kill or a
+        power cut it is the old one, or becomes the old or the new one before the next
+        operation in this root begins. The state before is kept as a safety snapshot;
+        :meth:`undo` goes back to it. ``to`` writes into another directory, which must be
+        absent or empty. ``touch`` gives restored files the current time. ``force`` allows
+        dangerous roots, and when somebody else changes the tree meanwhile takes the change
+        into the safety snapshot and begins again instead of raising Conflict. Paths that
+        an incomplete snapshot does not hold are left as they are. Raises NotFound,
+        Conflict, Refused, Busy, Corrupt, StorageFull, OperationFailed.
         """
         from treesnap.ops.restore import RestoreRequest, restore
 
@@ -272,116 +337,24 @@ class Handle:
 
         return recover(self)
 
-    def delete(self, *refs: str) -> tuple[Snapshot, ...]:
-        """Removes snapshots; their space comes back with :meth:`gc`.
-
-        All refs are resolved before the first is removed. Raises Refused for a
-        pinned one.
-        """
-        from treesnap.ops.history import delete
-
-        return delete(self, refs)
-
-    def pin(self, ref: str) -> Snapshot:
-        """Protects a snapshot from deletion."""
-        from treesnap.ops.history import set_pinned
-
-        return set_pinned(self, ref, pinned=True)
-
-    def unpin(self, ref: str) -> Snapshot:
-        """Takes the protection away."""
-        from treesnap.ops.history import set_pinned
-
-        return set_pinned(self, ref, pinned=False)
-
     def run(
         self, command: Sequence[str], *, retries: int = 0, label: str | None = None
     ) -> RunResult:
         """Takes a checkpoint, runs a command in the root, and rolls back if it fails.
 
-        A failing command is run again up to ``retries`` times, each time from the
-        checkpoint. Standard streams are inherited. Raises NotFound when the
-        command cannot be started (after rolling back).
+        A failing command is run again up to ``retries`` times, each time from the checkpoint.
+        Standard streams are inherited. Raises NotFound when it cannot be started.
         """
         from treesnap.ops.run import run
 
         return run(self, command, retries=retries, label=label)
 
-    def gc(self, *, dry_run: bool = False) -> GcResult:
-        """Gives the space of everything that no snapshot needs back."""
-        from treesnap.ops.gc import gc
-
-        return gc(self, dry_run=dry_run)
-
-    def verify(
-        self,
-        *,
-        read_data: bool = False,
-        repair: bool = False,
-        sample: tuple[int, int] | None = None,
-    ) -> VerifyResult:
-        """Checks the store's structure, and every byte with ``read_data``.
-
-        With a ``sample`` of ``(n, t)`` the bytes of the n-th of t equal parts are read:
-        t calls with n from 1 to t read everything once.
-        ``repair`` rebuilds what can be rebuilt and says what it did.
-        """
-        from treesnap.ops.verify import ALL, Sample, verify
-
-        return verify(
-            self,
-            read_data=read_data or sample is not None,
-            repair=repair,
-            sample=Sample(*sample) if sample is not None else ALL,
-        )
-
-    def prune(
-        self,
-        policy: Policy | None = None,
-        *,
-        session: str | None = None,
-        max_size_bytes: int | None = None,
-        dry_run: bool = False,
-    ) -> PruneResult:
-        """Removes the root's snapshots that a policy does not keep; ``gc`` gives the space back.
-
-        Without a policy the default one holds, which concerns automatic snapshots only.
-        With ``max_size_bytes`` the oldest go until the rest takes no more. Pinned and
-        named snapshots stay, and what an interrupted restore needs.
-        """
-        from treesnap.ops.prune import PruneRequest, prune
-        from treesnap.ops.retention import Policy as AnyPolicy
-
-        request = PruneRequest(
-            policy=policy or AnyPolicy(),
-            session=session,
-            max_size_bytes=max_size_bytes,
-            dry_run=dry_run,
-        )
-        return prune(self, request)
-
-    def doctor(self, *, forget: bool = False) -> DoctorResult:
-        """Returns what was interrupted in all roots of the store, and what becomes of it.
-
-        Finishes nothing; ``status`` does. ``forget`` gives an interrupted restore of
-        this root up: the tree stays as it is, and both states are in snapshots.
-        """
-        from treesnap.ops.doctor import doctor
-
-        return doctor(self, forget=forget)
-
-    def stats(self) -> StatsResult:
-        """Returns the sizes of the store and of this root's history."""
-        from treesnap.ops.stats import stats
-
-        return stats(self)
-
     @contextmanager
     def rollback_on_error(self, label: str | None = None) -> Iterator[CreateResult]:
         """Takes a checkpoint; when the body raises, restores it and re-raises.
 
-        Also for KeyboardInterrupt. When the roll-back itself fails, its error is
-        raised with the body's error as its cause.
+        Also for KeyboardInterrupt. When the roll-back itself fails, its error is raised from
+        the body's.
         """
         checkpoint = self.create(label=label, kind=SnapshotKind.RUN)
         try:

@@ -7,10 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from treesnap.codec.envelope import FileKind
+from treesnap.codec.history import RestoreHistory, decode_history
 from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, NotFound, Refused, StoreMissing
 from treesnap.model import Snapshot, SnapshotKind
 from treesnap.ops.access import Opened, locked_root, needed_snapshots, opened
 from treesnap.ops.retention import has_tag
+from treesnap.store.roots import Root
 from treesnap.store.snapshots import SnapshotName
 
 if TYPE_CHECKING:
@@ -164,3 +167,12 @@ def set_pinned(handle: Handle, ref: str, *, pinned: bool) -> Snapshot:
             return replace(snapshot, state=state)
     except StoreMissing as error:
         raise _unknown(ref) from error
+
+
+def load_history(root: Root) -> RestoreHistory:
+    """Returns a root's restore history; an unreadable one counts as empty."""
+    try:
+        payload = root.read("history", FileKind.HISTORY)
+        return decode_history(payload) if payload is not None else RestoreHistory()
+    except Corrupt:
+        return RestoreHistory()

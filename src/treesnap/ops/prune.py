@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from treesnap.codec.pack import RECORD_HEADER_SIZE
-from treesnap.errors import InvalidArgument, StoreMissing
-from treesnap.ops.access import Opened, locked_root, needed_snapshots, opened
-from treesnap.ops.history import snapshots_of
+from treesnap.errors import Busy, InvalidArgument, StoreMissing
+from treesnap.ops.access import Opened, is_interrupted, locked_root, needed_snapshots, opened
+from treesnap.ops.history import load_history, snapshots_of
 from treesnap.ops.reachable import Reachability
 from treesnap.ops.retention import AUTOMATIC, DEFAULT, Decision, Policy, decide
 from treesnap.results import PruneResult
+from treesnap.store.roots import Root
 from treesnap.store.snapshots import SnapshotName
 from treesnap.store.store import Store
 
@@ -83,9 +85,10 @@ def _decisions(handle: Handle, pair: Opened, request: PruneRequest) -> list[Deci
     found = {item.snapshot.id: item for item in decide(concerned, policy, handle.clock_ns())}
     if request.max_size_bytes is not None:
         found |= _beyond(pair.store, snapshots, found, request.max_size_bytes)
-    for identity in needed_snapshots(pair.root) & found.keys():
-        item = found[identity]
-        found[identity] = replace(item, reasons=(*item.reasons, "interrupted restore"))
+    for identity, reason in _protected(pair.root).items():
+        item = found.get(identity)
+        if item is not None:
+            found[identity] = replace(item, reasons=(*item.reasons, reason))
     others = ("another session",)
     return [found.get(item.id) or Decision(item, others) for item in snapshots]
 
@@ -98,26 +101,81 @@ def _beyond(
 ) -> dict[SnapshotId, Decision]:
     """Returns the snapshots that have no room, as decisions against them.
 
-    What is pinned, named or of no concern is counted first, because it stays, and so
-    does the newest that was made by hand, or else the newest of all; then the others from
-    the newest to the oldest, until one does not fit.
+    What is pinned, named or of no concern stays, and so does the newest that was made by
+    hand, or else the newest of all.
     """
-    reachable = Reachability(store)
     by_hand = [item for item in snapshots if item.kind not in AUTOMATIC]
     newest = (by_hand or snapshots)[:1]
-    others = [item for item in snapshots if item not in newest]
-    safe = newest + [item for item in others if not _may_go(found.get(item.id))]
+    safe: list[Snapshot] = []
+    others: list[Snapshot] = []
+    for item in snapshots:
+        may_go = item not in newest and _may_go(found.get(item.id))
+        (others if may_go else safe).append(item)
+    kept = [item for item in others if found[item.id].is_kept]
+    return {
+        item.id: Decision(item, ()) for item in _without_room(store, safe, kept, size_bytes_max)
+    }
+
+
+def _without_room(
+    store: Store, safe: list[Snapshot], others: list[Snapshot], size_bytes_max: int
+) -> list[Snapshot]:
+    """Returns the end of a list of snapshots, newest first, from the one that does not fit.
+
+    The safe ones are counted first, because they stay.
+    """
+    reachable = Reachability(store)
     size_bytes = sum(_added_bytes(store, reachable, item) for item in safe)
-    beyond: dict[SnapshotId, Decision] = {}
-    for item in others:
-        decision = found.get(item.id)
-        if decision is None or not _may_go(decision) or not decision.is_kept:
-            continue
-        if not beyond:
-            size_bytes += _added_bytes(store, reachable, item)
+    for position, item in enumerate(others):
+        size_bytes += _added_bytes(store, reachable, item)
         if size_bytes > size_bytes_max:
-            beyond[item.id] = Decision(item, ())
-    return beyond
+            return others[position:]
+    return []
+
+
+def prune_store(handle: Handle, root_paths: Iterable[bytes], size_bytes_max: int) -> None:
+    """Removes the oldest automatic snapshots of all roots until the rest takes no more.
+
+    The newest snapshot of each root stays, and what :func:`prune` never removes. Roots in
+    which somebody is at work, or a restore was interrupted, are left as they are.
+    """
+    with opened(handle, "remove snapshots", writing=True, recover=False) as pair:
+        store = pair.store
+        roots = {root.id: root for root in map(store.root, root_paths)}
+        safe: list[Snapshot] = []
+        others: dict[SnapshotId, Snapshot] = {}
+        root_of: dict[SnapshotId, Root] = {}
+        for root_id in store.snapshots.root_ids():
+            root = roots.get(root_id)
+            protected = _protected(root) if root is not None else {}
+            for position, item in enumerate(snapshots_of(pair, root_id)):
+                (decision,) = decide([item], Policy(keep_last=0, kinds=AUTOMATIC), 0)
+                if root is None or position == 0 or decision.is_kept or item.id in protected:
+                    safe.append(item)
+                else:
+                    others[item.id], root_of[item.id] = item, root
+        newest_first = sorted(
+            others.values(), key=lambda item: item.record.created_at_ns, reverse=True
+        )
+        gone: dict[Root, list[SnapshotName]] = {}
+        for item in _without_room(store, safe, newest_first, size_bytes_max):
+            gone.setdefault(root_of[item.id], []).append(SnapshotName(item.sequence, item.id))
+        for root, names in gone.items():
+            with suppress(Busy), root.locked("prune", 0.0):
+                if not is_interrupted(handle, root):
+                    store.snapshots.remove(root.id, names)
+
+
+def _protected(root: Root) -> dict[SnapshotId, str]:
+    """Returns the snapshots of a root that stay whatever is said, each with the reason.
+
+    They are those that an interrupted restore needs, and those that the next undo and the
+    next redo go to.
+    """
+    history = load_history(root)
+    nexts = {"undo": history.undo[-1:], "redo": history.redo[-1:]}
+    found = {moment.snapshot_id: word for word, stack in nexts.items() for moment in stack}
+    return found | dict.fromkeys(needed_snapshots(root), "interrupted restore")
 
 
 def _may_go(decision: Decision | None) -> bool:

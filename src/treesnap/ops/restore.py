@@ -26,11 +26,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from treesnap.codec.envelope import FileKind
-from treesnap.codec.history import Moment, RestoreHistory, decode_history, encode_history
+from treesnap.codec.history import Moment, RestoreHistory, encode_history
 from treesnap.codec.journal import Commit
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.tree import put_tree
-from treesnap.errors import Busy, Conflict, Corrupt, ErrorCode, Refused, shown
+from treesnap.errors import Busy, Conflict, ErrorCode, Refused, shown
 from treesnap.fs.durable import ensure_directories
 from treesnap.model import (
     ChangeKind,
@@ -43,13 +43,14 @@ from treesnap.model import (
 )
 from treesnap.ops.access import MemoryObjects, Opened, locked_root, opened
 from treesnap.ops.capture import Capture, preview
-from treesnap.ops.history import resolve_in
+from treesnap.ops.history import load_history, resolve_in
 from treesnap.ops.narrow import effective_scope
 from treesnap.ops.places import refuse_dangerous
 from treesnap.ops.plan import Plan, ancestors_of, make_plan, require_paths
 from treesnap.ops.state import State, recorded_state, walked_state
 from treesnap.ops.steps import Work
 from treesnap.ops.transaction import Transaction
+from treesnap.ops.upkeep import keep_up
 from treesnap.results import RestoreResult
 from treesnap.store.writer import EpochChanged
 from treesnap.worktree.directory import OPEN_DIRECTORY
@@ -100,7 +101,10 @@ def restore(handle: Handle, request: RestoreRequest) -> RestoreResult:
         if changes_root:
             refuse_dangerous_restore(handle, force=request.force)
             with locked_root(handle, pair, "restore"):
-                return reach(handle, pair, goal_of(pair, request))
+                result = reach(handle, pair, goal_of(pair, request))
+            if result.safety_id is not None:
+                keep_up(handle)
+            return result
         goal = goal_of(pair, request)
         if request.to is not None:
             from treesnap.ops.export import export
@@ -244,7 +248,7 @@ def _attempt(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
     except BaseException:
         transaction.abandon()
         raise
-    history = goal.history_step(load_history(pair), Moment(safety.id, goal.scope))
+    history = goal.history_step(load_history(pair.root), Moment(safety.id, goal.scope))
     commit = Commit(
         target_id=goal.snapshot.id,
         safety_id=safety.id,
@@ -262,19 +266,10 @@ def _attempt(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
     return result_of(goal, plan, target, safety_id=safety.id, is_dry_run=False)
 
 
-def load_history(pair: Opened) -> RestoreHistory:
-    """Returns the root's restore history; an unreadable one counts as empty."""
-    try:
-        payload = pair.root.read("history", FileKind.HISTORY)
-        return decode_history(payload) if payload is not None else RestoreHistory()
-    except Corrupt:
-        return RestoreHistory()
-
-
 def _note_history(pair: Opened, goal: Goal, moment: Moment) -> None:
     """Moves undo and redo on when there was nothing to do; a plain restore leaves no trace."""
     if goal.history_step is not RestoreHistory.restored:
-        history = goal.history_step(load_history(pair), moment)
+        history = goal.history_step(load_history(pair.root), moment)
         pair.root.write("history", FileKind.HISTORY, encode_history(history))
 
 

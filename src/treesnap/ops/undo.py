@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from treesnap.codec.history import Moment, RestoreHistory
 from treesnap.errors import ErrorCode, NotFound, StoreMissing
 from treesnap.ops.access import Opened, locked_root, opened
-from treesnap.ops.history import resolve_in
-from treesnap.ops.restore import Goal, HistoryStep, load_history, reach, refuse_dangerous_restore
+from treesnap.ops.history import load_history, resolve_in
+from treesnap.ops.restore import Goal, HistoryStep, reach, refuse_dangerous_restore
+from treesnap.ops.upkeep import keep_up
 from treesnap.results import RestoreResult
 
 if TYPE_CHECKING:
@@ -43,13 +44,16 @@ def _step(handle: Handle, verb: str, history_step: HistoryStep) -> RestoreResult
                 label=f"before {verb} to",
                 history_step=history_step,
             )
-            return reach(handle, pair, goal)
+            result = reach(handle, pair, goal)
     except StoreMissing as error:
         raise _nothing(verb) from error
+    if result.safety_id is not None:
+        keep_up(handle)
+    return result
 
 
 def _next(pair: Opened, verb: str) -> Moment:
-    history = load_history(pair)
+    history = load_history(pair.root)
     moments = history.undo if verb == "undo" else history.redo
     if not moments:
         raise _nothing(verb)

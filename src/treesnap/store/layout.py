@@ -2,15 +2,17 @@
 
 <store>/
 ├── format                      versions that may read and write this store
+├── config.toml                 settings of the store, once there are any
 ├── packs/<32 hex>              objects
 ├── index/<32 hex>              where objects are; can be rebuilt
 ├── snapshots/<root>/<sequence>-<id>
 ├── states/<id>                 pins and counts: what changes about a snapshot
 ├── pending/<slot>              a snapshot on its way to being published
 ├── slots/<slot>                one per writer at a time: its lock, epoch and pack
-├── collector/{lock,state}      garbage collection
+├── collector/{lock,state,size} garbage collection
 ├── roots/<root>/               one per captured directory
 │   ├── root                    its path
+│   ├── config.toml             settings of the root, once there are any
 │   ├── lock                    held by create and restore
 │   ├── cache                   the stat cache; can be thrown away
 │   ├── journal                 a restore that is past its commit point
@@ -43,6 +45,7 @@ class Layout:
     def __init__(self, path: str) -> None:
         self.path = path
         self.format = os.path.join(path, "format")
+        self.config = os.path.join(path, "config.toml")
         self.packs = os.path.join(path, "packs")
         self.index = os.path.join(path, "index")
         self.snapshots = os.path.join(path, "snapshots")
@@ -51,6 +54,7 @@ class Layout:
         self.slots = os.path.join(path, "slots")
         self.collector_lock = os.path.join(path, "collector", "lock")
         self.collector_state = os.path.join(path, "collector", "state")
+        self.collected_size = os.path.join(path, "collector", "size")
         self.roots = os.path.join(path, "roots")
         self.quarantine = os.path.join(path, "quarantine")
         self.temporary = os.path.join(path, "temporary")

@@ -10,6 +10,7 @@ import json
 import os
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple, Self
 
 from treesnap.codec.index import IndexEntry
@@ -251,6 +252,15 @@ class Store:
         """
         if set(pack_ids) - set(self.index.covered()):
             sync_directory(self.fs, self.layout.packs)
+
+    def size_bytes(self) -> int:
+        """Returns the bytes of all packs and index parts. Costs two listings, a look per file."""
+        total = sum(self.packs.sizes().values())
+        with self.fs.scan(self.layout.index) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    total += entry.stat(follow_symlinks=False).st_size
+        return total
 
     def has_all_packs(self) -> bool:
         """Returns whether every pack that the index knows of exists. Costs one listing."""

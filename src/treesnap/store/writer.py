@@ -15,10 +15,11 @@ from typing import Self
 from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, Compressor
 from treesnap.codec.index import IndexEntry
 from treesnap.codec.pack import RecordHeader
-from treesnap.errors import Corrupt, InvalidArgument
+from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, StorageFull
 from treesnap.fs.durable import sweep_temporary, unlink_if_present
 from treesnap.hashing import object_id
 from treesnap.model import ObjectId, ObjectKind, SnapshotId, SnapshotRecord
+from treesnap.quantities import size_text
 from treesnap.store.collector import read_state
 from treesnap.store.packs import PackAppender
 from treesnap.store.slot import Slot, acquire, sweep_pending
@@ -43,10 +44,21 @@ class Writer:
 
     Leaving the block without :meth:`publish` abandons the session: what was
     appended stays as garbage for the next collection.
+
+    With ``size_bytes_max`` the store may not become larger than that: StorageFull is
+    raised as soon as this session's own growth would do it, and before publishing when
+    the growth of all sessions did.
     """
 
-    def __init__(self, store: Store, compressor: Compressor | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        compressor: Compressor | None = None,
+        *,
+        size_bytes_max: int | None = None,
+    ) -> None:
         self._store = store
+        self._size_bytes_max = size_bytes_max
         self._fs = store.fs
         self._compressor = compressor or Compressor()
         self._pool: ThreadPoolExecutor | None = None
@@ -78,6 +90,8 @@ class Writer:
             slot.release()
             raise
         self._slot = slot
+        if self._size_bytes_max is not None:
+            self._room_bytes = self._size_bytes_max - self._store.size_bytes()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -150,12 +164,22 @@ class Writer:
             self._added[identity] = entry
             self.objects_added += 1
             self.added_bytes += len(piece)
+        if self._size_bytes_max is not None and self.added_bytes > self._room_bytes:
+            raise self._over_quota()
         pack.write(b"".join(pieces))
         self._covered[pack.pack_id] = pack.end
         if pack.is_full:
             self._seal(pack)
         if len(self._added) >= _ENTRIES_MAX:
             self._flush_index()
+
+    def _over_quota(self) -> StorageFull:
+        return StorageFull(
+            f"The store may take {size_text(self._size_bytes_max or 0)}, "
+            "and the snapshot needs more",
+            code=ErrorCode.OVER_QUOTA,
+            path=self._store.path,
+        )
 
     def _current_pack(self) -> PackAppender:
         if self._pack is None:
@@ -256,6 +280,9 @@ class Writer:
         """
         assert self._slot is not None
         self.flush()
+        limit = self._size_bytes_max
+        if limit is not None and self.objects_added and self._store.size_bytes() > limit:
+            raise self._over_quota()
         log = self._store.snapshots
         identity = log.write_pending(self._slot.pending_path, record)
         if read_state(self._fs, self._store.layout).epoch > self._epoch + 1:

@@ -1,0 +1,239 @@
+"""``config``: what holds for a store and for a root, in two TOML files.
+
+A setting of the root wins over that of the store, and both over the default. The
+files are made to be edited by hand as well: a change keeps comments and order. What
+cannot be understood is refused with the file's name before it has any effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from treesnap.errors import ErrorCode, InvalidArgument, StoreMissing, shown
+from treesnap.fs.durable import read_file, replace_file, unlink_if_present
+from treesnap.ops.access import Opened, opened
+from treesnap.ops.retention import AUTOMATIC, DEFAULT, Policy
+from treesnap.quantities import duration_text, parse_duration, parse_size, size_text
+from treesnap.results import ConfigResult, Setting, SettingSource
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+_Sources = tuple[tuple[SettingSource, dict[str, Any]], ...]
+
+_FILE_SIZE_MAX = 1 << 16
+_COUNT_MAX = 10**9
+
+
+class Key(NamedTuple):
+    """One setting: how its value is read, shown and stored."""
+
+    parse: Callable[[str], Any]
+    """From the text that a person writes; raises InvalidArgument."""
+    stored: type | tuple[type, ...]
+    """What TOML may hold in its place."""
+    text: Callable[[Any], str]
+    default: Any
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text[:10]) > _COUNT_MAX:
+        raise InvalidArgument(f"{text!r} is no number from 0 to {_COUNT_MAX:,}")
+    return int(text)
+
+
+def _flag(text: str) -> bool:
+    if text not in {"true", "false"}:
+        raise InvalidArgument(f"{text!r} is neither 'true' nor 'false'")
+    return text == "true"
+
+
+def _tags(text: str) -> tuple[str, ...]:
+    return tuple(word for word in text.split(",") if word)
+
+
+def _counted(default: int | None) -> Key:
+    return Key(_count, int, str, default)
+
+
+KEYS: Mapping[str, Key] = {
+    "automatic": Key(_flag, bool, lambda value: str(value).lower(), default=True),
+    "max-size": Key(parse_size, (str, int), size_text, None),
+    "keep.last": _counted(DEFAULT.keep_last),
+    "keep.within": Key(parse_duration, str, duration_text, None),
+    "keep.hourly": _counted(DEFAULT.keep_hourly),
+    "keep.daily": _counted(DEFAULT.keep_daily),
+    "keep.weekly": _counted(DEFAULT.keep_weekly),
+    "keep.tags": Key(_tags, list, ",".join, ()),
+}
+"""Every setting, in the order in which they are shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What holds for a root."""
+
+    policy: Policy
+    """What is kept of automatic snapshots."""
+    is_automatic: bool
+    """Whether old automatic snapshots and garbage go without being asked."""
+    store_size_bytes_max: int | None
+    """What the store may take, or None."""
+    root_size_bytes_max: int | None
+    """What the root's snapshots may take in it, or None."""
+
+
+def settings_of(pair: Opened) -> Settings:
+    """Returns what holds for a root. Costs two looks; raises InvalidArgument."""
+    of_store = _read(pair, _store_path(pair))
+    of_root = _read(pair, _root_path(pair))
+    values = {name: key.default for name, key in KEYS.items()} | of_store | of_root
+    policy = Policy(
+        keep_last=values["keep.last"],
+        keep_within_s=values["keep.within"],
+        keep_hourly=values["keep.hourly"],
+        keep_daily=values["keep.daily"],
+        keep_weekly=values["keep.weekly"],
+        keep_tags=values["keep.tags"],
+        kinds=AUTOMATIC,
+    )
+    return Settings(
+        policy=policy,
+        is_automatic=values["automatic"],
+        store_size_bytes_max=of_store.get("max-size"),
+        root_size_bytes_max=of_root.get("max-size"),
+    )
+
+
+def config(
+    handle: Handle, key: str | None, value: str | None, *, for_root: bool, unset: bool
+) -> ConfigResult:
+    """Shows or changes settings; see :meth:`treesnap.Handle.config`."""
+    if key is not None and key not in KEYS:
+        raise InvalidArgument(f"There is no setting {key!r}; there are: {', '.join(KEYS)}")
+    changes = value is not None or unset
+    if changes and key is None:
+        raise InvalidArgument("Which setting is to be changed?")
+    if value is not None and unset:
+        raise InvalidArgument("A setting is either given a value or unset")
+    if value is not None and key is not None:
+        KEYS[key].parse(value)
+    try:
+        with opened(handle, "read the settings", create=changes, recover=False) as pair:
+            if changes and key is not None:
+                if for_root:
+                    pair.root.register()
+                _change(pair, _root_path(pair) if for_root else _store_path(pair), key, value)
+            sources: _Sources = (
+                (SettingSource.ROOT, _read(pair, _root_path(pair))),
+                (SettingSource.STORE, _read(pair, _store_path(pair))),
+            )
+    except StoreMissing:
+        sources = ()
+    names = [key] if key is not None else list(KEYS)
+    return ConfigResult(settings=tuple(_setting(name, sources) for name in names))
+
+
+def _setting(name: str, sources: _Sources) -> Setting:
+    for source, values in sources:
+        if name in values:
+            return Setting(name, KEYS[name].text(values[name]), source)
+    default = KEYS[name].default
+    text = KEYS[name].text(default) if default not in (None, ()) else None
+    return Setting(name, text, SettingSource.DEFAULT)
+
+
+def _store_path(pair: Opened) -> str:
+    return pair.store.layout.config
+
+
+def _root_path(pair: Opened) -> str:
+    return pair.root.file("config.toml")
+
+
+def _load(pair: Opened, path: str) -> str:
+    try:
+        return read_file(pair.store.fs, path, _FILE_SIZE_MAX).decode()
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError as error:
+        raise _invalid(path, f"it is not UTF-8: {error.reason}") from error
+
+
+def _read(pair: Opened, path: str) -> dict[str, Any]:
+    """Returns the values of a file by key, checked; an absent file has none."""
+    text = _load(pair, path)
+    if not text:
+        return {}
+    import tomllib
+
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise _invalid(path, str(error)) from error
+    return {name: _value(path, name, value) for name, value in _flat(document)}
+
+
+def _flat(document: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for name, value in document.items():
+        if isinstance(value, dict):
+            rows += [(f"{name}.{inner}", item) for inner, item in value.items()]
+        else:
+            rows.append((name, value))
+    return rows
+
+
+def _value(path: str, name: str, value: Any) -> Any:
+    key = KEYS.get(name)
+    if key is None:
+        raise _invalid(path, f"there is no setting {name!r}")
+    wanted = key.stored if isinstance(key.stored, tuple) else (key.stored,)
+    if type(value) not in wanted:
+        raise _invalid(path, f"{name} is a {type(value).__name__}")
+    if isinstance(value, list):
+        if not all(isinstance(item, str) for item in value):
+            raise _invalid(path, f"{name} holds something that is no text")
+        return tuple(value)
+    if isinstance(value, bool):
+        return value
+    try:
+        return key.parse(str(value))
+    except InvalidArgument as error:
+        raise _invalid(path, f"{name}: {error.message}") from error
+
+
+def _invalid(path: str, why: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"The settings in {shown(path)!r} cannot be used: {why}",
+        code=ErrorCode.INVALID_CONFIG,
+        path=path,
+    )
+
+
+def _change(pair: Opened, path: str, name: str, value: str | None) -> None:
+    """Writes one setting, or takes it out; durable after return."""
+    import tomlkit
+
+    _read(pair, path)
+    document = tomlkit.parse(_load(pair, path))
+    table_name, _, last = name.rpartition(".")
+    if value is None:
+        table = document.get(table_name, {}) if table_name else document
+        table.pop(last, None)
+        if table_name and not table:
+            document.pop(table_name, None)
+    else:
+        if table_name and table_name not in document:
+            document[table_name] = tomlkit.table()
+        table = document[table_name] if table_name else document
+        parsed = KEYS[name].parse(value)
+        is_text = KEYS[name].stored in (str, (str, int))
+        table[last] = value if is_text else list(parsed) if type(parsed) is tuple else parsed
+    text = tomlkit.dumps(document)
+    if not text.strip():
+        unlink_if_present(pair.store.fs, path)
+        return
+    replace_file(pair.store.fs, path, text.encode(), temporary=pair.store.layout.temporary)

@@ -1,0 +1,57 @@
+"""What a handle knows: two paths, how patient it is, and what it reaches the system through."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from treesnap.errors import InvalidArgument
+from treesnap.events import Monitor, NullMonitor
+from treesnap.fs.local import LocalFileSystem
+from treesnap.treepath import from_user
+
+if TYPE_CHECKING:
+    from treesnap.fs.base import FileSystem
+
+WAIT_DEFAULT_S = 30.0
+"""How long an operation waits for another one in the same root."""
+
+PathLike = str | bytes | os.PathLike[str]
+
+
+class HandleState:
+    """The state of a handle, without its methods; frozen after it was made."""
+
+    def __init__(
+        self,
+        *,
+        root: PathLike,
+        store_path: str,
+        monitor: Monitor | None = None,
+        wait_s: float = WAIT_DEFAULT_S,
+        fs: FileSystem | None = None,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        root_text = os.fsdecode(root)
+        if not root_text or "\0" in root_text:
+            raise InvalidArgument("The root must be a path", path=root_text)
+        self.root = os.path.realpath(root_text)
+        """Real path of the root."""
+        above, name = os.path.split(os.path.abspath(root_text))
+        self.given_root = os.path.join(os.path.realpath(above), name)
+        """The root as it was given, of which the last component may be a link."""
+        self.store_path = os.path.abspath(store_path)
+        """Path of the store's directory."""
+        self.monitor: Monitor = monitor or NullMonitor()
+        self.wait_s = wait_s
+        self.fs: FileSystem = fs or LocalFileSystem()
+        self.clock_ns = clock_ns
+
+    def __repr__(self) -> str:
+        return f"Handle(root={self.root!r}, store={self.store_path!r})"
+
+    def tree_path(self, path: PathLike) -> bytes:
+        """Returns a path of the caller as a tree path; raises InvalidArgument outside the root."""
+        return from_user(path, root=self.root, base=self.root)

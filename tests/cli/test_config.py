@@ -1,0 +1,163 @@
+"""``snap config``: settings of the store and of one root, in TOML files."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+DEFAULTS = {
+    "automatic": "true",
+    "max-size": None,
+    "keep.last": "50",
+    "keep.within": None,
+    "keep.hourly": "24",
+    "keep.daily": "14",
+    "keep.weekly": "8",
+    "keep.tags": None,
+}
+
+
+def settings(snap) -> dict[str, tuple[str | None, str]]:
+    """What holds, as the command says."""
+    document = snap("config", "--json").json
+    return {item["key"]: (item["value"], item["source"]) for item in document["settings"]}
+
+
+def root_file(store: Path) -> Path:
+    (path,) = store.glob("roots/*/config.toml")
+    return path
+
+
+def test_without_a_store_the_defaults_hold_and_nothing_is_made(snap, store):
+    assert settings(snap) == {key: (value, "default") for key, value in DEFAULTS.items()}
+    assert not store.exists()
+
+
+def test_shows_a_table(snap):
+    rows = snap("config").out.splitlines()
+
+    assert [row.split() for row in rows] == [
+        [key, value or "-", "default"] for key, value in DEFAULTS.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "stored"),
+    [
+        ("automatic", "false", {"automatic": False}),
+        ("max-size", "1.5G", {"max-size": "1.5G"}),
+        ("keep.last", "7", {"keep": {"last": 7}}),
+        ("keep.within", "2w", {"keep": {"within": "2w"}}),
+        ("keep.tags", "release,gate=passed", {"keep": {"tags": ["release", "gate=passed"]}}),
+    ],
+)
+def test_a_setting_of_the_store_is_kept_in_its_file(snap, store, key, value, stored):
+    assert snap("config", key, value).out == ""
+
+    assert tomllib.loads((store / "config.toml").read_text()) == stored
+    expected = "1536M" if value == "1.5G" else value
+    assert snap("config", key).out == f"{expected}\n"
+    assert settings(snap)[key] == (expected, "store")
+
+
+def test_the_root_wins_over_the_store(snap, run_snap, root, store, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    snap("config", "keep.last", "7")
+    snap("config", "--root", "keep.last", "9")
+
+    assert settings(snap)["keep.last"] == ("9", "root")
+    assert run_snap("config", "keep.last", cwd=other).out == "7\n"
+    assert tomllib.loads(root_file(store).read_text()) == {"keep": {"last": 9}}
+
+
+def test_unset_takes_a_setting_back(snap, store):
+    snap("config", "keep.last", "7")
+    snap("config", "keep.daily", "3")
+
+    snap("config", "--unset", "keep.last")
+    assert settings(snap)["keep.last"] == ("50", "default")
+    assert settings(snap)["keep.daily"] == ("3", "store")
+
+    snap("config", "--unset", "keep.daily")
+    assert not (store / "config.toml").exists()
+    assert snap("config", "--unset", "keep.daily").code == 0
+
+
+def test_what_a_person_wrote_around_a_setting_stays(snap, store):
+    snap("config", "keep.last", "7")
+    (store / "config.toml").write_text("# ours\n[keep]\nlast = 7 # a week\ndaily = 1\n")
+
+    snap("config", "keep.daily", "2")
+
+    assert (store / "config.toml").read_text() == "# ours\n[keep]\nlast = 7 # a week\ndaily = 2\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("keep.forever", "1"), "no setting 'keep.forever'"),
+        (("keep.last", "many"), "'many' is no number"),
+        (("keep.last", "-1"), "No such option"),
+        (("keep.last", "--", "-1"), "'-1' is no number"),
+        (("keep.last", "9" * 5000), "is no number"),
+        (("max-size", "big"), "'big' is not of the form"),
+        (("keep.within", "soon"), "'soon' is not of the form"),
+        (("automatic", "perhaps"), "neither 'true' nor 'false'"),
+        (("--unset",), "Which setting"),
+        (("--unset", "keep.last", "3"), "either given a value or unset"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_nothing_is_written(snap, store, words, why):
+    result = snap("config", *words)
+
+    assert result.code == 2
+    assert why in result.err
+    assert not store.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "keep = [",
+        "[keep]\nlast = 'many'",
+        "[keep]\nlast = -1",
+        "[keep]\nlast = true",
+        "[keep]\ntags = [1]",
+        "keep = 3",
+        "[keep.last]\nnewest = 3",
+        "max-size = 1.5",
+        "surprise = 1",
+        "automatic = 'yes'",
+        "\x00",
+        b"\xff",
+        "a = " + "[" * 20_000,
+    ],
+)
+def test_a_file_that_makes_no_sense_is_named_and_removes_and_limits_nothing(
+    snap, store, root, text
+):
+    snap("config", "keep.last", "7")
+    content = text if isinstance(text, bytes) else text.encode()
+    (store / "config.toml").write_bytes(content)
+
+    for words in [("config",), ("config", "keep.last", "3")]:
+        result = snap(*words)
+        assert result.code == 2
+        assert "config.toml" in result.err
+    assert snap("config", "--json").json["code"] == "invalid-config"
+    assert (store / "config.toml").read_bytes() == content
+
+    (root / "file").write_text("content")
+    result = snap("create")
+    assert result.code == 0
+    assert "config.toml" in result.err
+
+
+def test_a_size_may_be_a_number_in_the_file(snap, store):
+    snap("config", "keep.last", "7")
+    (store / "config.toml").write_text("max-size = 1048576\n")
+
+    assert snap("config", "max-size").out == "1M\n"
