@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 WASTE_SHARE_MIN = 0.2
 """A pack with at least this share of waste is rewritten."""
 DRAIN_WAIT_S = 2.0
-"""How long to let older writers finish, to spare them doing their capture again."""
+"""How long to let older writers finish at most, to spare them doing their capture again."""
 
 
 @dataclass(slots=True)
@@ -269,7 +269,7 @@ class _Collection:
 
     def _let_writers_finish(self, epoch: int) -> None:
         """Waits a little for writers of an older epoch; correctness does not need it."""
-        deadline = time.monotonic() + DRAIN_WAIT_S
+        deadline = time.monotonic() + min(DRAIN_WAIT_S, self._handle.wait_s)
         while self._has_older_writer(epoch) and time.monotonic() < deadline:
             time.sleep(0.02)
 

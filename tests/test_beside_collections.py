@@ -1,0 +1,250 @@
+"""What goes on beside a collection: writers that stand still, and clocks that jump; whoever
+writes or reads at any of its calls neither waits nor fails.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from garbage import use_new_pack
+from oracle import Record, difference, record
+from treesnap.model import ObjectKind
+from treesnap.ops.handle import Handle
+from treesnap.ops.reachable import Reachability
+from treesnap.store.store import Store
+from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.wrapped import Call, WrappedFileSystem
+
+IS_FULL = os.environ.get("TREESNAP_TEST_SIZE") == "full"
+YEAR_NS = 365 * 24 * 3600 * 10**9
+TIMEOUT_S = 120
+
+STOPPING_CREATE = """
+import os, signal, sys
+from treesnap.ops.handle import Handle
+from treesnap.testing.wrapped import WrappedFileSystem
+
+root, store, method, fragment, moment = sys.argv[1:]
+
+class Stopping(WrappedFileSystem):
+    is_new = True
+
+    def around(self, call):
+        is_it = self.is_new and call.method == method and fragment in call.paths[-1]
+        if is_it and moment == "before":
+            self.is_new = False
+            os.kill(os.getpid(), signal.SIGSTOP)
+        result = call.proceed()
+        if is_it and moment == "after":
+            self.is_new = False
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return result
+
+Handle(root=root, store_path=store, fs=Stopping(), wait_s=0).create(name="stopped")
+"""
+
+
+class EveryCall(WrappedFileSystem):
+    """Does something before each n-th call."""
+
+    def __init__(self, every: int, action: Callable[[], object]) -> None:
+        super().__init__(UnsyncedFileSystem())
+        self.every = every
+        self.action = action
+        self.count = 0
+
+    def around(self, call: Call):
+        self.count += 1
+        if self.count % self.every == 0:
+            self.action()
+        return call.proceed()
+
+
+def fill(root: Path, seed: str, *, count: int = 12) -> None:
+    """Writes files of which some are the same in every root."""
+    for number in range(count):
+        path = root / f"directory-{number % 3}" / f"file-{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = seed if number % 2 else "the same everywhere"
+        path.write_bytes(f"{text} {number} ".encode() * 300)
+
+
+class Shared:
+    """Two roots with one store."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store = directory / "store"
+        self.roots = [directory / "one", directory / "two"]
+        self.states: dict[tuple[int, str], Record] = {}
+
+    def handle(self, number: int, **options) -> Handle:
+        defaults = {"fs": UnsyncedFileSystem(), "wait_s": 0.0}
+        return Handle(root=self.roots[number], store_path=str(self.store), **defaults | options)
+
+    def create(self, number: int, name: str, **options) -> None:
+        self.handle(number, **options).create(name=name)
+        self.states[number, name] = record(self.roots[number])
+
+    def delete(self, number: int, name: str) -> None:
+        self.handle(number).delete(name)
+        del self.states[number, name]
+
+    def assert_nothing_is_lost(self) -> None:
+        """Asserts that every snapshot comes back, and that the store has no damage."""
+        for (number, name), state in self.states.items():
+            target = self.directory / "back" / f"{number}-{name}"
+            self.handle(number).restore(name, to=target)
+            assert difference(state, record(target)) == [], name
+        assert self.handle(0).verify(read_data=True).problems == ()
+
+    def add_waste(self) -> None:
+        """Leaves a pack with waste, one without use, and a snapshot of which parts lie in both."""
+        fill(self.roots[0], "first")
+        self.create(0, "first")
+        fill(self.roots[0], "gone")
+        self.create(0, "gone")
+        use_new_pack(self.store)
+        fill(self.roots[1], "dead")
+        self.create(1, "dead")
+        use_new_pack(self.store)
+        fill(self.roots[1], "second")
+        self.create(1, "second")
+        self.delete(0, "gone")
+        self.delete(1, "dead")
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Shared:
+    return Shared(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("method", "fragment", "moment"),
+    [
+        ("write_at", "slots", "after"),  # it knows the epoch, and nothing else
+        ("write_at", "packs", "after"),  # it has looked most objects up
+        ("sync_data", "packs", "after"),
+        ("rename", "index", "after"),
+        ("rename", "pending", "before"),
+        ("rename", "pending", "after"),  # it was announced, and will look at the epoch
+        ("rename", "snapshots", "before"),  # it has looked, and will publish
+    ],
+)
+def test_a_writer_that_stands_through_two_collections_loses_nothing(
+    shared, method, fragment, moment
+):
+    """What it found in the store was needed by a snapshot of the other root only, which goes."""
+    for root in shared.roots:
+        fill(root, "shared")
+    shared.create(0, "donor")
+    use_new_pack(shared.store)
+    (shared.roots[1] / "own").write_bytes(b"its own" * 1000)
+    expected = record(shared.roots[1])
+    arguments = [shared.roots[1], shared.store, method, fragment, moment]
+    child = subprocess.Popen([sys.executable, "-c", STOPPING_CREATE, *map(str, arguments)])
+    try:
+        _, status = os.waitpid(child.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), status
+        shared.delete(0, "donor")
+        results = [shared.handle(0).gc()]
+        for name in ("more", "still more"):
+            fill(shared.roots[0], name)
+            shared.create(0, name)
+            shared.delete(0, name)
+            results.append(shared.handle(0).gc())
+    finally:
+        child.send_signal(signal.SIGCONT)
+
+    assert child.wait(TIMEOUT_S) == 0
+    assert sum(result.removed_packs + result.rewritten_packs > 0 for result in results) >= 2
+    shared.states[1, "stopped"] = expected
+    shared.assert_nothing_is_lost()
+
+
+@pytest.mark.parametrize("shift_ns", [YEAR_NS, -YEAR_NS])
+def test_clocks_that_jump_by_a_year_lose_nothing(shared, shift_ns):
+    """The clock of every process, and the times of all files of the store."""
+    now_ns = 1_700_000_000 * 10**9
+
+    def jump(time_ns: int) -> None:
+        for path in shared.store.rglob("*"):
+            os.utime(path, ns=(time_ns, time_ns))
+
+    for turn in range(4):
+        time_ns = now_ns + shift_ns * (turn % 2)
+        clock = {"clock_ns": lambda time_ns=time_ns: time_ns}
+        fill(shared.roots[0], f"turn {turn}")
+        shared.create(0, f"turn-{turn}", **clock)
+        fill(shared.roots[0], f"garbage {turn}")
+        shared.create(0, "garbage", **clock)
+        jump(now_ns - shift_ns * (turn % 2))
+        shared.delete(0, "garbage")
+        shared.handle(0, **clock).prune()
+        shared.handle(0, **clock).gc()
+        jump(time_ns)
+
+    assert len(shared.states) == 4
+    shared.assert_nothing_is_lost()
+
+
+def test_nobody_waits_for_a_collection(shared):
+    """A capture of each root and a restore, whole, at its calls; they would fail if they had
+    to wait.
+    """
+    shared.add_waste()
+    done = []
+
+    def work() -> None:
+        done.append(f"snapshot-{len(done)}")
+        for number, root in enumerate(shared.roots):
+            (root / "changing").write_text(f"{len(done)} {number}")
+            shared.create(number, done[-1])
+        shared.handle(0).restore("first")
+
+    fs = EveryCall(1 if IS_FULL else 13, work)
+    result = shared.handle(0, fs=fs).gc()
+
+    assert len(done) > 5
+    assert min(result.rewritten_packs, result.removed_packs) > 0
+    shared.assert_nothing_is_lost()
+
+
+def test_reading_never_fails_beside_a_collection(shared):
+    """By somebody who comes at any of its calls, and by somebody who opened the store before."""
+    shared.add_waste()
+    reading = Store.open(UnsyncedFileSystem(), str(shared.store))
+    reachable = Reachability(reading)
+    needed: list[tuple[ObjectKind, bytes]] = []
+    for root_id, name in reading.snapshots.all_names():
+        needed += reachable.add(reading.snapshots.load(root_id, name).record)
+    expected = {
+        (number, name): (shared.roots[number] / "directory-1/file-1").read_bytes()
+        for number, name in [(1, "second")]
+    }
+    looks = []
+
+    def look() -> None:
+        looks.append(None)
+        reading.packs.close()  # it knows where things were, and holds no pack open
+        for kind, identity in needed:
+            reading.get(kind, identity)
+        for (number, name), content in expected.items():
+            read = b"".join(shared.handle(number).cat(name, "directory-1/file-1"))
+            assert read == content
+        shared.handle(0).restore("first", to=shared.directory / f"to-{len(looks)}")
+
+    with reading:
+        result = shared.handle(0, fs=EveryCall(1, look)).gc()
+        look()
+
+    assert len(looks) > 10
+    assert min(result.rewritten_packs, result.removed_packs) > 0
+    shared.assert_nothing_is_lost()
