@@ -172,11 +172,35 @@ class SnapshotKind(StrEnum):
     """One of many that some other program takes."""
 
 
+class CheckpointType(StrEnum):
+    """What makes the moment of a snapshot worth going back to."""
+
+    PHASE_COMPLETE = "phase_complete"
+    TASK_GROUP_COMPLETE = "task_group_complete"
+    SAFE_STATE = "safe_state"
+    PRE_RISKY_OPERATION = "pre_risky_operation"
+    ERROR_RECOVERY = "error_recovery"
+    MANUAL = "manual"
+
+
 class IgnoreRules(NamedTuple):
     """Patterns in gitignore syntax, and the directory that they are relative to."""
 
     directory: bytes
     patterns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purpose:
+    """What work a snapshot belongs to, beyond its session and step."""
+
+    step_name: str | None = None
+    phase: str | None = None
+    type: CheckpointType | None = None
+    reason: str | None = None
+    source_tool: str | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """Free numbers, such as ``{"tests_passing": 42}``; each from -2**63 to 2**63 - 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

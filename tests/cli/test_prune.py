@@ -65,8 +65,9 @@ def test_pinned_and_named_ones_stay(snap, history, root: Path):
 
     document = snap("prune", "--keep-last", "0", "--json").json
 
-    assert {item["id"] for item in document["kept"]} == {history[-1], named}
-    assert ids_of(snap) == [named, history[-1]]
+    next_undo = history[0]
+    assert {item["id"] for item in document["kept"]} == {history[-1], named, next_undo}
+    assert ids_of(snap) == [named, next_undo, history[-1]]
 
 
 def test_of_one_session_only(snap, root: Path):
@@ -96,7 +97,8 @@ class TestMaxSize:
     def test_the_newest_stays_whatever_it_takes(self, snap, history):
         document = snap("prune", "--max-size", "1", "--json").json
 
-        assert [item["id"] for item in document["kept"]] == history[2:3]
+        assert [item["id"] for item in document["kept"]] == [history[0], history[2]]
+        assert document["kept"][0]["reasons"] == ["undo"]
 
 
 def test_what_an_interrupted_restore_needs_stays(snap, root: Path, store: Path, tmp_path: Path):

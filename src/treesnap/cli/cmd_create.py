@@ -10,7 +10,9 @@ from treesnap.cli import json_forms, text_forms
 from treesnap.cli.command import SnapCommand, parse_tags, pass_invocation
 from treesnap.cli.exits import ExitCode
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.purpose import purpose_options
 from treesnap.cli.quantities import Size
+from treesnap.model import Purpose, SnapshotKind
 
 
 @click.command(
@@ -30,6 +32,7 @@ from treesnap.cli.quantities import Size
 )
 @click.option("--session", metavar="ID", help="The work that the snapshot belongs to.")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Its place in the session.")
+@purpose_options
 @click.option("--skip-unchanged", is_flag=True, help="Make none when nothing changed.")
 @click.option(
     "--exclude",
@@ -52,6 +55,7 @@ def command(
     tags: dict[str, str],
     session: str | None,
     step: int | None,
+    purpose: Purpose,
     skip_unchanged: bool,
     exclude: Sequence[str],
     max_size: int | None,
@@ -62,8 +66,6 @@ def command(
 
     Exits 4 when something could not be read: the snapshot exists and lists it.
     """
-    from treesnap.model import SnapshotKind
-
     with invocation.open() as handle:
         result = handle.create(
             invocation.absolute_all(paths, handle.root),
@@ -72,6 +74,7 @@ def command(
             tags=tags,
             session=session,
             step=step,
+            purpose=purpose,
             skip_unchanged=skip_unchanged,
             exclude=exclude,
             kind=SnapshotKind.AUTOMATIC if automatic else SnapshotKind.MANUAL,

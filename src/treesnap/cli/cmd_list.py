@@ -16,17 +16,17 @@ from treesnap.cli.invocation import Invocation
 )
 @click.option("--session", metavar="ID", help="Only snapshots of this session.")
 @click.option("--tag", metavar="KEY[=VALUE]", help="Only snapshots with this tag.")
+@click.option("--phase", metavar="PHASE", help="Only snapshots of this phase.")
+@click.option("--type", "checkpoint_type", metavar="TYPE", help="Only snapshots of this type.")
 @click.option("--all", "all_roots", is_flag=True, help="Snapshots of all roots of the store.")
 @pass_invocation
-def command(
-    invocation: Invocation, *, session: str | None, tag: str | None, all_roots: bool
-) -> None:
+def command(invocation: Invocation, /, *, all_roots: bool, **wanted: str | None) -> None:
     """Lists the root's snapshots, newest first.
 
     Columns: id, time, kind, flags (P pinned, ! incomplete), [name] and label.
     """
     with invocation.open(progress=False) as handle:
-        snapshots = handle.list(session=session, tag=tag, all_roots=all_roots)
+        snapshots = handle.list(all_roots=all_roots, **wanted)
     if not snapshots and not invocation.output.as_json:
         invocation.output.remark("No snapshots")
     invocation.output.result(

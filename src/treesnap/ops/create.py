@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.codec.snapshot import encode_snapshot, state_hash
 from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused, shown
-from treesnap.model import IgnoreRules, Snapshot, SnapshotKind, SnapshotRecord
+from treesnap.model import IgnoreRules, Purpose, Snapshot, SnapshotKind, SnapshotRecord
 from treesnap.ops.access import Opened, locked_root, opened
 from treesnap.ops.capture import Capture, latest
 from treesnap.ops.history import STEP_MAX, means_something_else, snapshots_of
@@ -27,6 +27,10 @@ ATTEMPTS = 5
 """How often a capture that collections overtook is done again."""
 
 
+NO_PURPOSE = Purpose()
+_COUNTER_MAX = (1 << 63) - 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateRequest:
     """What the caller of ``create`` asked for."""
@@ -37,6 +41,7 @@ class CreateRequest:
     tags: Mapping[str, str] = field(default_factory=dict)
     session: str | None = None
     step: int | None = None
+    purpose: Purpose = NO_PURPOSE
     skip_unchanged: bool = False
     exclude: tuple[str, ...] = ()
     kind: SnapshotKind = SnapshotKind.MANUAL
@@ -91,8 +96,11 @@ def _size_bytes_max(handle: Handle, pair: Opened, request: CreateRequest) -> int
 
 def _check_words(request: CreateRequest) -> None:
     """Raises InvalidArgument for what a record cannot hold, or a reference cannot name."""
+    purpose = request.purpose
     words = {"label": request.label, "name": request.name, "session": request.session}
-    tags = [*request.tags.keys(), *request.tags.values()]
+    words |= {"step name": purpose.step_name, "phase": purpose.phase, "reason": purpose.reason}
+    words |= {"source tool": purpose.source_tool}
+    tags = [*request.tags.keys(), *request.tags.values(), *purpose.counters]
     for what, word in [*words.items(), *(("tag", tag) for tag in tags)]:
         try:
             (word or "").encode()
@@ -102,6 +110,8 @@ def _check_words(request: CreateRequest) -> None:
         raise InvalidArgument(f"{request.name!r} cannot be a name: it means something else")
     if request.step is not None and not 0 <= request.step <= STEP_MAX:
         raise InvalidArgument(f"A step is a number from 0 to {STEP_MAX}")
+    if not all(-_COUNTER_MAX - 1 <= number <= _COUNTER_MAX for number in purpose.counters.values()):
+        raise InvalidArgument("A counter is a number of at most 64 bits")
 
 
 def _check_root(handle: Handle, *, force: bool) -> None:
@@ -130,6 +140,12 @@ def _publish(pair: Opened, capture: Capture, request: CreateRequest) -> CreateRe
         tags=request.tags,
         session=request.session,
         step=request.step,
+        step_name=request.purpose.step_name,
+        phase=request.purpose.phase,
+        type=request.purpose.type.value if request.purpose.type is not None else None,
+        reason=request.purpose.reason,
+        source_tool=request.purpose.source_tool,
+        counters=dict(request.purpose.counters),
     )
     if request.skip_unchanged:
         newest = latest(pair, record.scope)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from treesnap.model import Change, Entry, Skipped, Snapshot, SnapshotKind
+from treesnap.model import Change, Entry, Purpose, Skipped, Snapshot, SnapshotKind
 from treesnap.ops.handle_state import WAIT_DEFAULT_S, HandleState, PathLike
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class Handle(HandleState):
         tags: Mapping[str, str] | None = None,
         session: str | None = None,
         step: int | None = None,
+        purpose: Purpose | None = None,
         skip_unchanged: bool = False,
         exclude: Iterable[str] = (),
         kind: SnapshotKind = SnapshotKind.MANUAL,
@@ -78,14 +79,15 @@ class Handle(HandleState):
     ) -> CreateResult:
         """Captures the root, or only ``paths`` of it, and publishes a snapshot.
 
-        After return the snapshot survives a power cut. Unreadable paths do not
-        raise: the result says ``complete=False`` and lists them. ``exclude`` adds
-        patterns in gitignore syntax; ``force`` allows dangerous roots. The store may
-        take ``max_size_bytes``, or else what :meth:`config` says; when it or the disk is
-        full, old automatic snapshots go and garbage is collected, and it is tried again.
-        Raises Refused, NotFound (no such root), Busy, StorageFull, OperationFailed.
+        After return the snapshot survives a power cut. Unreadable paths do not raise: the
+        result says ``complete=False`` and lists them. ``session``, ``step`` and ``purpose``
+        say what work it belongs to. ``exclude`` adds patterns in gitignore syntax; ``force``
+        allows dangerous roots. The store may take ``max_size_bytes``, or else what
+        :meth:`config` says; when it or the disk is full, old automatic snapshots go and
+        garbage is collected, and it is tried again. Raises Refused, NotFound (no such root),
+        Busy, StorageFull, OperationFailed.
         """
-        from treesnap.ops.create import CreateRequest, create
+        from treesnap.ops.create import NO_PURPOSE, CreateRequest, create
 
         request = CreateRequest(
             paths=tuple(self.tree_path(path) for path in paths),
@@ -94,6 +96,7 @@ class Handle(HandleState):
             tags=dict(tags or {}),
             session=session,
             step=step,
+            purpose=purpose or NO_PURPOSE,
             skip_unchanged=skip_unchanged,
             exclude=tuple(exclude),
             kind=kind,
@@ -103,16 +106,23 @@ class Handle(HandleState):
         return create(self, request)
 
     def list(
-        self, *, session: str | None = None, tag: str | None = None, all_roots: bool = False
+        self,
+        *,
+        session: str | None = None,
+        tag: str | None = None,
+        phase: str | None = None,
+        checkpoint_type: str | None = None,
+        all_roots: bool = False,
     ) -> tuple[Snapshot, ...]:
-        """Returns the root's snapshots, newest first.
+        """Returns the root's snapshots, newest first; only those that fit what is given.
 
         ``tag`` is ``KEY`` or ``KEY=VALUE``. Damaged snapshot files are left out;
         ``verify`` names them.
         """
-        from treesnap.ops.history import list_snapshots
+        from treesnap.ops.history import Filter, list_snapshots
 
-        return list_snapshots(self, session=session, tag=tag, all_roots=all_roots)
+        wanted = Filter(session=session, tag=tag, phase=phase, checkpoint_type=checkpoint_type)
+        return list_snapshots(self, wanted, all_roots=all_roots)
 
     def resolve(self, ref: str, *, session: str | None = None) -> Snapshot:
         """Returns the one snapshot that ``ref`` names, or raises NotFound or InvalidArgument."""
@@ -291,6 +301,7 @@ class Handle(HandleState):
         dry_run: bool = False,
         touch: bool = False,
         force: bool = False,
+        counted: bool = False,
     ) -> RestoreResult:
         """Makes the root, or only ``paths`` of it, exactly as in a snapshot.
 
@@ -301,8 +312,9 @@ class Handle(HandleState):
         absent or empty. ``touch`` gives restored files the current time. ``force`` allows
         dangerous roots, and when somebody else changes the tree meanwhile takes the change
         into the safety snapshot and begins again instead of raising Conflict. Paths that
-        an incomplete snapshot does not hold are left as they are. Raises NotFound,
-        Conflict, Refused, Busy, Corrupt, StorageFull, OperationFailed.
+        an incomplete snapshot does not hold are left as they are. ``counted`` notes in the
+        snapshot's state that it was rolled back to. Raises NotFound, Conflict, Refused,
+        Busy, Corrupt, StorageFull, OperationFailed.
         """
         from treesnap.ops.restore import RestoreRequest, restore
 
@@ -313,6 +325,7 @@ class Handle(HandleState):
             dry_run=dry_run,
             touch=touch,
             force=force,
+            counted=counted,
         )
         return restore(self, request)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from treesnap.codec.envelope import FileKind
@@ -44,9 +44,30 @@ def snapshots_of(pair: Opened, root_id: str | None = None) -> Iterator[Snapshot]
             continue
 
 
-def list_snapshots(
-    handle: Handle, *, session: str | None, tag: str | None, all_roots: bool
-) -> tuple[Snapshot, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which snapshots are wanted; None leaves a condition out."""
+
+    session: str | None = None
+    tag: str | None = None
+    """``KEY`` or ``KEY=VALUE``."""
+    phase: str | None = None
+    checkpoint_type: str | None = None
+
+    def fits(self, snapshot: Snapshot) -> bool:
+        """Returns whether a snapshot is wanted."""
+        record = snapshot.record
+        pairs = (
+            (self.session, record.session),
+            (self.phase, record.phase),
+            (self.checkpoint_type, record.type),
+        )
+        return all(wanted in (None, found) for wanted, found in pairs) and (
+            self.tag is None or has_tag(snapshot, self.tag)
+        )
+
+
+def list_snapshots(handle: Handle, wanted: Filter, *, all_roots: bool) -> tuple[Snapshot, ...]:
     """Returns snapshots, newest first; an absent store has none."""
     try:
         with opened(handle, "list snapshots") as pair:
@@ -56,13 +77,7 @@ def list_snapshots(
         return ()
     if all_roots:
         found.sort(key=lambda item: item.record.created_at_ns, reverse=True)
-    return tuple(item for item in found if _matches(item, session, tag))
-
-
-def _matches(snapshot: Snapshot, session: str | None, tag: str | None) -> bool:
-    if session is not None and snapshot.record.session != session:
-        return False
-    return tag is None or has_tag(snapshot, tag)
+    return tuple(filter(wanted.fits, found))
 
 
 def resolve(handle: Handle, ref: str, *, session: str | None = None) -> Snapshot:
@@ -81,11 +96,12 @@ def resolve_in(pair: Opened, ref: str, *, session: str | None = None) -> Snapsho
     unique beginning of an id. ``latest`` counts no safety snapshots, because they
     are made by restores and nobody asked for them.
     """
+    wanted = Filter(session=session)
     latest = _LATEST.match(ref)
     if latest is not None:
         back = int(latest.group(1) or 0)
         for snapshot in snapshots_of(pair):
-            if snapshot.kind == SnapshotKind.SAFETY or not _matches(snapshot, session, None):
+            if snapshot.kind == SnapshotKind.SAFETY or not wanted.fits(snapshot):
                 continue
             if back == 0:
                 return snapshot
@@ -93,7 +109,7 @@ def resolve_in(pair: Opened, ref: str, *, session: str | None = None) -> Snapsho
         raise _unknown(ref)
     step = _STEP.match(ref)
     if step is not None:
-        return _by_step(pair, ref, int(step.group(1)), session)
+        return _by_step(pair, ref, int(step.group(1)), wanted)
     names = pair.store.snapshots.names(pair.root.id)
     exact = [name for name in names if name.id == ref]
     if exact:
@@ -104,9 +120,9 @@ def resolve_in(pair: Opened, ref: str, *, session: str | None = None) -> Snapsho
     return pair.store.snapshots.load(pair.root.id, _by_beginning(names, ref))
 
 
-def _by_step(pair: Opened, ref: str, step: int, session: str | None) -> Snapshot:
+def _by_step(pair: Opened, ref: str, step: int, wanted: Filter) -> Snapshot:
     for snapshot in snapshots_of(pair):
-        if snapshot.record.step == step and _matches(snapshot, session, None):
+        if snapshot.record.step == step and wanted.fits(snapshot):
             return snapshot
     raise _unknown(ref)
 
@@ -167,6 +183,13 @@ def set_pinned(handle: Handle, ref: str, *, pinned: bool) -> Snapshot:
             return replace(snapshot, state=state)
     except StoreMissing as error:
         raise _unknown(ref) from error
+
+
+def count_rollback(pair: Opened, snapshot: Snapshot) -> None:
+    """Notes that a snapshot was rolled back to, durably. The caller holds the root's lock."""
+    state = pair.store.snapshots.state(snapshot.id)
+    counted = replace(state, rollback_count=state.rollback_count + 1, rollback_used=True)
+    pair.store.snapshots.set_state(snapshot.id, counted)
 
 
 def load_history(root: Root) -> RestoreHistory:

@@ -43,7 +43,7 @@ from treesnap.model import (
 )
 from treesnap.ops.access import MemoryObjects, Opened, locked_root, opened
 from treesnap.ops.capture import Capture, preview
-from treesnap.ops.history import load_history, resolve_in
+from treesnap.ops.history import count_rollback, load_history, resolve_in
 from treesnap.ops.narrow import effective_scope
 from treesnap.ops.places import refuse_dangerous
 from treesnap.ops.plan import Plan, ancestors_of, make_plan, require_paths
@@ -76,6 +76,7 @@ class RestoreRequest:
     dry_run: bool = False
     touch: bool = False
     force: bool = False
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,10 @@ def restore(handle: Handle, request: RestoreRequest) -> RestoreResult:
         if changes_root:
             refuse_dangerous_restore(handle, force=request.force)
             with locked_root(handle, pair, "restore"):
-                result = reach(handle, pair, goal_of(pair, request))
+                goal = goal_of(pair, request)
+                result = reach(handle, pair, goal)
+                if request.counted:
+                    count_rollback(pair, goal.snapshot)
             if result.safety_id is not None:
                 keep_up(handle)
             return result
