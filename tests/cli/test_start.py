@@ -10,10 +10,13 @@ import time
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import treesnap
 from treesnap.cli import main
 from treesnap.cli.command import SnapCommand
+from treesnap.cli.group import LazyGroup
+from treesnap.cli.invocation import Invocation
 
 HEAVY = {"rich", "msgpack", "blake3", "zstandard", "pyfastcdc", "pathspec", "difflib", "json"}
 
@@ -54,28 +57,110 @@ def test_list_does_not_import_what_it_does_not_use(snap, environment, root):
     assert set() == modules & {"rich", "pyfastcdc", "pathspec", "difflib", "subprocess"}
 
 
-@pytest.mark.parametrize("name", main.COMMANDS)
-def test_help_of_a_command_starts_as_the_table_says_and_ends_with_examples(snap, name):
-    result = snap(name, "--help")
+def commands_below(group, words=()):
+    """Yields each command below a group: its words, the sentence in the table, itself."""
+    for name, sentence in group.sentences.items():
+        command = group.get_command(click.Context(group), name)
+        if isinstance(command, LazyGroup):
+            yield from commands_below(command, (*words, name))
+        else:
+            yield (*words, name), sentence, command
 
-    words = " ".join(result.out.split())
+
+@pytest.mark.parametrize(
+    ("words", "sentence"), [(words, sentence) for words, sentence, _ in commands_below(main.snap)]
+)
+def test_help_of_a_command_starts_as_the_table_says_and_ends_with_examples(snap, words, sentence):
+    result = snap(*words, "--help")
+
+    shown = " ".join(result.out.split())
     assert result.code == 0
-    assert main.COMMANDS[name] in words
-    assert "--json" in words
-    assert re.search(rf"Examples: snap (-C \S+ |--store \S+ )?{name}\b", words)
+    assert sentence in shown
+    assert "--json" in shown
+    assert re.search(rf"Examples: snap (-C \S+ |--store \S+ )?{' '.join(words)}\b", shown)
 
 
 def test_every_example_of_the_help_is_accepted_by_the_parser():
-    for name in main.COMMANDS:
-        command = main.snap.get_command(click.Context(main.snap), name)
+    for names, _, command in commands_below(main.snap):
         assert isinstance(command, SnapCommand)
         for example in command.examples:
             words = [word.strip("'\"") for word in re.findall(r"'[^']*'|\"[^\"]*\"|\S+", example)]
             words = words[: words.index(">")] if ">" in words else words
             with main.snap.make_context("snap", words[1:], resilient_parsing=True):
-                position = words.index(name)
-            with command.make_context(name, words[position + 1 :]) as context:
+                position = words.index(names[0]) + len(names) - 1
+            assert words[position] == names[-1]
+            with command.make_context(names[-1], words[position + 1 :]) as context:
                 assert context.params is not None
+
+
+@pytest.fixture
+def group(tmp_path, monkeypatch):
+    """A group with a command and another group, in a package of the test's own."""
+    package = tmp_path / "lazy_commands"
+    (package / "cmd_inner").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    text = """
+import click
+from treesnap.cli.command import SnapCommand, pass_invocation
+@click.command("outer", cls=SnapCommand, examples=["snap outer"])
+@pass_invocation
+def command(invocation):
+    "Says how the output is."
+    click.echo(f"json {invocation.output.as_json}")
+"""
+    (package / "cmd_outer.py").write_text(text)
+    (package / "cmd_inner" / "cmd_leaf.py").write_text(text)
+    (package / "cmd_inner" / "__init__.py").write_text(
+        "from treesnap.cli.group import LazyGroup\n"
+        "command = LazyGroup('inner', package=__name__, sentences={'leaf': 'Lies below.'})\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield LazyGroup(
+        "top", package="lazy_commands", sentences={"outer": "One word.", "inner": "Two words."}
+    )
+    for name in [name for name in sys.modules if name.startswith("lazy_commands")]:
+        del sys.modules[name]
+
+
+def run_group(group, *words):
+    """Runs a group and returns its exit code, its output and the modules it imported."""
+    result = CliRunner().invoke(group, words, obj=Invocation("top"))
+    modules = {name for name in sys.modules if name.startswith("lazy_commands")}
+    return result.exit_code, result.output, {name.partition(".")[2] for name in modules}
+
+
+def test_group_imports_only_the_command_that_runs(group):
+    assert run_group(group, "outer") == (0, "json False\n", {"", "cmd_outer"})
+
+
+def test_group_in_a_group_passes_global_options_on(group):
+    code, output, modules = run_group(group, "inner", "--json", "leaf")
+
+    assert (code, output) == (0, "json True\n")
+    assert modules == {"", "cmd_inner", "cmd_inner.cmd_leaf"}
+
+
+def test_help_of_a_group_imports_none_of_its_commands(group):
+    code, output, modules = run_group(group, "inner", "-h")
+
+    assert code == 0
+    assert re.search(r"leaf +Lies below", output)
+    assert "--store DIR" in output
+    assert modules == {"", "cmd_inner"}
+
+
+def test_group_without_a_command_shows_its_help_and_is_a_usage_error(group):
+    code, output, _ = run_group(group, "inner")
+
+    assert code == 2
+    assert "Lies below" in output
+
+
+def test_group_refuses_a_command_that_it_does_not_have(group):
+    code, output, _ = run_group(group, "inner", "nosuch")
+
+    assert code == 2
+    assert "No such command 'nosuch'" in output
 
 
 def test_help_lists_every_command(snap):

@@ -1,6 +1,6 @@
 """The command ``snap``: its global options, its commands, and how a call ends.
 
-Invariant: a command's module is imported when the command runs or shows its
+Invariant (kept by ``cli.group``): a command's module is imported when it runs or shows its
 help, and not before; ``snap --version`` and ``snap --help`` import none.
 """
 
@@ -9,15 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any, NoReturn
 
 import click
 
 import treesnap
 from treesnap.cli import render
-from treesnap.cli.command import HELP_OPTIONS, global_options
 from treesnap.cli.exits import ExitCode
+from treesnap.cli.group import LazyGroup
 from treesnap.cli.invocation import Invocation
 
 COMMANDS = {
@@ -48,41 +47,6 @@ COMMANDS = {
 PROGRAMS = {"snap", "treesnap"}
 
 
-class SnapGroup(click.Group):
-    """The commands by name, each imported on first use."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Returns the names, the most usual ones first."""
-        return list(COMMANDS)
-
-    def get_command(
-        self,
-        ctx: click.Context,  # noqa: ARG002 - the signature is click's
-        cmd_name: str,
-    ) -> click.Command | None:
-        """Returns a command, or None when there is none of that name."""
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = import_module(f"treesnap.cli.cmd_{cmd_name}").command
-        return command
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Shows the help when there is nothing to do; that is no success."""
-        if not args and not ctx.resilient_parsing:
-            click.echo(ctx.get_help(), err=True)
-            ctx.exit(ExitCode.USAGE)
-        return super().parse_args(ctx, args)
-
-    def format_commands(
-        self,
-        ctx: click.Context,  # noqa: ARG002 - the signature is click's
-        formatter: click.HelpFormatter,
-    ) -> None:
-        """Writes the table, without importing a command."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text.rstrip(".")) for name, text in COMMANDS.items()])
-
-
 def _print_version(
     context: click.Context,
     parameter: click.Parameter,  # noqa: ARG001 - the signature is click's
@@ -93,7 +57,7 @@ def _print_version(
         context.exit()
 
 
-@click.group(cls=SnapGroup, no_args_is_help=False, context_settings=HELP_OPTIONS)
+@click.group(cls=LazyGroup, package="treesnap.cli", sentences=COMMANDS)
 @click.option(
     "--version",
     is_flag=True,
@@ -109,9 +73,6 @@ def snap() -> None:
     was captured before, else the current directory. A REF is an id or its unique
     beginning, a name, 'latest', 'latest~N', or 'step:N' with --session.
     """
-
-
-snap.params += global_options()
 
 
 def execute(arguments: Sequence[str], program: str = "snap") -> int:
