@@ -213,7 +213,7 @@ def test_nobody_waits_for_a_collection(shared):
     result = shared.handle(0, fs=fs).gc()
 
     assert len(done) > 5
-    assert min(result.rewritten_packs, result.removed_packs) > 0
+    assert result.rewritten_packs + result.removed_packs > 0
     shared.assert_nothing_is_lost()
 
 

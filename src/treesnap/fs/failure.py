@@ -12,6 +12,11 @@ from treesnap.errors import OperationFailed, StorageFull, TreesnapError, shown
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
+def is_full(error: OSError) -> bool:
+    """Returns whether an error says that there is no room, on the disk or in a quota."""
+    return error.errno in _FULL
+
+
 def error_text(error: Exception) -> str:
     """Returns what an error says, for people: an OSError without its number."""
     if not isinstance(error, OSError) or error.strerror is None:
@@ -35,6 +40,6 @@ def reported(doing: str) -> Iterator[None]:
         path = error.filename if isinstance(error.filename, (str, bytes)) else None
         where = f" at {shown(os.fsencode(path))!r}" if path is not None else ""
         message = f"Could not {doing}{where}: {error.strerror or error}"
-        if error.errno in _FULL:
+        if is_full(error):
             raise StorageFull(message, path=path) from error
         raise OperationFailed(message, path=path, errno=error.errno) from error

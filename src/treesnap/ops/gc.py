@@ -6,102 +6,76 @@ walked to its last object: what cannot be read cannot be known to be garbage.
 
 A pack that is damaged or torn goes too, with what is needed of it copied, when every
 object that snapshots need was found: then nothing needed can be hidden in it.
+
+Packs are rewritten in as many rounds as the room on the disk demands, usually one. On a
+disk that is full the first round drops what is dead, which makes room for the next.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from treesnap.codec.index import IndexEntry
-from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.errors import NotFound
 from treesnap.events import Phase
 from treesnap.fs.durable import sweep_temporary, unlink_if_present
+from treesnap.fs.failure import is_full
 from treesnap.model import ObjectId
 from treesnap.ops.access import opened
 from treesnap.ops.reachable import Reachability
+from treesnap.ops.survey import Survey, SurveyedPack, held_slots
 from treesnap.results import GcResult
 from treesnap.store.collector import CollectorState, read_state, write_state
 from treesnap.store.lock import held
-from treesnap.store.slot import NO_PACK, Slot, is_slot_name, sweep_pending, try_acquire
+from treesnap.store.reserve import Reserve
+from treesnap.store.slot import is_slot_name, sweep_pending
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
 
-WASTE_SHARE_MIN = 0.2
-"""A pack with at least this share of waste is rewritten."""
 DRAIN_WAIT_S = 2.0
 """How long to let older writers finish at most, to spare them doing their capture again."""
-
-
-@dataclass(slots=True)
-class Survey:
-    """What is in the packs, and what of it is needed."""
-
-    sizes: dict[bytes, int] = field(default_factory=dict)
-    covered: dict[bytes, int] = field(default_factory=dict)
-    """By pack: how many of its bytes the index may cover."""
-    records: dict[bytes, list[IndexEntry]] = field(default_factory=dict)
-    busy: set[bytes] = field(default_factory=set)
-    """Packs that a writer has open. They stay, and so does what the index knows of them."""
-    broken: set[bytes] = field(default_factory=set)
-    """Packs of which perhaps not every record was found, for damage or a torn tail."""
-    damaged: set[bytes] = field(default_factory=set)
-    """Those of them in which something needed may be hidden. They stay in the same way."""
-    needed: dict[bytes, list[IndexEntry]] = field(default_factory=dict)
-    """By pack: the entries that are needed from it; each object is needed from one pack."""
-    dead: list[bytes] = field(default_factory=list)
-    wasteful: list[bytes] = field(default_factory=list)
-
-    @property
-    def untouchable(self) -> set[bytes]:
-        """Packs that are left as they are."""
-        return self.busy | self.damaged
-
-    @property
-    def postponed(self) -> str | None:
-        """Why packs are left as they are, or None."""
-        reasons = [
-            f"{len(packs)} {'pack is' if len(packs) == 1 else 'packs are'} {why}"
-            for packs, why in ((self.busy, "being written to"), (self.damaged, "damaged"))
-            if packs
-        ]
-        return " and ".join(reasons) or None
-
-    @property
-    def condemned(self) -> list[bytes]:
-        """Packs that can go once what is needed of them was copied."""
-        return self.dead + self.wasteful
+_COPY_OVERHEAD_SIZE = 64 << 10
+_ENTRY_OVERHEAD_SIZE = 128
+"""What a copied record takes at most beside itself: in the footer and in the index."""
 
 
 def gc(handle: Handle, *, dry_run: bool) -> GcResult:
     """Collects garbage; see :meth:`treesnap.Handle.gc`."""
-    with (
-        opened(handle, "collect garbage", writing=True) as pair,
-        held(
+    with opened(handle, "collect garbage", writing=True) as pair:
+        layout = pair.store.layout
+        reserve = Reserve(handle.fs, layout)
+        reserve.backs(lambda: _make_lock(handle, layout.collector_lock))
+        with held(
             handle.fs,
-            pair.store.layout.collector_lock,
+            layout.collector_lock,
             operation="gc",
             what="The garbage collector",
             wait_s=handle.wait_s,
-        ),
-    ):
-        return _Collection(handle, pair.store).collect(dry_run=dry_run)
+        ):
+            return _Collection(handle, pair.store, reserve).collect(dry_run=dry_run)
+
+
+def _make_lock(handle: Handle, path: str) -> None:
+    handle.fs.close(handle.fs.open(path, os.O_RDWR | os.O_CREAT))
 
 
 class _Collection:
-    def __init__(self, handle: Handle, store: Store) -> None:
+    def __init__(self, handle: Handle, store: Store, reserve: Reserve) -> None:
         self._handle = handle
         self._fs = handle.fs
         self._store = store
+        self._reserve = reserve
         self._reachable = Reachability(store)
         self._marked: set[str] = set()
+        self._new: list[ObjectId] = []
+        """What snapshots need that were not there, or not published, when packs were read."""
+        self._deleted: set[bytes] = set()
+        self._copied_bytes = 0
+        self._postponed: list[str] = []
 
     def collect(self, *, dry_run: bool) -> GcResult:
         """Does one whole collection."""
@@ -110,62 +84,24 @@ class _Collection:
         sweep_pending(self._fs, store.layout)
         self._handle.monitor.begin(Phase.MARK, None, None)
         self._mark()  # before any pack is read: what a snapshot needs is there by then
-        survey = self._survey_packs()
-        self._judge(survey)
+        survey = Survey(store, self._reachable.seen)
         kept = len(self._reachable.seen)
-        removed = sum(
-            len(survey.records[pack_id]) - len(survey.needed.get(pack_id, ()))
-            for pack_id in survey.condemned
-        )
-        freed = sum(survey.sizes[pack_id] for pack_id in survey.condemned) - sum(
-            _bytes_of(survey.needed.get(pack_id, ())) for pack_id in survey.wasteful
-        )
-        if not dry_run and survey.condemned:
-            spared = self._sweep(survey, old_parts)
-            freed -= sum(survey.sizes[pack_id] for pack_id in spared)
-            removed -= sum(len(survey.records[pack_id]) for pack_id in spared)
-        elif not dry_run:
-            self._tidy(survey, old_parts)
-        if not dry_run:
-            sweep_temporary(self._fs, store.layout.temporary)
+        if dry_run:
+            going = [*survey.dead, *survey.rewritten]
+            self._copied_bytes = sum(pack.needed_bytes for pack in survey.rewritten)
+        else:
+            self._sweep(survey, old_parts)
+            going = [pack for pack in survey.packs.values() if pack.id in self._deleted]
+        dead = sum(not pack.needed_count for pack in going)
         return GcResult(
-            freed_bytes=max(0, freed),
-            removed_objects=max(0, removed),
-            removed_packs=len(survey.dead),
-            rewritten_packs=len(survey.wasteful),
+            freed_bytes=max(0, sum(pack.size_bytes for pack in going) - self._copied_bytes),
+            removed_objects=sum(pack.count - pack.needed_count for pack in going),
+            removed_packs=dead,
+            rewritten_packs=len(going) - dead,
             kept_objects=kept,
             dry_run=dry_run,
-            postponed=survey.postponed,
+            postponed=" and ".join([*survey.postponed, *self._postponed]) or None,
         )
-
-    def _survey_packs(self) -> Survey:
-        """Reads the record headers of all packs, except those that a writer has open."""
-        survey = Survey()
-        for name in self._fs.list_names(self._store.layout.slots):
-            slot = try_acquire(self._fs, self._store.layout, name)
-            if slot is None:
-                survey.busy.add(self._pack_of_busy_slot(name))
-            else:
-                slot.release()
-        survey.busy.discard(NO_PACK)
-        for pack_id, size in self._store.packs.sizes().items():
-            try:
-                sound = self._store.sound(pack_id)
-            except FileNotFoundError:
-                continue
-            survey.records[pack_id] = sound.entries
-            survey.covered[pack_id] = sound.covered
-            survey.sizes[pack_id] = size
-            if not sound.is_whole:
-                survey.broken.add(pack_id)
-        return survey
-
-    def _pack_of_busy_slot(self, name: str) -> bytes:
-        fd = self._fs.open(os.path.join(self._store.layout.slots, name), os.O_RDONLY)
-        try:
-            return Slot(self._fs, self._store.layout, name, fd).read()[1]
-        finally:
-            self._fs.close(fd)
 
     def _mark(self) -> list[ObjectId]:
         """Walks every snapshot that was not walked yet; pending ones first.
@@ -197,75 +133,93 @@ class _Collection:
             self._marked.add(snapshot_name.id)
         return new
 
-    def _judge(self, survey: Survey) -> None:
-        """Chooses for each needed object one pack, and the packs that can go."""
-        claimed = self._claimed(survey)
-        survey.needed = {pack_id: [] for pack_id in survey.records}
-        for entry in claimed.values():
-            survey.needed[entry.pack_id].append(entry)
-        is_lost = len(claimed) < len(self._reachable.seen)
-        survey.damaged = {
-            pack_id
-            for pack_id in survey.broken - survey.busy
-            if is_lost or not all(map(self._store.is_right, survey.needed[pack_id]))
-        }
-        for pack_id, needed in survey.needed.items():
-            if pack_id in survey.untouchable:
-                continue
-            if not needed:
-                survey.dead.append(pack_id)
-            elif pack_id in survey.broken or _is_wasteful(needed, survey.records[pack_id]):
-                survey.wasteful.append(pack_id)
+    def _sweep(self, survey: Survey, old_parts: list[str]) -> None:
+        """Deletes what can go, in rounds, and leaves index, state and reserve in order."""
+        dead, rewritten = survey.dead, survey.rewritten
+        going = frozenset(pack.id for pack in [*dead, *rewritten])
+        while dead or rewritten:
+            fitting = self._fitting(rewritten)
+            if not dead and not fitting:
+                break
+            rewritten = [pack for pack in rewritten if pack not in fitting]
+            try:
+                self._copy(fitting, going)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                rewritten, fitting = [*fitting, *rewritten], []
+                if not dead:
+                    break
+            self._delete(frozenset(pack.id for pack in [*dead, *fitting]))
+            dead = []
+        if rewritten:
+            self._postpone(f"there is no room to rewrite {_packs(len(rewritten))}")
+        if self._deleted or survey.is_index_stale():
+            try:
+                self._reserve.backs(lambda: survey.rebuild_index(self._deleted, old_parts))
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                self._postpone("there is no room to write the index")
+        state = read_state(self._fs, self._store.layout)
+        if state.condemned:
+            self._write_state(CollectorState(epoch=state.epoch))
+        sweep_temporary(self._fs, self._store.layout.temporary)
+        self._reserve.fill()
 
-    def _claimed(self, survey: Survey) -> dict[ObjectId, IndexEntry]:
-        """Returns for each needed object the place that is kept: a right one, if there is one.
+    def _postpone(self, reason: str) -> None:
+        self._postponed.append(reason)
 
-        Where there are several, the first is one that stays anyway, and no broken pack
-        comes before a whole one.
+    def _fitting(self, packs: list[SurveyedPack]) -> list[SurveyedPack]:
+        """Returns the packs for whose copies there is room, those that need least first."""
+        fd = self._fs.open(self._store.layout.packs, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            room = self._fs.free_bytes(fd) - _COPY_OVERHEAD_SIZE
+        finally:
+            self._fs.close(fd)
+        found = []
+        for pack in sorted(packs, key=lambda item: item.needed_bytes):
+            room -= pack.needed_bytes + _ENTRY_OVERHEAD_SIZE * pack.needed_count
+            if room < 0:
+                break
+            found.append(pack)
+        return found
+
+    def _copy(self, packs: list[SurveyedPack], going: frozenset[bytes]) -> None:
+        """Copies what is needed of packs into others, verified and durable.
+
+        Never into one that is going, in this round or a later one.
+
+        Raises OSError; what was copied until then is garbage for the next collection.
         """
-        claimed: dict[ObjectId, IndexEntry] = {}
-        kinds = self._reachable.seen
-        is_right = self._store.is_right
-        for pack_id in sorted(
-            survey.records, key=lambda item: (item not in survey.busy, item in survey.broken)
-        ):
-            for entry in survey.records[pack_id]:
-                if kinds.get(entry.id) != entry.kind:
-                    continue
-                other = claimed.setdefault(entry.id, entry)
-                if other is not entry and not is_right(other) and is_right(entry):
-                    claimed[entry.id] = entry
-        return claimed
+        if not packs:
+            return
+        wanted = sum(pack.needed_count for pack in packs)
+        self._handle.monitor.begin(Phase.REWRITE, wanted, None)
+        with Writer(self._store) as writer:
+            writer.copy((entry for pack in packs for entry in pack.needed), going)
+            self._copied_bytes += writer.added_bytes
 
-    def _sweep(self, survey: Survey, old_parts: list[str]) -> set[bytes]:
-        """Copies, condemns, looks again, deletes; returns the packs that were spared.
+    def _delete(self, condemned: frozenset[bytes]) -> None:
+        """Condemns, looks again, deletes what nothing new needs.
 
         What is deleted was copied durably first. The deletion itself is not synced: a pack
         that a power cut brings back is collected again.
         """
-        store, layout = self._store, self._store.layout
-        copied = self._copy(survey)
-        state = read_state(self._fs, layout)
-        condemned = frozenset(survey.condemned)
-        write_state(self._fs, layout, CollectorState(epoch=state.epoch + 1, condemned=condemned))
-        self._let_writers_finish(state.epoch + 1)
-        write_state(self._fs, layout, CollectorState(epoch=state.epoch + 2, condemned=condemned))
-        store.index.refresh()
-        spared = self._spared(self._mark(), survey, copied)
-        for pack_id in condemned - spared:
-            unlink_if_present(self._fs, layout.pack(pack_id))
-        self._rebuild_index(survey, condemned - spared, old_parts)
-        write_state(self._fs, layout, CollectorState(epoch=state.epoch + 2))
-        return set(spared)
+        epoch = read_state(self._fs, self._store.layout).epoch + 1
+        self._write_state(CollectorState(epoch=epoch, condemned=condemned))
+        self._let_writers_finish(epoch)
+        self._write_state(CollectorState(epoch=epoch + 1, condemned=condemned))
+        self._store.index.refresh()
+        self._new += self._mark()
+        going = condemned - self._spared(condemned)
+        for pack_id in going:
+            unlink_if_present(self._fs, self._store.layout.pack(pack_id))
+        self._store.packs.close()  # a file takes room for as long as it is open
+        self._deleted |= going
 
-    def _copy(self, survey: Survey) -> list[IndexEntry]:
-        """Copies what is needed of wasteful packs into new ones, verified and durable."""
-        wanted = [entry for pack_id in survey.wasteful for entry in survey.needed[pack_id]]
-        if not wanted:
-            return []
-        self._handle.monitor.begin(Phase.REWRITE, len(wanted), None)
-        with Writer(self._store) as writer:
-            return writer.copy(wanted, frozenset(survey.condemned))
+    def _write_state(self, state: CollectorState) -> None:
+        self._reserve.backs(lambda: write_state(self._fs, self._store.layout, state))
 
     def _let_writers_finish(self, epoch: int) -> None:
         """Waits a little for writers of an older epoch; correctness does not need it."""
@@ -274,96 +228,21 @@ class _Collection:
             time.sleep(0.02)
 
     def _has_older_writer(self, epoch: int) -> bool:
-        layout = self._store.layout
-        for name in self._fs.list_names(layout.slots):
-            slot = try_acquire(self._fs, layout, name)
-            if slot is not None:
-                slot.release()
-                continue
-            fd = self._fs.open(os.path.join(layout.slots, name), os.O_RDONLY)
-            try:
-                if Slot(self._fs, layout, name, fd).read()[0] < epoch:
-                    return True
-            finally:
-                self._fs.close(fd)
-        return False
+        return any(slot.read()[0] < epoch for slot in held_slots(self._store))
 
-    def _spared(
-        self, new: list[ObjectId], survey: Survey, copied: list[IndexEntry]
-    ) -> frozenset[bytes]:
+    def _spared(self, condemned: frozenset[bytes]) -> frozenset[bytes]:
         """Returns the condemned packs that hold the only copy of something newly needed."""
-        condemned = frozenset(survey.condemned)
-        here = {entry.id for entry in copied}
         spared: set[bytes] = set()
-        self._store.scan_uncovered()
-        for identity in new:
+        if self._new:
+            self._store.scan_uncovered()
+        for identity in self._new:
             places = {entry.pack_id for entry in self._store.index.find_all(identity)}
             if not places:
                 return condemned
-            if identity not in here and not self._store.has(identity, condemned):
+            if not self._store.has(identity, condemned):
                 spared |= places & condemned
         return frozenset(spared)
 
-    def _tidy(self, survey: Survey, old_parts: list[str]) -> None:
-        """Finishes what a killed collection or a power cut left, when there is no garbage."""
-        if self._has_stale_index(survey):
-            self._rebuild_index(survey, frozenset(), old_parts)
-        state = read_state(self._fs, self._store.layout)
-        if state.condemned:
-            write_state(self._fs, self._store.layout, CollectorState(epoch=state.epoch))
 
-    def _has_stale_index(self, survey: Survey) -> bool:
-        """Returns whether the index lacks what it could know, or knows packs that are gone."""
-        covered = self._store.index.covered()
-        return (
-            bool(self._store.index.damaged)
-            or not covered.keys() <= survey.sizes.keys()
-            or any(
-                size > covered.get(pack_id, 0)
-                for pack_id, size in survey.covered.items()
-                if pack_id not in survey.untouchable
-            )
-        )
-
-    def _rebuild_index(
-        self,
-        survey: Survey,
-        deleted: frozenset[bytes],
-        old_parts: list[str],
-    ) -> None:
-        """Writes one part for all packs that were surveyed and remain; drops the old parts.
-
-        Synced, although the index is a hint: it is all that the index knows. Without it
-        every command would scan all packs, and writers would store again what they hold.
-        """
-        remaining = survey.sizes.keys() - deleted
-        covered = {
-            pack_id: survey.covered[pack_id]
-            for pack_id in remaining
-            if pack_id not in survey.untouchable
-        }
-        entries = [
-            entry
-            for pack_id, size in covered.items()
-            for entry in survey.records[pack_id]
-            if entry.offset < size
-        ]
-        for name in old_parts:
-            part = self._store.index.parts.get(name)
-            if part is None:
-                continue
-            for pack_id in survey.untouchable & set(part.covered):
-                covered[pack_id] = max(part.covered[pack_id], covered.get(pack_id, 0))
-                entries += [entry for entry in part if entry.pack_id == pack_id]
-        self._store.sync_names_of(covered)
-        self._store.index.write_part(set(entries), covered, durable=True)
-        self._store.index.remove_parts(old_parts)
-
-
-def _is_wasteful(needed: list[IndexEntry], records: list[IndexEntry]) -> bool:
-    return _bytes_of(needed) < (1 - WASTE_SHARE_MIN) * _bytes_of(records)
-
-
-def _bytes_of(entries: Iterable[IndexEntry]) -> int:
-    """Returns the bytes of records; a pack's footer is neither needed nor waste."""
-    return sum(entry.stored_size + RECORD_HEADER_SIZE for entry in entries)
+def _packs(count: int) -> str:
+    return "1 pack" if count == 1 else f"{count} packs"

@@ -126,6 +126,13 @@ class ObjectIndex:
         """
         return self._publish(encode_index(sorted(entries), covered), durable=durable)
 
+    def write_sorted_part(self, entries: Iterable[IndexEntry], covered: Mapping[bytes, int]) -> str:
+        """Does as :meth:`write_part`, durably, with entries in the order of their ids.
+
+        No list of them is made.
+        """
+        return self._publish(encode_index(entries, covered), durable=True)
+
     def _publish(self, data: bytes, *, durable: bool) -> str:
         name = os.urandom(16).hex()
         replace_file(

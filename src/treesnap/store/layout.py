@@ -55,6 +55,9 @@ class Layout:
         self.collector_lock = os.path.join(path, "collector", "lock")
         self.collector_state = os.path.join(path, "collector", "state")
         self.collected_size = os.path.join(path, "collector", "size")
+        self.collector_reserves = [
+            os.path.join(path, "collector", f"reserve-{number}") for number in (0, 1)
+        ]
         self.roots = os.path.join(path, "roots")
         self.quarantine = os.path.join(path, "quarantine")
         self.temporary = os.path.join(path, "temporary")

@@ -8,6 +8,7 @@ in which the batches began. Small captures never start a thread.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Self
@@ -22,6 +23,7 @@ from treesnap.model import ObjectId, ObjectKind, SnapshotId, SnapshotRecord
 from treesnap.quantities import size_text
 from treesnap.store.collector import read_state
 from treesnap.store.packs import PackAppender
+from treesnap.store.reserve import Reserve
 from treesnap.store.slot import Slot, acquire, sweep_pending
 from treesnap.store.snapshots import SnapshotName
 from treesnap.store.store import Store
@@ -246,29 +248,27 @@ class Writer:
         self._drain()
         self._flush_index()
 
-    def copy(self, entries: list[IndexEntry], avoid: frozenset[bytes]) -> list[IndexEntry]:
+    def copy(self, entries: Iterable[IndexEntry], avoid: frozenset[bytes]) -> None:
         """Appends records of other packs, verified, and makes them durable; for the collector.
 
-        The session's own pack is never one of those to ``avoid``. Returns the new
-        places.
+        The session's own pack is never one of those to ``avoid``. The index knows the new
+        places afterwards.
         """
         self._avoid |= avoid
-        copied = []
         for entry in entries:
             data = self._store.packs.read(entry)
             ((compression, stored),) = self._compressor.compress([data])
-            piece, place = self._current_pack().append(
-                entry.kind, compression, len(data), stored, entry.id
-            )
             pack = self._current_pack()
+            piece, place = pack.append(entry.kind, compression, len(data), stored, entry.id)
             pack.write(piece)
             self._added[entry.id] = place
-            copied.append(place)
+            self.added_bytes += len(piece)
             self._covered[pack.pack_id] = pack.end
             if pack.is_full:
                 self._seal(pack)
+            if len(self._added) >= _ENTRIES_MAX:
+                self._flush_index()
         self.flush()
-        return copied
 
     def publish(
         self, record: SnapshotRecord, root_id: str, sequence: int
@@ -292,4 +292,5 @@ class Writer:
         with suppress(OSError):  # the snapshot is published; tidying can wait
             self._store.index.merge_if_many()
             self._store.index.drop_damaged()
+        Reserve(self._fs, self._store.layout).fill()
         return identity, name

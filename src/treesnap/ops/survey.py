@@ -1,0 +1,295 @@
+"""What is in the packs, what of it snapshots need, and which packs should go.
+
+Memory is 45 bytes for each record, and for each needed object the place that is kept.
+Records come out of their packed form one at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+
+from treesnap.codec.index import IndexEntry
+from treesnap.codec.pack import PACK_SIZE_TARGET, RECORD_HEADER_SIZE
+from treesnap.model import ObjectId, ObjectKind
+from treesnap.store.slot import NO_PACK, Slot, try_acquire
+from treesnap.store.store import Store
+
+WASTE_SHARE_MIN = 0.2
+"""A pack with at least this share of waste is rewritten."""
+MERGED_MIN = 8
+"""So many packs of about one size become one; see :func:`_tier`."""
+
+_RECORD = struct.Struct("<32sIIIB")
+_ROW = struct.Struct(">32sIIIIB")
+
+
+class SurveyedPack:
+    """One pack: its records, and which of them are needed from it."""
+
+    def __init__(
+        self, pack_id: bytes, size_bytes: int, covered: int, entries: list[IndexEntry]
+    ) -> None:
+        self.id = pack_id
+        self.size_bytes = size_bytes
+        self.covered = covered
+        """How many of its bytes the index may cover."""
+        self.is_busy = False
+        """A writer has it open. It stays, and so does what the index knows of it."""
+        self.is_broken = False
+        """Perhaps not every record was found, for damage or a torn tail."""
+        self.is_damaged = False
+        """It is broken, and something needed may be hidden in it. It stays in the same way."""
+        self._records = b"".join(
+            _RECORD.pack(item.id, item.offset, item.stored_size, item.raw_size, item.kind)
+            for item in entries
+        )
+        self.count = len(entries)
+        self.record_bytes = _bytes_of(entries)
+        """Bytes of all records; a pack's footer is neither needed nor waste."""
+        self.needed_bytes = 0
+        self.needed_count = 0
+        self._is_needed = bytearray(self.count)
+
+    def __iter__(self) -> Iterator[IndexEntry]:
+        """Yields the places of all records."""
+        for number in range(self.count):
+            yield self[number]
+
+    def __getitem__(self, number: int) -> IndexEntry:
+        identity, offset, stored, raw, kind = _RECORD.unpack_from(
+            self._records, number * _RECORD.size
+        )
+        return IndexEntry(ObjectId(identity), self.id, offset, stored, raw, kind)
+
+    @property
+    def is_untouchable(self) -> bool:
+        """Whether it is left as it is."""
+        return self.is_busy or self.is_damaged
+
+    @property
+    def is_wasteful(self) -> bool:
+        """Whether so much of it is waste that it should be rewritten."""
+        return self.needed_bytes < (1 - WASTE_SHARE_MIN) * self.record_bytes
+
+    @property
+    def needed(self) -> Iterator[IndexEntry]:
+        """The places of those records that are needed from this pack."""
+        return (self[number] for number in range(self.count) if self._is_needed[number])
+
+    def need(self, number: int, *, is_needed: bool) -> None:
+        """Notes whether a record is needed from this pack."""
+        sign = int(is_needed) - self._is_needed[number]
+        self._is_needed[number] = is_needed
+        self.needed_count += sign
+        self.needed_bytes += sign * _bytes_of([self[number]])
+
+
+class Survey:
+    """All packs, read once, and what becomes of each.
+
+    Snapshots were walked before it is made: what they need is there by then. Each needed
+    object is needed from one pack.
+    """
+
+    def __init__(self, store: Store, kinds: Mapping[ObjectId, ObjectKind]) -> None:
+        self._store = store
+        self._kinds = kinds
+        """What snapshots need."""
+        self.packs: dict[bytes, SurveyedPack] = {}
+        self.dead: list[SurveyedPack] = []
+        """Packs of which nothing is needed."""
+        self.rewritten: list[SurveyedPack] = []
+        """Packs that can go once what is needed of them was copied."""
+        self._read()
+        self._judge()
+
+    @property
+    def postponed(self) -> list[str]:
+        """Why packs are left as they are."""
+        packs = self.packs.values()
+        busy = sum(pack.is_busy for pack in packs)
+        damaged = sum(pack.is_damaged for pack in packs)
+        return [
+            f"{count} {'pack is' if count == 1 else 'packs are'} {why}"
+            for count, why in ((busy, "being written to"), (damaged, "damaged"))
+            if count
+        ]
+
+    def _read(self) -> None:
+        """Reads the record headers of all packs.
+
+        Slots are looked at again afterwards: what was read of a pack whose writer came in
+        between may be cut off again.
+        """
+        busy = self._busy_packs()
+        for pack_id, size in self._store.packs.sizes().items():
+            try:
+                sound = self._store.sound(pack_id)
+            except FileNotFoundError:
+                continue
+            pack = SurveyedPack(pack_id, size, sound.covered, sound.entries)
+            pack.is_broken = not sound.is_whole
+            self.packs[pack_id] = pack
+        busy |= self._busy_packs()
+        sizes = self._store.packs.sizes()
+        for pack in self.packs.values():
+            was_cut = not pack.is_broken and sizes.get(pack.id, 0) < pack.covered
+            pack.is_busy = pack.id in busy or was_cut
+
+    def _busy_packs(self) -> set[bytes]:
+        """Returns the packs that writers have open."""
+        return {slot.read()[1] for slot in held_slots(self._store)} - {NO_PACK}
+
+    def _judge(self) -> None:
+        """Chooses for each needed object one pack, and the packs that can go."""
+        claimed = self._claim()
+        is_lost = claimed < len(self._kinds)
+        for pack in self.packs.values():
+            pack.is_damaged = (
+                pack.is_broken
+                and not pack.is_busy
+                and (is_lost or not all(map(self._store.is_right, pack.needed)))
+            )
+        idle = [pack for pack in self.packs.values() if not pack.is_untouchable]
+        self.dead = [pack for pack in idle if not pack.needed_count]
+        self.rewritten = [
+            pack for pack in idle if pack.needed_count and (pack.is_broken or pack.is_wasteful)
+        ]
+        self.rewritten += _mergeable(set(idle) - {*self.dead, *self.rewritten})
+
+    def _claim(self) -> int:
+        """Chooses for each needed object the place that is kept; returns how many have one.
+
+        It is a right one, if there is one. Where there are several, the first is one that
+        stays anyway, and no broken pack comes before a whole one.
+        """
+        packs = sorted(self.packs.values(), key=lambda item: (not item.is_busy, item.is_broken))
+        starts: list[int] = []
+        places: dict[ObjectId, int] = {}
+        is_right = self._store.is_right
+        start = 0
+        for pack in packs:
+            starts.append(start)
+            for number, entry in enumerate(pack):
+                if self._kinds.get(entry.id) != entry.kind:
+                    continue
+                place = places.get(entry.id)
+                if place is not None:
+                    which = bisect_right(starts, place) - 1
+                    other, position = packs[which], place - starts[which]
+                    if is_right(other[position]) or not is_right(entry):
+                        continue
+                    other.need(position, is_needed=False)
+                pack.need(number, is_needed=True)
+                places[entry.id] = start + number
+            start += pack.count
+        return len(places)
+
+    def is_index_stale(self) -> bool:
+        """Returns whether the index lacks what it could know, or knows packs that are gone."""
+        covered = self._store.index.covered()
+        return (
+            bool(self._store.index.damaged)
+            or not covered.keys() <= self.packs.keys()
+            or any(
+                pack.covered > covered.get(pack.id, 0)
+                for pack in self.packs.values()
+                if not pack.is_untouchable
+            )
+        )
+
+    def rebuild_index(self, deleted: set[bytes], old_parts: list[str]) -> None:
+        """Writes one part for all packs that were read and remain; drops the old parts.
+
+        Synced, although the index is a hint: it is all that the index knows. Without it
+        every command would scan all packs, and writers would store again what they hold.
+        """
+        covered: dict[bytes, int] = {}
+        rows: list[bytes] = []
+        ids = sorted(self.packs.keys() - deleted)
+        numbers = {pack_id: number for number, pack_id in enumerate(ids)}
+
+        def add(entries: Iterable[IndexEntry]) -> None:
+            rows.extend(
+                _ROW.pack(
+                    item.id,
+                    numbers[item.pack_id],
+                    item.offset,
+                    item.stored_size,
+                    item.raw_size,
+                    item.kind,
+                )
+                for item in entries
+            )
+
+        for pack_id in ids:
+            pack = self.packs[pack_id]
+            if not pack.is_untouchable:
+                covered[pack_id] = pack.covered
+                add(entry for entry in pack if entry.offset < pack.covered)
+        for name in old_parts:
+            part = self._store.index.parts.get(name)
+            if part is None:
+                continue
+            kept = {
+                pack_id
+                for pack_id in part.covered
+                if pack_id in numbers and self.packs[pack_id].is_untouchable
+            }
+            for pack_id in kept:
+                covered[pack_id] = max(part.covered[pack_id], covered.get(pack_id, 0))
+            if kept:
+                add(entry for entry in part if entry.pack_id in kept)
+        self._store.sync_names_of(covered)
+        rows.sort()
+        self._store.index.write_sorted_part(_entries_of(rows, ids), covered)
+        self._store.index.remove_parts(old_parts)
+
+
+def held_slots(store: Store) -> Iterator[Slot]:
+    """Yields the slots that writers hold, to be read only."""
+    for name in store.fs.list_names(store.layout.slots):
+        slot = try_acquire(store.fs, store.layout, name)
+        if slot is not None:
+            slot.release()
+            continue
+        fd = store.fs.open(os.path.join(store.layout.slots, name), os.O_RDONLY)
+        try:
+            yield Slot(store.fs, store.layout, name, fd)
+        finally:
+            store.fs.close(fd)
+
+
+def _mergeable(packs: Iterable[SurveyedPack]) -> list[SurveyedPack]:
+    """Returns the packs that lie in a tier with enough others.
+
+    Together they are in a higher tier, or nearly. So a byte is copied a logarithmic number
+    of times, whatever is added between collections.
+    """
+    tiers: dict[int, list[SurveyedPack]] = {}
+    for pack in packs:
+        if pack.size_bytes < PACK_SIZE_TARGET // 2:
+            tiers.setdefault(_tier(pack.size_bytes), []).append(pack)
+    return [pack for tier in tiers.values() if len(tier) >= MERGED_MIN for pack in tier]
+
+
+def _tier(size_bytes: int) -> int:
+    """Returns a number that is one higher for packs of MERGED_MIN times the size."""
+    return (size_bytes.bit_length() - 1) // (MERGED_MIN.bit_length() - 1)
+
+
+def _entries_of(rows: list[bytes], pack_ids: list[bytes]) -> Iterator[IndexEntry]:
+    """Yields the entries of packed rows, each once; equal ones lie side by side."""
+    previous = b""
+    for row in rows:
+        if row != previous:
+            identity, number, offset, stored, raw, kind = _ROW.unpack(row)
+            yield IndexEntry(ObjectId(identity), pack_ids[number], offset, stored, raw, kind)
+        previous = row
+
+
+def _bytes_of(entries: Iterable[IndexEntry]) -> int:
+    return sum(entry.stored_size + RECORD_HEADER_SIZE for entry in entries)

@@ -1,0 +1,81 @@
+"""Room that is kept for the collector, so that a disk that is full can be emptied.
+
+A collection must write its state before it may delete anything. The reserve is two files
+without meaning; giving them up frees an inode for the first state of a store, another for
+the file that replaces it, and some blocks. They are made anew when there is room, by
+whoever collects or publishes next. They are not synced: what a power cut takes is made
+again.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import Temporary, sync_directory, unlink_if_present
+from treesnap.fs.failure import is_full
+from treesnap.store.layout import Layout
+
+RESERVE_SIZE = 32 << 10
+"""Bytes of each file."""
+
+_Result = TypeVar("_Result")
+
+
+class Reserve:
+    """The reserve of one store."""
+
+    def __init__(self, fs: FileSystem, layout: Layout) -> None:
+        self._fs = fs
+        self._layout = layout
+
+    def fill(self) -> None:
+        """Makes what is not there of the reserve; does nothing where there is no room.
+
+        Makes the collector's lock first, which takes an inode too. Costs two looks when
+        all is there.
+        """
+        fs, layout = self._fs, self._layout
+        with suppress(OSError):
+            for path in layout.collector_reserves:
+                if not self._is_there(path):
+                    fs.close(fs.open(layout.collector_lock, os.O_RDWR | os.O_CREAT))
+                    file = Temporary(fs, layout.temporary)
+                    try:
+                        fs.allocate(file.fd, RESERVE_SIZE)
+                    except BaseException:
+                        file.discard()
+                        raise
+                    file.publish(path, synced=False)
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            status = self._fs.lstat(path)
+        except FileNotFoundError:
+            return False
+        return stat.S_ISREG(status.st_mode) and status.st_size == RESERVE_SIZE
+
+    def backs(self, action: Callable[[], _Result]) -> _Result:
+        """Does something; when there is no room, gives the reserve up and tries again.
+
+        Raises OSError, also for want of room when there is no reserve.
+        """
+        try:
+            return action()
+        except OSError as error:
+            if not is_full(error) or not self._give_up():
+                raise
+        return action()
+
+    def _give_up(self) -> bool:
+        paths = self._layout.collector_reserves
+        given_up = [unlink_if_present(self._fs, path) for path in paths]
+        if not any(given_up):
+            return False
+        with suppress(OSError):  # some file systems free the blocks no sooner
+            sync_directory(self._fs, os.path.dirname(paths[0]))
+        return True

@@ -1,0 +1,160 @@
+"""Collecting garbage on a disk without a free byte and without a free inode."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from garbage import pack_files, use_new_pack
+from mounting import Mounter, mounting
+from oracle import difference, record
+from treesnap.ops.handle import Handle
+from treesnap.store.reserve import RESERVE_SIZE
+
+FIRST, SECOND = "first", "second"
+
+
+@pytest.fixture
+def mounter() -> Iterator[Mounter]:
+    with mounting() as mounter:
+        yield mounter
+
+
+@pytest.fixture(params=["ext4", "tmpfs"])
+def disk(request, tmp_path, mounter) -> Path:
+    if request.param == "ext4":
+        return mounter.image(tmp_path / "disk", "ext4", 12)
+    return mounter.tmpfs(tmp_path / "disk", "12m,nr_inodes=200")
+
+
+@pytest.fixture
+def handle(disk, tmp_path) -> Handle:
+    (tmp_path / "root").mkdir()
+    return Handle(root=tmp_path / "root", store_path=str(disk / "store"), wait_s=0)
+
+
+def write(handle: Handle, name: str, seed: int, size_bytes: int = 100_000) -> None:
+    """Writes a file that cannot be compressed."""
+    (Path(handle.root) / name).write_bytes(Random(seed).randbytes(size_bytes))
+
+
+def fill_up(disk: Path) -> None:
+    """Takes every block and every inode."""
+    subprocess.run(["sync", "-f", disk], check=True)
+    taken = disk / "taken"
+    taken.mkdir()
+    with suppress(OSError):
+        for number in count():
+            (taken / str(number)).touch()
+    (taken / "0").rename(disk / "ballast")
+    with (disk / "ballast").open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            with suppress(OSError):
+                while file.write(bytes(size)):
+                    pass
+    subprocess.run(["sync", "-f", disk], check=True)
+    with pytest.raises(OSError, match="No space left"):
+        (disk / "more").write_bytes(b"more")
+
+
+def collect(handle: Handle, disk: Path, prepare: Callable[[], object]):
+    """Prepares, fills the disk and collects; every snapshot has to come back."""
+    prepare()
+    expected = {}
+    for snapshot in handle.list():
+        handle.restore(snapshot.name, to=Path(handle.root).parent / "expected" / snapshot.name)
+        expected[snapshot.name] = record(Path(handle.root).parent / "expected" / snapshot.name)
+    fill_up(disk)
+
+    result = handle.gc()
+
+    for name, state in expected.items():
+        target = Path(handle.root).parent / "found" / name
+        handle.restore(name, to=target)
+        assert difference(state, record(target)) == []
+    assert handle.verify(read_data=True).problems == ()
+    assert not [*(disk / "store/temporary").iterdir(), *(disk / "store/pending").iterdir()]
+    return result
+
+
+class TestFullDisk:
+    def test_dead_packs_go(self, handle, disk):
+        def prepare() -> None:
+            write(handle, "file", 1)
+            handle.create(name=FIRST)
+            use_new_pack(disk / "store")
+            write(handle, "file", 2)
+            handle.create(name=SECOND)
+            handle.delete(SECOND)
+
+        result = collect(handle, disk, prepare)
+
+        assert (result.removed_packs, result.postponed) == (1, None)
+        assert result.freed_bytes > 100_000
+
+    def test_dead_packs_make_room_to_rewrite_others(self, handle, disk):
+        def prepare() -> None:
+            write(handle, "stays", 1)
+            write(handle, "goes", 2)
+            handle.create(name=FIRST)
+            (Path(handle.root) / "goes").unlink()
+            handle.create(name=SECOND)
+            for number in range(4):
+                use_new_pack(disk / "store")
+                write(handle, "dead", 3 + number)
+                handle.create(name=f"dead-{number}")
+            handle.delete(FIRST, *(f"dead-{number}" for number in range(4)))
+
+        result = collect(handle, disk, prepare)
+
+        assert (result.removed_packs, result.rewritten_packs) == (4, 1)
+        assert result.postponed is None
+        assert result.freed_bytes > 500_000
+        assert reserved(disk / "store") == [RESERVE_SIZE] * 2
+        handle.create(name="another")
+
+    def test_without_room_to_rewrite_it_says_so(self, handle, disk):
+        def prepare() -> None:
+            write(handle, "stays", 1)
+            write(handle, "goes", 2)
+            handle.create(name=FIRST)
+            (Path(handle.root) / "goes").unlink()
+            handle.create(name=SECOND)
+            handle.delete(FIRST)
+
+        result = collect(handle, disk, prepare)
+
+        assert result.freed_bytes == 0
+        assert result.postponed == "there is no room to rewrite 1 pack"
+        before = pack_files(disk / "store")
+        (disk / "ballast").unlink()
+        for number in range(1, 10):
+            (disk / "taken" / str(number)).unlink()
+
+        again = handle.gc()
+
+        assert (again.rewritten_packs, again.postponed) == (1, None)
+        assert pack_files(disk / "store") != before
+
+
+def test_a_snapshot_makes_what_is_missing_of_the_reserve(tmp_path):
+    (tmp_path / "root").mkdir()
+    handle = Handle(root=tmp_path / "root", store_path=str(tmp_path / "store"))
+    handle.create()
+    assert reserved(tmp_path / "store") == [RESERVE_SIZE] * 2
+    (tmp_path / "store/collector/reserve-1").unlink()
+
+    handle.create()
+
+    assert reserved(tmp_path / "store") == [RESERVE_SIZE] * 2
+
+
+def reserved(store: Path) -> list[int]:
+    """Returns the bytes that the files of the reserve take on the disk."""
+    return [path.stat().st_blocks * 512 for path in (store / "collector").glob("reserve-*")]
