@@ -88,3 +88,106 @@ def test_staging_directory_of_a_root_below_is_left_alone(tmp_path):
 
     assert [b"sub/" + os.fsencode(inner.name)] == [item.path for item in second.skipped]
     assert (inner / "n0").read_text() == "staged"
+
+
+def lose(store: Path, *contents: bytes) -> None:
+    """Flips a bit in the stored form of some contents."""
+    for path in (store / "packs").iterdir():
+        data = bytearray(path.read_bytes())
+        for content in contents:
+            position = data.find(content)
+            if position >= 0:
+                data[position + len(content) // 2] ^= 1
+        path.write_bytes(data)
+
+
+class TestTakingBack:
+    """``verify --repair`` looks for what was lost in the trees that are still there."""
+
+    def test_a_lost_chunk_comes_back_from_the_path_that_had_it(self, tmp_path):
+        handle = handle_on(tmp_path)
+        first = handle.create()
+        content = (tmp_path / "root" / "a").read_bytes()
+        lose(tmp_path / "store", content)
+
+        result = handle.verify(read_data=True, repair=True)
+
+        assert [(item.root, item.path) for item in result.taken_back] == [
+            (os.fsencode(handle.root), b"a")
+        ]
+        assert (result.ok, result.left, result.partial) == (False, (), ())
+        assert handle.verify(read_data=True).ok
+        assert restored(handle, first.id, tmp_path / "out")["a"] == content
+
+    def test_a_renamed_file_gives_it_back_too(self, tmp_path):
+        handle = handle_on(tmp_path)
+        first = handle.create()
+        content = (tmp_path / "root" / "a").read_bytes()
+        (tmp_path / "root" / "a").rename(tmp_path / "root" / "sub" / "other")
+        lose(tmp_path / "store", content)
+
+        result = handle.verify(read_data=True, repair=True)
+
+        assert [item.path for item in result.taken_back] == [b"sub/other"]
+        assert restored(handle, first.id, tmp_path / "out")["a"] == content
+
+    def test_another_root_gives_it_back_too(self, tmp_path):
+        handle = handle_on(tmp_path)
+        first = handle.create()
+        content = (tmp_path / "root" / "a").read_bytes()
+        twin = tmp_path / "twin"
+        twin.mkdir()
+        (twin / "same").write_bytes(content)
+        treesnap.open(twin, tmp_path / "store").create()
+        (tmp_path / "root" / "a").write_bytes(b"something else")
+        lose(tmp_path / "store", content)
+
+        result = handle.verify(read_data=True, repair=True)
+
+        assert [(item.root, item.path) for item in result.taken_back] == [
+            (os.fsencode(twin), b"same")
+        ]
+        assert restored(handle, first.id, tmp_path / "out")["a"] == content
+
+    def test_everything_comes_back_when_all_packs_are_gone(self, tmp_path):
+        """Trees, lists and attributes too; also with what was excluded then."""
+        handle = handle_on(tmp_path)
+        (tmp_path / "root" / "big").write_bytes(os.urandom(3 << 20))
+        (tmp_path / "root" / "junk").write_bytes(b"left out")
+        os.setxattr(tmp_path / "root" / "a", "user.small", os.urandom(60))
+        os.setxattr(tmp_path / "root" / "a", "user.much", os.urandom(4040))
+        handle.create(exclude=["junk"])
+        expected = {name: (tmp_path / "root" / name).read_bytes() for name in ("a", "sub/b", "big")}
+        for pack in (tmp_path / "store" / "packs").iterdir():
+            pack.unlink()
+
+        result = handle.verify(read_data=True, repair=True)
+
+        assert {item.path for item in result.taken_back} >= {b"", b"a", b"sub", b"sub/b", b"big"}
+        assert result.left == ()
+        assert restored(handle, "latest", tmp_path / "out") == expected
+        assert os.getxattr(tmp_path / "out" / "a", "user.much")
+
+    def test_what_is_nowhere_stays_lost_and_is_named(self, tmp_path):
+        handle = handle_on(tmp_path)
+        first = handle.create(name="first")
+        content = (tmp_path / "root" / "a").read_bytes()
+        (tmp_path / "root" / "a").write_bytes(content[:-1] + b"?")
+        lose(tmp_path / "store", content)
+
+        result = handle.verify(read_data=True, repair=True)
+
+        assert result.taken_back == ()
+        (partial,) = result.partial
+        assert (partial.snapshot_id, partial.name, partial.paths) == (first.id, "first", (b"a",))
+        assert handle.verify(read_data=True).partial == result.partial
+
+    def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(self, tmp_path):
+        handle = handle_on(tmp_path)
+        handle.create()
+        content = (tmp_path / "root" / "a").read_bytes()
+        (tmp_path / "root" / "a").unlink()
+        os.mkfifo(tmp_path / "root" / "a")
+        lose(tmp_path / "store", content)
+
+        assert handle.verify(read_data=True, repair=True).taken_back == ()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from forge import MTIME_NS
 from treesnap.ops.handle import Handle
 from treesnap.testing.state import TreeState, tree_state
+from treesnap.testing.unsynced import UnsyncedFileSystem
 
 
 class World:
@@ -27,9 +29,14 @@ class World:
             self.states[name] = tree_state(self.root)
         self.handle().restore("first")
 
-    def handle(self) -> Handle:
+    def handle(self, **options: Any) -> Handle:
         """Returns a handle, as a new process has it."""
-        return Handle(root=self.root, store_path=str(self.store))
+        return Handle(
+            root=self.root,
+            store_path=str(self.store),
+            fs=UnsyncedFileSystem(),
+            **options,
+        )
 
     def only(self, pattern: str) -> Path:
         """Returns the one file that fits a pattern."""

@@ -1,10 +1,18 @@
 """Forms of results that take a rare situation to come about."""
 
-from treesnap.cli import json_forms, text_forms
+from treesnap.cli import verify_forms
 from treesnap.model import SnapshotId
-from treesnap.results import Problem, VerifyResult
+from treesnap.results import Partial, Problem, TakenBack, VerifyResult
 
 PARTIAL = SnapshotId("ab" * 32)
+PROBLEM = Problem(
+    code="bad-pack",
+    message="A record is damaged",
+    where="packs/x",
+    snapshot_ids=(PARTIAL,),
+    paths=(b"a\xff\n",),
+    path_count=1,
+)
 
 
 def verified(**fields):
@@ -12,29 +20,50 @@ def verified(**fields):
     return VerifyResult(**({"snapshots": 1, "objects": 2, "read_bytes": 0} | fields))
 
 
-def test_repairs_and_problems_are_named_with_what_they_cost():
-    problem = Problem(
-        code="bad-pack",
-        message="A record is damaged",
-        where="packs/x",
-        snapshot_ids=(PARTIAL,),
-        paths=(b"a\xff\n",),
+def partial(*paths: bytes) -> Partial:
+    """Returns a snapshot that lost some paths."""
+    return Partial(
+        snapshot_id=PARTIAL, name="step", root=b"/mnt/d", paths=paths, path_count=len(paths)
     )
 
-    result = verified(problems=(problem,), repaired=("Rebuilt the index",))
 
-    assert list(text_forms.verify_lines(result)) == [
-        "repaired: Rebuilt the index",
+def test_repairs_and_problems_are_named_with_what_they_cost():
+    taken_back = TakenBack(object_id="cd" * 32, root=b"/mnt/d", path=b"b")
+
+    result = verified(
+        problems=(PROBLEM,),
+        left=(PROBLEM,),
+        repaired=("Rebuilt the index",),
+        taken_back=(taken_back, taken_back),
+        partial=(partial(b"a\xff\n", b""),),
+    )
+
+    assert list(verify_forms.lines(result)) == [
         "problem: A record is damaged [bad-pack, packs/x]",
-        "  makes partial: abababababab",
+        "repaired: Rebuilt the index",
+        "taken back: what is in /mnt/d/b",
+        "partial: snapshot abababababab (step) of /mnt/d",
         "  cannot be restored: a\\xff\\n",
-        "1 problem in 1 snapshot, 2 objects, 0 B read",
+        "  cannot be restored: .",
+        "1 problem found, 1 left in 1 snapshot, 2 objects, 0 B read",
     ]
 
 
+def test_paths_that_are_not_printed_are_counted():
+    result = verified(problems=(PROBLEM,), partial=(partial(*(b"%d" % n for n in range(1234))),))
+
+    lines = [line for line in verify_forms.lines(result) if "cannot be restored" in line]
+
+    assert len(lines) == 21
+    assert lines[-1] == "  cannot be restored: 1,214 more"
+
+
 def test_problems_as_json_name_paths_that_are_not_utf8():
-    problem = Problem(code="c", message="m", where="w", paths=(b"\xff",))
+    problem = Problem(code="c", message="m", where="w", paths=(b"\xff",), path_count=1)
 
-    (fields,) = json_forms.verify_fields(verified(problems=(problem,), repaired=()))["problems"]
+    result = verified(problems=(problem,), partial=(partial(b"\xff"),))
 
-    assert fields["paths"] == [{"path": "\\xff", "path_bytes": "/w=="}]
+    fields = verify_forms.fields(result)
+    assert fields["problems"][0]["paths"] == [{"path": "\\xff", "path_bytes": "/w=="}]
+    assert fields["partial"][0]["paths"] == fields["problems"][0]["paths"]
+    assert fields["partial"][0]["root"] == "/mnt/d"

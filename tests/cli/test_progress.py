@@ -77,7 +77,7 @@ def test_unknown_totals_show_what_is_done(monitor, clock, screen):
     monitor.close()
 
     assert "Marking" in screen.getvalue()
-    assert "5 files  100 B  100 B/s" in screen.getvalue()
+    assert "5 objects  100 B  100 B/s" in screen.getvalue()
 
 
 def test_next_phase_begins_from_nothing(monitor, clock, screen):

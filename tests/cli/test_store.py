@@ -86,9 +86,12 @@ def test_verify_of_a_damaged_store_exits_7_and_names_the_cost(snap, history, sto
     document = result.json
     assert (text.code, result.code) == (7, 7)
     assert text.out.startswith("problem: ")
-    assert "makes partial: " in text.out
+    assert "\npartial: snapshot " in text.out
     assert document["ok"] is False
-    assert set(document["problems"][0]) == {"code", "message", "where", "snapshot_ids", "paths"}
+    fields = {"code", "message", "where", "snapshot_ids", "paths", "path_count"}
+    assert set(document["problems"][0]) == fields
+    assert document["left"] == document["problems"]
+    assert [item["path_count"] for item in document["partial"]] == [1]
     partial = {identity for item in document["problems"] for identity in item["snapshot_ids"]}
     assert partial == {snap("show", "latest~1", "--json").json["id"]}
 

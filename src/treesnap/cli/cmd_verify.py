@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from treesnap.cli import json_forms, text_forms
+from treesnap.cli import verify_forms
 from treesnap.cli.command import SnapCommand, pass_invocation
 from treesnap.cli.exits import ExitCode
 from treesnap.cli.invocation import Invocation
@@ -23,7 +23,7 @@ from treesnap.cli.quantities import Part
     metavar="N/T",
     help="Read the N-th of T parts of the data: T runs read everything.",
 )
-@click.option("--repair", is_flag=True, help="Rebuild what can be rebuilt, list what cannot.")
+@click.option("--repair", is_flag=True, help="Mend what can be mended, list what cannot.")
 @pass_invocation
 def command(
     invocation: Invocation, *, read_data: bool, sample: tuple[int, int] | None, repair: bool
@@ -36,8 +36,8 @@ def command(
         result = handle.verify(read_data=read_data, repair=repair, sample=sample)
     invocation.output.result(
         "verify",
-        fields=lambda: json_forms.verify_fields(result),
-        lines=lambda: text_forms.verify_lines(result),
+        fields=lambda: verify_forms.fields(result),
+        lines=lambda: verify_forms.lines(result),
     )
     if not result.ok:
         click.get_current_context().exit(ExitCode.DAMAGED)

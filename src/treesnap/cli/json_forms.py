@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         RunResult,
         StatsResult,
         StatusResult,
-        VerifyResult,
     )
 
 Fields = dict[str, Any]
@@ -272,24 +271,3 @@ def gc_fields(result: GcResult) -> Fields:
 def stats_fields(result: StatsResult) -> Fields:
     """Returns sizes and counts."""
     return {name: getattr(result, name) for name in STATS_FIELDS}
-
-
-def verify_fields(result: VerifyResult) -> Fields:
-    """Returns what was checked and every problem."""
-    return {
-        "ok": result.ok,
-        "problems": [
-            {
-                "code": problem.code,
-                "message": problem.message,
-                "where": shown(problem.where),
-                "snapshot_ids": list(problem.snapshot_ids),
-                "paths": [path_fields(path) for path in problem.paths],
-            }
-            for problem in result.problems
-        ],
-        "repaired": list(result.repaired),
-        "snapshots": result.snapshots,
-        "objects": result.objects,
-        "read_bytes": result.read_bytes,
-    }

@@ -29,6 +29,8 @@ PHASE_WORDS = {
     Phase.REWRITE: "Rewriting",
     Phase.VERIFY: "Verifying",
 }
+_UNITS = {Phase.MARK: "objects", Phase.REWRITE: "objects", Phase.VERIFY: "objects"}
+"""What is counted, where that is not files."""
 
 
 class RemarkMonitor:
@@ -138,7 +140,7 @@ class ProgressMonitor(RemarkMonitor):
             size += f" of {size_text(self._bytes_total)}"
         lasted_s = self._clock() - self._phase_from
         rate = f"  {size_text(int(self._bytes / lasted_s))}/s" if lasted_s > 0 else ""
-        return f"{files} files  {size}{rate}"
+        return f"{files} {_UNITS.get(self._phase, 'files')}  {size}{rate}"
 
 
 def _console_of_stderr() -> Console:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         GcResult,
         RestoreResult,
         StatsResult,
-        VerifyResult,
     )
 
 ID_DIGITS = 12
@@ -260,24 +259,6 @@ def gc_line(result: GcResult) -> str:
         f"{count_text(result.rewritten_packs, 'pack')} rewritten, "
         f"{count_text(result.kept_objects, 'object')} kept"
     )
-
-
-def verify_lines(result: VerifyResult) -> Iterator[str]:
-    """Yields what was repaired, every problem with what it costs, and the verdict."""
-    for action in result.repaired:
-        yield f"repaired: {shown(action)}"
-    for problem in result.problems:
-        yield f"problem: {shown(problem.message)} [{problem.code}, {shown(problem.where)}]"
-        for snapshot_id in problem.snapshot_ids:
-            yield f"  makes partial: {short_id(snapshot_id)}"
-        for path in problem.paths:
-            yield f"  cannot be restored: {shown(path) or '.'}"
-    checked = (
-        f"{count_text(result.snapshots, 'snapshot')}, {count_text(result.objects, 'object')}, "
-        f"{size_text(result.read_bytes)} read"
-    )
-    verdict = "No problems" if result.ok else count_text(len(result.problems), "problem")
-    yield f"{verdict} in {checked}"
 
 
 def stats_lines(result: StatsResult) -> Iterator[str]:

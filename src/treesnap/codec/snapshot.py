@@ -9,9 +9,11 @@ restore brings back and nothing else, so that equal states have equal hashes.
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 from treesnap.codec.chunklist import check_content
+from treesnap.codec.envelope import CHECKSUM_SIZE, HEADER_SIZE
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.codec.tree import decode_entry, decode_totals
 from treesnap.errors import Corrupt, InvalidArgument
@@ -28,6 +30,8 @@ from treesnap.model import (
 from treesnap.treepath import parse, parse_scope
 
 RECORD_SIZE_MAX = 64 << 20
+_FRAME = struct.Struct(f"<{HEADER_SIZE}xQ")
+"""What stands before the payload of a sealed file, and its length."""
 
 _TEXTS = (
     "label",
@@ -68,6 +72,17 @@ def encode_snapshot(record: SnapshotRecord) -> bytes:
 def snapshot_id(payload: bytes) -> SnapshotId:
     """Returns the id of an encoded snapshot."""
     return SnapshotId(object_id(ObjectKind.SNAPSHOT, payload).hex())
+
+
+def records_in(data: bytes) -> tuple[bytes, ...]:
+    """Returns what may be the payload in the damaged file of a snapshot; nothing is checked.
+
+    One takes the length that the file states, the other the length that the file has.
+    """
+    if len(data) < _FRAME.size:
+        return ()
+    (length,) = _FRAME.unpack_from(data)
+    return data[_FRAME.size : _FRAME.size + length], data[_FRAME.size : -CHECKSUM_SIZE]
 
 
 def state_hash(record: SnapshotRecord) -> str:
@@ -159,22 +174,30 @@ def _decode_map(value: dict[Any, Any], kind: type) -> dict[str, Any]:
     return value
 
 
-def encode_state(state: SnapshotState) -> bytes:
-    """Returns the payload of a snapshot's mutable state."""
-    return pack(
-        {
-            "version": 1,
-            "pinned": state.pinned,
-            "rollback_count": state.rollback_count,
-            "rollback_used": state.rollback_used,
-        }
-    )
+def encode_state(state: SnapshotState, identity: SnapshotId | None = None) -> bytes:
+    """Returns the payload of a snapshot's mutable state, which names the snapshot."""
+    fields = {
+        "version": 1,
+        "pinned": state.pinned,
+        "rollback_count": state.rollback_count,
+        "rollback_used": state.rollback_used,
+    }
+    return pack(fields if identity is None else {**fields, "snapshot": identity})
 
 
-def decode_state(payload: bytes) -> SnapshotState:
-    """Returns a snapshot's mutable state, or raises Corrupt."""
+def decode_state(payload: bytes, identity: SnapshotId | None = None) -> SnapshotState:
+    """Returns a snapshot's mutable state, or raises Corrupt; also for that of another snapshot.
+
+    Earlier versions did not say whose it is.
+    """
     fields = Fields(unpack(payload, "snapshot state"), "snapshot state")
     fields.require_version(1)
+    named = fields.optional("snapshot", str)
+    require(
+        None in (named, identity) or named == identity,
+        "snapshot state",
+        "it is that of another snapshot",
+    )
     return SnapshotState(
         pinned=fields.get("pinned", bool),
         rollback_count=fields.size("rollback_count"),

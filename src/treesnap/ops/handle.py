@@ -228,12 +228,12 @@ class Handle(HandleState):
         """Checks the store's structure, and every byte with ``read_data``.
 
         With a ``sample`` of ``(n, t)`` the bytes of the n-th of t equal parts are read.
-        ``repair`` rebuilds what can be rebuilt and says what it did.
+        ``repair`` rebuilds what can be rebuilt, takes lost content back from the live
+        trees of all roots, and says what it did and what is partial now.
         """
-        from treesnap.ops.verify import ALL, Sample, verify
+        from treesnap.ops.verify import verify
 
-        chosen = Sample(*sample) if sample is not None else ALL
-        return verify(self, read_data=read_data or sample is not None, repair=repair, sample=chosen)
+        return verify(self, read_data=read_data, repair=repair, sample=sample)
 
     def config(
         self,

@@ -130,7 +130,7 @@ class PackReader:
         records, end = self._scan(pack_id, start)
         footer, rows = self._footer(pack_id)
         if footer is not None and end < footer:
-            records += [row for row in rows if row.offset >= end]
+            records += [row for row in rows or () if row.offset >= end]
             end = records[-1].end if records else end
         return records, end
 
@@ -147,7 +147,7 @@ class PackReader:
                 if start < HEADER_SIZE:
                     try:
                         check_header(view[:HEADER_SIZE], FileKind.PACK, path)
-                    except Corrupt:
+                    except (Corrupt, UnsupportedFormat):
                         return [], 0
                 records = list(scan_records(view, first))
                 return records, records[-1].end if records else first
@@ -168,8 +168,10 @@ class PackReader:
         footer, rows = self._footer(pack_id)
         limit = footer if footer is not None else covered
         damaged_at = end if end < limit else None
+        if footer is not None and rows is None and damaged_at is None:
+            damaged_at = footer
         if damaged_at is not None:
-            hints = {row.offset for row in rows} | {entry.offset for entry in known()}
+            hints = {row.offset for row in rows or ()} | {entry.offset for entry in known()}
             for offset in sorted(hints):
                 if offset >= end:
                     more, end = self._scan(pack_id, offset)
@@ -182,8 +184,8 @@ class PackReader:
             return Inventory(entries, size, damaged_at, end if end < footer else None)
         return Inventory(entries, max(end, limit), damaged_at, end if end < size else None)
 
-    def _footer(self, pack_id: bytes) -> tuple[int | None, list[RecordHeader]]:
-        """Returns where the footer of a sealed pack begins, and its rows if it is whole."""
+    def _footer(self, pack_id: bytes) -> tuple[int | None, list[RecordHeader] | None]:
+        """Returns where the footer of a sealed pack begins, and its rows, or None if damaged."""
         path = self._layout.pack(pack_id)
         fd = self._descriptor(pack_id)
         size = self._fs.fstat(fd).st_size
@@ -195,7 +197,7 @@ class PackReader:
             try:
                 return offset, sorted(decode_footer(view, path), key=_by_offset)
             except Corrupt:
-                return offset, []
+                return offset, None
 
     def sync(self, pack_id: bytes) -> None:
         """Makes whatever anybody appended to a pack durable."""

@@ -77,15 +77,19 @@ class Root:
         record itself becomes so with the root's first snapshot.
         """
         if not self.is_registered():
-            add_directory(self._fs, self._layout.root_directory(self.id))
-            payload = pack({"version": 1, "path": self.path})
-            replace_file(
-                self._fs,
-                self.file("root"),
-                seal(FileKind.ROOT, payload),
-                temporary=self._layout.temporary,
-                durable_name=False,
-            )
+            self.register_anew()
+
+    def register_anew(self) -> None:
+        """Writes the root's record, whether or not there is one."""
+        add_directory(self._fs, self._layout.root_directory(self.id))
+        payload = pack({"version": 1, "path": self.path})
+        replace_file(
+            self._fs,
+            self.file("root"),
+            seal(FileKind.ROOT, payload),
+            temporary=self._layout.temporary,
+            durable_name=False,
+        )
 
     def is_registered(self) -> bool:
         """Returns whether the store knows the root."""
@@ -175,16 +179,32 @@ class Root:
         return None
 
 
+def recorded_path(fs: FileSystem, layout: Layout, name: str) -> bytes | None:
+    """Returns the real path in a root's record, or None when there is no record.
+
+    Raises Corrupt for the record of another root too, and UnsupportedFormat.
+    """
+    where = layout.root_file(name, "root")
+    try:
+        payload = unseal(read_file(fs, where, 1 << 20), FileKind.ROOT, where)
+    except FileNotFoundError:
+        return None
+    path = Fields(unpack(payload, "root"), "root").get("path", bytes)
+    if root_id(path) != name:
+        raise Corrupt(f"File {where!r} is the record of another root", path=where)
+    return path
+
+
 def registered_roots(fs: FileSystem, layout: Layout) -> list[bytes]:
     """Returns the real paths of all roots of a store; damaged records are left out."""
     paths = []
     for name in fs.list_names(layout.roots):
         if not is_hex(name, 32):
             continue
-        path = layout.root_file(name, "root")
         try:
-            payload = unseal(read_file(fs, path, 1 << 20), FileKind.ROOT, path)
-            paths.append(Fields(unpack(payload, "root"), "root").get("path", bytes))
-        except (FileNotFoundError, Corrupt, UnsupportedFormat):
+            path = recorded_path(fs, layout, name)
+        except (Corrupt, UnsupportedFormat):
             continue
+        if path is not None:
+            paths.append(path)
     return sorted(paths)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+from typing import NamedTuple
 from zlib import crc32
 
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
@@ -86,6 +87,35 @@ def try_acquire(fs: FileSystem, layout: Layout, name: str) -> Slot | None:
         return Slot(fs, layout, name, fd)
     fs.close(fd)
     return None
+
+
+class Note(NamedTuple):
+    """What the last writer of a slot noted."""
+
+    epoch: int
+    pack_id: bytes
+    is_busy: bool
+    """Whether that writer is at work."""
+
+
+def notes(fs: FileSystem, layout: Layout) -> list[Note]:
+    """Returns what is noted in every slot. Writes nothing, and never waits."""
+    found = []
+    for name in fs.list_names(layout.slots):
+        if not is_slot_name(name):
+            continue
+        try:
+            fd = fs.open(os.path.join(layout.slots, name), os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        try:
+            is_busy = not fs.lock(fd, exclusive=True)
+            found.append(Note(*Slot(fs, layout, name, fd).read(), is_busy))
+            if not is_busy:
+                fs.unlock(fd)
+        finally:
+            fs.close(fd)
+    return found
 
 
 def is_slot_name(name: str) -> bool:

@@ -126,7 +126,7 @@ class SnapshotLog:
         except FileNotFoundError:
             return SnapshotState()
         try:
-            return decode_state(unseal(data, FileKind.SNAPSHOT_STATE, path))
+            return decode_state(unseal(data, FileKind.SNAPSHOT_STATE, path), identity)
         except (Corrupt, UnsupportedFormat):
             return SnapshotState(pinned=True)
 
@@ -135,7 +135,7 @@ class SnapshotLog:
         replace_file(
             self._fs,
             self._layout.state(identity),
-            seal(FileKind.SNAPSHOT_STATE, encode_state(state)),
+            seal(FileKind.SNAPSHOT_STATE, encode_state(state, identity)),
             temporary=self._layout.temporary,
         )
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple, Self
 
+from treesnap.codec.envelope import FileKind, check_header
 from treesnap.codec.index import IndexEntry
 from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.errors import Corrupt, StoreMissing, UnsupportedFormat, shown
@@ -22,10 +23,36 @@ from treesnap.model import ObjectId, ObjectKind
 from treesnap.store.index import ObjectIndex
 from treesnap.store.layout import DIRECTORIES, Layout
 from treesnap.store.packs import Inventory, PackReader
+from treesnap.store.quarantine import Quarantine
 from treesnap.store.roots import Root
 from treesnap.store.snapshots import SnapshotLog
 
 FORMAT_VERSION = 1
+_FORMAT = {
+    "treesnap": "store",
+    "format": FORMAT_VERSION,
+    "min_reader": FORMAT_VERSION,
+    "min_writer": FORMAT_VERSION,
+    "hash": "blake3-256",
+    "chunking": "fastcdc-2020 16384 65536 262144 nc2 seed0",
+}
+
+
+def format_problem(data: bytes) -> str | None:
+    """Returns what is wrong with the content of a format file that was read, or None.
+
+    Beyond what opening the store needs of it. A later minor version may say more.
+    """
+    found = json.loads(data)
+    if found["format"] != FORMAT_VERSION:
+        return None
+    wrong = [name for name, value in _FORMAT.items() if found.get(name) != value]
+    return f"The format file has a wrong {', '.join(wrong)}" if wrong else None
+
+
+def mend_format(fs: FileSystem, path: str) -> str:
+    """Writes the format file of a store anew that cannot be opened for lack of it."""
+    return Store(fs, path).rewrite_format()
 
 
 class Sound(NamedTuple):
@@ -67,10 +94,20 @@ class Store:
             for name in (*DIRECTORIES, "quarantine"):
                 store._check_directory(os.path.join(path, name))
         except FileNotFoundError:
+            store._refuse_without_format()
             if not create:
                 raise StoreMissing(f"There is no store at {shown(path)!r}", path=path) from None
             store._initialise()
         return store
+
+    def _refuse_without_format(self) -> None:
+        """Raises Corrupt for a store with snapshots: its format file was durable before them."""
+        with suppress(OSError):
+            if any(self.snapshots.all_names()):
+                raise Corrupt(
+                    f"The store at {shown(self.path)!r} has no format file",
+                    path=self.layout.format,
+                )
 
     def _check_format(self, *, writing: bool) -> None:
         data = read_file(self.fs, self.layout.format, 1 << 16)
@@ -79,6 +116,8 @@ class Store:
             version, reader, writer = (value[key] for key in ("format", "min_reader", "min_writer"))
             if not all(type(number) is int for number in (version, reader, writer)):
                 raise TypeError("its versions are no numbers")
+            if max(reader, writer) > version:
+                raise ValueError(f"format {version} asks for more than itself")
             needed = max(reader, writer) if writing else reader
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Corrupt(
@@ -121,22 +160,39 @@ class Store:
             except FileExistsError:
                 continue
         sync_directory(self.fs, self.path)
-        value = {
-            "treesnap": "store",
-            "format": FORMAT_VERSION,
-            "min_reader": FORMAT_VERSION,
-            "min_writer": FORMAT_VERSION,
-            "hash": "blake3-256",
-            "chunking": "fastcdc-2020 16384 65536 262144 nc2 seed0",
-            "id": os.urandom(16).hex(),
-        }
+        self._write_format(durable_name=False)
+
+    def _write_format(self, *, durable_name: bool) -> None:
+        value = {**_FORMAT, "id": os.urandom(16).hex()}
         replace_file(
             self.fs,
             self.layout.format,
             (json.dumps(value, indent=2) + "\n").encode(),
             temporary=self.layout.temporary,
-            durable_name=False,
+            durable_name=durable_name,
         )
+
+    def rewrite_format(self) -> str:
+        """Writes the format file anew, durably, and keeps the old one; says so.
+
+        Raises UnsupportedFormat when no snapshot's file is of a version that is known here:
+        then the format file was perhaps that of a newer one.
+        """
+        paths = [self.snapshots.path(*name) for name in self.snapshots.all_names()]
+        if paths and not any(self._is_ours(path) for path in paths):
+            raise UnsupportedFormat(
+                f"No snapshot in the store at {shown(self.path)!r} can be read", path=self.path
+            )
+        kept = Quarantine(self.fs, self.layout).keep_copy(self.layout.format)
+        self._write_format(durable_name=True)
+        return "Wrote the format file anew" + (f"; the old one is {kept}" if kept else "")
+
+    def _is_ours(self, path: str) -> bool:
+        try:
+            check_header(read_file(self.fs, path, 64), FileKind.SNAPSHOT, path)
+        except (FileNotFoundError, Corrupt, UnsupportedFormat):
+            return False
+        return True
 
     def __enter__(self) -> Self:
         return self

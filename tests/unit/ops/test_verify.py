@@ -202,8 +202,9 @@ class TestRepair:
         assert len(result.repaired) == 1
         assert handle.verify(read_data=True).ok
 
-    def test_a_damaged_record_takes_nothing_else_out_of_the_index(self, handle, ids, store):
+    def test_a_damaged_record_takes_nothing_else_out_of_the_index(self, handle, root, ids, store):
         place = place_of(handle, store, "first", "big")
+        (root / "big").unlink()
         damage(store.layout.pack(place.pack_id), place.offset)
 
         handle.verify(read_data=True, repair=True)
@@ -218,17 +219,24 @@ class TestRepair:
         result = handle.verify(repair=True)
 
         assert len(result.repaired) == 1
-        assert os.listdir(store_path / "quarantine") == [path.name]
+        (kept,) = os.listdir(store_path / "quarantine")
+        assert kept == f"snapshots.{path.parent.name}.{path.name}"
         assert handle.verify().ok
         assert [item.id for item in handle.list()] == [ids[1]]
 
-    def test_what_cannot_be_repaired_stays_named(self, handle, ids, store):
+    def test_what_cannot_be_repaired_stays_named(self, handle, root, ids, store):
         place = place_of(handle, store, "second", "new")
         damage(store.layout.pack(place.pack_id), place.offset + RECORD_HEADER_SIZE + 9)
+        (root / "new").unlink()
 
-        handle.verify(read_data=True, repair=True)
+        repaired = handle.verify(read_data=True, repair=True)
 
-        assert "damaged-object" in codes(handle.verify(read_data=True))
+        again = handle.verify(read_data=True)
+        assert codes(again) == ["missing-object"]
+        assert repaired.left == again.problems
+        assert repaired.partial == again.partial
+        (partial,) = again.partial
+        assert (partial.snapshot_id, partial.paths, partial.path_count) == (ids[1], (b"new",), 1)
 
     def test_objects_that_are_captured_again_are_whole_again(self, handle, root, ids, store):
         """The pack is gone; what is still in the tree comes back with the next capture."""

@@ -1,0 +1,223 @@
+"""Taking lost objects back from live trees: equal content has the same id.
+
+A chunk is looked for where the snapshot had it, first. For what is still lost then, the
+roots of the store are walked, those of the damaged snapshots before the others, and
+every object that such a capture would store is compared: so a file that was renamed, and
+a directory that is as it was, are found too. Nothing is believed but the hash.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from treesnap import treepath
+from treesnap.codec.reader import TreeReader, read_lists, read_segments
+from treesnap.errors import Corrupt, TreesnapError
+from treesnap.events import Phase
+from treesnap.hashing import object_id
+from treesnap.model import Entry, EntryKind, IgnoreRules, ObjectId, ObjectKind, SnapshotRecord
+from treesnap.ops.access import MemoryObjects
+from treesnap.ops.capture import scan_settings
+from treesnap.results import TakenBack
+from treesnap.store.roots import registered_roots
+from treesnap.store.store import Store
+from treesnap.store.writer import Writer
+from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.scan import Scanner
+from treesnap.worktree.scanned import ScanResult
+
+if TYPE_CHECKING:
+    from treesnap.ops.examination import Damaged
+    from treesnap.ops.handle import Handle
+
+_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+class _Place(NamedTuple):
+    """A live tree, and how a snapshot of it was taken."""
+
+    root: bytes
+    rules: tuple[IgnoreRules, ...] = ()
+    scope: tuple[bytes, ...] | None = None
+
+
+class Salvage:
+    """Looks for lost objects, and stores those that are found, durably."""
+
+    def __init__(self, handle: Handle, store: Store, wanted: dict[ObjectId, ObjectKind]) -> None:
+        self._handle = handle
+        self._fs = handle.fs
+        self._store = store
+        self._wanted = dict(wanted)
+        self._found: dict[ObjectId, TakenBack] = {}
+
+    def run(self, damaged: list[Damaged]) -> list[TakenBack]:
+        """Returns what was found and stored. The caller holds the collector's lock."""
+        if not self._wanted:
+            return []
+        with Writer(self._store) as writer:
+            for item in damaged:
+                self._from_their_places(item, writer)
+            for place in self._places(damaged):
+                if self._wanted:
+                    self._from_walk(place, writer)
+            writer.flush()
+        return list(self._found.values())
+
+    def _places(self, damaged: list[Damaged]) -> list[_Place]:
+        """Returns each walk that may find something, once, the likeliest first."""
+        records = [item.snapshot.record for item in reversed(damaged)]
+        captured = [_Place(record.root_path, record.rules, record.scope) for record in records]
+        whole = [_Place(path) for path in registered_roots(self._fs, self._store.layout)]
+        return list(dict.fromkeys([*captured, *whole]))
+
+    def _from_their_places(self, item: Damaged, writer: Writer) -> None:
+        """Reads the chunks that a snapshot lost from the paths that had them."""
+        record = item.snapshot.record
+        trees = TreeReader(self._store.get)
+        paths = {loss.path for loss in item.losses if loss.object_id in self._wanted}
+        if not paths:
+            return
+        try:
+            root_fd = self._fs.open(os.fsdecode(record.root_path), OPEN_DIRECTORY)
+        except OSError:
+            return
+        try:
+            with DirectoryChain(self._fs, root_fd) as chain:
+                for path in sorted(paths):
+                    try:
+                        pieces = self._pieces(record, trees, path)
+                        self._from_file(chain, record.root_path, path, pieces, writer)
+                    except (Corrupt, OSError):
+                        continue
+        finally:
+            self._fs.close(root_fd)
+
+    def _pieces(
+        self, record: SnapshotRecord, trees: TreeReader, path: bytes
+    ) -> list[tuple[int, int]]:
+        """Returns where in a file its lost chunks begin, and their sizes."""
+        entry: Entry | None = record.root
+        for name in treepath.components(path):
+            if entry is None or not entry.is_directory:
+                return []
+            entry = trees.lookup(entry.tree_id, name)
+        if entry is None or entry.kind != EntryKind.FILE:
+            return []
+        pieces = []
+        position = 0
+        for segment in read_segments(entry.content, self._store.get):
+            if segment.id in self._wanted:
+                pieces.append((position, segment.size))
+            position += segment.size
+        return pieces
+
+    def _from_file(
+        self,
+        chain: DirectoryChain,
+        root: bytes,
+        path: bytes,
+        pieces: list[tuple[int, int]],
+        writer: Writer,
+    ) -> None:
+        if not pieces:
+            return
+        directory, name = treepath.split(path)
+        fd = self._fs.open(name, _OPEN_FILE, dir_fd=chain.open(directory))
+        try:
+            for position, size in pieces:
+                data = self._fs.read_at(fd, size, position)
+                identity = object_id(ObjectKind.CHUNK, data)
+                if self._wanted.pop(identity, None) is not None:
+                    writer.put(ObjectKind.CHUNK, data)
+                    self._note(identity, root, path)
+        finally:
+            self._fs.close(fd)
+
+    def _from_walk(self, place: _Place, writer: Writer) -> None:
+        """Walks a live tree as a capture would, and stores what of it is wanted.
+
+        Twice where directories or lists were found: what they need was not known before.
+        """
+        for _ in range(2):
+            sieve = _Sieve(self._store, self._wanted, writer)
+            self._handle.monitor.begin(Phase.SCAN, None, None)
+            settings = scan_settings(self._handle, place.scope, place.rules)
+            settings = replace(settings, root=os.fsdecode(place.root))
+            try:
+                result = Scanner(self._fs, settings, sieve, self._handle.monitor).scan()
+                needed = list(_needed(result, sieve)) if sieve.caught else []
+            except (TreesnapError, OSError):
+                needed = []  # what was caught until then is right all the same
+            paths = {identity: path for identity, _, path in reversed(needed)}
+            for identity in sieve.caught:
+                self._note(identity, place.root, paths.get(identity, b""))
+            more = {
+                identity: kind
+                for identity, kind, _ in needed
+                if identity not in self._found and not self._store.has(identity)
+            }
+            if not more:
+                return
+            self._wanted.update(more)
+
+    def _note(self, identity: ObjectId, root: bytes, path: bytes) -> None:
+        self._found[identity] = TakenBack(object_id=identity.hex(), root=root, path=path)
+
+
+class _Sieve(MemoryObjects):
+    """Takes the objects of a walk; stores those that are wanted, and wants them no more."""
+
+    def __init__(self, store: Store, wanted: dict[ObjectId, ObjectKind], writer: Writer) -> None:
+        super().__init__(store)
+        self._wanted = wanted
+        self._writer = writer
+        self.caught: set[ObjectId] = set()
+
+    def put(self, kind: ObjectKind, data: bytes) -> ObjectId:
+        """Returns an object's id."""
+        identity = super().put(kind, data)
+        if self._wanted.get(identity) == kind:
+            self._writer.put(kind, data)
+            del self._wanted[identity]
+            self.caught.add(identity)
+        return identity
+
+
+def _needed(result: ScanResult, sieve: _Sieve) -> Iterator[tuple[ObjectId, ObjectKind, bytes]]:
+    """Yields what was caught, and all that it needs, each with its kind and a path."""
+    trees = TreeReader(sieve.get)
+    if result.links is not None:
+        yield from ((*item, b"") for item in _of_content(result.links, sieve, is_needed=False))
+    pending = [(b"", result.root, False)]
+    while pending:
+        path, directory, is_needed = pending.pop()
+        is_needed = is_needed or directory.tree_id in sieve.caught
+        for page_id in trees.object_ids(directory.tree_id):
+            if is_needed or page_id in sieve.caught:
+                yield page_id, ObjectKind.TREE, path
+        for entry in trees.entries(directory.tree_id):
+            below = treepath.join(path, entry.name)
+            if type(entry.xattrs) is bytes and (is_needed or entry.xattrs in sieve.caught):
+                yield ObjectId(entry.xattrs), ObjectKind.CHUNK, below
+            if entry.kind == EntryKind.FILE:
+                content = _of_content(entry.content, sieve, is_needed=is_needed)
+                yield from ((*item, below) for item in content)
+            elif entry.is_directory:
+                pending.append((below, entry, is_needed))
+
+
+def _of_content(
+    content: tuple[Any, ...], sieve: _Sieve, *, is_needed: bool
+) -> Iterator[tuple[ObjectId, ObjectKind]]:
+    """Yields the lists and chunks of a content that were caught, or that those need."""
+    lists = list(read_lists(content, sieve.get))
+    is_needed = is_needed or not sieve.caught.isdisjoint(lists)
+    chunks = (segment.id for segment in read_segments(content, sieve.get))
+    for kind, identities in ((ObjectKind.CHUNK_LIST, lists), (ObjectKind.CHUNK, chunks)):
+        for identity in identities:
+            if identity is not None and (is_needed or identity in sieve.caught):
+                yield identity, kind

@@ -1,0 +1,253 @@
+"""The small files of a store: what is wrong with them, and what mends each.
+
+What can be thrown away (stat caches, slots, pending snapshots, export records) is not
+here: whoever meets a damaged one does without it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from treesnap.codec.envelope import FileKind, unseal
+from treesnap.codec.history import decode_history
+from treesnap.codec.journal import Journal, decode_journal
+from treesnap.codec.snapshot import decode_state
+from treesnap.errors import Corrupt, TreesnapError, UnsupportedFormat, shown
+from treesnap.fs.durable import read_file, unlink_if_present
+from treesnap.hashing import root_id
+from treesnap.model import SnapshotId, SnapshotKind, SnapshotState
+from treesnap.ops.epoch import oldest_epoch_possible, rebuild_state
+from treesnap.results import Problem
+from treesnap.store.collector import read_state
+from treesnap.store.layout import is_hex
+from treesnap.store.quarantine import Quarantine
+from treesnap.store.roots import Root, recorded_path
+from treesnap.store.store import Store, format_problem
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+Mend = Callable[[Store], str | None]
+"""Mends a file and returns what was done, or None when there is nothing to mend any more."""
+
+
+class Finding(NamedTuple):
+    """A damaged file, and what mends it."""
+
+    problem: Problem
+    mend: Mend
+
+
+class SmallFiles:
+    """Looks at the small files of a store."""
+
+    def __init__(self, handle: Handle, store: Store, damaged: set[SnapshotId]) -> None:
+        self._handle = handle
+        self._fs = handle.fs
+        self._store = store
+        self._layout = store.layout
+        self._damaged = damaged
+
+    def findings(self) -> Iterator[Finding]:
+        """Yields what is damaged."""
+        yield from self._format()
+        yield from self._collector()
+        yield from self._states()
+        named = [*self._fs.list_names(self._layout.roots), *self._store.snapshots.root_ids()]
+        for name in sorted(set(named)):
+            if is_hex(name, 32):
+                yield from self._root(name)
+
+    def _format(self) -> Iterator[Finding]:
+        reason = format_problem(read_file(self._fs, self._layout.format, 1 << 16))
+        if reason is not None:
+            problem = Problem(code="bad-format", message=reason, where="format")
+            yield Finding(problem, lambda store: store.rewrite_format())
+
+    def _collector(self) -> Iterator[Finding]:
+        where = os.path.relpath(self._layout.collector_state, self._store.path)
+        try:
+            needed = oldest_epoch_possible(self._fs, self._layout)
+            if read_state(self._fs, self._layout).epoch >= needed:
+                return
+            message = "The collector state is older than a writer that is at work"
+        except (Corrupt, UnsupportedFormat) as error:
+            message = error.message
+        problem = Problem(code="bad-collector", message=message, where=where)
+        yield Finding(problem, rebuild_state)
+
+    def _states(self) -> Iterator[Finding]:
+        """Looks at pins and counts. A state without its snapshot proves that one was lost."""
+        found = [name for name in self._fs.list_names(self._layout.states) if is_hex(name, 64)]
+        known = {name.id for _, name in self._store.snapshots.all_names()}
+        for name in found:
+            identity = SnapshotId(name)
+            path = self._layout.state(identity)
+            try:
+                data = read_file(self._fs, path, 1 << 16)
+            except FileNotFoundError:
+                continue
+            message = None
+            try:
+                decode_state(unseal(data, FileKind.SNAPSHOT_STATE, path), identity)
+            except (Corrupt, UnsupportedFormat) as error:
+                message = f"{error.message}: the snapshot counts as pinned"
+            if identity not in known:
+                problem = Problem(
+                    code="lost-snapshot",
+                    message=f"Snapshot {identity} is gone, but was not deleted",
+                    where=f"states/{name}",
+                    snapshot_ids=(identity,),
+                )
+                yield Finding(problem, _taking(path, "what is known of a lost snapshot"))
+            elif message is not None:
+                problem = Problem(
+                    code="bad-state",
+                    message=message,
+                    where=f"states/{name}",
+                    snapshot_ids=(identity,),
+                )
+                yield Finding(problem, _pinning(identity))
+
+    def _root(self, name: str) -> Iterator[Finding]:
+        path = self._layout.root_file(name, "root")
+        recorded = None
+        try:
+            recorded = recorded_path(self._fs, self._layout, name)
+            reason = f"File {path!r} is missing"
+        except (Corrupt, UnsupportedFormat) as error:
+            reason = error.message
+        known = recorded or self._path_of(name)
+        if recorded is None and (known is not None or os.path.lexists(path)):
+            problem = Problem(code="bad-root", message=reason, where=f"roots/{name}/root")
+            yield Finding(problem, _registering(name, known))
+        yield from self._history(name)
+        if known is not None:
+            yield from self._journal(known)
+
+    def _path_of(self, name: str) -> bytes | None:
+        """Returns the path of a root whose record is damaged: its snapshots say it too."""
+        for snapshot_name in self._store.snapshots.names(name):
+            try:
+                record = self._store.snapshots.load(name, snapshot_name).record
+            except TreesnapError:
+                continue
+            if root_id(record.root_path) == name:
+                return record.root_path
+        own = os.fsencode(self._handle.root)
+        return own if root_id(own) == name else None
+
+    def _history(self, name: str) -> Iterator[Finding]:
+        path = self._layout.root_file(name, "history")
+        try:
+            payload = unseal(read_file(self._fs, path, 256 << 20), FileKind.HISTORY, path)
+            decode_history(payload)
+        except FileNotFoundError:
+            return
+        except (Corrupt, UnsupportedFormat) as error:
+            message = f"{error.message}: 'undo' and 'redo' find nothing"
+            problem = Problem(code="bad-history", message=message, where=f"roots/{name}/history")
+            yield Finding(problem, _taking(path, "a history of restores"))
+
+    def _journal(self, path: bytes) -> Iterator[Finding]:
+        root = self._store.root(path)
+        try:
+            payload = root.read("journal", FileKind.JOURNAL)
+            if payload is None:
+                return
+            reason = self._why_unfinishable(root, decode_journal(payload))
+        except Corrupt as error:
+            reason = error.message
+        if reason is not None:
+            message = (
+                f"A restore of {shown(path)!r} was interrupted and cannot be finished: {reason}"
+            )
+            problem = Problem(code="bad-journal", message=message, where=f"roots/{root.id}/journal")
+            yield Finding(problem, _forgetting(self._handle, path))
+
+    def _why_unfinishable(self, root: Root, journal: Journal) -> str | None:
+        """Returns what keeps every recovery from working, or None."""
+        if journal.commit is None:
+            return None
+        known = {name.id: name for name in self._store.snapshots.names(root.id)}
+        for identity in (journal.commit.target_id, journal.commit.safety_id):
+            if identity not in known or identity in self._damaged:
+                return f"snapshot {identity[:12]}, which it needs, is gone or damaged"
+        return None
+
+
+def _taking(path: str, what: str) -> Mend:
+    """Returns what moves a file to quarantine."""
+
+    def mend(store: Store) -> str | None:
+        try:
+            target = Quarantine(store.fs, store.layout).take(path)
+        except FileNotFoundError:
+            return None
+        return f"Moved {what} to {target}"
+
+    return mend
+
+
+def _pinning(identity: SnapshotId) -> Mend:
+    def mend(store: Store) -> str | None:
+        kept = Quarantine(store.fs, store.layout).keep_copy(store.layout.state(identity))
+        if kept is None:
+            return None
+        store.snapshots.set_state(identity, SnapshotState(pinned=True))
+        return f"Pinned snapshot {identity[:12]}, because it may have been; the old state is {kept}"
+
+    return mend
+
+
+def _registering(name: str, path: bytes | None) -> Mend:
+    def mend(store: Store) -> str | None:
+        record = store.layout.root_file(name, "root")
+        if path is None:
+            unlink_if_present(store.fs, record)
+            return f"Removed the record of root {name}, of which nothing is in the store"
+        store.root(path).register_anew()
+        return f"Wrote the record of the root {shown(path)!r} anew"
+
+    return mend
+
+
+def _forgetting(handle: Handle, path: bytes) -> Mend:
+    def mend(store: Store) -> str | None:
+        """Takes a journal away that nobody can follow, and protects the state before."""
+        root = store.root(path)
+        with root.locked("verify", handle.wait_s):
+            safety = _newest_safety(store, root)
+            if safety is not None:
+                state = store.snapshots.state(safety)
+                if not state.pinned:
+                    store.snapshots.set_state(safety, SnapshotState(pinned=True))
+            try:
+                target = Quarantine(store.fs, store.layout).take(root.file("journal"))
+            except FileNotFoundError:
+                return None
+        before = (
+            f"the state before it is probably snapshot {safety[:12]}, which is pinned now"
+            if safety is not None
+            else "no snapshot of the state before it is there"
+        )
+        return (
+            f"Gave up the interrupted restore of {shown(path)!r}: its files stay as they are, some "
+            f"may be old and some new, and what it kept aside stays in the directory "
+            f"'.treesnap-restore-...' there; {before}; the journal is {target}"
+        )
+
+    return mend
+
+
+def _newest_safety(store: Store, root: Root) -> SnapshotId | None:
+    for name in store.snapshots.names(root.id):
+        try:
+            snapshot = store.snapshots.load(root.id, name)
+        except TreesnapError:
+            continue
+        if snapshot.record.kind == SnapshotKind.SAFETY:
+            return snapshot.id
+    return None

@@ -1,0 +1,250 @@
+"""A store with every kind of file in it, what it must restore to, and ways to damage it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import oracle
+from treesnap.codec.envelope import FileKind, seal
+from treesnap.codec.export import EXPORT_STAGE_PREFIX, ExportRecord, encode_export
+from treesnap.errors import TreesnapError
+from treesnap.ops.handle import Handle
+from treesnap.store import packs, writer
+from treesnap.testing.unsynced import UnsyncedFileSystem
+
+KINDS = {
+    "format": "format",
+    "pack": "packs/*",
+    "index part": "index/*[0-9a-f]",
+    "snapshot": "snapshots/*/*",
+    "state": "states/*",
+    "slot": "slots/*",
+    "pending": "pending/*",
+    "collector state": "collector/state",
+    "root record": "roots/*/root",
+    "stat cache": "roots/*/cache",
+    "history": "roots/*/history",
+    "export record": "roots/*/export-*",
+}
+"""Every kind of file that a store at rest has, but for locks and journals."""
+THROWAWAYS = {"index part", "slot", "pending", "stat cache", "export record"}
+"""Kinds of which every file can be lost without a snapshot noticing."""
+
+
+@dataclass(frozen=True, order=True)
+class Damage:
+    """One file, and what happens to it."""
+
+    kind: str
+    path: str
+    """In the store."""
+    how: str
+    """flip, cut, zeros, missing, swap or older."""
+    position: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.path} {self.how} {self.position}"
+
+
+@dataclass
+class Scene:
+    """Two roots with a history in one store, as it is and as it was earlier."""
+
+    base: Path
+    kept: dict[tuple[str, str], oracle.Record] = field(default_factory=dict)
+    """What each snapshot is, by root and id."""
+    contents: dict[tuple[str, str], dict[str, bytes]] = field(default_factory=dict)
+    """What its files hold."""
+
+    @property
+    def store(self) -> Path:
+        """The store that is damaged and used; put back by :meth:`reset`."""
+        return self.base / "store"
+
+    def handle(self, root: str = "one", store: Path | None = None) -> Handle:
+        """Returns a handle on one of the roots."""
+        return Handle(
+            root=self.base / root,
+            store_path=str(store or self.store),
+            fs=UnsyncedFileSystem(),
+            wait_s=0.0,
+        )
+
+    def take(self, root: str, **options: object) -> str:
+        """Takes a snapshot and notes what it is."""
+        top = self.base / root
+        made = self.handle(root).create(**options).id
+        self.kept[root, made] = oracle.record(top)
+        self.contents[root, made] = contents_of(top)
+        return made
+
+    def reset(self) -> None:
+        """Puts the whole store back."""
+        for name in ("copy", "target"):
+            shutil.rmtree(self.base / name, ignore_errors=True)
+        for path in self.store.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.copytree(self.base / "whole", self.store, dirs_exist_ok=True)
+
+    def readable(self, store: Path | None = None) -> set[tuple[str, str]]:
+        """Returns the snapshots that restore exactly; any other must fail cleanly."""
+        target = self.base / "target"
+        found = set()
+        for (root, identity), expected in self.kept.items():
+            try:
+                self.handle(root, store).restore(identity, to=target)
+            except TreesnapError:
+                assert not target.exists()
+                continue
+            restored = oracle.record(target)
+            assert not oracle.difference(expected, restored), (root, identity)
+            found.add((root, identity))
+            shutil.rmtree(target)
+        return found
+
+    def unreadable_files(self, root: str, identity: str) -> set[bytes]:
+        """Returns the files of a snapshot that cannot be read one by one."""
+        lost = set()
+        for name, content in self.contents[root, identity].items():
+            try:
+                found = b"".join(self.handle(root).cat(identity, name))
+            except TreesnapError:
+                lost.add(os.fsencode(name))
+            else:
+                assert found == content, (root, identity, name)
+        return lost
+
+
+def contents_of(top: Path) -> dict[str, bytes]:
+    """Returns the content of every file below a directory."""
+    return {
+        str(path.relative_to(top)): path.read_bytes()
+        for path in sorted(top.rglob("*"))
+        if path.is_file() and not path.is_symlink()
+    }
+
+
+def build(base: Path, patch: Callable[[object, str, int], None]) -> Scene:
+    """Makes the scene. ``patch`` makes packs small for as long as that takes."""
+    for module in (packs, writer):
+        if hasattr(module, "PACK_SIZE_TARGET"):
+            patch(module, "PACK_SIZE_TARGET", 1200)
+    scene = Scene(base)
+    one, two = base / "one", base / "two"
+    (one / "deep" / "er").mkdir(parents=True)
+    two.mkdir()
+    (one / "shared").write_bytes(b"in both roots " * 9)
+    (two / "shared").write_bytes(b"in both roots " * 9)
+    (one / "deep" / "er" / "leaf").write_bytes(bytes(range(200)))
+    (one / "deep" / "twin").write_bytes(bytes(range(200)))
+    (one / "text").write_bytes(b"first text " * 20)
+    os.symlink("text", one / "link")
+    os.link(one / "text", one / "deep" / "linked")
+    os.setxattr(one / "text", "user.note", bytes(range(256)) * 3)
+    first = scene.take("one", name="first")
+    scene.take("two", name="early")
+    handle = scene.handle()
+    handle.pin(first)
+    (one / "text").write_bytes(b"second text " * 20)
+    (one / "waste").write_bytes(os.urandom(3000))
+    handle.delete(scene.handle().create().id)
+    (one / "waste").unlink()
+    handle.gc()
+    shutil.copytree(scene.store, base / "earlier")
+    (one / "more").write_bytes(bytes(reversed(range(180))))
+    second = scene.take("one", name="second")
+    scene.kept["one", handle.restore(first).safety_id] = scene.kept["one", second]
+    scene.contents["one", handle.list()[0].id] = scene.contents["one", second]
+    handle.undo()
+    for snapshot in handle.list():
+        key = ("one", snapshot.id)
+        scene.kept.setdefault(key, scene.kept["one", first])
+        scene.contents.setdefault(key, scene.contents["one", first])
+    (two / "only here").write_bytes(b"nowhere else " * 30)
+    last = scene.take("two", name="last")
+    scene.handle("two").pin(last)
+    scene.handle("two").restore("early")
+    for snapshot in scene.handle("two").list():
+        if ("two", snapshot.id) not in scene.kept:
+            scene.handle("two").delete(snapshot.id)
+    (one / "waste").write_bytes(os.urandom(3000))
+    handle.delete(handle.create().id)
+    (one / "waste").unlink()
+    handle.gc()
+    _leave_behind(scene)
+    scene.handle().ls(second)
+    scene.store.rename(base / "whole")
+    scene.store.mkdir()
+    scene.reset()
+    return scene
+
+
+def _leave_behind(scene: Scene) -> None:
+    """Leaves what killed commands leave."""
+    snapshot = next(scene.store.glob("snapshots/*/*"))
+    slot = next(scene.store.glob("slots/*"))
+    shutil.copy(snapshot, scene.store / "pending" / slot.name)
+    record = next(scene.store.glob("roots/*/root"))
+    stage = os.fsencode(scene.base / os.fsdecode(EXPORT_STAGE_PREFIX + b"0123456789abcdef"))
+    export = seal(FileKind.EXPORT, encode_export(ExportRecord(stage)))
+    record.with_name("export-0123456789abcdef").write_bytes(export)
+
+
+def all_damages(scene: Scene) -> Iterator[Damage]:
+    """Yields every way in which every file can be damaged."""
+    for kind, pattern in KINDS.items():
+        paths = sorted(scene.store.glob(pattern))
+        assert paths, kind
+        names = [str(path.relative_to(scene.store)) for path in paths]
+        for path, name in zip(paths, names, strict=True):
+            size = path.stat().st_size
+            yield from (Damage(kind, name, "flip", position) for position in range(size))
+            yield from (Damage(kind, name, "cut", length) for length in range(size))
+            yield Damage(kind, name, "zeros")
+            yield Damage(kind, name, "missing")
+            for position, other in enumerate(names):
+                if other != name:
+                    yield Damage(kind, name, "swap", position)
+            earlier = scene.base / "earlier" / name
+            if earlier.exists() and earlier.read_bytes() != path.read_bytes():
+                yield Damage(kind, name, "older")
+
+
+def spread(damages: list[Damage], each: int) -> list[Damage]:
+    """Returns some of many: of each kind and way about as many, evenly chosen; most are flips."""
+    groups: dict[tuple[str, str], list[Damage]] = {}
+    for damage in damages:
+        groups.setdefault((damage.kind, damage.how), []).append(damage)
+    chosen = []
+    for (_, how), group in groups.items():
+        count = each if how == "flip" else (each + 1) // 2
+        places = {(2 * number + 1) * len(group) // (2 * count) for number in range(count)}
+        chosen += [group[place] for place in sorted(places)]
+    return chosen
+
+
+def inflict(scene: Scene, damage: Damage) -> None:
+    """Does the damage."""
+    path = scene.store / damage.path
+    data = bytearray(path.read_bytes())
+    if damage.how == "missing":
+        path.unlink()
+        return
+    if damage.how == "swap":
+        other = sorted(scene.store.glob(KINDS[damage.kind]))[damage.position]
+        path.write_bytes(other.read_bytes())
+        other.write_bytes(data)
+        return
+    if damage.how == "older":
+        data = bytearray((scene.base / "earlier" / damage.path).read_bytes())
+    elif damage.how == "zeros":
+        data = bytearray(len(data))
+    elif damage.how == "cut":
+        del data[damage.position :]
+    else:
+        data[damage.position] ^= 1 << (damage.position * 7 + 3) % 8
+    path.write_bytes(data)

@@ -1,0 +1,165 @@
+"""Each file of a store, damaged in each way: named or harmless, repaired or named for good.
+
+In every case each snapshot restores exactly or fails cleanly, before and after a repair
+and a collection; what was readable stays so. The suite does a sample, ``tox -e long`` all.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+
+import pytest
+
+from damage_scene import KINDS, THROWAWAYS, Damage, Scene, all_damages, build, inflict, spread
+from treesnap.errors import Corrupt, TreesnapError
+from treesnap.results import VerifyResult
+
+SILENT = {"slot", "pending", "stat cache", "export record", "format", "collector state"}
+"""Kinds of which damage may mean nothing: what can be thrown away, and bytes that say nothing."""
+
+HARMLESS = {("index part", "swap"), ("history", "swap")}
+"""What changes nothing: parts have random names, and undo finds no snapshot of another root."""
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory) -> Scene:
+    with pytest.MonkeyPatch.context() as patch:
+        return build(tmp_path_factory.mktemp("damage"), patch.setattr)
+
+
+def test_the_scene_is_whole_and_has_every_kind_of_file(scene):
+    scene.reset()
+
+    for pattern in KINDS.values():
+        assert list(scene.store.glob(pattern))
+    named = {
+        str(path.relative_to(scene.store)) for path in scene.store.rglob("*") if path.is_file()
+    }
+    known = {
+        str(path.relative_to(scene.store))
+        for pattern in [*KINDS.values(), "**/lock", "collector/size"]
+        for path in scene.store.glob(pattern)
+    }
+    assert named == known
+    assert scene.handle().verify(read_data=True).problems == ()
+    assert scene.readable() == set(scene.kept)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_is_named_or_harmless_and_spreads_to_nothing(scene, kind):
+    check(scene, spread(all_damages_of(scene, kind), 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_byte_of_every_file(scene, kind):
+    check(scene, all_damages_of(scene, kind))
+
+
+def all_damages_of(scene: Scene, kind: str) -> list[Damage]:
+    scene.reset()
+    return [damage for damage in all_damages(scene) if damage.kind == kind]
+
+
+def check(scene: Scene, damages: list[Damage]) -> None:
+    """Checks all, and raises with every case that is wrong."""
+    wrong = []
+    for damage in damages:
+        try:
+            check_one(scene, damage)
+        except Exception as error:  # noqa: BLE001 - a traceback is wrong too
+            wrong.append(f"{damage}: {type(error).__name__}: {error}")
+    assert not wrong, f"{len(wrong)} of {len(damages)}:\n" + "\n".join(wrong[:40])
+
+
+def check_one(scene: Scene, damage: Damage) -> None:
+    scene.reset()
+    inflict(scene, damage)
+    found = scene.handle().verify(read_data=True)
+    before = scene.readable()
+
+    check_named(scene, damage, found, before)
+    collect_beside(scene, before)
+    repaired = scene.handle().verify(read_data=True, repair=True)
+    after = scene.readable()
+
+    again = scene.handle().verify(read_data=True)
+    assert (again.problems, again.partial) == (repaired.left, repaired.partial)
+    assert {item.code for item in repaired.left} <= {"missing-object", "damaged-object"}
+    assert before <= after
+    assert set(scene.kept) - after == lost_in(scene, damage, repaired)
+    if damage.kind in THROWAWAYS:
+        assert after == set(scene.kept)
+    for snapshot in repaired.partial:
+        assert_exact(scene, snapshot)
+    try:
+        scene.handle().gc()
+    except Corrupt:
+        assert repaired.left
+    assert scene.readable() == after
+    assert scene.handle().create().snapshot.complete
+
+
+def check_named(
+    scene: Scene, damage: Damage, found: VerifyResult, before: set[tuple[str, str]]
+) -> None:
+    """Checks that what cannot be restored is named, and nothing else."""
+    named = {snapshot_id for item in found.problems for snapshot_id in item.snapshot_ids}
+    if "format" in {item.where for item in found.problems} and not found.snapshots:
+        return  # nothing can be restored, and the file is named
+    unreadable = {identity for _, identity in set(scene.kept) - before}
+    assert unreadable - looks_deleted(damage) <= named
+    for snapshot in found.partial:
+        assert_exact(scene, snapshot)
+    if damage.how != "missing" and damage.kind not in SILENT:
+        assert found.problems or (damage.kind, damage.how) in HARMLESS
+    for problem in found.problems:
+        if not problem.code.endswith("-object"):
+            assert (scene.base / "whole" / problem.where).exists(), problem
+
+
+def looks_deleted(damage: Damage) -> set[str]:
+    """Returns the snapshot whose file is missing: nothing says that it was not deleted."""
+    if (damage.kind, damage.how) == ("snapshot", "missing"):
+        return {damage.path.rpartition("-")[2]}
+    return set()
+
+
+def lost_in(scene: Scene, damage: Damage, result: VerifyResult) -> set[tuple[str, str]]:
+    """Returns the snapshots that a repair could not bring back, as it says itself."""
+    partial = {item.snapshot_id for item in result.partial}
+    gone = {
+        snapshot_id
+        for item in result.problems
+        if item.code in {"bad-snapshot", "lost-snapshot"}
+        for snapshot_id in item.snapshot_ids
+    }
+    present = {path.name.rpartition("-")[2] for path in scene.store.glob("snapshots/*/*")}
+    lost = partial | ((gone | looks_deleted(damage)) - present)
+    return {key for key in scene.kept if key[1] in lost}
+
+
+def assert_exact(scene: Scene, partial) -> None:
+    """Checks that the paths of a partial snapshot are those that cannot be restored."""
+    (root,) = [root for root, identity in scene.kept if identity == partial.snapshot_id]
+    lost = scene.unreadable_files(root, partial.snapshot_id)
+    named = set(partial.paths)
+    every = [name.encode() for name in scene.contents[root, partial.snapshot_id]]
+    covered = {
+        name
+        for name in every
+        if any(not path or name == path or name.startswith(path + b"/") for path in named)
+    }
+    assert lost <= covered
+    assert partial.path_count == len(named)
+
+
+def collect_beside(scene: Scene, before: set[tuple[str, str]]) -> None:
+    """Collects garbage in a copy of the damaged store: that may be refused, but lose nothing."""
+    copy = scene.base / "copy"
+    shutil.copytree(scene.store, copy)
+    with suppress(TreesnapError):
+        scene.handle(store=copy).gc()
+    assert before <= scene.readable(copy)
+    shutil.rmtree(copy)

@@ -1,0 +1,312 @@
+"""``verify --repair`` mends the small files of a store, one kind after the other."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import treesnap
+from test_damaged_store import FORMATS
+from treesnap.codec.envelope import FileKind, seal
+from treesnap.codec.journal import Commit, Journal, encode_journal
+from treesnap.codec.message import pack
+from treesnap.errors import Busy, Corrupt, TreesnapError, UnsupportedFormat
+from treesnap.events import CollectingMonitor
+from treesnap.fs.local import LocalFileSystem
+from treesnap.ops.epoch import LEAP
+from treesnap.store.collector import read_state
+from treesnap.store.layout import Layout
+from treesnap.store.slot import notes
+from treesnap.store.store import Store
+from treesnap.store.writer import EpochChanged, Writer
+from treesnap.testing.state import tree_state
+from world import World, damage
+
+HOWS = ["empty", "zeros", "30"]
+
+
+@pytest.fixture
+def world(tmp_path) -> World:
+    return World(tmp_path)
+
+
+def repaired(world: World, code: str, where: str) -> treesnap.VerifyResult:
+    """Returns what a repair did about the one problem that there is."""
+    (problem,) = world.handle().verify(read_data=True).problems
+    assert (problem.code, problem.where) == (code, where)
+    result = world.handle().verify(read_data=True, repair=True)
+    assert result.problems == (problem,)
+    assert result.left == ()
+    assert world.handle().verify(read_data=True).ok
+    return result
+
+
+class TestCollectorState:
+    def path(self, world: World) -> Path:
+        return world.store / "collector" / "state"
+
+    def put(self, world: World, epoch: int) -> None:
+        payload = pack({"epoch": epoch, "condemned": ()})
+        self.path(world).write_bytes(seal(FileKind.COLLECTION, payload))
+
+    @pytest.mark.parametrize("how", HOWS)
+    def test_a_damaged_one_is_written_anew_beyond_all_epochs(self, world, how):
+        self.put(world, 4)
+        world.handle().create()
+        damage(self.path(world), how)
+
+        repaired(world, "bad-collector", "collector/state")
+
+        layout = Layout(str(world.store))
+        epoch = read_state(LocalFileSystem(), layout).epoch
+        assert epoch == 4 + LEAP
+        assert max(note.epoch for note in notes(LocalFileSystem(), layout)) == epoch
+        assert world.handle().create().snapshot.complete
+        world.handle().gc()
+        assert world.restores("second")
+
+    def test_a_writer_that_began_before_has_to_begin_again(self, world):
+        """A collection may have taken what it relies on, without anybody knowing by now."""
+        self.put(world, 4)
+        record = world.handle().resolve("second").record
+        root = Path(world.only("roots/*/root")).parent.name
+        with Store.open(LocalFileSystem(), str(world.store)) as store, Writer(store) as writer:
+            damage(self.path(world), "30")
+            world.handle().verify(repair=True)
+            with pytest.raises(EpochChanged):
+                writer.publish(record, root, 99)
+
+    def test_it_waits_for_a_writer_of_which_nobody_knows_when_it_began(self, world):
+        self.put(world, 4)
+        with Store.open(LocalFileSystem(), str(world.store)) as store, Writer(store):
+            for slot in world.store.glob("slots/*"):
+                damage(slot, "zeros")
+            damage(self.path(world), "30")
+            remarks = CollectingMonitor()
+            handle = world.handle(monitor=remarks)
+            assert [item.code for item in handle.verify(repair=True).left] == ["bad-collector"]
+        assert "writer is at work" in remarks.remarks[0]
+        repaired(world, "bad-collector", "collector/state")
+
+    def test_one_from_an_older_time_is_found_while_it_matters(self, world):
+        self.put(world, 40)
+        with Store.open(LocalFileSystem(), str(world.store)) as store, Writer(store):
+            self.put(world, 4)
+            repaired(world, "bad-collector", "collector/state")
+
+
+class TestJournal:
+    JOURNAL = Journal(
+        stage_name=b".treesnap-restore-0123456789abcdef",
+        root_before=None,
+        device=0,
+        started_at_ns=0,
+    )
+
+    def put(self, world: World, **fields) -> str:
+        path = world.only("roots/*/root").with_name("journal")
+        journal = Journal(
+            **{
+                name: getattr(self.JOURNAL, name)
+                for name in ("stage_name", "root_before", "device", "started_at_ns")
+            },
+            **fields,
+        )
+        path.write_bytes(seal(FileKind.JOURNAL, encode_journal(journal)))
+        stage = world.root / os.fsdecode(journal.stage_name)
+        stage.mkdir()
+        (stage / "n0").write_bytes(b"kept aside")
+        return str(path.relative_to(world.store))
+
+    @pytest.mark.parametrize("how", HOWS)
+    def test_a_damaged_one_goes_to_quarantine_and_says_what_that_means(self, world, how):
+        where = self.put(world)
+        damage(world.store / where, how)
+        before = tree_state(world.root)
+        (safety,) = [item for item in world.handle().list() if item.record.kind.value == "safety"]
+
+        result = repaired(world, "bad-journal", where)
+
+        assert tree_state(world.root) == before
+        (said,) = result.repaired
+        assert safety.id[:12] in said
+        assert "stays in the directory" in said
+        assert world.handle().resolve(safety.id).pinned
+        assert world.handle().create().snapshot.complete
+        assert (world.root / ".treesnap-restore-0123456789abcdef" / "n0").exists()
+
+    def test_one_whose_snapshots_are_gone_does_not_block_the_root_for_ever(self, world):
+        commit = Commit(
+            target_id="01" * 32,
+            safety_id="02" * 32,
+            paths=(b"text",),
+            directories=(),
+            history=b"",
+            touch=False,
+        )
+        where = self.put(world, commit=commit)
+        with pytest.raises(TreesnapError):
+            world.handle().create()
+
+        repaired(world, "bad-journal", where)
+
+        assert world.handle().create().snapshot.complete
+
+
+class TestOthers:
+    @pytest.mark.parametrize("how", HOWS)
+    def test_the_record_of_a_root_is_written_anew(self, world, how):
+        path = world.only("roots/*/root")
+        whole = path.read_bytes()
+        damage(path, how)
+
+        repaired(world, "bad-root", str(path.relative_to(world.store)))
+
+        assert path.read_bytes() == whole
+
+    def test_a_missing_record_of_a_root_is_written_anew(self, world):
+        path = world.only("roots/*/root")
+        whole = path.read_bytes()
+        path.unlink()
+
+        repaired(world, "bad-root", str(path.relative_to(world.store)))
+
+        assert path.read_bytes() == whole
+
+    def test_records_that_changed_places_are_written_anew(self, world, tmp_path):
+        (tmp_path / "other").mkdir()
+        treesnap.open(tmp_path / "other", world.store).create()
+        one, two = world.store.glob("roots/*/root")
+        contents = one.read_bytes(), two.read_bytes()
+        one.write_bytes(contents[1])
+        two.write_bytes(contents[0])
+
+        result = world.handle().verify(repair=True)
+
+        assert [item.code for item in result.problems] == ["bad-root", "bad-root"]
+        assert (one.read_bytes(), two.read_bytes()) == contents
+        assert world.handle().verify().ok
+
+    @pytest.mark.parametrize("how", HOWS)
+    def test_a_damaged_state_is_a_pin(self, world, how):
+        identity = world.handle().pin("second").id
+        damage(world.store / "states" / identity, how)
+
+        repaired(world, "bad-state", f"states/{identity}")
+
+        assert world.handle().resolve("second").pinned
+
+    def test_states_that_changed_places_are_pins(self, world):
+        """Otherwise the one that was pinned could be deleted."""
+        first, second = (world.handle().pin(name).id for name in ("first", "second"))
+        world.handle().unpin("first")
+        one, two = (world.store / "states" / identity for identity in (first, second))
+        contents = one.read_bytes(), two.read_bytes()
+        one.write_bytes(contents[1])
+        two.write_bytes(contents[0])
+
+        assert world.handle().resolve("second").pinned
+        result = world.handle().verify(repair=True)
+
+        assert [item.code for item in result.problems] == ["bad-state", "bad-state"]
+        assert world.handle().verify().ok
+        assert world.handle().resolve("second").pinned
+
+    def test_a_pinned_snapshot_that_is_gone_is_missed(self, world):
+        identity = world.handle().pin("second").id
+        world.only(f"snapshots/*/*-{identity}").unlink()
+
+        result = repaired(world, "lost-snapshot", f"states/{identity}")
+
+        assert result.problems[0].snapshot_ids == (identity,)
+
+    @pytest.mark.parametrize("how", HOWS)
+    def test_a_damaged_history_goes_to_quarantine(self, world, how):
+        path = world.only("roots/*/history")
+        damage(path, how)
+
+        repaired(world, "bad-history", str(path.relative_to(world.store)))
+
+        assert world.restores("second")
+        world.handle().undo()
+
+    @pytest.mark.parametrize("how", ["0", "8", "version", "20", "-1", "-33", "longer"])
+    def test_a_snapshot_whose_record_is_whole_is_written_anew(self, world, how):
+        identity = world.handle().resolve("second").id
+        path = world.only(f"snapshots/*/*-{identity}")
+        whole = path.read_bytes()
+        damage(path, how)
+
+        world.handle().verify(repair=True)
+
+        if how == "-33":  # the last byte of the record itself
+            assert not path.exists()
+        else:
+            assert path.read_bytes() == whole
+            assert world.restores("second")
+        assert world.handle().verify().ok
+
+    def test_snapshots_that_changed_places_are_written_anew(self, world):
+        paths = [
+            world.only(f"snapshots/*/*-{world.handle().resolve(name).id}")
+            for name in ("first", "second")
+        ]
+        contents = [path.read_bytes() for path in paths]
+        for path, content in zip(paths, reversed(contents), strict=True):
+            path.write_bytes(content)
+
+        world.handle().verify(repair=True)
+
+        assert [path.read_bytes() for path in paths] == contents
+        assert world.handle().verify().ok
+
+
+class TestFormat:
+    @pytest.mark.parametrize("content", FORMATS)
+    def test_a_damaged_one_is_written_anew(self, world, content):
+        (world.store / "format").write_bytes(FORMATS[content])
+
+        repaired(world, "bad-format", "format")
+
+        assert world.restores("second")
+        assert (world.store / "quarantine" / "format").read_bytes() == FORMATS[content]
+
+    def test_a_missing_one_is_no_missing_store(self, world):
+        (world.store / "format").unlink()
+
+        for action in (treesnap.Handle.list, treesnap.Handle.create):
+            with pytest.raises(Corrupt, match="no format file"):
+                action(world.handle())
+        repaired(world, "bad-format", "format")
+
+        assert world.restores("second")
+
+    def test_one_with_another_hash_is_written_anew(self, world):
+        path = world.store / "format"
+        path.write_text(path.read_text().replace("blake3-256", "blake2-256"))
+
+        repaired(world, "bad-format", "format")
+
+    def test_that_of_a_store_nobody_here_can_read_is_left_alone(self, world):
+        for path in world.store.glob("snapshots/*/*"):
+            damage(path, "version")
+        (world.store / "format").write_bytes(b"{")
+
+        with pytest.raises(UnsupportedFormat):
+            world.handle().verify(repair=True)
+
+        assert (world.store / "format").read_bytes() == b"{"
+
+
+def test_a_repair_waits_for_a_collection(world):
+    damage(world.only("roots/*/root"), "30")
+    fs = LocalFileSystem()
+    fd = fs.open(str(world.store / "collector" / "lock"), os.O_RDWR | os.O_CREAT)
+    assert fs.lock(fd, exclusive=True)
+    try:
+        with pytest.raises(Busy):
+            world.handle(wait_s=0.0).verify(repair=True)
+    finally:
+        fs.close(fd)
