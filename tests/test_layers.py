@@ -30,12 +30,17 @@ def test_every_module_has_its_layer():
     assert placed == present
 
 
+IMPORTED_AS = {"python-ulid": "ulid", "pyyaml": "yaml"}
+"""Modules that are not called as their distributions are."""
+
+
 def test_every_dependency_has_its_home():
     dependencies = CONFIGURATION["project"]["dependencies"]
     contracts = CONFIGURATION["tool"]["importlinter"]["contracts"]
     housed = {name for contract in contracts for name in contract.get("protected_modules", ())}
 
-    needed = {dependency.partition(">=")[0] for dependency in dependencies}
+    names = {dependency.partition(">=")[0] for dependency in dependencies}
+    needed = {IMPORTED_AS.get(name, name) for name in names}
 
     assert needed - housed == set()
 

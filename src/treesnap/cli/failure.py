@@ -31,9 +31,12 @@ class Failure:
 HINTS: dict[ErrorCode, str | None] = {
     ErrorCode.INVALID_ARGUMENT: None,
     ErrorCode.INVALID_CONFIG: "correct the file, or remove it to have the defaults",
+    ErrorCode.INVALID_PLAN: "correct the plan; nothing was run",
     ErrorCode.AMBIGUOUS_REF: "give more characters of the id",
     ErrorCode.SNAPSHOT_NOT_FOUND: "'snap list' shows what there is",
     ErrorCode.PATH_NOT_FOUND: "'snap ls -R REF' and 'snap find PATTERN' show what there is",
+    ErrorCode.PLAN_NOT_FOUND: "'snap plan list --all' shows what there is",
+    ErrorCode.CHECKPOINT_NOT_FOUND: "'snap plan rollback PLAN' lists what there is",
     ErrorCode.ROOT_NOT_FOUND: "name the directory with -C DIR",
     ErrorCode.STORE_NOT_FOUND: "'snap create' makes the store; --store DIR names another one",
     ErrorCode.NOTHING_TO_UNDO: "'snap restore REF' goes to any snapshot of 'snap list'",
@@ -47,6 +50,11 @@ HINTS: dict[ErrorCode, str | None] = {
     ErrorCode.RESTORE_INTERRUPTED: (
         "'snap doctor' shows what it waits for; 'snap doctor --forget' gives it up"
     ),
+    ErrorCode.PLAN_INTERRUPTED: (
+        "'snap plan resume PLAN' goes on with it, 'snap plan rollback PLAN' goes back"
+    ),
+    ErrorCode.PLAN_NOT_COMPLETED: "'snap plan resume PLAN' goes on with it",
+    ErrorCode.PLAN_APPLIED: "'snap restore REF' still goes to any snapshot of 'snap list'",
     ErrorCode.UNSUPPORTED_FORMAT: "install a newer treesnap",
     ErrorCode.BUSY: "another command works here; --wait SECONDS waits longer for it",
     ErrorCode.STORE_DAMAGED: (

@@ -62,6 +62,13 @@ class Output:
             for piece in pieces():
                 sys.stdout.buffer.write(piece)
 
+    def piece(self, data: bytes) -> None:
+        """Passes on what another program writes, at once; not with ``--json``."""
+        if not self.as_json:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+
     def remark(self, message: str) -> None:
         """Prints a line that people may want to know, and scripts may ignore."""
         if self.as_json:

@@ -45,6 +45,7 @@ class FileKind(IntEnum):
     SLOT = 10
     EXPORT = 11
     COLLECTED_SIZE = 12
+    PLAN = 13
 
 
 def header(kind: FileKind, version: int = 1) -> bytes:

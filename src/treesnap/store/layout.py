@@ -17,7 +17,9 @@
 │   ├── cache                   the stat cache; can be thrown away
 │   ├── journal                 a restore that is past its commit point
 │   ├── history                 what undo and redo go back and forth over
-│   └── export-<16 hex>         a restore to another directory that is under way
+│   ├── export-<16 hex>         a restore to another directory that is under way
+│   ├── plan-<ULID>             a plan; beside it what its steps wrote
+│   └── plans-lock              held by whoever works on a plan of the root
 ├── quarantine/                 damaged files that a repair took out of the way
 └── temporary/                  files before they are renamed into place
 """

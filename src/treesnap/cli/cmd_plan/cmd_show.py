@@ -1,0 +1,52 @@
+"""``snap plan show``: one plan."""
+
+from __future__ import annotations
+
+import click
+
+from treesnap.cli.cmd_plan import forms
+from treesnap.cli.cmd_plan.session import planner
+from treesnap.cli.command import SnapCommand, pass_invocation
+from treesnap.cli.invocation import Invocation
+from treesnap.errors import InvalidArgument
+
+
+@click.command(
+    "show",
+    cls=SnapCommand,
+    examples=["snap plan show latest", "snap plan show release --output 2"],
+)
+@click.argument("plan_ref", metavar="PLAN")
+@click.option(
+    "--output",
+    "step_index",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Print what step N wrote, of all its attempts.",
+)
+@pass_invocation
+def command(invocation: Invocation, *, plan_ref: str, step_index: int | None) -> None:
+    """Shows the steps of a plan, and how far each has come."""
+    output = invocation.output
+    with planner(invocation) as plans:
+        plan = plans.show(plan_ref)
+        if step_index is None:
+            checkpoints = plans.checkpoints(plan.id)
+            fields = {**forms.plan_fields(plan), **forms.checkpoints_fields(checkpoints)}
+            output.result(
+                "plan.show",
+                fields=lambda: fields,
+                lines=lambda: forms.show_lines(plan, checkpoints),
+            )
+            return
+        if step_index >= len(plan.content.progress):
+            raise InvalidArgument(f"Plan {plan.id} has no step {step_index}")
+        pieces = plans.output(plan.id, step_index)
+        output.raw(
+            "plan.show",
+            fields=lambda: {
+                **forms.plan_fields(plan),
+                "output": b"".join(pieces).decode("utf-8", "replace"),
+            },
+            pieces=lambda: pieces,
+        )

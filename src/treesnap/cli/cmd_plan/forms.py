@@ -1,0 +1,147 @@
+"""Plans for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from treesnap.cli.json_forms import path_fields
+from treesnap.cli.text_forms import count_text, time_text
+from treesnap.errors import shown
+from treesnap.plans import Checkpoint, Plan, PlanState, RollbackResult, StepState
+
+
+def _iso(time_ns: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(time_ns / 1e9, tz=UTC).isoformat().replace("+00:00", "Z")
+
+
+def plan_fields(plan: Plan) -> dict[str, Any]:
+    """Returns a plan with its steps, in the order in which they run."""
+    return {
+        "plan_id": plan.id,
+        "name": plan.name,
+        "state": plan.state.value,
+        "interrupted": plan.is_interrupted,
+        "created_at": _iso(plan.created_at_ns),
+        **path_fields(plan.root, "root"),
+        "next_step": plan.next_index,
+        "steps": [
+            {
+                "step_index": index,
+                "name": leaf.step.name,
+                "path": list(leaf.path),
+                "state": progress.state.value,
+                "attempts": progress.attempts,
+                "exit_code": progress.exit_code,
+                "run": leaf.step.run,
+                "prompt": leaf.step.prompt,
+                "call": leaf.step.call,
+                "checkpoint": leaf.step.checkpoint,
+                "retries": leaf.step.retries,
+                "timeout_s": leaf.step.timeout_s,
+            }
+            for index, (leaf, progress) in enumerate(
+                zip(plan.leaves, plan.content.progress, strict=True)
+            )
+        ],
+    }
+
+
+def checkpoint_fields(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Returns one checkpoint."""
+    return {
+        "id": checkpoint.id,
+        "created_at": _iso(checkpoint.created_at_ns),
+        "step_index": checkpoint.step_index,
+        "plan_state_hash": checkpoint.plan_state_hash,
+        "label": checkpoint.label,
+        "reason": checkpoint.reason,
+        "phase": checkpoint.phase,
+        "source_tool": checkpoint.source_tool,
+        "snapshot_id": checkpoint.snapshot_id,
+        "root_hash": checkpoint.root_hash,
+    }
+
+
+def checkpoints_fields(checkpoints: Iterable[Checkpoint]) -> dict[str, Any]:
+    """Returns checkpoints in the order given."""
+    return {"checkpoints": [checkpoint_fields(item) for item in checkpoints]}
+
+
+def rollback_fields(result: RollbackResult) -> dict[str, Any]:
+    """Returns what a roll-back changed."""
+    return {
+        "plan_id": result.plan.id,
+        "state": result.plan.state.value,
+        "checkpoint": checkpoint_fields(result.checkpoint),
+        "restored": result.restored,
+        "created": result.created,
+        "deleted": result.deleted,
+        "changed_paths": [path_fields(path) for path in result.changed_paths],
+        "safety_id": result.safety_id,
+    }
+
+
+def list_lines(plans: Sequence[Plan]) -> Iterator[str]:
+    """Yields a table of plans."""
+    for plan in plans:
+        done = sum(item.state == StepState.COMPLETED for item in plan.content.progress)
+        state = "interrupted" if plan.is_interrupted else plan.state.value
+        steps = f"{done}/{len(plan.content.progress)}"
+        created = time_text(plan.created_at_ns)
+        yield f"{plan.id}  {created}  {state:<11}  {steps:>7}  {shown(plan.name)}"
+
+
+def show_lines(plan: Plan, checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
+    """Yields what is known of a plan, then a table of its steps."""
+    yield f"plan:        {plan.id}"
+    yield f"name:        {shown(plan.name)}"
+    yield f"root:        {shown(plan.root)}"
+    yield f"created:     {time_text(plan.created_at_ns)}"
+    yield f"state:       {plan.state.value}{' (interrupted)' if plan.is_interrupted else ''}"
+    yield f"checkpoints: {len(checkpoints)}"
+    for index, (leaf, progress) in enumerate(zip(plan.leaves, plan.content.progress, strict=True)):
+        name = "/".join((*leaf.path, leaf.step.name))
+        line = f"{index:>4}  {progress.state.value:<9}  {shown(name)}"
+        if progress.state == StepState.FAILED:
+            attempts = count_text(progress.attempts, "attempt")
+            line += f"  ({how_it_failed(progress.exit_code)}, {attempts})"
+        yield line
+
+
+def how_it_failed(exit_code: int | None) -> str:
+    """Returns how a step failed, in words."""
+    return f"exit code {exit_code}" if exit_code is not None else "time limit"
+
+
+def checkpoint_lines(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
+    """Yields a table of checkpoints."""
+    for item in checkpoints:
+        yield (
+            f"{item.id}  {time_text(item.created_at_ns)}  step {item.step_index:<4}  "
+            f"{item.plan_state_hash[:12]}  {shown(item.label)}"
+        )
+
+
+def rollback_lines(result: RollbackResult) -> Iterator[str]:
+    """Yields what a roll-back changed."""
+    yield (
+        f"Plan {result.plan.id} is at step {result.checkpoint.step_index} again: "
+        f"{result.restored:,} restored, {result.created:,} created, {result.deleted:,} deleted"
+    )
+    for path in result.changed_paths:
+        yield f"  {shown(path) or '.'}"
+
+
+def ended_lines(plan: Plan) -> Iterator[str]:
+    """Yields how a plan ended, in one line."""
+    done = sum(item.state == StepState.COMPLETED for item in plan.content.progress)
+    if plan.state == PlanState.COMPLETED:
+        yield f"Plan {plan.id} completed: {count_text(done, 'step')}"
+        return
+    index = plan.next_index
+    step = plan.leaves[index].step
+    why = how_it_failed(plan.content.progress[index].exit_code)
+    yield f"Plan {plan.id} failed at step {index}, {shown(step.name)}: {why}; it was taken back"

@@ -1,0 +1,71 @@
+"""What the commands of ``snap plan`` share: a planner that shows what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from treesnap.cli.cmd_plan import forms
+from treesnap.cli.command import Function
+from treesnap.cli.exits import ExitCode
+from treesnap.cli.invocation import Invocation
+from treesnap.errors import shown
+from treesnap.plans import Attempt, Checkpoint, Plan, Planner, PlanState, StepState
+
+
+class ShowingMonitor:
+    """Shows each attempt as it begins, and its output as it comes."""
+
+    def __init__(self, invocation: Invocation) -> None:
+        self._output = invocation.output
+
+    def attempt_began(self, plan: Plan, attempt: Attempt) -> None:
+        """Shows the step's number and name."""
+        leaf = plan.leaves[attempt.step_index]
+        name = "/".join((*leaf.path, leaf.step.name))
+        again = f", attempt {attempt.number} of {leaf.step.retries + 1}"
+        self._output.remark(
+            f"[{attempt.step_index + 1}/{len(plan.leaves)}] {shown(name)}"
+            f"{again if leaf.step.retries else ''}"
+        )
+
+    def output(self, data: bytes) -> None:
+        """Passes the step's output on."""
+        self._output.piece(data)
+
+    def attempt_ended(self, plan: Plan, attempt: Attempt, state: StepState) -> None:
+        """Says that a step failed."""
+        if state == StepState.FAILED:
+            name = plan.leaves[attempt.step_index].step.name
+            self._output.remark(f"{shown(name)} failed; what it did was taken back")
+
+    def checkpoint_taken(self, plan: Plan, checkpoint: Checkpoint) -> None:
+        """Says nothing: checkpoints are listed on demand."""
+
+
+@contextmanager
+def planner(invocation: Invocation, runner: str | None = None) -> Iterator[Planner]:
+    """Yields a planner for the root of the call."""
+    with invocation.open(progress=False) as handle:
+        yield Planner(handle, monitor=ShowingMonitor(invocation), runner=runner)
+
+
+def runner_option(function: Function) -> Function:
+    """Adds the option that says what carries out prompts."""
+    return click.option(
+        "--runner", metavar="COMMAND", help="What carries out prompts, with {prompt} in it."
+    )(function)
+
+
+def report(invocation: Invocation, command: str, plan: Plan) -> None:
+    """Prints how a plan ended; exits 1 unless it is completed."""
+    invocation.output.result(
+        command, fields=lambda: forms.plan_fields(plan), lines=lambda: forms.ended_lines(plan)
+    )
+    if plan.state != PlanState.COMPLETED:
+        if not invocation.output.as_json:
+            again = invocation.command_text("plan", "resume", plan.id)
+            invocation.output.remark(f"To try again from there: {again}")
+        click.get_current_context().exit(ExitCode.FAILED)

@@ -1,0 +1,39 @@
+"""Plans: steps that run in order, with checkpoints to go back to, in any directory."""
+
+from treesnap.plans.document import Definition, parse_document
+from treesnap.plans.events import NullPlanMonitor, PlanMonitor
+from treesnap.plans.plan import (
+    Attempt,
+    Checkpoint,
+    CheckpointId,
+    Content,
+    Milestones,
+    Plan,
+    PlanId,
+    PlanState,
+    Step,
+    StepProgress,
+    StepState,
+)
+from treesnap.plans.planner import CorrectionMode, Planner, RollbackResult
+
+__all__ = [
+    "Attempt",
+    "Checkpoint",
+    "CheckpointId",
+    "Content",
+    "CorrectionMode",
+    "Definition",
+    "Milestones",
+    "NullPlanMonitor",
+    "Plan",
+    "PlanId",
+    "PlanMonitor",
+    "PlanState",
+    "Planner",
+    "RollbackResult",
+    "Step",
+    "StepProgress",
+    "StepState",
+    "parse_document",
+]

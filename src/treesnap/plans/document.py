@@ -1,0 +1,214 @@
+"""The YAML form of a plan: read whole, checked whole, refused with the line that is wrong.
+
+    name: release
+    checkpoints: {enabled: true, every_n_steps: 1, before_each_step: true, after_subplan: true}
+    steps:
+      - name: implement
+        run: make feature
+        checkpoint: true
+        retries: 2
+      - name: optimize
+        steps: [...]
+
+The document is walked as the graph of nodes that the parser makes, because nodes know
+their lines, and because aliases may go in a circle or multiply without end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, NoReturn
+
+import yaml
+
+from treesnap.errors import ErrorCode, InvalidArgument, shown
+from treesnap.plans.plan import DEPTH_MAX, EVERY_N_STEPS_MAX, STEPS_MAX, Milestones, Step
+from treesnap.quantities import parse_duration
+
+SIZE_BYTES_MAX = 1 << 20
+RETRIES_MAX = 1000
+KEEP_MAX = 10_000
+
+_ACTIONS = ("run", "prompt", "steps")
+
+
+class Definition(NamedTuple):
+    """What a document says."""
+
+    name: str
+    milestones: Milestones
+    steps: tuple[Step, ...]
+    prompt_line: int | None
+    """Where the first step is that needs a program to carry out prompts, or None."""
+
+
+def parse_document(text: str, where: str) -> Definition:
+    """Returns the plan that a YAML document describes.
+
+    ``where`` is the document's path, for messages; without a name of its own the plan gets
+    that of the file. Raises InvalidArgument with the line for everything that is not as it
+    must be, unknown keys included.
+    """
+    if len(text.encode("utf-8", "replace")) > SIZE_BYTES_MAX:
+        raise _invalid(where, None, f"it is larger than {SIZE_BYTES_MAX >> 20} MiB")
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark is not None else None
+        raise _invalid(where, line, error.problem or "it is no YAML") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise _invalid(where, None, str(error).splitlines()[0]) from error
+    if node is None:
+        raise _invalid(where, None, "it is empty")
+    return _Reader(where).definition(node)
+
+
+def _invalid(where: str, line: int | None, problem: str) -> InvalidArgument:
+    place = f"{shown(where)}, line {line}" if line is not None else shown(where)
+    return InvalidArgument(
+        f"The plan in {place} cannot be used: {problem}", code=ErrorCode.INVALID_PLAN, path=where
+    )
+
+
+def default_name(where: str) -> str:
+    """Returns the name of a plan whose document gives none: the file's, without its ending."""
+    name = where.rsplit("/", 1)[-1]
+    return name.rsplit(".", 1)[0] or name or "plan"
+
+
+class _Reader:
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._steps = 0
+        self._open: list[int] = []
+        self._prompt_line: int | None = None
+
+    def definition(self, node: yaml.Node) -> Definition:
+        """Returns the plan in a document's top node."""
+        table = self._table(node, {"name", "checkpoints", "steps"})
+        if "steps" not in table:
+            self._fail(node, "it has no 'steps'")
+        steps = self._list_of_steps(table["steps"])
+        checkpoints = table.get("checkpoints")
+        return Definition(
+            name=self._text(table["name"]) if "name" in table else default_name(self._where),
+            milestones=self._milestones(checkpoints) if checkpoints else Milestones(),
+            steps=steps,
+            prompt_line=self._prompt_line,
+        )
+
+    def _fail(self, node: yaml.Node, problem: str) -> NoReturn:
+        raise _invalid(self._where, node.start_mark.line + 1, problem)
+
+    def _table(self, node: yaml.Node, known: set[str]) -> Mapping[str, yaml.Node]:
+        """Returns the values of a mapping by key; each key is known and there once."""
+        if not isinstance(node, yaml.MappingNode):
+            self._fail(node, f"here has to be a mapping with {_words(known)}")
+        table: dict[str, yaml.Node] = {}
+        for key, value in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else "?"
+            if name not in known:
+                self._fail(key, f"there is no key {name!r} here, only {_words(known)}")
+            if name in table:
+                self._fail(key, f"the key {name!r} is given twice")
+            table[name] = value
+        return table
+
+    def _scalar(self, node: yaml.Node) -> Any:
+        if not isinstance(node, yaml.ScalarNode):
+            self._fail(node, "here has to be a single value")
+        try:
+            return yaml.SafeLoader("").construct_object(node)
+        except (yaml.YAMLError, ValueError) as error:
+            self._fail(node, f"the value cannot be read: {error}")
+
+    def _text(self, node: yaml.Node) -> str:
+        value = self._scalar(node)
+        if not isinstance(value, str) or not value.strip():
+            self._fail(node, "here has to be a text that is not empty")
+        if not value.isprintable() and "\0" in value:
+            self._fail(node, "the text holds a NUL character")
+        return value
+
+    def _flag(self, node: yaml.Node) -> bool:
+        value = self._scalar(node)
+        if not isinstance(value, bool):
+            self._fail(node, "here has to be true or false")
+        return value
+
+    def _number(self, node: yaml.Node, least: int, most: int) -> int:
+        value = self._scalar(node)
+        if type(value) is not int or not least <= value <= most:
+            self._fail(node, f"here has to be a number from {least} to {most}")
+        return value
+
+    def _seconds(self, node: yaml.Node) -> int:
+        value = self._scalar(node)
+        try:
+            seconds = parse_duration(value) if isinstance(value, str) else value
+        except InvalidArgument as error:
+            self._fail(node, error.message)
+        if type(seconds) is not int or not 0 < seconds < 10**9:
+            self._fail(node, "here has to be a time such as 90s or 10m, or a number of seconds")
+        return seconds
+
+    def _milestones(self, node: yaml.Node) -> Milestones:
+        readers: dict[str, Callable[[yaml.Node], Any]] = {
+            "enabled": self._flag,
+            "every_n_steps": lambda item: self._number(item, 1, EVERY_N_STEPS_MAX),
+            "before_each_step": self._flag,
+            "after_subplan": self._flag,
+            "keep": lambda item: self._number(item, 1, KEEP_MAX),
+        }
+        table = self._table(node, set(readers))
+        return Milestones(**{name: readers[name](value) for name, value in table.items()})
+
+    def _list_of_steps(self, node: yaml.Node) -> tuple[Step, ...]:
+        if not isinstance(node, yaml.SequenceNode) or not node.value:
+            self._fail(node, "'steps' has to be a list of at least one step")
+        if id(node) in self._open:
+            self._fail(node, "these steps contain themselves")
+        if len(self._open) >= DEPTH_MAX:
+            self._fail(node, f"the steps are nested more than {DEPTH_MAX} levels deep")
+        self._open.append(id(node))
+        steps = tuple(self._step(item) for item in node.value)
+        self._open.pop()
+        self._refuse_doubles(node, steps)
+        return steps
+
+    def _refuse_doubles(self, node: yaml.SequenceNode, steps: tuple[Step, ...]) -> None:
+        seen: set[str] = set()
+        for item, step in zip(node.value, steps, strict=True):
+            if step.name in seen:
+                self._fail(item, f"two steps here have the name {step.name!r}")
+            seen.add(step.name)
+
+    def _step(self, node: yaml.Node) -> Step:
+        self._steps += 1
+        if self._steps > STEPS_MAX:
+            self._fail(node, f"there are more than {STEPS_MAX:,} steps")
+        number = self._steps
+        table = self._table(node, {"name", *_ACTIONS, "checkpoint", "retries", "timeout"})
+        given = [name for name in _ACTIONS if name in table]
+        if len(given) != 1:
+            self._fail(node, f"a step has one of {_words(set(_ACTIONS))}, and one only")
+        if "prompt" in table and self._prompt_line is None:
+            self._prompt_line = table["prompt"].start_mark.line + 1
+        if "steps" in table:
+            for name in ("retries", "timeout", "checkpoint"):
+                if name in table:
+                    self._fail(table[name], f"a step with steps of its own has no {name!r}")
+        return Step(
+            name=self._text(table["name"]) if "name" in table else f"step-{number}",
+            run=self._text(table["run"]) if "run" in table else None,
+            prompt=self._text(table["prompt"]) if "prompt" in table else None,
+            steps=self._list_of_steps(table["steps"]) if "steps" in table else (),
+            checkpoint=self._flag(table["checkpoint"]) if "checkpoint" in table else False,
+            retries=self._number(table["retries"], 0, RETRIES_MAX) if "retries" in table else 0,
+            timeout_s=self._seconds(table["timeout"]) if "timeout" in table else None,
+        )
+
+
+def _words(names: set[str]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(names))

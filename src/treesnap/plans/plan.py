@@ -1,0 +1,240 @@
+"""Plans as values: steps in an order, how far each has come, and where one can go back to.
+
+Pure: nothing here runs a command or touches a file. Every transition is a method that
+returns another plan, and the runner makes each durable before it goes on. A *step* is
+one command, prompt or call; a step with steps of its own is a sub-plan. Steps that do
+something are counted from 0 in the order in which they run; that is their *step index*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import NamedTuple, NewType
+
+from treesnap.model import SnapshotId
+
+PlanId = NewType("PlanId", str)
+"""The ULID of a plan."""
+
+CheckpointId = NewType("CheckpointId", str)
+"""The ULID of a checkpoint."""
+
+EVERY_N_STEPS_MAX = 50
+STEPS_MAX = 10_000
+DEPTH_MAX = 32
+
+
+class PlanState(StrEnum):
+    """Where a plan as a whole stands."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    FAILED = "failed"
+    COMPLETED = "completed"
+    ROLLED_BACK = "rolled_back"
+    APPLIED = "applied"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the plan may still change the files of its root."""
+        return self in {PlanState.PENDING, PlanState.RUNNING, PlanState.FAILED}
+
+
+class StepState(StrEnum):
+    """Where one step stands."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    FAILED = "failed"
+    COMPLETED = "completed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing to do, or a sub-plan of several."""
+
+    name: str
+    run: str | None = None
+    """A command for the shell."""
+    prompt: str | None = None
+    """A text for the runner, the program that carries out prompts."""
+    call: str | None = None
+    """The name of a function of the program that runs the plan."""
+    steps: tuple[Step, ...] = ()
+    checkpoint: bool = False
+    """Whether a checkpoint is taken when the step has succeeded."""
+    retries: int = 0
+    """How often it is tried again, each time from the state before it."""
+    timeout_s: int | None = None
+    """Seconds after which an attempt has failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Milestones:
+    """When checkpoints are taken besides those that single steps ask for."""
+
+    enabled: bool = True
+    every_n_steps: int | None = None
+    """After each so many steps; from 1 to 50."""
+    before_each_step: bool = True
+    after_subplan: bool = True
+    keep: int = 50
+    """How many checkpoints of the plan are kept; older ones go by themselves."""
+
+
+class Leaf(NamedTuple):
+    """A step that does something, and the sub-plans that it lies in."""
+
+    step: Step
+    path: tuple[str, ...]
+    """Names of the sub-plans around it, outermost first."""
+    ends: tuple[str, ...]
+    """Names of the sub-plans whose last step it is, innermost first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProgress:
+    """How far a step has come."""
+
+    state: StepState = StepState.PENDING
+    attempts: int = 0
+    exit_code: int | None = None
+    """Of the last attempt of a command; None while there was none, and after a timeout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What a checkpoint brings back of a plan: what is to be done, and what was done."""
+
+    steps: tuple[Step, ...]
+    progress: tuple[StepProgress, ...]
+    """One for each leaf, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A moment of a plan to go back to: its content, tied to the files of that moment."""
+
+    id: CheckpointId
+    snapshot_id: SnapshotId
+    root_hash: str
+    created_at_ns: int
+    step_index: int
+    """The step that would run next."""
+    label: str
+    reason: str
+    phase: str
+    source_tool: str
+    plan_state_hash: str
+    content: Content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A step that is being carried out. Found in a stored plan, it was interrupted."""
+
+    step_index: int
+    number: int
+    """From 1."""
+    snapshot_id: SnapshotId
+    """The files as they were before the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A plan as it is stored."""
+
+    id: PlanId
+    name: str
+    root: bytes
+    """Real path of the root whose files it changes."""
+    created_at_ns: int
+    milestones: Milestones = field(default_factory=Milestones)
+    state: PlanState = PlanState.PENDING
+    content: Content
+    checkpoints: tuple[Checkpoint, ...] = ()
+    """Oldest first."""
+    attempt: Attempt | None = None
+    rolling_back_to: CheckpointId | None = None
+    """Where a roll-back that was begun leads; it is finished before anything else."""
+    runner: str | None = None
+    """The command that carries out prompts, with ``{prompt}`` in it."""
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The steps that do something, in order."""
+        return tuple(leaves_of(self.content.steps))
+
+    @property
+    def next_index(self) -> int:
+        """The first step that is not completed; the number of steps when all are."""
+        progress = self.content.progress
+        open_ones = (
+            index for index, item in enumerate(progress) if item.state != StepState.COMPLETED
+        )
+        return next(open_ones, len(progress))
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether its process ended in the middle of something, seen from another process."""
+        return self.state == PlanState.RUNNING or self.rolling_back_to is not None
+
+    def began(self, attempt: Attempt) -> Plan:
+        """Returns the plan while a step is being carried out."""
+        progress = StepProgress(state=StepState.RUNNING, attempts=attempt.number)
+        return replace(
+            self.with_progress(attempt.step_index, progress),
+            state=PlanState.RUNNING,
+            attempt=attempt,
+        )
+
+    def ended(self, state: StepState, exit_code: int | None) -> Plan:
+        """Returns the plan after the attempt; a failed step fails the plan."""
+        assert self.attempt is not None
+        progress = StepProgress(state=state, attempts=self.attempt.number, exit_code=exit_code)
+        after = replace(self.with_progress(self.attempt.step_index, progress), attempt=None)
+        return replace(after, state=PlanState.FAILED) if state == StepState.FAILED else after
+
+    def with_progress(self, index: int, item: StepProgress) -> Plan:
+        """Returns the plan with one step's progress replaced."""
+        progress = self.content.progress
+        changed = (*progress[:index], item, *progress[index + 1 :])
+        return replace(self, content=replace(self.content, progress=changed))
+
+    def appended(self, step: Step) -> Plan:
+        """Returns the plan with one more step at its end; the others are left as they are."""
+        content = Content(
+            steps=(*self.content.steps, step),
+            progress=(*self.content.progress, StepProgress()),
+        )
+        state = self.state if self.state == PlanState.FAILED else PlanState.PENDING
+        return replace(self, content=content, state=state)
+
+    def rolled_back(self, checkpoint: Checkpoint) -> Plan:
+        """Returns the plan as it was at a checkpoint. Checkpoints that were taken since stay."""
+        return replace(
+            self,
+            state=PlanState.ROLLED_BACK,
+            content=checkpoint.content,
+            attempt=None,
+            rolling_back_to=None,
+        )
+
+
+def leaves_of(
+    steps: tuple[Step, ...], path: tuple[str, ...] = (), ends: tuple[str, ...] = ()
+) -> Iterator[Leaf]:
+    """Yields the steps that do something, in the order in which they run."""
+    for position, step in enumerate(steps):
+        ends_here = ends if position == len(steps) - 1 else ()
+        if step.steps:
+            yield from leaves_of(step.steps, (*path, step.name), (step.name, *ends_here))
+        else:
+            yield Leaf(step, path, ends_here)
+
+
+def fresh(steps: tuple[Step, ...]) -> Content:
+    """Returns steps of which nothing was done yet."""
+    return Content(steps=steps, progress=tuple(StepProgress() for _ in leaves_of(steps)))

@@ -1,0 +1,272 @@
+"""The front door to plans: run, resume, look at, roll back, correct, apply."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from treesnap.errors import ErrorCode, InvalidArgument, NotFound, Refused, TreesnapError
+from treesnap.model import CheckpointType, SnapshotId
+from treesnap.plans import checkpoints as taking
+from treesnap.plans import repository
+from treesnap.plans.document import Definition
+from treesnap.plans.events import NullPlanMonitor, PlanMonitor
+from treesnap.plans.plan import (
+    Checkpoint,
+    Milestones,
+    Plan,
+    PlanId,
+    PlanState,
+    Step,
+    StepProgress,
+    StepState,
+    fresh,
+)
+from treesnap.plans.runner import Calls, Runner, check_runnable, end_interrupted, log_path
+from treesnap.plans.ulid import new_ulid
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+
+class CorrectionMode(StrEnum):
+    """How a plan is corrected."""
+
+    REVERT = "revert"
+    """Back to the last checkpoint before the error."""
+    APPEND = "append"
+    """One more step at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackResult:
+    """Outcome of a roll-back."""
+
+    plan: Plan
+    """As it is now."""
+    checkpoint: Checkpoint
+    restored: int
+    created: int
+    deleted: int
+    changed_paths: tuple[bytes, ...]
+    safety_id: SnapshotId | None
+    """The snapshot of the files before, or None when none had to be changed."""
+
+
+class Planner:
+    """Plans in a store. One that is given is of the handle's root; an old one keeps its own.
+
+    ``calls`` are the functions that steps may call; ``runner`` is the command that carries
+    out prompts, with ``{prompt}`` in it. Every method may raise the errors of
+    :mod:`treesnap.errors`.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        *,
+        monitor: PlanMonitor | None = None,
+        calls: Calls | None = None,
+        runner: str | None = None,
+    ) -> None:
+        self._handle = handle
+        self._monitor = monitor or NullPlanMonitor()
+        self._calls = calls or {}
+        self._runner = runner
+
+    def run(self, name: str, steps: Iterable[Step], milestones: Milestones | None = None) -> Plan:
+        """Makes a plan and carries it out; returns it, completed or failed.
+
+        A step that fails after its retries is taken back whole. Raises Busy when another
+        plan is at work in the root, and Refused when one was interrupted there.
+        """
+        handle = self._handle
+        now_ns = handle.clock_ns()
+        plan = Plan(
+            id=PlanId(new_ulid(now_ns)),
+            name=name,
+            root=os.fsencode(handle.root),
+            created_at_ns=now_ns,
+            milestones=milestones or Milestones(),
+            content=fresh(tuple(steps)),
+            runner=self._runner,
+        )
+        check_runnable(plan, self._calls)
+        with repository.plan_lock(handle, "plan run"):
+            self._refuse_interrupted()
+            repository.forget_old(handle)
+            return Runner(handle, self._monitor, self._calls).run(repository.save(handle, plan))
+
+    def run_definition(self, definition: Definition) -> Plan:
+        """Carries out the plan of a document, as :meth:`run` does."""
+        return self.run(definition.name, definition.steps, definition.milestones)
+
+    def resume(self, ref: str) -> Plan:
+        """Goes on with a plan that was interrupted, failed, or rolled back.
+
+        An interrupted step is taken back and begins again; a failed one is tried again.
+        Raises Refused for a plan that was applied.
+        """
+        with self._opened(ref, "plan resume") as (handle, plan):
+            if plan.state == PlanState.APPLIED:
+                raise _applied(plan)
+            runner = self._runner if self._runner is not None else plan.runner
+            return Runner(handle, self._monitor, self._calls).run(replace(plan, runner=runner))
+
+    def list(self, *, all_roots: bool = False) -> tuple[Plan, ...]:
+        """Returns the plans of the root, or of all roots, newest first."""
+        find = repository.all_plans if all_roots else repository.plans_of_root
+        return tuple(find(self._handle))
+
+    def show(self, ref: str) -> Plan:
+        """Returns one plan: by its id, the beginning of it, its name, or ``latest``."""
+        return repository.find(self._handle, ref)
+
+    def checkpoints(self, ref: str) -> tuple[Checkpoint, ...]:
+        """Returns where a plan can be rolled back to, newest first."""
+        plan = self.show(ref)
+        return taking.available(self._handle_of(plan), plan)
+
+    def output(self, ref: str, step_index: int) -> Iterator[bytes]:
+        """Yields what a step wrote in its attempts, oldest first, as far as it is kept."""
+        plan = self.show(ref)
+        handle = self._handle_of(plan)
+        for number in range(1, plan.content.progress[step_index].attempts + 1):
+            try:
+                fd = handle.fs.open(log_path(handle, plan, step_index, number), os.O_RDONLY)
+            except FileNotFoundError:
+                continue
+            try:
+                while piece := handle.fs.read(fd, 1 << 16):
+                    yield piece
+            finally:
+                handle.fs.close(fd)
+
+    def rollback(self, ref: str, checkpoint_ref: str) -> RollbackResult:
+        """Takes a plan and its files back to a checkpoint, both or neither.
+
+        The state before becomes a checkpoint too, so that one can go forth again. After a
+        crash the next command on the plan finishes it. Raises NotFound for a checkpoint
+        that there is not, Refused for a plan that was applied.
+        """
+        with self._opened(ref, "plan rollback") as (handle, plan):
+            return self._rolled_back(handle, plan, checkpoint_ref)
+
+    def correct(
+        self, ref: str, mode: CorrectionMode, command: str | None = None
+    ) -> RollbackResult | Plan:
+        """Corrects a plan: back to before the error, or with one more step at its end.
+
+        ``revert`` rolls back to the last clean checkpoint; ``append`` leaves files and other
+        steps as they are. Neither runs anything: :meth:`resume` does.
+        """
+        if (mode == CorrectionMode.APPEND) != (command is not None):
+            raise InvalidArgument("Appending needs the command of a step, and reverting none")
+        with self._opened(ref, "plan correct") as (handle, plan):
+            if command is None:
+                target = taking.last_clean(handle, plan)
+                return self._rolled_back(handle, plan, target.id)
+            if plan.state == PlanState.APPLIED:
+                raise _applied(plan)
+            taken = {step.name for step in plan.content.steps}
+            number = next(n for n in range(1, len(taken) + 2) if f"correction-{n}" not in taken)
+            return repository.save(
+                handle, plan.appended(Step(name=f"correction-{number}", run=command))
+            )
+
+    def apply(self, ref: str) -> Plan:
+        """Accepts what a completed plan did: nothing of it is rolled back any more.
+
+        Raises Refused for a plan that is not completed.
+        """
+        with self._opened(ref, "plan apply") as (handle, plan):
+            if plan.state not in {PlanState.COMPLETED, PlanState.APPLIED}:
+                raise Refused(
+                    f"Plan {plan.id} is {plan.state.value}, not completed",
+                    code=ErrorCode.PLAN_NOT_COMPLETED,
+                )
+            return repository.save(handle, replace(plan, state=PlanState.APPLIED))
+
+    @contextmanager
+    def _opened(self, ref: str, operation: str) -> Iterator[tuple[Handle, Plan]]:
+        """Yields a plan under the lock of its root, with an interrupted roll-back finished."""
+        found = repository.find(self._handle, ref)
+        handle = self._handle_of(found)
+        with repository.plan_lock(handle, operation):
+            yield handle, self._settled_rollback(handle, repository.find(handle, found.id))
+
+    def _settled_rollback(self, handle: Handle, plan: Plan) -> Plan:
+        """Finishes a roll-back that was begun; gives it up when its snapshot is gone."""
+        if plan.rolling_back_to is None:
+            return plan
+        try:
+            target = taking.find_checkpoint(handle, plan, plan.rolling_back_to)
+        except NotFound:
+            return repository.save(handle, replace(plan, rolling_back_to=None))
+        return self._finish_rollback(handle, plan, target).plan
+
+    def _rolled_back(self, handle: Handle, plan: Plan, checkpoint_ref: str) -> RollbackResult:
+        if plan.state == PlanState.APPLIED:
+            raise _applied(plan)
+        target = taking.find_checkpoint(handle, plan, checkpoint_ref)
+        plan = _settled(end_interrupted(handle, plan))
+        label = f"before rollback to {target.label}"
+        now = taking.take_snapshot(handle, plan, label, CheckpointType.ERROR_RECOVERY)
+        keeping = replace(plan, milestones=replace(plan.milestones, keep=plan.milestones.keep + 1))
+        checkpoints = taking.with_checkpoint(handle, keeping, now, "before_rollback").checkpoints
+        plan = replace(plan, checkpoints=checkpoints, rolling_back_to=target.id)
+        return self._finish_rollback(handle, repository.save(handle, plan), target)
+
+    def _finish_rollback(self, handle: Handle, plan: Plan, target: Checkpoint) -> RollbackResult:
+        try:
+            result = handle.restore(target.snapshot_id, force=True, counted=True)
+        except TreesnapError:
+            repository.save(handle, replace(plan, rolling_back_to=None))
+            raise
+        return RollbackResult(
+            plan=repository.save(handle, plan.rolled_back(target)),
+            checkpoint=target,
+            restored=result.restored,
+            created=result.created,
+            deleted=result.deleted,
+            changed_paths=tuple(change.path for change in result.changes),
+            safety_id=result.safety_id,
+        )
+
+    def _handle_of(self, plan: Plan) -> Handle:
+        handle = self._handle
+        if os.fsencode(handle.root) == plan.root:
+            return handle
+        return type(handle)(
+            root=plan.root,
+            store_path=handle.store_path,
+            monitor=handle.monitor,
+            wait_s=handle.wait_s,
+            fs=handle.fs,
+            clock_ns=handle.clock_ns,
+        )
+
+    def _refuse_interrupted(self) -> None:
+        for plan in repository.plans_of_root(self._handle):
+            if plan.is_interrupted:
+                raise Refused(
+                    f"Plan {plan.id} ({plan.name}) was interrupted in this root",
+                    code=ErrorCode.PLAN_INTERRUPTED,
+                )
+
+
+def _settled(plan: Plan) -> Plan:
+    """Returns a plan as it is when nobody works on it: no step is running."""
+    progress = tuple(
+        StepProgress(attempts=item.attempts) if item.state == StepState.RUNNING else item
+        for item in plan.content.progress
+    )
+    return replace(plan, content=replace(plan.content, progress=progress))
+
+
+def _applied(plan: Plan) -> Refused:
+    return Refused(f"Plan {plan.id} was applied already", code=ErrorCode.PLAN_APPLIED)

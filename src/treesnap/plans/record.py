@@ -1,0 +1,225 @@
+"""Plans to bytes and back. Stored plans are untrusted; unknown fields are ignored."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
+from treesnap.codec.snapshot import is_snapshot_id
+from treesnap.hashing import checksum
+from treesnap.model import SnapshotId
+from treesnap.plans.plan import (
+    DEPTH_MAX,
+    Attempt,
+    Checkpoint,
+    CheckpointId,
+    Content,
+    Milestones,
+    Plan,
+    PlanId,
+    PlanState,
+    Step,
+    StepProgress,
+    StepState,
+    leaves_of,
+)
+from treesnap.plans.ulid import is_ulid
+
+VERSION = 1
+_WHAT = "plan"
+
+_State = TypeVar("_State", PlanState, StepState)
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """Returns the payload of a plan's file."""
+    attempt = plan.attempt
+    return pack(
+        {
+            "version": VERSION,
+            "id": plan.id,
+            "name": plan.name,
+            "root": plan.root,
+            "created_at_ns": plan.created_at_ns,
+            "milestones": _encode_milestones(plan.milestones),
+            "state": plan.state.value,
+            "content": _encode_content(plan.content),
+            "checkpoints": tuple(_encode_checkpoint(item) for item in plan.checkpoints),
+            "attempt": None
+            if attempt is None
+            else (attempt.step_index, attempt.number, attempt.snapshot_id),
+            "rolling_back_to": plan.rolling_back_to,
+            "runner": plan.runner,
+        }
+    )
+
+
+def content_hash(name: str, content: Content) -> str:
+    """Returns the plan state hash: 64 hex digits over the plan's name and canonical content."""
+    return checksum(pack((name, _encode_content(content))), 32).hex()
+
+
+def _encode_milestones(milestones: Milestones) -> dict[str, Any]:
+    return {
+        "enabled": milestones.enabled,
+        "every_n_steps": milestones.every_n_steps,
+        "before_each_step": milestones.before_each_step,
+        "after_subplan": milestones.after_subplan,
+        "keep": milestones.keep,
+    }
+
+
+def _encode_content(content: Content) -> dict[str, Any]:
+    return {
+        "steps": tuple(_encode_step(step) for step in content.steps),
+        "progress": tuple(
+            (item.state.value, item.attempts, item.exit_code) for item in content.progress
+        ),
+    }
+
+
+def _encode_step(step: Step) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "name": step.name,
+        "run": step.run,
+        "prompt": step.prompt,
+        "call": step.call,
+        "steps": tuple(_encode_step(item) for item in step.steps),
+        "checkpoint": step.checkpoint,
+        "retries": step.retries,
+        "timeout_s": step.timeout_s,
+    }
+    return {key: value for key, value in fields.items() if value not in (None, (), False, 0)}
+
+
+def _encode_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "id": checkpoint.id,
+        "snapshot_id": checkpoint.snapshot_id,
+        "root_hash": checkpoint.root_hash,
+        "created_at_ns": checkpoint.created_at_ns,
+        "step_index": checkpoint.step_index,
+        "label": checkpoint.label,
+        "reason": checkpoint.reason,
+        "phase": checkpoint.phase,
+        "source_tool": checkpoint.source_tool,
+        "plan_state_hash": checkpoint.plan_state_hash,
+        "content": _encode_content(checkpoint.content),
+    }
+
+
+def decode_plan(payload: bytes) -> Plan:
+    """Returns the plan of a payload, or raises Corrupt."""
+    fields = Fields(unpack(payload, _WHAT, LONG_ARRAY_LENGTH_MAX), _WHAT)
+    fields.require_version(VERSION)
+    content = _decode_content(fields.get("content", dict))
+    plan_id = fields.get("id", str)
+    require(is_ulid(plan_id), _WHAT, "its id is no ULID")
+    target = fields.optional("rolling_back_to", str)
+    require(target is None or is_ulid(target), _WHAT, "a checkpoint's id is no ULID")
+    return Plan(
+        id=PlanId(plan_id),
+        name=fields.get("name", str),
+        root=fields.get("root", bytes),
+        created_at_ns=fields.get("created_at_ns", int),
+        milestones=_decode_milestones(Fields(fields.get("milestones", dict), _WHAT)),
+        state=_decode_state(PlanState, fields.get("state", str)),
+        content=content,
+        checkpoints=tuple(map(_decode_checkpoint, fields.get("checkpoints", tuple))),
+        attempt=_decode_attempt(fields.optional("attempt", tuple), len(content.progress)),
+        rolling_back_to=CheckpointId(target) if target is not None else None,
+        runner=fields.optional("runner", str),
+    )
+
+
+def _decode_state(kind: type[_State], value: Any) -> _State:
+    require(value in {item.value for item in kind}, _WHAT, "a state is unknown")
+    return kind(value)
+
+
+def _decode_milestones(fields: Fields) -> Milestones:
+    return Milestones(
+        enabled=fields.get("enabled", bool),
+        every_n_steps=fields.optional("every_n_steps", int),
+        before_each_step=fields.get("before_each_step", bool),
+        after_subplan=fields.get("after_subplan", bool),
+        keep=fields.size("keep"),
+    )
+
+
+def _decode_content(value: Any) -> Content:
+    fields = Fields(value, _WHAT)
+    steps = tuple(_decode_step(item, 1) for item in fields.get("steps", tuple))
+    progress = tuple(map(_decode_progress, fields.get("progress", tuple)))
+    leaves = sum(1 for _ in leaves_of(steps))
+    require(leaves == len(progress), _WHAT, "its progress does not fit its steps")
+    return Content(steps=steps, progress=progress)
+
+
+def _decode_step(value: Any, depth: int) -> Step:
+    require(depth <= DEPTH_MAX, _WHAT, "its steps are nested too deeply")
+    fields = Fields(value, _WHAT)
+    retries = fields.optional("retries", int) or 0
+    below = fields.optional("steps", tuple) or ()
+    timeout_s = fields.optional("timeout_s", int)
+    require(retries >= 0 and (timeout_s or 1) > 0, _WHAT, "a number is not possible")
+    return Step(
+        name=fields.get("name", str),
+        run=fields.optional("run", str),
+        prompt=fields.optional("prompt", str),
+        call=fields.optional("call", str),
+        steps=tuple(_decode_step(item, depth + 1) for item in below),
+        checkpoint=fields.optional("checkpoint", bool) or False,
+        retries=retries,
+        timeout_s=timeout_s,
+    )
+
+
+def _decode_progress(value: Any) -> StepProgress:
+    require(
+        type(value) is tuple
+        and len(value) == 3
+        and type(value[1]) is int
+        and (value[2] is None or type(value[2]) is int),
+        _WHAT,
+        "a step's progress is not whole",
+    )
+    return StepProgress(
+        state=_decode_state(StepState, value[0]), attempts=value[1], exit_code=value[2]
+    )
+
+
+def _decode_attempt(value: tuple[Any, ...] | None, steps: int) -> Attempt | None:
+    if value is None:
+        return None
+    require(
+        len(value) == 3
+        and type(value[0]) is int
+        and 0 <= value[0] < steps
+        and type(value[1]) is int
+        and type(value[2]) is str
+        and is_snapshot_id(value[2]),
+        _WHAT,
+        "its attempt is not whole",
+    )
+    return Attempt(step_index=value[0], number=value[1], snapshot_id=SnapshotId(value[2]))
+
+
+def _decode_checkpoint(value: Any) -> Checkpoint:
+    fields = Fields(value, _WHAT)
+    checkpoint_id = fields.get("id", str)
+    snapshot_id = fields.get("snapshot_id", str)
+    require(is_ulid(checkpoint_id) and is_snapshot_id(snapshot_id), _WHAT, "a checkpoint has no id")
+    return Checkpoint(
+        id=CheckpointId(checkpoint_id),
+        snapshot_id=SnapshotId(snapshot_id),
+        root_hash=fields.get("root_hash", str),
+        created_at_ns=fields.get("created_at_ns", int),
+        step_index=fields.size("step_index"),
+        label=fields.get("label", str),
+        reason=fields.get("reason", str),
+        phase=fields.get("phase", str),
+        source_tool=fields.get("source_tool", str),
+        plan_state_hash=fields.get("plan_state_hash", str),
+        content=_decode_content(fields.get("content", dict)),
+    )

@@ -1,0 +1,177 @@
+"""Plans in a store: one sealed file each among the files of their root.
+
+Every save is durable after return, and at any crash the file is the old one or the new
+one. A plan is found by its id from any directory, because the store knows its root.
+The output of each attempt is a plain file beside it; whoever runs the step holds its
+lock, and so does everything that the step started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from treesnap.codec.envelope import FileKind
+from treesnap.errors import (
+    Corrupt,
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    StoreMissing,
+    TreesnapError,
+    shown,
+)
+from treesnap.fs.durable import unlink_if_present
+from treesnap.ops.access import Opened, opened
+from treesnap.plans.plan import Plan, PlanId
+from treesnap.plans.record import decode_plan, encode_plan
+from treesnap.plans.ulid import is_ulid, may_begin_ulid
+from treesnap.store.lock import held
+from treesnap.store.roots import Root, registered_roots
+from treesnap.store.store import Store
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+FINISHED_MAX = 100
+"""How many plans of a root that are not open are kept, with their output."""
+
+_PREFIX = "plan-"
+_LOG = ".log"
+
+
+def _file_name(plan_id: str) -> str:
+    return f"{_PREFIX}{plan_id}"
+
+
+def log_name(plan_id: str, step_index: int, attempt: int) -> str:
+    """Returns the name of the file that has the output of one attempt."""
+    return f"{_PREFIX}{plan_id}-{step_index}-{attempt}{_LOG}"
+
+
+def _names(store: Store, root: Root) -> list[str]:
+    with suppress(FileNotFoundError):
+        return sorted(store.fs.list_names(store.layout.root_directory(root.id)), reverse=True)
+    return []
+
+
+def _ids(names: list[str]) -> list[PlanId]:
+    """Returns the plans among a root's files, newest first."""
+    found = (name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX))
+    return [PlanId(text) for text in found if is_ulid(text)]
+
+
+@contextmanager
+def plan_lock(handle: Handle, operation: str) -> Iterator[None]:
+    """Keeps every other plan of the handle's root out; raises Busy at once."""
+    with opened(handle, operation, create=True, recover=False) as pair:
+        pair.root.register()
+        path = pair.root.file("plans-lock")
+    what = f"The plans of {shown(handle.root)!r}"
+    with held(handle.fs, path, operation=operation, what=what, wait_s=0.0):
+        yield
+
+
+def save(handle: Handle, plan: Plan) -> Plan:
+    """Makes a plan durable as it is now, and returns it. Costs two syncs."""
+    with opened(handle, "write down a plan", writing=True, recover=False) as pair:
+        pair.root.write(_file_name(plan.id), FileKind.PLAN, encode_plan(plan))
+    return plan
+
+
+def load(pair: Opened, root: Root, plan_id: PlanId) -> Plan:
+    """Returns a plan of a root; raises NotFound or Corrupt."""
+    payload = root.read(_file_name(plan_id), FileKind.PLAN)
+    if payload is None:
+        raise _unknown(plan_id)
+    plan = decode_plan(payload)
+    if plan.id != plan_id or plan.root != root.path:
+        raise Corrupt(f"The file of plan {plan_id} holds another one", path=pair.store.path)
+    return plan
+
+
+def plans_of_root(handle: Handle) -> list[Plan]:
+    """Returns the plans of the handle's root, newest first; damaged ones are left out."""
+    try:
+        with opened(handle, "list plans", recover=False) as pair:
+            return list(_plans(pair, pair.root))
+    except StoreMissing:
+        return []
+
+
+def all_plans(handle: Handle) -> list[Plan]:
+    """Returns the plans of all roots of the store, newest first."""
+    try:
+        with opened(handle, "list plans", recover=False) as pair:
+            roots = map(pair.store.root, registered_roots(handle.fs, pair.store.layout))
+            found = [plan for root in roots for plan in _plans(pair, root)]
+    except StoreMissing:
+        return []
+    return sorted(found, key=lambda plan: plan.id, reverse=True)
+
+
+def _plans(pair: Opened, root: Root) -> Iterator[Plan]:
+    for plan_id in _ids(_names(pair.store, root)):
+        with suppress(Corrupt, NotFound):
+            yield load(pair, root, plan_id)
+
+
+def find(handle: Handle, ref: str) -> Plan:
+    """Returns the plan that a reference means, of whatever root.
+
+    In this order: a whole id; ``latest``, the newest of the handle's root; a name, of the
+    newest plan of the handle's root that has it; the unique beginning of an id. Raises
+    NotFound, InvalidArgument for an ambiguous beginning, Corrupt.
+    """
+    try:
+        with opened(handle, "look up a plan", recover=False) as pair:
+            roots = [
+                (root, _ids(_names(pair.store, root)))
+                for root in map(pair.store.root, registered_roots(handle.fs, pair.store.layout))
+            ]
+            wanted = ref.upper()
+            for root, ids in roots:
+                if wanted in ids:
+                    return load(pair, root, PlanId(wanted))
+            for plan in _plans(pair, pair.root):
+                if ref in {"latest", plan.name}:
+                    return plan
+            found = [
+                (root, plan_id)
+                for root, ids in roots
+                for plan_id in ids
+                if may_begin_ulid(ref) and plan_id.startswith(wanted)
+            ]
+            if len(found) > 1:
+                raise InvalidArgument(
+                    f"The plan {ref!r} may be one of {len(found)}", code=ErrorCode.AMBIGUOUS_REF
+                )
+            if found:
+                return load(pair, *found[0])
+    except StoreMissing as error:
+        raise _unknown(ref) from error
+    raise _unknown(ref)
+
+
+def _unknown(ref: str) -> NotFound:
+    return NotFound(f"There is no plan {ref!r}", code=ErrorCode.PLAN_NOT_FOUND)
+
+
+def forget_old(handle: Handle) -> None:
+    """Removes the oldest plans of the root that are not open, with their output.
+
+    Their snapshots are automatic ones and go by the policy. Never raises for what cannot
+    be removed: the next plan tries again.
+    """
+    with (
+        suppress(TreesnapError, OSError),
+        opened(handle, "forget plans", writing=True, recover=False) as pair,
+    ):
+        names = _names(pair.store, pair.root)
+        closed = [plan for plan in _plans(pair, pair.root) if not plan.state.is_open]
+        for plan in closed[FINISHED_MAX:]:
+            for name in names:
+                if name.startswith(f"{_PREFIX}{plan.id}-"):
+                    unlink_if_present(handle.fs, pair.root.file(name))
+            pair.root.remove(_file_name(plan.id))

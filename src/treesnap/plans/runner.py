@@ -1,0 +1,201 @@
+"""Carrying out a plan, so that a kill at any instant leaves a plan that can go on.
+
+For each step, in this order, each line durable before the next:
+
+    snapshot of the root                  to go back to if the step fails
+    plan: step running, with the snapshot
+    the step itself
+    failed?   the root is restored; tried again, or: plan: step failed, plan failed
+    done?     snapshot, where a milestone is reached
+    plan: step completed, with the checkpoint
+
+A plan that is found with a step running was interrupted: what the step left running is
+ended, the root is restored, and the step begins again. So files and plan agree whenever
+no process of the plan is at work, after the next command at the latest.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from treesnap.errors import ErrorCode, InvalidArgument, Refused
+from treesnap.model import CheckpointType, Snapshot
+from treesnap.plans import process
+from treesnap.plans.checkpoints import take_snapshot, with_checkpoint
+from treesnap.plans.events import PlanMonitor
+from treesnap.plans.plan import (
+    Attempt,
+    Leaf,
+    Plan,
+    PlanState,
+    Step,
+    StepProgress,
+    StepState,
+)
+from treesnap.plans.repository import log_name, save
+from treesnap.store.layout import Layout
+from treesnap.store.roots import Root
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+PROMPT = "{prompt}"
+SHELL = "/bin/sh"
+
+Calls = Mapping[str, Callable[[], object]]
+"""Functions by the name by which steps know them. One that raises has failed."""
+
+
+def log_path(handle: Handle, plan: Plan, step_index: int, attempt: int) -> str:
+    """Returns the file that has the output of one attempt."""
+    root = Root(handle.fs, Layout(handle.store_path), plan.root)
+    return root.file(log_name(plan.id, step_index, attempt))
+
+
+def check_runnable(plan: Plan, calls: Calls) -> None:
+    """Raises InvalidArgument unless everything that the steps need is there."""
+    for leaf in plan.leaves:
+        step = leaf.step
+        if step.prompt is not None and plan.runner is None:
+            raise InvalidArgument(
+                f"The step {step.name!r} has a prompt, and there is no runner to carry it out",
+                code=ErrorCode.INVALID_PLAN,
+            )
+        if step.call is not None and step.call not in calls:
+            raise InvalidArgument(
+                f"The step {step.name!r} calls {step.call!r}, which is not among the calls given",
+                code=ErrorCode.INVALID_PLAN,
+            )
+    if plan.runner is not None:
+        runner_command(plan.runner, "")
+
+
+def runner_command(runner: str, prompt: str) -> list[str]:
+    """Returns the words of a runner with the prompt in place; no shell looks at the prompt."""
+    try:
+        words = shlex.split(runner)
+    except ValueError as error:
+        raise InvalidArgument(f"The runner {runner!r} is no list of words: {error}") from error
+    if not any(PROMPT in word for word in words):
+        raise InvalidArgument(f"The runner {runner!r} has no {PROMPT} in it")
+    return [word.replace(PROMPT, prompt) for word in words]
+
+
+def end_interrupted(handle: Handle, plan: Plan) -> Plan:
+    """Takes back what an interrupted step did; the plan then is as it was before the step.
+
+    The caller holds the plan lock. A plan that was not interrupted is returned as it is.
+    """
+    attempt = plan.attempt
+    if attempt is None:
+        return plan
+    path = log_path(handle, plan, attempt.step_index, attempt.number)
+    process.end_leftovers(handle.fs, path, handle.wait_s)
+    handle.restore(attempt.snapshot_id, force=True)
+    before = StepProgress(attempts=attempt.number - 1)
+    plan = replace(plan.with_progress(attempt.step_index, before), attempt=None)
+    return save(handle, replace(plan, state=PlanState.PENDING))
+
+
+class Runner:
+    """Carries out one plan. The caller holds the plan lock of the root."""
+
+    def __init__(self, handle: Handle, monitor: PlanMonitor, calls: Calls) -> None:
+        self._handle = handle
+        self._monitor = monitor
+        self._calls = calls
+
+    def run(self, plan: Plan) -> Plan:
+        """Carries out what is left; returns the plan, completed or failed."""
+        check_runnable(plan, self._calls)
+        plan = end_interrupted(self._handle, plan)
+        if plan.state == PlanState.APPLIED:
+            raise Refused(f"Plan {plan.id} was applied already", code=ErrorCode.PLAN_APPLIED)
+        while plan.next_index < len(plan.content.progress):
+            plan = self._run_step(plan)
+            if plan.state == PlanState.FAILED:
+                return plan
+        if plan.state != PlanState.COMPLETED:
+            plan = save(self._handle, replace(plan, state=PlanState.COMPLETED))
+        return plan
+
+    def _run_step(self, plan: Plan) -> Plan:
+        index = plan.next_index
+        leaf = plan.leaves[index]
+        plan = replace(plan.with_progress(index, StepProgress()), state=PlanState.RUNNING)
+        before = take_snapshot(
+            self._handle, plan, f"before {leaf.step.name}", CheckpointType.PRE_RISKY_OPERATION
+        )
+        if plan.milestones.enabled and plan.milestones.before_each_step:
+            plan = self._with_checkpoint(plan, before, "before_step")
+        for number in range(1, leaf.step.retries + 2):
+            attempt = Attempt(step_index=index, number=number, snapshot_id=before.id)
+            plan = save(self._handle, plan.began(attempt))
+            self._monitor.attempt_began(plan, attempt)
+            ended = self._attempt(plan, leaf.step, attempt)
+            if ended.is_success:
+                done = self._with_milestones(plan.ended(StepState.COMPLETED, 0), index, leaf)
+                plan = save(self._handle, done)
+                self._monitor.attempt_ended(plan, attempt, StepState.COMPLETED)
+                return plan
+            self._handle.restore(before.id, force=True)
+            self._monitor.attempt_ended(plan, attempt, StepState.FAILED)
+        return save(self._handle, plan.ended(StepState.FAILED, ended.exit_code))
+
+    def _attempt(self, plan: Plan, step: Step, attempt: Attempt) -> process.Ended:
+        """Carries out a step once. When that is interrupted, what it did is taken back."""
+        try:
+            if step.call is not None:
+                return self._call(step.call)
+            return process.attempt(
+                self._handle.fs,
+                self._command(plan, step),
+                directory=self._handle.root,
+                log_path=log_path(self._handle, plan, attempt.step_index, attempt.number),
+                timeout_s=step.timeout_s,
+                listener=self._monitor.output,
+            )
+        except BaseException:
+            end_interrupted(self._handle, plan)
+            raise
+
+    def _call(self, name: str) -> process.Ended:
+        try:
+            self._calls[name]()
+        except Exception as error:  # noqa: BLE001 - a step may fail in any way
+            self._monitor.output(f"{type(error).__name__}: {error}\n".encode())
+            return process.Ended(1)
+        return process.Ended(0)
+
+    def _command(self, plan: Plan, step: Step) -> Sequence[str]:
+        if step.prompt is not None:
+            assert plan.runner is not None
+            return runner_command(plan.runner, step.prompt)
+        assert step.run is not None
+        return [SHELL, "-c", step.run]
+
+    def _with_milestones(self, plan: Plan, index: int, leaf: Leaf) -> Plan:
+        """Returns the plan after a step, with a checkpoint if a milestone was reached."""
+        milestones = plan.milestones
+        reasons = ["after_step"] if leaf.step.checkpoint else []
+        kind = CheckpointType.SAFE_STATE
+        if milestones.enabled:
+            every = milestones.every_n_steps
+            if every is not None and (index + 1) % every == 0:
+                reasons.append("every_n_steps")
+            if milestones.after_subplan and leaf.ends:
+                reasons.append("after_subplan")
+                kind = CheckpointType.TASK_GROUP_COMPLETE
+        if not reasons:
+            return plan
+        names = [leaf.step.name, *leaf.ends] if "after_subplan" in reasons else [leaf.step.name]
+        snapshot = take_snapshot(self._handle, plan, "after " + ", ".join(names), kind)
+        return self._with_checkpoint(plan, snapshot, "+".join(reasons))
+
+    def _with_checkpoint(self, plan: Plan, snapshot: Snapshot, reason: str) -> Plan:
+        plan = with_checkpoint(self._handle, plan, snapshot, reason)
+        self._monitor.checkpoint_taken(plan, plan.checkpoints[-1])
+        return plan

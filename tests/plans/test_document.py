@@ -1,0 +1,148 @@
+"""Plans in YAML: what they say, and what is refused, with the line."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treesnap import ErrorCode, InvalidArgument
+from treesnap.plans import Definition, Milestones, Step, parse_document
+
+EVERYTHING = """\
+name: release
+checkpoints: {enabled: true, every_n_steps: 1, before_each_step: true, after_subplan: true, keep: 9}
+steps:
+  - name: implement
+    run: make feature
+    checkpoint: true
+    retries: 2
+    timeout: 1m30s
+  - name: optimize
+    steps:
+      - prompt: Optimiza el rendimiento
+        timeout: 7
+"""
+
+
+def parsed(text: str) -> Definition:
+    return parse_document(text, "plans/release.yaml")
+
+
+def test_everything_that_can_be_said():
+    assert parsed(EVERYTHING) == Definition(
+        name="release",
+        milestones=Milestones(every_n_steps=1, keep=9),
+        steps=(
+            Step(name="implement", run="make feature", checkpoint=True, retries=2, timeout_s=90),
+            Step(
+                name="optimize",
+                steps=(Step(name="step-3", prompt="Optimiza el rendimiento", timeout_s=7),),
+            ),
+        ),
+        prompt_line=11,
+    )
+
+
+def test_what_is_left_out():
+    definition = parsed("steps: [{run: 'true'}]")
+
+    assert definition.name == "release"
+    assert definition.milestones == Milestones()
+    assert definition.steps == (Step(name="step-1", run="true"),)
+    assert definition.prompt_line is None
+
+
+def test_steps_that_are_used_twice_are_two():
+    text = "steps: [{name: a, steps: &s [{run: x}]}, {name: b, steps: *s}]"
+
+    assert [step.steps[0].run for step in parsed(text).steps] == ["x", "x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        ("", None, "it is empty"),
+        ("name: x\nsteps: [", 2, "expected"),
+        ("- a", 1, "mapping"),
+        ("name: x", 1, "no 'steps'"),
+        ("steps: []", 1, "at least one step"),
+        ("steps: x", 1, "list"),
+        ("steps:\n  - x", 2, "mapping"),
+        ("stepz:\n  - run: x", 1, "no key 'stepz'"),
+        ("steps:\n  - run: x\n    runs: y", 3, "no key 'runs'"),
+        ("steps:\n  - run: x\n    run: y", 3, "given twice"),
+        ("steps:\n  - {name: x}", 2, "one only"),
+        ("steps:\n  - {run: x, prompt: y}", 2, "one only"),
+        ("steps:\n  - run: ''", 2, "not empty"),
+        ("steps:\n  - run: 3", 2, "text"),
+        ("steps:\n  - run: [x]", 2, "single value"),
+        ("steps:\n  - {run: x, retries: -1}", 2, "from 0 to"),
+        ("steps:\n  - {run: x, retries: true}", 2, "from 0 to"),
+        ("steps:\n  - {run: x, checkpoint: 1}", 2, "true or false"),
+        ("steps:\n  - {run: x, timeout: soon}", 2, "not of the form"),
+        ("steps:\n  - {run: x, timeout: 0}", 2, "a time such as"),
+        ("steps:\n  - {run: x, timeout: 1.5}", 2, "a time such as"),
+        ("steps:\n  - {steps: [{run: x}], retries: 1}", 2, "has no 'retries'"),
+        ("steps:\n  - {name: a, run: x}\n  - {name: a, run: y}", 3, "two steps"),
+        ("steps: &s\n  - name: again\n    steps: *s", 1, "contain themselves"),
+        ("checkpoints: {every_n_steps: 51}\nsteps: [{run: x}]", 1, "from 1 to 50"),
+        ("checkpoints: {every_n_steps: 0}\nsteps: [{run: x}]", 1, "from 1 to 50"),
+        ("checkpoints: yes\nsteps: [{run: x}]", 1, "mapping"),
+        ("checkpoints: {often: 1}\nsteps: [{run: x}]", 1, "no key 'often'"),
+        ("? [a]\n: b", 1, "no key"),
+        ("steps: [{run: !!python/object:os.system x}]", 1, ""),
+        ("steps:\n  - name: !!int x\n    run: x", 2, "cannot be read"),
+        ("a: 1\n---\nb: 2", 2, "another document"),
+        ("steps: [{run: \x00}]", None, ""),
+        ("x" * (1 << 20 | 1), None, "larger"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_its_line(text, line, why):
+    with pytest.raises(InvalidArgument) as caught:
+        parsed(text)
+
+    assert caught.value.code == ErrorCode.INVALID_PLAN
+    assert why in caught.value.message
+    assert "plans/release.yaml" in caught.value.message
+    if line is not None:
+        assert f"line {line} " in caught.value.message
+
+
+def test_steps_that_multiply_are_refused():
+    levels = ["a0: &a0 [{run: x}, {run: y}]"] + [
+        f"a{n}: &a{n} [{{name: l, steps: *a{n - 1}}}, {{name: r, steps: *a{n - 1}}}]"
+        for n in range(1, 25)
+    ]
+    definitions = "\n".join(f"    - {line.split(': ', 1)[1]}" for line in levels)
+
+    with pytest.raises(InvalidArgument):
+        parsed(f"steps:\n{definitions}\n")
+    bomb = "steps: " + "".join(f"[{{name: a, steps: &s{n} " for n in range(3000))
+    with pytest.raises(InvalidArgument):
+        parsed(bomb)
+    deep = "steps: " + "[{name: a, steps: " * 40 + "[{run: x}]" + "}]" * 40
+    with pytest.raises(InvalidArgument, match="nested more than"):
+        parsed(deep)
+    wide = "x: &a [{run: a}, {run: b}]\n"
+    with pytest.raises(InvalidArgument):
+        parsed(wide)
+
+
+def test_too_many_steps_are_refused():
+    inner = ", ".join(f"{{name: n{n}, run: x}}" for n in range(200))
+    outer = ", ".join(f"{{name: o{n}, steps: *s}}" for n in range(60))
+    text = f"steps: [{{name: first, steps: &s [{inner}]}}, {outer}]"
+
+    with pytest.raises(InvalidArgument, match="more than 10,000 steps"):
+        parsed(text)
+
+
+@given(st.text(alphabet="stepsrun:prompt- \n[]{}&*!|>'\"#ñ0\t", max_size=60))
+def test_any_text_is_a_plan_or_refused(text):
+    try:
+        definition = parsed(text)
+    except InvalidArgument as error:
+        assert error.code == ErrorCode.INVALID_PLAN
+    else:
+        assert definition.steps
