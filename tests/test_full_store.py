@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,6 +17,7 @@ from mounting import Mounter, mounting
 from oracle import difference, record
 from treesnap.ops.handle import Handle
 from treesnap.store.reserve import RESERVE_SIZE
+from treesnap.testing.faulty import Fault, FaultyFileSystem
 
 FIRST, SECOND = "first", "second"
 
@@ -141,6 +143,49 @@ class TestFullDisk:
 
         assert (again.rewritten_packs, again.postponed) == (1, None)
         assert pack_files(disk / "store") != before
+
+
+@pytest.mark.parametrize("has_begun", [True, False], ids=["behind others", "in a new pack"])
+def test_copies_that_exceed_a_quota_are_taken_back(tmp_path, has_begun):
+    """Free space says nothing about a quota: the copy runs into it."""
+    (tmp_path / "root").mkdir()
+    packs = tmp_path / "store/packs"
+    handle = Handle(root=tmp_path / "root", store_path=str(tmp_path / "store"), wait_s=0)
+    for number in range(10):
+        write(handle, f"stays-{number}", number)
+    write(handle, "goes", 10, 900_000)
+    handle.create(name=FIRST)
+    (tmp_path / "root/goes").unlink()
+    handle.create(name=SECOND)
+    expected = record(tmp_path / "root")
+    handle.delete(FIRST)
+    use_new_pack(tmp_path / "store")
+    if has_begun:
+        write(handle, "other", 11)
+        handle.create(name="other")
+    sizes = {path: path.stat().st_size for path in packs.iterdir()}
+    exceeded = Fault(
+        number=4,
+        errno=errno.EDQUOT,
+        methods=frozenset({"write_at"}),
+        where=lambda call: call.path.startswith(str(packs)),
+        lasting=True,
+    )
+    limited = Handle(
+        root=tmp_path / "root",
+        store_path=str(tmp_path / "store"),
+        fs=FaultyFileSystem(exceeded),
+        wait_s=0,
+    )
+
+    result = limited.gc()
+
+    assert result.postponed == "there is no room to rewrite 1 pack"
+    assert {path: path.stat().st_size for path in packs.iterdir()} == sizes
+    assert handle.verify(read_data=True).problems == ()
+    handle.gc()
+    handle.restore(SECOND, to=tmp_path / "found")
+    assert difference(expected, record(tmp_path / "found")) == []
 
 
 def test_a_snapshot_makes_what_is_missing_of_the_reserve(tmp_path):

@@ -21,10 +21,11 @@ _CACHED_TREES = 512
 
 
 class TreeReader:
-    """Reads directories; keeps a few hundred decoded ones at hand."""
+    """Reads directories; keeps a few hundred decoded ones at hand, or as many as asked for."""
 
-    def __init__(self, get: Get) -> None:
+    def __init__(self, get: Get, *, kept_max: int = _CACHED_TREES) -> None:
         self._get = get
+        self._kept_max = kept_max
         self._cache: OrderedDict[ObjectId, Tree] = OrderedDict()
 
     def tree(self, tree_id: ObjectId) -> Tree:
@@ -33,7 +34,7 @@ class TreeReader:
         if tree is None:
             tree = decode_tree(self._get(ObjectKind.TREE, tree_id))
             self._cache[tree_id] = tree
-            if len(self._cache) > _CACHED_TREES:
+            if len(self._cache) > self._kept_max:
                 self._cache.popitem(last=False)
         return tree
 

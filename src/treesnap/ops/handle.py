@@ -213,7 +213,11 @@ class Handle(HandleState):
         return prune(self, request)
 
     def gc(self, *, dry_run: bool = False) -> GcResult:
-        """Gives the space of everything that no snapshot needs back."""
+        """Gives the space of everything that no snapshot needs back.
+
+        Works on a disk that is full; what there is no room to rewrite is postponed, and
+        the result says so.
+        """
         from treesnap.ops.gc import gc
 
         return gc(self, dry_run=dry_run)

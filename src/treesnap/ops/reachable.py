@@ -23,7 +23,7 @@ class Reachability:
 
     def __init__(self, store: Store) -> None:
         self._get = store.get
-        self._trees = TreeReader(store.get)
+        self._trees = TreeReader(store.get, kept_max=2)  # a directory and its page, read once
         self.seen: dict[ObjectId, ObjectKind] = {}
 
     def add(self, record: SnapshotRecord) -> Iterator[Reference]:

@@ -158,7 +158,10 @@ class Survey:
         self.rewritten = [
             pack for pack in idle if pack.needed_count and (pack.is_broken or pack.is_wasteful)
         ]
-        self.rewritten += _mergeable(set(idle) - {*self.dead, *self.rewritten})
+        copied_bytes = sum(pack.needed_bytes for pack in self.rewritten)
+        going = {pack.id for pack in [*self.dead, *self.rewritten]}
+        others = [pack for pack in idle if pack.id not in going]
+        self.rewritten += _mergeable(others, copied_bytes)
 
     def _claim(self) -> int:
         """Chooses for each needed object the place that is kept; returns how many have one.
@@ -168,7 +171,8 @@ class Survey:
         """
         packs = sorted(self.packs.values(), key=lambda item: (not item.is_busy, item.is_broken))
         starts: list[int] = []
-        places: dict[ObjectId, int] = {}
+        places = dict.fromkeys(self._kinds, -1)  # shares the ids, which are most of the memory
+        claimed = 0
         is_right = self._store.is_right
         start = 0
         for pack in packs:
@@ -176,17 +180,19 @@ class Survey:
             for number, entry in enumerate(pack):
                 if self._kinds.get(entry.id) != entry.kind:
                     continue
-                place = places.get(entry.id)
-                if place is not None:
+                place = places[entry.id]
+                if place >= 0:
                     which = bisect_right(starts, place) - 1
                     other, position = packs[which], place - starts[which]
                     if is_right(other[position]) or not is_right(entry):
                         continue
                     other.need(position, is_needed=False)
+                    claimed -= 1
                 pack.need(number, is_needed=True)
                 places[entry.id] = start + number
+                claimed += 1
             start += pack.count
-        return len(places)
+        return claimed
 
     def is_index_stale(self) -> bool:
         """Returns whether the index lacks what it could know, or knows packs that are gone."""
@@ -244,8 +250,8 @@ class Survey:
             if kept:
                 add(entry for entry in part if entry.pack_id in kept)
         self._store.sync_names_of(covered)
-        rows.sort()
-        self._store.index.write_sorted_part(_entries_of(rows, ids), covered)
+        rows.sort(reverse=True)
+        self._store.index.write_sorted_part(_taken(rows, ids), covered)
         self._store.index.remove_parts(old_parts)
 
 
@@ -263,17 +269,24 @@ def held_slots(store: Store) -> Iterator[Slot]:
             store.fs.close(fd)
 
 
-def _mergeable(packs: Iterable[SurveyedPack]) -> list[SurveyedPack]:
+def _mergeable(packs: Iterable[SurveyedPack], copied_bytes: int) -> list[SurveyedPack]:
     """Returns the packs that lie in a tier with enough others.
 
-    Together they are in a higher tier, or nearly. So a byte is copied a logarithmic number
-    of times, whatever is added between collections.
+    Together they are in a higher tier, or nearly, and count there as one, with what is
+    copied anyway. So a byte is copied a logarithmic number of times, whatever is added
+    between collections, and the next collection has nothing more to merge.
     """
     tiers: dict[int, list[SurveyedPack]] = {}
     for pack in packs:
         if pack.size_bytes < PACK_SIZE_TARGET // 2:
             tiers.setdefault(_tier(pack.size_bytes), []).append(pack)
-    return [pack for tier in tiers.values() if len(tier) >= MERGED_MIN for pack in tier]
+    merged: list[SurveyedPack] = []
+    for tier in sorted(tiers):
+        is_joined = copied_bytes > 0 and _tier(copied_bytes) == tier
+        if len(tiers[tier]) + is_joined >= MERGED_MIN:
+            merged += tiers[tier]
+            copied_bytes += sum(pack.needed_bytes for pack in tiers[tier])
+    return merged
 
 
 def _tier(size_bytes: int) -> int:
@@ -281,10 +294,14 @@ def _tier(size_bytes: int) -> int:
     return (size_bytes.bit_length() - 1) // (MERGED_MIN.bit_length() - 1)
 
 
-def _entries_of(rows: list[bytes], pack_ids: list[bytes]) -> Iterator[IndexEntry]:
-    """Yields the entries of packed rows, each once; equal ones lie side by side."""
+def _taken(rows: list[bytes], pack_ids: list[bytes]) -> Iterator[IndexEntry]:
+    """Yields the entries of packed rows, each once, and takes the rows from the list.
+
+    They are in falling order, so that equal ones lie side by side.
+    """
     previous = b""
-    for row in rows:
+    while rows:
+        row = rows.pop()
         if row != previous:
             identity, number, offset, stored, raw, kind = _ROW.unpack(row)
             yield IndexEntry(ObjectId(identity), pack_ids[number], offset, stored, raw, kind)

@@ -7,6 +7,7 @@ in which the batches began. Small captures never start a thread.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +15,7 @@ from contextlib import suppress
 from typing import Self
 
 from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, Compressor
+from treesnap.codec.envelope import HEADER_SIZE
 from treesnap.codec.index import IndexEntry
 from treesnap.codec.pack import RecordHeader
 from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, StorageFull
@@ -252,23 +254,52 @@ class Writer:
         """Appends records of other packs, verified, and makes them durable; for the collector.
 
         The session's own pack is never one of those to ``avoid``. The index knows the new
-        places afterwards.
+        places afterwards. What was appended is taken back when it raises OSError: a copy
+        that finds no room leaves the disk no fuller. The session is over then.
         """
         self._avoid |= avoid
-        for entry in entries:
-            data = self._store.packs.read(entry)
-            ((compression, stored),) = self._compressor.compress([data])
-            pack = self._current_pack()
-            piece, place = pack.append(entry.kind, compression, len(data), stored, entry.id)
-            pack.write(piece)
-            self._added[entry.id] = place
-            self.added_bytes += len(piece)
-            self._covered[pack.pack_id] = pack.end
-            if pack.is_full:
-                self._seal(pack)
-            if len(self._added) >= _ENTRIES_MAX:
-                self._flush_index()
-        self.flush()
+        begins: dict[bytes, int] = {}
+        try:
+            for entry in entries:
+                data = self._store.packs.read(entry)
+                ((compression, stored),) = self._compressor.compress([data])
+                pack = self._current_pack()
+                begins.setdefault(pack.pack_id, pack.end)
+                piece, place = pack.append(entry.kind, compression, len(data), stored, entry.id)
+                pack.write(piece)
+                self._added[entry.id] = place
+                self.added_bytes += len(piece)
+                self._covered[pack.pack_id] = pack.end
+                if pack.is_full:
+                    self._seal(pack)
+                if len(self._added) >= _ENTRIES_MAX:
+                    self._flush_index()
+                    begins = {}
+            self.flush()
+        except OSError:
+            self._take_back(begins)
+            raise
+
+    def _take_back(self, begins: dict[bytes, int]) -> None:
+        """Cuts off what was appended behind some positions, unless the index knows it.
+
+        Nobody can rely on what no index part covers.
+        """
+        with suppress(OSError):
+            self._store.index.refresh()
+            covered = self._store.index.covered()
+            for pack_id, begin in begins.items():
+                path = self._store.layout.pack(pack_id)
+                if covered.get(pack_id, 0) > begin:
+                    continue
+                if begin <= HEADER_SIZE:
+                    unlink_if_present(self._fs, path)
+                    continue
+                fd = self._fs.open(path, os.O_RDWR)
+                try:
+                    self._fs.truncate(fd, begin)
+                finally:
+                    self._fs.close(fd)
 
     def publish(
         self, record: SnapshotRecord, root_id: str, sequence: int
