@@ -1,0 +1,349 @@
+"""The processes of a soak: each does one thing after the other until it is told to stop.
+
+Run as ``python -m soak.actors DIRECTORY ROOTS ROLE NUMBER SEED``. Any of them may be killed
+or stopped at any moment.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+from random import Random
+from threading import Thread
+
+import treesnap
+from oracle import record
+from soak.ledger import RootLedger
+from soak.place import Place, removed_afterwards
+from treesnap.errors import Busy, ErrorCode, NotFound, Refused, StoreMissing
+from treesnap.model import Snapshot
+from treesnap.ops.retention import Policy
+
+WRITER_WAIT_S = 15.0
+DELETER_WAIT_S = 1.0
+COMMAND_TIMEOUT_S = 120
+PAUSE_S = 0.8
+"""At most so long those wait who delete, so that something is left of what others make."""
+DELETIONS_FAIL = {
+    ErrorCode.BUSY,
+    ErrorCode.PINNED,
+    ErrorCode.RESTORE_INTERRUPTED,
+    ErrorCode.SNAPSHOT_NOT_FOUND,
+    ErrorCode.STORE_NOT_FOUND,
+}
+"""Why a deletion may remove nothing."""
+
+
+class Actor:
+    """What all actors share."""
+
+    role = ""
+    wait_s = WRITER_WAIT_S
+
+    def __init__(self, place: Place, number: int, random: Random) -> None:
+        self.place = place
+        self.number = number
+        self.name = f"{self.role}-{number}"
+        self.random = random
+
+    def run(self) -> None:
+        """Does rounds until the soak is over."""
+        while not self.place.stop_file.exists():
+            try:
+                self.round()
+            except StoreMissing:
+                time.sleep(PAUSE_S)  # nobody has made it yet
+            except Busy as error:
+                self.place.count(self.name, f"busy: {self.role}: {_why(error)}")
+            except Exception:  # noqa: BLE001 - whatever it is, the soak is told
+                self.place.report(self.name, traceback.format_exc())
+            self.place.count(self.name, "round")
+
+    def round(self) -> None:
+        """Does one thing."""
+        raise NotImplementedError
+
+    def handle(self, root_number: int) -> treesnap.Handle:
+        """Returns a handle on a root."""
+        return treesnap.open(self.place.roots[root_number], self.place.store, wait_s=self.wait_s)
+
+    def some_root(self) -> int:
+        """Returns the number of a root that somebody has captured."""
+        return self.random.randrange(len(self.place.roots))
+
+    def phase(self, what: str) -> None:
+        """Says what the actor is about to do, for whoever wants to stop it there."""
+        path = self.place.directory / "ledger" / f"phase-{self.name}"
+        path.write_text(what)
+
+    def check_export(self, ledger: RootLedger, handle: treesnap.Handle, one: Snapshot) -> None:
+        """Restores a snapshot elsewhere; it has to be what was promised, unless it is gone."""
+        allowed = ledger.allowed(one.id, one.label, one.kind.value)
+        if allowed is None:
+            self.place.report(self.name, f"nobody made {one.id} {one.kind} {one.label!r}")
+            return
+        with removed_afterwards(self.place.exports / self.name) as target:
+            try:
+                handle.restore(one.id, to=target)
+            except NotFound:
+                self.place.count(self.name, "gone")
+                return
+            for line in ledger.states.problems(record(target), allowed):
+                self.place.report(self.name, f"{one.id} is not what was captured: {line}")
+        self.place.count(self.name, "exported")
+
+
+class Writer(Actor):
+    """Changes its root, captures it, and goes back to earlier states."""
+
+    role = "writer"
+
+    def __init__(self, place: Place, number: int, random: Random) -> None:
+        super().__init__(place, number, random)
+        self.root_number = number % len(place.roots)
+        self.ledger = place.ledger(self.root_number)
+        self.root = place.roots[self.root_number]
+
+    def round(self) -> None:
+        """Changes the root if nobody else is at it, then captures or restores."""
+        with self.ledger.exclusive() as is_alone:
+            if is_alone:
+                self._change()
+        with self.ledger.shared() as is_fit:
+            if is_fit:
+                what = (self._create,) * 10 + (self._restore,) * 5 + (self._pin,)
+                self.random.choice(what)()
+
+    def _change(self) -> None:
+        handle = self.handle(self.root_number)
+        if self.root.exists():
+            handle.status()  # finishes a restore that was killed
+        for line in self.place.change(self.root_number, self.random):
+            self.place.report(self.name, f"the root is in no state that it may be in: {line}")
+
+    def _create(self) -> None:
+        label = f"soak {os.urandom(8).hex()}"
+        token = self.ledger.log.add(what="making", makes="manual", label=label)
+        self.phase("create")
+        is_named = self.random.random() < 0.1
+        result = self.handle(self.root_number).create(
+            label=label,
+            name=label if is_named else None,
+            skip_unchanged=self.random.random() < 0.2,
+        )
+        self.phase("")
+        if not result.unchanged:
+            self._made(token, result.id, named=is_named, automatic=False)
+        self.place.count(self.name, "created")
+
+    def _restore(self) -> None:
+        handle = self.handle(self.root_number)
+        snapshots = handle.list()
+        if not snapshots:
+            return
+        target = self.random.choice(snapshots)
+        states = self.ledger.allowed(target.id, target.label, target.kind.value)
+        if states is None:
+            self.place.report(self.name, f"nobody made {target.id} {target.label!r}")
+            return
+        label = f"before restore {target.id[:12]}"
+        token = self.ledger.log.add(what="making", makes="safety", label=label, states=states)
+        try:
+            result = handle.restore(target.id)
+        except NotFound:
+            self.place.count(self.name, "restore: gone")
+            return
+        if result.safety_id is not None:
+            self._made(token, result.safety_id, named=False, automatic=True)
+        self.place.count(self.name, "restored")
+
+    def _made(self, token: str, identity: str, **how: bool) -> None:
+        self.ledger.log.add(what="made", by=token, id=identity, ids=[identity], **how)
+
+    def _pin(self) -> None:
+        handle = self.handle(self.root_number)
+        snapshots = handle.list()
+        if len(self.ledger.ids("pinned")) >= 3 or not snapshots:
+            return
+        try:
+            pinned = handle.pin(self.random.choice(snapshots).id)
+        except NotFound:
+            return
+        self.ledger.log.add(what="pinned", ids=[pinned.id])
+
+
+class ThreadedWriter(Writer):
+    """Two writers in two threads of one process, on the same root."""
+
+    role = "threads"
+
+    def run(self) -> None:
+        """Runs both."""
+        twin = Writer(self.place, self.number, Random(self.random.random()))
+        thread = Thread(target=twin.run)
+        thread.start()
+        super().run()
+        thread.join()
+
+
+class Deleter(Actor):
+    """Deletes snapshots of any root."""
+
+    role = "deleter"
+    wait_s = DELETER_WAIT_S
+
+    def round(self) -> None:
+        """Deletes some snapshots, but for the newest."""
+        number = self.some_root()
+        ledger, handle = self.place.ledger(number), self.handle(number)
+        time.sleep(self.random.random() * PAUSE_S)
+        found = handle.list()[2:]
+        ids = [one.id for one in found if not one.pinned or self.random.random() < 0.1]
+        if not ids:
+            return
+        chosen = self.random.sample(ids, min(len(ids), self.random.randrange(1, 4)))
+        token = ledger.log.add(what="deleting", ids=chosen)
+        try:
+            removed = handle.delete(*chosen)
+        except (NotFound, Refused, Busy) as error:
+            ledger.log.add(what="deleted nothing", by=token)
+            if error.code not in DELETIONS_FAIL:
+                raise
+            self.place.count(self.name, f"deletes nothing: {error.code.value}")
+            return
+        ledger.log.add(what="gone", ids=[one.id for one in removed])
+        self.place.count(self.name, f"deleted {len(removed)}")
+
+
+class Pruner(Actor):
+    """Prunes any root by some policy."""
+
+    role = "pruner"
+    wait_s = DELETER_WAIT_S
+
+    def round(self) -> None:
+        """Prunes one root."""
+        number = self.some_root()
+        ledger, handle = self.place.ledger(number), self.handle(number)
+        time.sleep(self.random.random() * PAUSE_S)
+        token = ledger.log.add(what="pruning")
+        policy = Policy(keep_last=self.random.randrange(1, 4))
+        size = 200_000 if self.random.random() < 0.2 else None
+        removed: tuple[Snapshot, ...] = ()
+        try:
+            removed = handle.prune(policy, max_size_bytes=size).removed
+        except NotFound:
+            return  # nobody has captured the root yet
+        finally:
+            ledger.log.add(what="gone", by=token, ids=[one.id for one in removed])
+        for one in removed:
+            if one.pinned or one.name is not None:
+                self.place.report(self.name, f"prune removed {one.id}, pinned or named")
+        self.place.count(self.name, f"pruned {len(removed)}")
+
+
+class Collector(Actor):
+    """Collects garbage, one collection after the other."""
+
+    role = "collector"
+
+    def round(self) -> None:
+        """Does one collection."""
+        self.place.count(self.name, "begun")
+        result = self.handle(0).gc()
+        does_something = result.removed_packs or result.rewritten_packs
+        self.place.count(self.name, "collected" if does_something else "found nothing")
+
+
+class Reader(Actor):
+    """Looks at history, and checks what it gets."""
+
+    role = "reader"
+
+    def round(self) -> None:
+        """Looks once, in one of the ways that there are."""
+        number = self.some_root()
+        handle = self.handle(number)
+        ways = (self._export,) * 6 + (self._stats, self._browse)
+        self.random.choice(ways)(number, handle)
+
+    def _export(self, number: int, handle: treesnap.Handle) -> None:
+        snapshots = handle.list()
+        if snapshots:
+            one = self.random.choice(snapshots)
+            self.check_export(self.place.ledger(number), handle, one)
+
+    def _stats(self, number: int, handle: treesnap.Handle) -> None:
+        stats = handle.stats()
+        if stats.snapshots < 0 or stats.packs > stats.files:
+            self.place.report(self.name, f"impossible sizes: {stats}")
+
+    def _browse(self, number: int, handle: treesnap.Handle) -> None:
+        try:
+            for entry in handle.ls("latest"):
+                if entry.size:
+                    b"".join(handle.cat("latest", entry.name))
+        except NotFound:
+            return
+
+
+class Caller(Actor):
+    """Calls the command line, as a process of its own each time."""
+
+    role = "caller"
+
+    def round(self) -> None:
+        """Calls one command; it may find the store busy or a snapshot gone, and no more."""
+        words = self.random.choice(
+            (
+                ("list", "--json"),
+                ("list", "--all"),
+                ("stats",),
+                ("stats", "--json"),
+                ("verify",),
+                ("doctor",),
+                ("gc", "--dry-run"),
+                ("find", "file"),
+                ("show", "latest"),
+                ("prune", "--dry-run"),
+            )
+        )
+        root = self.place.roots[self.some_root()]
+        done = subprocess.run(
+            [sys.executable, "-m", "treesnap", "-C", str(root), *words],
+            env={**os.environ, "SNAP_STORE": str(self.place.store)},
+            capture_output=True,
+            check=False,
+            timeout=COMMAND_TIMEOUT_S,
+        )
+        if done.returncode not in {0, 5, 6}:
+            said = (done.stdout + done.stderr).decode("utf-8", "replace")
+            self.place.report(self.name, f"{words} exits with {done.returncode}: {said}")
+        self.place.count(self.name, f"{words[0]} exits with {done.returncode}")
+
+
+ROLES = {
+    role.role: role for role in (Writer, ThreadedWriter, Deleter, Pruner, Collector, Reader, Caller)
+}
+
+
+def _why(error: Busy) -> str:
+    return "overtaken" if "overtaking" in error.message else "held"
+
+
+def main() -> None:
+    """Acts until the soak is over; SIGUSR1 prints where it is."""
+    directory, root_count, role, number, seed = sys.argv[1:]
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    place = Place(Path(directory), int(root_count))
+    ROLES[role](place, int(number), Random(seed)).run()
+
+
+if __name__ == "__main__":
+    main()

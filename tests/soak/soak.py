@@ -1,0 +1,220 @@
+"""A soak: many processes on one store, killed and stopped at random, and what must be true.
+
+Chance decides what happens, and a seed decides chance; but no two runs are the same, because
+nobody can say when the system runs which process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from crash.scene import environment
+from soak.place import Place
+
+TESTS = Path(__file__).parent.parent
+KILL_WEIGHTS = {
+    "writer": 4.0,
+    "threads": 0.5,
+    "deleter": 1.0,
+    "pruner": 1.0,
+    "collector": 1.0,
+    "reader": 0.5,
+    "caller": 0.3,
+}
+"""How often a process of each role is killed, beside the others."""
+PAUSE_S = (0.05, 0.6)
+"""Between two kills."""
+POLLS_MAX, POLL_S = 200, 0.005
+"""How often, and at what distance, it is looked whether a writer is where it is to be stopped."""
+CAPTURE_S = 0.1
+"""About so long a capture takes."""
+COLLECTIONS_MIN = 2
+"""Collections that have to end, and to have removed something, while a writer is stopped."""
+WEDGED_S = 180.0
+"""After this long without an end something must be stuck."""
+
+
+@dataclass
+class Child:
+    """An actor that is running."""
+
+    role: str
+    number: int
+    process: subprocess.Popen[bytes]
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}-{self.number}"
+
+
+@dataclass
+class Stop:
+    """A writer that stands still."""
+
+    child: Child
+    collections: int
+    begun_s: float
+
+
+@dataclass
+class Soak:
+    """Starts the actors, and kills and stops them."""
+
+    place: Place
+    random: Random
+    cast: dict[str, int]
+    """How many actors there are of each role."""
+    children: list[Child] = field(default_factory=list)
+    done: Counter[str] = field(default_factory=Counter)
+    """What was done to the actors."""
+    _stop: Stop | None = None
+
+    def run(self, goes_on: Callable[[], bool]) -> None:
+        """Lets the actors act for as long as it goes on, then until all have ended."""
+        for role, count in self.cast.items():
+            for number in range(count):
+                self.children.append(self._start(role, number))
+        try:
+            while goes_on() or self._stop is not None:
+                time.sleep(self.random.uniform(*PAUSE_S))
+                self._disturb()
+            self._end()
+        finally:
+            for child in self.children:
+                child.process.kill()
+                child.process.wait()
+
+    def _start(self, role: str, number: int) -> Child:
+        words = (self.place.directory, len(self.place.roots), role, number, self._seed())
+        source = Path(sys.modules["treesnap"].__file__ or "").parent.parent
+        variables = {
+            **environment(self.place.directory),
+            "PYTHONPATH": os.pathsep.join(map(str, (source, TESTS))),
+        }
+        with (self.place.logs / f"{role}-{number}").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "soak.actors", *map(str, words)],
+                env=variables,
+                cwd=self.place.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        return Child(role, number, process)
+
+    def _seed(self) -> int:
+        return self.random.randrange(1 << 32)
+
+    def _disturb(self) -> None:
+        """Kills somebody, and sees to it that a writer is stopped most of the time."""
+        for child in self.children:
+            if child.process.poll() is not None:
+                self.place.report("soak", f"{child.name} ended with {child.process.returncode}")
+                self._again(child)
+        if self._stop is None:
+            self._stop_a_writer()
+        elif self._collections() >= self._stop.collections + COLLECTIONS_MIN:
+            self._go_on()
+        elif time.monotonic() > self._stop.begun_s + WEDGED_S:
+            self.place.report("soak", f"nothing is collected while {self._stop.child.name} stands")
+            self._go_on()
+        stopped = self._stop.child if self._stop is not None else None
+        moving = [child for child in self.children if child is not stopped]
+        weights = [KILL_WEIGHTS[child.role] / self.cast[child.role] for child in moving]
+        (victim,) = self.random.choices(moving, weights)
+        victim.process.kill()
+        victim.process.wait()
+        self.done[f"{victim.role} killed"] += 1
+        self._again(victim)
+
+    def _again(self, child: Child) -> None:
+        child.process = self._start(child.role, child.number).process
+
+    def _stop_a_writer(self) -> None:
+        """Stops a writer within a capture, every other time while its snapshot is pending."""
+        writers = [child for child in self.children if child.role == "writer"]
+        child = self._stopped_while_pending(writers) if self.random.random() < 0.5 else None
+        where = "while its snapshot was pending"
+        if child is None:
+            child = self.random.choice(writers)
+            for _ in range(POLLS_MAX):
+                if self._phase_of(child) == "create":
+                    break
+                time.sleep(POLL_S)
+            time.sleep(self.random.uniform(0.0, CAPTURE_S))
+            child.process.send_signal(signal.SIGSTOP)
+            where = "in a capture" if self._phase_of(child) == "create" else "elsewhere"
+        self.done[f"writer stopped {where}"] += 1
+        self._stop = Stop(child, self._collections(), time.monotonic())
+
+    def _stopped_while_pending(self, writers: list[Child]) -> Child | None:
+        """Stops the writer whose snapshot appears next in ``pending``, if one does soon."""
+        pending = self.place.store / "pending"
+        for _ in range(POLLS_MAX):
+            if pending.exists() and os.listdir(pending):
+                break
+            time.sleep(POLL_S / 10)
+        for child in writers:
+            child.process.send_signal(signal.SIGSTOP)
+        names = set(os.listdir(pending)) if pending.exists() else set()
+        found = [child for child in writers if names & _slots_of(child.process.pid)]
+        for child in writers:
+            if child not in found[:1]:
+                child.process.send_signal(signal.SIGCONT)
+        return found[0] if found else None
+
+    def _go_on(self) -> None:
+        assert self._stop is not None
+        self._stop.child.process.send_signal(signal.SIGCONT)
+        self._stop = None
+
+    def _phase_of(self, child: Child) -> str:
+        path = self.place.directory / "ledger" / f"phase-{child.name}"
+        return path.read_text() if path.exists() else ""
+
+    def _collections(self) -> int:
+        return sum(line["what"] == "collected" for line in self.place.counts().lines())
+
+    def _end(self) -> None:
+        """Lets every actor finish its round."""
+        self.place.stop_file.touch()
+        deadline = time.monotonic() + WEDGED_S
+        for child in self.children:
+            try:
+                code = child.process.wait(timeout=max(1.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.process.send_signal(signal.SIGUSR1)
+                self.place.report("soak", f"{child.name} does not end; its log says where it is")
+                continue
+            if code != 0:
+                self.place.report("soak", f"{child.name} ended with {code}")
+
+
+def _slots_of(pid: int) -> set[str]:
+    """Returns the names of the slots that a process has open."""
+    found = set()
+    with suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                directory, name = os.path.split(os.readlink(f"/proc/{pid}/fd/{fd}"))
+                if directory.endswith("/slots"):
+                    found.add(name)
+    return found
+
+
+@contextmanager
+def timed(done: Counter[str], what: str) -> Iterator[None]:
+    """Counts the seconds that a block takes."""
+    begun = time.monotonic()
+    yield
+    done[f"seconds: {what}"] += round(time.monotonic() - begun)

@@ -1,0 +1,140 @@
+"""A sample of what ``tox -e soak`` does for minutes, and what it would notice."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import treesnap
+from soak.checks import Examination
+from soak.place import Place
+from soak.run_soak import soak
+from treesnap.model import SnapshotKind
+
+SEED = 11
+ROUNDS = 20
+"""Of each writer; a second is enough for two of all eight."""
+
+
+def test_many_processes_killed_and_stopped_at_random_lose_nothing(tmp_path):
+    problems, counts = soak(tmp_path, SEED, 8, rounds=ROUNDS)
+
+    assert problems == []
+    happened = (
+        "writer killed",
+        "writer: created",
+        "writer: restored",
+        "collector: collected",
+        "reader: exported",
+    )
+    assert [what for what in happened if not counts[what]] == []
+    assert any(what.startswith("writer stopped") for what in counts)
+
+
+class TestWhatIsNoticed:
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        """A root with two snapshots, one of them made by a restore."""
+        place = Place(tmp_path, root_count=1)
+        place.prepare(SEED)
+        place.change(0, Random(SEED))
+        self.make(place)
+        place.change(0, Random(SEED + 1))
+        handle = self.handle(place)
+        target = handle.list()[0]
+        log = place.ledger(0).log
+        label = f"before restore {target.id[:12]}"
+        states = place.ledger(0).allowed(target.id, target.label, target.kind.value)
+        token = log.add(what="making", makes="safety", label=label, states=states)
+        result = handle.restore(target.id)
+        log.add(what="made", by=token, id=result.safety_id, ids=[result.safety_id])
+        return place
+
+    def handle(self, place: Place) -> treesnap.Handle:
+        return treesnap.open(place.roots[0], place.store)
+
+    def make(self, place: Place) -> str:
+        """Takes a snapshot and says so."""
+        log = place.ledger(0).log
+        token = log.add(what="making", makes="manual", label="made here")
+        identity = self.handle(place).create(label="made here").id
+        log.add(what="made", by=token, id=identity, ids=[identity])
+        return identity
+
+    def problems(self, place: Place) -> list[str]:
+        """Returns what is found wrong."""
+        examination = Examination(place)
+        examination.run()
+        return examination.problems
+
+    def test_nothing_where_nothing_is_wrong(self, place):
+        examination = Examination(place)
+        examination.run()
+
+        assert examination.problems == []
+        assert examination.sizes["snapshots"] == 2
+
+    def test_a_snapshot_that_is_lost(self, place):
+        lost = self.handle(place).list()[-1].id
+        self.handle(place).delete(lost)
+
+        assert self.problems(place) == [f"root 0: snapshot {lost} is lost"]
+
+    def test_no_snapshot_that_somebody_deleted(self, place):
+        gone = self.handle(place).list()[-1].id
+        place.ledger(0).log.add(what="deleting", ids=[gone])
+        self.handle(place).delete(gone)
+
+        assert self.problems(place) == []
+
+    def test_a_pinned_snapshot_that_somebody_deleted(self, place):
+        gone = self.handle(place).list()[-1].id
+        log = place.ledger(0).log
+        log.add(what="pinned", ids=[gone])
+        log.add(what="gone", ids=[gone])
+        self.handle(place).delete(gone)
+
+        assert self.problems(place) == [f"root 0: snapshot {gone} is lost"]
+
+    def test_a_snapshot_that_nobody_made(self, place):
+        self.handle(place).create(kind=SnapshotKind.RUN)
+
+        assert any("nobody made" in problem for problem in self.problems(place))
+
+    def test_a_snapshot_that_holds_something_else(self, place):
+        (place.roots[0] / "intruder").write_bytes(b"unseen")
+        self.make(place)
+        (place.roots[0] / "intruder").unlink()
+
+        problems = self.problems(place)
+
+        assert any("not what was captured: b'intruder'" in problem for problem in problems)
+
+    def test_a_root_that_is_neither_old_nor_new(self, place):
+        (place.roots[0] / "intruder").write_bytes(b"unseen")
+
+        problems = self.problems(place)
+
+        assert any("no state that it may be in: b'intruder'" in problem for problem in problems)
+
+    def test_a_damaged_pack(self, place):
+        pack = max(place.store.glob("packs/*"), key=os.path.getsize)
+        content = bytearray(pack.read_bytes())
+        content[len(content) // 2] ^= 1
+        pack.write_bytes(content)
+
+        assert any(problem.startswith("verify") for problem in self.problems(place))
+
+    def test_a_store_that_is_too_large(self, place):
+        (place.store / "quarantine").mkdir(exist_ok=True)
+        (place.store / "quarantine" / "forgotten").write_bytes(bytes(2_000_000))
+
+        assert any("too large" in problem for problem in self.problems(place))
+
+    def test_what_is_left_lying_around(self, place):
+        (place.exports / ".treesnap-export-0123456789abcdef").mkdir()
+
+        assert any(problem.startswith("left behind") for problem in self.problems(place))
