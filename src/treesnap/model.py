@@ -222,6 +222,8 @@ class SnapshotRecord:
     unstable: tuple[bytes, ...] = ()
     """Files that kept changing while they were read."""
     parent: SnapshotId | None = None
+    added_bytes: int | None = None
+    """Bytes that its objects added to the packs, or None when nobody noted it."""
     host: str = ""
     label: str | None = None
     name: str | None = None

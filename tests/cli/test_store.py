@@ -97,7 +97,7 @@ def test_verify_of_a_damaged_store_exits_7_and_names_the_cost(snap, history, sto
 
 
 def test_stats_in_text(snap, history):
-    facts = dict(line.split(":", 1) for line in snap("stats").out.splitlines())
+    facts = dict(line.split(":", 1) for line in snap("stats").out.splitlines() if ":" in line)
 
     assert facts["snapshots"].strip() == "2"
     assert facts["as full copies"].strip() == "293.0 KiB"
@@ -111,6 +111,51 @@ def test_stats_as_json(snap, history):
     assert document["logical_bytes"] == 300_005
     assert document["disk_bytes"] >= document["stored_bytes"] > 0
     assert {"objects", "raw_bytes", "packs", "files"} <= set(document)
+    assert (document["waste_bytes"], document["damaged_snapshots"]) == (0, 0)
+    assert document["compression_ratio"] <= 1 < document["needed_bytes"]
+    (of_root,) = document["by_root"]
+    assert (of_root["root"], of_root["snapshots"]) == (str(history), 2)
+    assert of_root["unique_bytes"] == document["needed_bytes"]
+    newest, oldest = document["by_snapshot"]
+    assert newest["id"] == snap("show", "latest", "--json").json["id"]
+    assert newest["unique_bytes"] < 1000
+    assert oldest["unique_bytes"] > 300_000
+    assert oldest["added_bytes"] >= oldest["unique_bytes"]
+
+
+def test_stats_without_a_store_have_no_ratios_and_no_tables(snap, root):
+    assert "deduplication:  -" in snap("stats", "--snapshots").out.splitlines()
+    document = snap("stats", "--json").json
+    assert (document["dedup_ratio"], document["by_root"], document["by_snapshot"]) == (None, [], [])
+
+
+def test_stats_show_what_each_snapshot_alone_needs(snap, history):
+    lines = snap("stats", "--snapshots").out.splitlines()
+
+    head = next(number for number, line in enumerate(lines) if line.endswith("snapshot"))
+    assert lines[head].split() == ["full", "copy", "added", "unique", "snapshot"]
+    assert len(lines[head + 1 :]) == 2
+    assert lines[head + 2].split()[2].startswith("+293.")
+
+
+def test_stats_tell_of_snapshots_that_could_not_be_read(snap, history, store):
+    damage(packs(store)[0])
+    for pack in store.glob("packs/*"):
+        pack.write_bytes(pack.read_bytes()[:20])
+
+    result = snap("stats")
+
+    assert result.code == 0
+    assert result.err.startswith("2 snapshots could not be read whole")
+
+
+def test_list_shows_what_each_snapshot_added(snap, history):
+    _, oldest = snap("list").out.splitlines()
+    assert oldest.split()[3].startswith("+293.")
+    assert [item["added_bytes"] > 300_000 for item in snap("list", "--json").json["snapshots"]] == [
+        False,
+        True,
+    ]
 
 
 class TestSample:

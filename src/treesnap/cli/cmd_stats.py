@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import click
 
-from treesnap.cli import json_forms, text_forms
 from treesnap.cli.command import SnapCommand, pass_invocation
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.text_forms import count_text
 
 
 @click.command(
-    "stats", cls=SnapCommand, examples=["snap stats", "snap --store backup stats --json"]
+    "stats",
+    cls=SnapCommand,
+    examples=["snap stats --snapshots", "snap --store backup stats --json"],
 )
+@click.option("--snapshots", "with_snapshots", is_flag=True, help="Each snapshot of this root too.")
 @pass_invocation
-def command(invocation: Invocation) -> None:
-    """Shows the sizes of the store and of this root's history."""
+def command(invocation: Invocation, *, with_snapshots: bool) -> None:
+    """Shows the sizes of the store, of each root, and of this root's history.
+
+    What is unique to a root or a snapshot would be free without it.
+    """
+    from treesnap.cli import stats_forms
+
     with invocation.open() as handle:
         result = handle.stats()
+    if result.damaged_snapshots:
+        invocation.output.remark(
+            f"{count_text(result.damaged_snapshots, 'snapshot')} could not be read whole: what "
+            "they need is counted as waste"
+        )
     invocation.output.result(
         "stats",
-        fields=lambda: json_forms.stats_fields(result),
-        lines=lambda: text_forms.stats_lines(result),
+        fields=lambda: stats_forms.fields(result),
+        lines=lambda: stats_forms.lines(result, with_snapshots=with_snapshots),
     )

@@ -22,24 +22,11 @@ if TYPE_CHECKING:
         GcResult,
         RestoreResult,
         RunResult,
-        StatsResult,
         StatusResult,
     )
 
 Fields = dict[str, Any]
 
-STATS_FIELDS = (
-    "roots",
-    "snapshots",
-    "root_snapshots",
-    "logical_bytes",
-    "objects",
-    "raw_bytes",
-    "stored_bytes",
-    "disk_bytes",
-    "packs",
-    "files",
-)
 CREATE_STATS_FIELDS = (
     "files",
     "directories",
@@ -110,6 +97,7 @@ def snapshot_fields(snapshot: Snapshot) -> Fields:
         "tags": dict(record.tags),
         "files": record.totals.files,
         "size_bytes": record.totals.size_bytes,
+        "added_bytes": record.added_bytes,
         **path_fields(record.root_path, "root"),
     }
 
@@ -266,8 +254,3 @@ def run_fields(result: RunResult, exit_code: int) -> Fields:
 def gc_fields(result: GcResult) -> Fields:
     """Returns the outcome of ``gc``."""
     return {name: getattr(result, name) for name in GC_FIELDS}
-
-
-def stats_fields(result: StatsResult) -> Fields:
-    """Returns sizes and counts."""
-    return {name: getattr(result, name) for name in STATS_FIELDS}

@@ -41,7 +41,7 @@ COMMANDS = {
     "gc": "Gives the space of everything that no snapshot needs back.",
     "verify": "Checks the store, and repairs it if asked.",
     "doctor": "Shows work that was interrupted, in all roots, and what becomes of it.",
-    "stats": "Shows the sizes of the store and of this root's history.",
+    "stats": "Shows the sizes of the store, of each root, and of this root's history.",
 }
 """The first sentence of each command's help."""
 

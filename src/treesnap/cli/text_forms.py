@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         FoundPath,
         GcResult,
         RestoreResult,
-        StatsResult,
     )
 
 ID_DIGITS = 12
@@ -100,16 +99,25 @@ def title_of(snapshot: Snapshot) -> str:
     return shown(" ".join(parts))
 
 
+def added_text(snapshot: Snapshot) -> str:
+    """Returns by how much a snapshot made the packs grow, or a dash when nobody noted it."""
+    added_bytes = snapshot.record.added_bytes
+    return "-" if added_bytes is None else f"+{size_text(added_bytes)}"
+
+
 def list_lines(snapshots: Sequence[Snapshot], *, with_roots: bool) -> Iterator[str]:
-    """Yields a table, newest first: id, time, kind, flags, what its makers said."""
+    """Yields a table, newest first: id, time, added bytes, kind, flags, what its makers said."""
     roots = [shown(snapshot.record.root_path) if with_roots else "" for snapshot in snapshots]
+    added = [added_text(snapshot) for snapshot in snapshots]
+    added_width = max(map(len, added), default=0)
     kind_width = max((len(snapshot.kind.value) for snapshot in snapshots), default=0)
     root_width = max(map(len, roots), default=0)
-    for snapshot, root in zip(snapshots, roots, strict=True):
+    for snapshot, root, size in zip(snapshots, roots, added, strict=True):
         flags = ("P" if snapshot.pinned else "-") + ("-" if snapshot.complete else "!")
         cells = [
             short_id(snapshot.id),
             time_text(snapshot.record.created_at_ns),
+            size.rjust(added_width),
             snapshot.kind.value.ljust(kind_width),
             flags,
             *([root.ljust(root_width)] if with_roots else []),
@@ -146,6 +154,7 @@ def show_lines(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Iterator[str]:
             f"{count_text(totals.directories, 'directory', 'directories')}, "
             f"{count_text(totals.others, 'other')}, {size_text(totals.size_bytes)}"
         ),
+        "added": None if record.added_bytes is None else size_text(record.added_bytes),
         "root hash": snapshot.root_hash,
         "parent": record.parent,
     }
@@ -259,20 +268,3 @@ def gc_line(result: GcResult) -> str:
         f"{count_text(result.rewritten_packs, 'pack')} rewritten, "
         f"{count_text(result.kept_objects, 'object')} kept"
     )
-
-
-def stats_lines(result: StatsResult) -> Iterator[str]:
-    """Yields sizes and counts, one a line."""
-    rows = {
-        "roots": f"{result.roots:,}",
-        "snapshots": f"{result.snapshots:,}",
-        "of this root": f"{result.root_snapshots:,}",
-        "as full copies": size_text(result.logical_bytes),
-        "objects": f"{result.objects:,}",
-        "uncompressed": size_text(result.raw_bytes),
-        "compressed": size_text(result.stored_bytes),
-        "on disk": f"{size_text(result.disk_bytes)} in {count_text(result.files, 'file')}",
-        "packs": f"{result.packs:,}",
-    }
-    for name, value in rows.items():
-        yield f"{name + ':':<16}{value}"

@@ -61,6 +61,7 @@ def encode_snapshot(record: SnapshotRecord) -> bytes:
         "rules": tuple(_encode_rule(rule) for rule in record.rules),
         "unstable": record.unstable,
         "step": record.step,
+        "added_bytes": record.added_bytes,
         "tags": dict(sorted(record.tags.items())),
         "counters": dict(sorted(record.counters.items())),
     }
@@ -106,6 +107,8 @@ def decode_snapshot(payload: bytes) -> SnapshotRecord:
         unstable = tuple(parse(_bytes(path)) for path in fields.optional("unstable", tuple) or ())
     except (ValueError, InvalidArgument) as error:
         raise Corrupt(f"Stored snapshot is not valid: {error}") from error
+    added_bytes = fields.optional("added_bytes", int)
+    require(added_bytes is None or added_bytes >= 0, "snapshot", "it added less than nothing")
     texts = {name: fields.optional(name, str) for name in _TEXTS}
     parent = texts.pop("parent")
     require(parent is None or is_snapshot_id(parent), "snapshot", "its parent is no id")
@@ -122,6 +125,7 @@ def decode_snapshot(payload: bytes) -> SnapshotRecord:
         parent=SnapshotId(parent) if parent is not None else None,
         host=fields.optional("host", str) or "",
         step=fields.optional("step", int),
+        added_bytes=added_bytes,
         tags=_decode_map(fields.optional("tags", dict) or {}, str),
         counters=_decode_map(fields.optional("counters", dict) or {}, int),
         **texts,

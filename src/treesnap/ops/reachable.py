@@ -30,36 +30,43 @@ class Reachability:
         """Yields the objects that a snapshot needs and none before it did."""
         if record.links is not None:
             yield from self._content(record.links)
-        if type(record.root.xattrs) is bytes:
-            yield from self._once(ObjectKind.CHUNK, ObjectId(record.root.xattrs))
+        attributes = record.root.xattrs
+        if type(attributes) is bytes and self._is_news(ObjectKind.CHUNK, ObjectId(attributes)):
+            yield ObjectKind.CHUNK, ObjectId(attributes)
         pending = [record.root.tree_id]
         while pending:
             tree_id = pending.pop()
-            if tree_id in self.seen:
+            if not self._is_news(ObjectKind.TREE, tree_id):
                 continue
             for identity in self._trees.object_ids(tree_id):
-                yield from self._once(ObjectKind.TREE, identity)
+                if identity == tree_id or self._is_news(ObjectKind.TREE, identity):
+                    yield ObjectKind.TREE, identity
             for entry in self._trees.entries(tree_id):
-                if type(entry.xattrs) is bytes:
-                    yield from self._once(ObjectKind.CHUNK, ObjectId(entry.xattrs))
+                attributes = entry.xattrs
+                if type(attributes) is bytes and self._is_news(
+                    ObjectKind.CHUNK, ObjectId(attributes)
+                ):
+                    yield ObjectKind.CHUNK, ObjectId(attributes)
                 if entry.kind == EntryKind.FILE:
                     yield from self._content(entry.content)
                 elif entry.is_directory:
                     pending.append(entry.tree_id)
 
-    def _once(self, kind: ObjectKind, identity: ObjectId) -> Iterator[Reference]:
-        if identity not in self.seen:
-            self.seen[identity] = kind
-            yield kind, identity
+    def _is_news(self, kind: ObjectKind, identity: ObjectId) -> bool:
+        """Notes an object; returns whether that changed anything, for it and all below it."""
+        if identity in self.seen:
+            return False
+        self.seen[identity] = kind
+        return True
 
     def _content(self, content: tuple[Any, ...]) -> Iterator[Reference]:
         """Yields chunks and lists; a list is followed once, however often it is named."""
         kind = ObjectKind.CHUNK_LIST if content[0] else ObjectKind.CHUNK
         for position in range(1, len(content), 2):
             identity = content[position]
-            if identity is None or identity in self.seen:
+            if identity is None or not self._is_news(kind, identity):
                 continue
-            yield from self._once(kind, identity)
+            yield kind, identity
             if kind == ObjectKind.CHUNK_LIST:
                 below = decode_list(self._get(kind, identity))
                 require(below[0] == content[0] - 1, "chunk list", "its level does not fit")

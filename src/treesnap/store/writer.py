@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Self
 
 from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, Compressor
@@ -306,6 +307,7 @@ class Writer:
     ) -> tuple[SnapshotId, SnapshotName]:
         """Makes all objects durable, then the snapshot, and returns its id.
 
+        Notes in the record how much was added to the packs.
         After return the snapshot survives a power cut. Raises EpochChanged when
         collections overtook the session; nothing is published then.
         """
@@ -315,6 +317,7 @@ class Writer:
         if limit is not None and self.objects_added and self._store.size_bytes() > limit:
             raise self._over_quota()
         log = self._store.snapshots
+        record = replace(record, added_bytes=self.added_bytes)
         identity = log.write_pending(self._slot.pending_path, record)
         if read_state(self._fs, self._store.layout).epoch > self._epoch + 1:
             raise EpochChanged

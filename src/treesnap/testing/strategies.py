@@ -163,6 +163,7 @@ def snapshot_records() -> SearchStrategy[SnapshotRecord]:
         name=text,
         session=text,
         step=st.none() | _INT64,
+        added_bytes=st.none() | _SIZES,
         step_name=text,
         phase=text,
         type=text,

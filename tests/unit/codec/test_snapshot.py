@@ -117,6 +117,8 @@ def test_a_scope_of_very_many_paths_comes_back():
         {"unstable": ("a",)},
         {"step": "1"},
         {"step": True},
+        {"added_bytes": -1},
+        {"added_bytes": "1"},
         {"label": b"bytes"},
         {"parent": "short"},
         {"parent": "g" * 64},

@@ -1,0 +1,82 @@
+"""What snapshots need, counted by the reader that shares no code with the product."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from compat.independent_reader import (
+    CHUNK,
+    CHUNK_LIST,
+    DIRECTORY,
+    FILE,
+    TREE,
+    Reader,
+    unpacked,
+)
+
+Need = tuple[int, bytes]
+"""Kind and id of an object."""
+
+
+def needs(reader: Reader, record: dict[str, Any]) -> set[Need]:
+    """Returns every object that a snapshot needs."""
+    found: set[Need] = set()
+    pending = [record["root"]]
+    while pending:
+        row = pending.pop()
+        if type(row[8]) is bytes:
+            found.add((CHUNK, row[8]))
+        if row[1] == FILE:
+            found |= set(_content(reader, row[7]))
+        elif row[1] == DIRECTORY:
+            found |= set(_trees(reader, row[7]))
+            pending += reader.entries(row[7])
+    if "links" in record:
+        found |= set(_content(reader, record["links"]))
+    return found
+
+
+def _trees(reader: Reader, identity: bytes) -> Iterator[Need]:
+    yield TREE, identity
+    _, _, level, rows = unpacked(reader.get(TREE, identity))
+    if level:
+        for _, page, _ in rows:
+            yield from _trees(reader, page)
+
+
+def _content(reader: Reader, content: Any) -> Iterator[Need]:
+    level, *segments = content
+    for identity in segments[::2]:
+        if identity is not None:
+            yield (CHUNK_LIST if level else CHUNK), identity
+            if level:
+                yield from _content(reader, unpacked(reader.get(CHUNK_LIST, identity)))
+
+
+def sizes(reader: Reader, wanted: set[Need]) -> tuple[int, int]:
+    """Returns the bytes of objects before compression, and in their packs."""
+    raw_bytes = stored_bytes = 0
+    for need in wanted:
+        pack, position = reader.objects[need]
+        with pack.open("rb") as file:
+            file.seek(position + 8)
+            raw, stored = struct.unpack("<II", file.read(8))
+        raw_bytes += raw
+        stored_bytes += 52 + stored
+    return raw_bytes, stored_bytes
+
+
+def all_records_bytes(store: Path) -> int:
+    """Returns the bytes of all records in all packs, second copies too."""
+    total = 0
+    for pack in (store / "packs").iterdir():
+        data = pack.read_bytes()
+        position = 16
+        while data[position : position + 4] == b"TSRC" and data[position + 4] != 255:
+            (stored,) = struct.unpack_from("<I", data, position + 12)
+            position += 52 + stored
+            total += 52 + stored
+    return total
