@@ -270,7 +270,7 @@ class Reader(Actor):
         """Looks once, in one of the ways that there are."""
         number = self.some_root()
         handle = self.handle(number)
-        ways = (self._export,) * 6 + (self._stats, self._browse)
+        ways = (self._export,) * 6 + (self._verify, self._stats, self._browse)
         self.random.choice(ways)(number, handle)
 
     def _export(self, number: int, handle: treesnap.Handle) -> None:
@@ -278,6 +278,11 @@ class Reader(Actor):
         if snapshots:
             one = self.random.choice(snapshots)
             self.check_export(self.place.ledger(number), handle, one)
+
+    def _verify(self, number: int, handle: treesnap.Handle) -> None:
+        for problem in handle.verify(read_data=True).problems:
+            self.place.report(self.name, f"verify: {problem}")
+        self.place.count(self.name, "verified")
 
     def _stats(self, number: int, handle: treesnap.Handle) -> None:
         stats = handle.stats()
