@@ -154,8 +154,8 @@ class TestTakingBack:
         handle = handle_on(tmp_path)
         (tmp_path / "root" / "big").write_bytes(os.urandom(3 << 20))
         (tmp_path / "root" / "junk").write_bytes(b"left out")
-        os.setxattr(tmp_path / "root" / "a", "user.small", os.urandom(60))
-        os.setxattr(tmp_path / "root" / "a", "user.much", os.urandom(4040))
+        os.setxattr(tmp_path / "root" / "a", "user.a", os.urandom(60))
+        os.setxattr(tmp_path / "root" / "a", "user.b", os.urandom(4040))
         handle.create(exclude=["junk"])
         expected = {name: (tmp_path / "root" / name).read_bytes() for name in ("a", "sub/b", "big")}
         for pack in (tmp_path / "store" / "packs").iterdir():
@@ -166,7 +166,7 @@ class TestTakingBack:
         assert {item.path for item in result.taken_back} >= {b"", b"a", b"sub", b"sub/b", b"big"}
         assert result.left == ()
         assert restored(handle, "latest", tmp_path / "out") == expected
-        assert os.getxattr(tmp_path / "out" / "a", "user.much")
+        assert os.getxattr(tmp_path / "out" / "a", "user.b")
 
     def test_what_is_nowhere_stays_lost_and_is_named(self, tmp_path):
         handle = handle_on(tmp_path)

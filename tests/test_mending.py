@@ -15,6 +15,7 @@ from treesnap.codec.message import pack
 from treesnap.errors import Busy, Corrupt, TreesnapError, UnsupportedFormat
 from treesnap.events import CollectingMonitor
 from treesnap.fs.local import LocalFileSystem
+from treesnap.hashing import root_id
 from treesnap.ops.epoch import LEAP
 from treesnap.store.collector import read_state
 from treesnap.store.layout import Layout
@@ -188,6 +189,14 @@ class TestOthers:
         assert [item.code for item in result.problems] == ["bad-root", "bad-root"]
         assert (one.read_bytes(), two.read_bytes()) == contents
         assert world.handle().verify().ok
+
+    def test_what_a_killed_first_create_leaves_is_no_damage(self, world, tmp_path):
+        other = tmp_path / "other"
+        other.mkdir()
+        handle = treesnap.open(other, world.store)
+        (world.store / "roots" / root_id(os.fsencode(handle.root))).mkdir()
+
+        assert handle.verify().ok
 
     @pytest.mark.parametrize("how", HOWS)
     def test_a_damaged_state_is_a_pin(self, world, how):

@@ -104,8 +104,8 @@ class Shelf:
 def give_large_attributes(path: Path) -> None:
     """Gives a directory more attributes than fit into an entry: as much as ext4 takes."""
     with suppress(OSError):
-        os.setxattr(path, "user.small", os.urandom(60))
-        os.setxattr(path, "user.large", os.urandom(4040))
+        os.setxattr(path, "user.a", os.urandom(60))
+        os.setxattr(path, "user.b", os.urandom(4040))
 
 
 def is_within(path: bytes, above: bytes) -> bool:

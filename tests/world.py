@@ -34,8 +34,7 @@ class World:
         return Handle(
             root=self.root,
             store_path=str(self.store),
-            fs=UnsyncedFileSystem(),
-            **options,
+            **({"fs": UnsyncedFileSystem()} | options),
         )
 
     def only(self, pattern: str) -> Path:

@@ -7,8 +7,11 @@ and paths that need it, and with nothing else. Looking changes nothing.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from treesnap.codec.index import IndexEntry
+from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.errors import Corrupt, NotFound, TreesnapError
 from treesnap.events import Phase
 from treesnap.model import ObjectId, ObjectKind, Snapshot, SnapshotId
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 PATHS_MAX = 1000
 """Paths listed for one problem, and for one snapshot."""
 _MISSING = "is missing"
+_ADVANCE_SIZE = 4 << 20
+"""Bytes that are read between two reports of progress."""
 
 
 class Damaged(NamedTuple):
@@ -65,12 +70,14 @@ class Examination:
         """Objects whose content was read and has their id."""
         self.kinds: dict[ObjectId, ObjectKind] = {}
         """What each lost object is."""
+        self._known: set[ObjectId] = set()
         self.snapshots = 0
         self.read_bytes = 0
 
     def run(self, known: Examination | None = None) -> Examination:
         """Looks at everything; objects that ``known`` found right are not read again."""
         if known is not None:
+            self._known = known.right
             self.right |= known.right
             self.bad_records |= known.bad_records
         self._examine_index()
@@ -78,16 +85,11 @@ class Examination:
             self._examine_packs()
         self._monitor.begin(Phase.VERIFY, None, None)
         self._examine_snapshots()
-        self.findings += SmallFiles(self._handle, self._store, self.damaged_files).findings()
+        self.findings += SmallFiles(self._handle, self._store).findings()
         self.problems += [finding.problem for finding in self.findings]
         self._forget_deleted()
         self._attribute()
         return self
-
-    @property
-    def damaged_files(self) -> set[SnapshotId]:
-        """The snapshots whose own files cannot be used."""
-        return {bad.name.id for bad in self.bad_snapshots}
 
     @property
     def lost(self) -> dict[ObjectId, ObjectKind]:
@@ -129,21 +131,29 @@ class Examination:
                 continue
             if inventory.damaged_at is not None and inventory.damaged_at < size:
                 self._note_bad_pack(pack_id, f"what is at {inventory.damaged_at} is damaged")
-            for entry in inventory.entries:
-                if not self._sample.holds(entry.id):
-                    continue
-                try:
-                    if (pack_id, entry.offset) not in self.bad_records and entry.id in self.right:
-                        continue
-                    self.read_bytes += len(self._store.packs.read(entry))
-                    self.right.add(entry.id)
-                except FileNotFoundError:
-                    break
-                except Corrupt as error:
-                    self.bad_records.add((pack_id, entry.offset))
-                    if entry.offset < size:
-                        self._note_bad_pack(pack_id, error.message)
-                self._monitor.advance(1, entry.stored_size)
+            with suppress(FileNotFoundError):
+                self._examine_records(inventory.entries, size)
+
+    def _examine_records(self, entries: list[IndexEntry], covered: int) -> None:
+        """Reads the records of one pack that are in the sample."""
+        count = size = 0
+        for entry in entries:
+            is_bad = (entry.pack_id, entry.offset) in self.bad_records
+            if not self._sample.holds(entry.id) or (entry.id in self._known and not is_bad):
+                continue
+            try:
+                self.read_bytes += len(self._store.packs.read(entry))
+                self.right.add(entry.id)
+            except Corrupt as error:
+                self.bad_records.add((entry.pack_id, entry.offset))
+                if entry.offset < covered:
+                    self._note_bad_pack(entry.pack_id, error.message)
+            count += 1
+            size += entry.stored_size + RECORD_HEADER_SIZE
+            if size >= _ADVANCE_SIZE:
+                self._monitor.advance(count, size)
+                count = size = 0
+        self._monitor.advance(count, size)
 
     def _note_bad_pack(self, pack_id: bytes, reason: str) -> None:
         self.bad_packs.add(pack_id)
@@ -182,8 +192,9 @@ class Examination:
             if found:
                 self.damaged.append(Damaged(snapshot, found))
 
-    def _note(self, identity: ObjectId, reason: str) -> None:
+    def _note(self, kind: ObjectKind, identity: ObjectId, reason: str) -> None:
         self.checked[identity] = self.checked.get(identity) or reason
+        self.kinds[identity] = kind
 
     def _check(self, kind: ObjectKind, identity: ObjectId) -> bool:
         """Returns whether an object is there, and right when data is to be read."""
@@ -197,7 +208,8 @@ class Examination:
             except Corrupt as error:
                 problem = error.message
         self.checked[identity] = problem
-        self.kinds[identity] = kind
+        if problem is not None:
+            self.kinds[identity] = kind
         return problem is None
 
     def _forget_deleted(self) -> None:

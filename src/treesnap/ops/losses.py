@@ -47,7 +47,7 @@ class Losses:
         self,
         get: Get,
         check: Check,
-        note: Callable[[ObjectId, str], None],
+        note: Callable[[ObjectKind, ObjectId, str], None],
         advance: Callable[[], None],
     ) -> None:
         self._get = get
@@ -123,7 +123,7 @@ class Losses:
                 elif entry.is_directory:
                     below.append((entry.name, entry.tree_id))
         except Corrupt as error:
-            self._note(tree_id, error.message)
+            self._note(ObjectKind.TREE, tree_id, error.message)
             return _Directory((Loss(tree_id, b""),), ())
         return _Directory(tuple(own), tuple(below))
 
@@ -154,6 +154,6 @@ class Losses:
                     require(below[0] == level - 1, "chunk list", "its level does not fit")
                     found = tuple(dict.fromkeys(self._lost_of(below)))
                 except Corrupt as error:
-                    self._note(list_id, error.message)
+                    self._note(ObjectKind.CHUNK_LIST, list_id, error.message)
             self._lists[list_id] = found
         return found

@@ -46,9 +46,10 @@ class Repair:
 
     def run(self) -> None:
         """Does everything that can be done; what cannot be done is a remark."""
+        # Snapshots first: what they say of roots and journals is needed for the others.
+        self._try(self._mend_snapshots)
         for finding in self._found.findings:
             self._try(partial(finding.mend, self._store))
-        self._try(self._mend_snapshots)
         if {problem.code for problem in self._found.problems} & {
             "bad-index",
             "bad-pack",
@@ -143,7 +144,10 @@ class Repair:
                 replace_file(self._fs, path, content, temporary=self._store.layout.temporary)
                 self.repaired.append(f"Wrote the file of snapshot {short} anew")
                 continue
-            target = self._quarantine.take(path)
+            try:
+                target = self._quarantine.take(path)
+            except FileNotFoundError:
+                continue
             # A state without a snapshot would say that one was lost.
             if unlink_if_present(self._fs, self._store.layout.state(bad.name.id)):
                 sync_directory(self._fs, self._store.layout.states)

@@ -58,21 +58,16 @@ class Salvage:
         """Returns what was found and stored. The caller holds the collector's lock."""
         if not self._wanted:
             return []
+        registered = registered_roots(self._fs, self._store.layout)
+        damaged = [item for item in damaged if item.snapshot.record.root_path in registered]
         with Writer(self._store) as writer:
             for item in damaged:
                 self._from_their_places(item, writer)
-            for place in self._places(damaged):
+            for place in _places(damaged, registered):
                 if self._wanted:
                     self._from_walk(place, writer)
             writer.flush()
         return list(self._found.values())
-
-    def _places(self, damaged: list[Damaged]) -> list[_Place]:
-        """Returns each walk that may find something, once, the likeliest first."""
-        records = [item.snapshot.record for item in reversed(damaged)]
-        captured = [_Place(record.root_path, record.rules, record.scope) for record in records]
-        whole = [_Place(path) for path in registered_roots(self._fs, self._store.layout)]
-        return list(dict.fromkeys([*captured, *whole]))
 
     def _from_their_places(self, item: Damaged, writer: Writer) -> None:
         """Reads the chunks that a snapshot lost from the paths that had them."""
@@ -166,6 +161,13 @@ class Salvage:
 
     def _note(self, identity: ObjectId, root: bytes, path: bytes) -> None:
         self._found[identity] = TakenBack(object_id=identity.hex(), root=root, path=path)
+
+
+def _places(damaged: list[Damaged], registered: list[bytes]) -> list[_Place]:
+    """Returns each walk that may find something, once, the likeliest first."""
+    records = [item.snapshot.record for item in reversed(damaged)]
+    captured = [_Place(record.root_path, record.rules, record.scope) for record in records]
+    return list(dict.fromkeys([*captured, *map(_Place, registered)]))
 
 
 class _Sieve(MemoryObjects):

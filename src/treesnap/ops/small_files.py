@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 from treesnap.codec.envelope import FileKind, unseal
 from treesnap.codec.history import decode_history
-from treesnap.codec.journal import Journal, decode_journal
 from treesnap.codec.snapshot import decode_state
 from treesnap.errors import Corrupt, TreesnapError, UnsupportedFormat, shown
 from treesnap.fs.durable import read_file, unlink_if_present
 from treesnap.hashing import root_id
 from treesnap.model import SnapshotId, SnapshotKind, SnapshotState
+from treesnap.ops.access import needed_snapshots
 from treesnap.ops.epoch import oldest_epoch_possible, rebuild_state
 from treesnap.results import Problem
 from treesnap.store.collector import read_state
 from treesnap.store.layout import is_hex
 from treesnap.store.quarantine import Quarantine
 from treesnap.store.roots import Root, recorded_path
+from treesnap.store.snapshots import SnapshotName
 from treesnap.store.store import Store, format_problem
 
 if TYPE_CHECKING:
@@ -43,12 +45,11 @@ class Finding(NamedTuple):
 class SmallFiles:
     """Looks at the small files of a store."""
 
-    def __init__(self, handle: Handle, store: Store, damaged: set[SnapshotId]) -> None:
+    def __init__(self, handle: Handle, store: Store) -> None:
         self._handle = handle
         self._fs = handle.fs
         self._store = store
         self._layout = store.layout
-        self._damaged = damaged
 
     def findings(self) -> Iterator[Finding]:
         """Yields what is damaged."""
@@ -81,7 +82,11 @@ class SmallFiles:
     def _states(self) -> Iterator[Finding]:
         """Looks at pins and counts. A state without its snapshot proves that one was lost."""
         found = [name for name in self._fs.list_names(self._layout.states) if is_hex(name, 64)]
-        known = {name.id for _, name in self._store.snapshots.all_names()}
+        known = {
+            name.id: self._root_of(root_name, name)
+            for root_name, name in self._store.snapshots.all_names()
+            if name.id in found
+        }
         for name in found:
             identity = SnapshotId(name)
             path = self._layout.state(identity)
@@ -109,7 +114,15 @@ class SmallFiles:
                     where=f"states/{name}",
                     snapshot_ids=(identity,),
                 )
-                yield Finding(problem, _pinning(identity))
+                yield Finding(problem, _pinning(identity, known[identity], self._handle.wait_s))
+
+    def _root_of(self, root_name: str, name: SnapshotName) -> Root | None:
+        """Returns the root whose lock protects a state, or None when nobody can tell."""
+        try:
+            record = self._store.snapshots.load(root_name, name).record
+        except TreesnapError:
+            return None
+        return self._store.root(record.root_path)
 
     def _root(self, name: str) -> Iterator[Finding]:
         path = self._layout.root_file(name, "root")
@@ -120,7 +133,9 @@ class SmallFiles:
         except (Corrupt, UnsupportedFormat) as error:
             reason = error.message
         known = recorded or self._path_of(name)
-        if recorded is None and (known is not None or os.path.lexists(path)):
+        # Without snapshots a missing record is what a killed command left, and no damage.
+        is_needed = bool(self._store.snapshots.names(name))
+        if recorded is None and (is_needed or os.path.lexists(path)):
             problem = Problem(code="bad-root", message=reason, where=f"roots/{name}/root")
             yield Finding(problem, _registering(name, known))
         yield from self._history(name)
@@ -153,13 +168,7 @@ class SmallFiles:
 
     def _journal(self, path: bytes) -> Iterator[Finding]:
         root = self._store.root(path)
-        try:
-            payload = root.read("journal", FileKind.JOURNAL)
-            if payload is None:
-                return
-            reason = self._why_unfinishable(root, decode_journal(payload))
-        except Corrupt as error:
-            reason = error.message
+        reason = _why_unfinishable(self._store, root)
         if reason is not None:
             message = (
                 f"A restore of {shown(path)!r} was interrupted and cannot be finished: {reason}"
@@ -167,15 +176,20 @@ class SmallFiles:
             problem = Problem(code="bad-journal", message=message, where=f"roots/{root.id}/journal")
             yield Finding(problem, _forgetting(self._handle, path))
 
-    def _why_unfinishable(self, root: Root, journal: Journal) -> str | None:
-        """Returns what keeps every recovery from working, or None."""
-        if journal.commit is None:
-            return None
-        known = {name.id: name for name in self._store.snapshots.names(root.id)}
-        for identity in (journal.commit.target_id, journal.commit.safety_id):
-            if identity not in known or identity in self._damaged:
-                return f"snapshot {identity[:12]}, which it needs, is gone or damaged"
-        return None
+
+def _why_unfinishable(store: Store, root: Root) -> str | None:
+    """Returns what keeps every recovery of a root from working, or None."""
+    try:
+        needed = needed_snapshots(root)
+    except Corrupt as error:
+        return error.message
+    names = {name.id: name for name in store.snapshots.names(root.id)}
+    for identity in sorted(needed):
+        try:
+            store.snapshots.load(root.id, names[identity])
+        except (KeyError, TreesnapError):
+            return f"snapshot {identity[:12]}, which it needs, is gone or damaged"
+    return None
 
 
 def _taking(path: str, what: str) -> Mend:
@@ -191,12 +205,13 @@ def _taking(path: str, what: str) -> Mend:
     return mend
 
 
-def _pinning(identity: SnapshotId) -> Mend:
+def _pinning(identity: SnapshotId, root: Root | None, wait_s: float) -> Mend:
     def mend(store: Store) -> str | None:
-        kept = Quarantine(store.fs, store.layout).keep_copy(store.layout.state(identity))
-        if kept is None:
-            return None
-        store.snapshots.set_state(identity, SnapshotState(pinned=True))
+        with root.locked("verify", wait_s) if root is not None else nullcontext():
+            kept = Quarantine(store.fs, store.layout).keep_copy(store.layout.state(identity))
+            if kept is None:
+                return None
+            store.snapshots.set_state(identity, SnapshotState(pinned=True))
         return f"Pinned snapshot {identity[:12]}, because it may have been; the old state is {kept}"
 
     return mend
@@ -219,6 +234,8 @@ def _forgetting(handle: Handle, path: bytes) -> Mend:
         """Takes a journal away that nobody can follow, and protects the state before."""
         root = store.root(path)
         with root.locked("verify", handle.wait_s):
+            if _why_unfinishable(store, root) is None:
+                return None
             safety = _newest_safety(store, root)
             if safety is not None:
                 state = store.snapshots.state(safety)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.errors import Corrupt
+from treesnap.events import NullMonitor, Phase
 from treesnap.fs.local import LocalFileSystem
 from treesnap.store.store import Store
 from treesnap.testing.recording import RecordingFileSystem
@@ -159,6 +161,55 @@ class TestLooking:
 
         assert not (root / "new").exists()
         assert (root / "one").read_bytes() == b"changed"
+
+    def test_of_two_copies_the_damaged_one_is_found(self, handle, ids, store):
+        """Also where the right one is read first, or last."""
+        (pack_id,) = store.packs.sizes()
+        names = [bytes(16), b"\xff" * 16]
+        content = Path(store.layout.pack(pack_id)).read_bytes()
+        for name in names:
+            Path(store.layout.pack(name)).write_bytes(content)
+            entries = [entry._replace(pack_id=name) for entry in store.index.entries_of(pack_id)]
+            store.index.write_part(entries, {name: len(content)})
+        for name in names:
+            damage(store.layout.pack(name), len(content) - 1)
+
+        result = handle.verify(read_data=True)
+
+        assert {item.where for item in result.problems} == {f"packs/{name.hex()}" for name in names}
+        assert result.partial == ()
+
+    def test_progress_is_counted_in_bytes_that_were_known_before(self, make_handle, ids, store):
+        monitor = Counting()
+
+        make_handle(monitor=monitor).verify(read_data=True)
+
+        assert monitor.totals[0] == sum(store.packs.sizes().values())
+        assert 0.9 * monitor.totals[0] < monitor.done[0] <= monitor.totals[0]
+
+    def test_progress_of_a_sample_is_a_part_of_it(self, make_handle, ids, store):
+        monitor = Counting()
+
+        make_handle(monitor=monitor).verify(sample=(1, 4))
+
+        assert monitor.totals[0] == sum(store.packs.sizes().values()) // 4
+
+
+class Counting(NullMonitor):
+    """Sums up what each phase says."""
+
+    def __init__(self) -> None:
+        self.totals: list[int | None] = []
+        self.done: list[int] = []
+
+    def begin(self, phase: Phase, files: int | None, size_bytes: int | None) -> None:
+        """Notes the total."""
+        self.totals.append(size_bytes)
+        self.done.append(0)
+
+    def advance(self, files: int, size_bytes: int) -> None:
+        """Adds what was done."""
+        self.done[-1] += size_bytes
 
 
 class TestRepair:
