@@ -4,8 +4,8 @@
 
 Makes a store of small chunks in snapshots of 10,000 files each, through the writer itself.
 Prints the time of `snap list` as a process against `python -c 'import click'`, in turn;
-then deletes the oldest tenth of the snapshots, collects in a process of its own, and prints its seconds
-and the most memory that it took.
+then deletes the oldest tenth of the snapshots, collects in a process of its own, and prints
+its seconds and the most memory that it took.
 """
 
 from __future__ import annotations

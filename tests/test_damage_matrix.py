@@ -38,7 +38,7 @@ def test_the_scene_is_whole_and_has_every_kind_of_file(scene):
     }
     known = {
         str(path.relative_to(scene.store))
-        for pattern in [*KINDS.values(), "**/lock", "collector/size"]
+        for pattern in [*KINDS.values(), "**/lock", "collector/size", "collector/reserve-*"]
         for path in scene.store.glob(pattern)
     }
     assert named == known
