@@ -7,6 +7,8 @@ walked to its last object: what cannot be read cannot be known to be garbage.
 A pack that is damaged or torn goes too, with what is needed of it copied, when every
 object that snapshots need was found: then nothing needed can be hidden in it.
 
+A pack whose needed content turns out to be damaged when it is copied is left alone.
+
 Packs are rewritten in as many rounds as the room on the disk demands, usually one. On a
 disk that is full the first round drops what is dead, which makes room for the next.
 """
@@ -15,9 +17,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from treesnap.errors import NotFound
+from treesnap.codec.index import IndexEntry
+from treesnap.errors import Corrupt, NotFound
 from treesnap.events import Phase
 from treesnap.fs.durable import sweep_temporary, unlink_if_present
 from treesnap.fs.failure import is_full
@@ -144,6 +148,10 @@ class _Collection:
             rewritten = [pack for pack in rewritten if pack not in fitting]
             try:
                 self._copy(fitting, going)
+            except Corrupt:
+                self._copying.is_damaged = True
+                rewritten = [pack for pack in [*fitting, *rewritten] if not pack.is_damaged]
+                continue
             except OSError as error:
                 if not is_full(error):
                     raise
@@ -188,17 +196,23 @@ class _Collection:
     def _copy(self, packs: list[SurveyedPack], going: frozenset[bytes]) -> None:
         """Copies what is needed of packs into others, verified and durable.
 
-        Never into one that is going, in this round or a later one.
+        Never into one that is going, in this round or a later one. Raises Corrupt when
+        something needed is damaged in the pack that is being copied.
 
-        Raises OSError; what was copied until then is garbage for the next collection.
+        Raises OSError. What was copied until then is taken back.
         """
         if not packs:
             return
         wanted = sum(pack.needed_count for pack in packs)
         self._handle.monitor.begin(Phase.REWRITE, wanted, None)
         with Writer(self._store) as writer:
-            writer.copy((entry for pack in packs for entry in pack.needed), going)
+            writer.copy(self._needed_of(packs), going)
             self._copied_bytes += writer.added_bytes
+
+    def _needed_of(self, packs: list[SurveyedPack]) -> Iterator[IndexEntry]:
+        for pack in packs:
+            self._copying = pack
+            yield from pack.needed
 
     def _delete(self, condemned: frozenset[bytes]) -> None:
         """Condemns, looks again, deletes what nothing new needs.

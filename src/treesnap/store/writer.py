@@ -255,8 +255,8 @@ class Writer:
         """Appends records of other packs, verified, and makes them durable; for the collector.
 
         The session's own pack is never one of those to ``avoid``. The index knows the new
-        places afterwards. What was appended is taken back when it raises OSError: a copy
-        that finds no room leaves the disk no fuller. The session is over then.
+        places afterwards. What was appended is taken back when it raises: a copy that
+        finds no room leaves the disk no fuller. The session is over then.
         """
         self._avoid |= avoid
         begins: dict[bytes, int] = {}
@@ -277,7 +277,7 @@ class Writer:
                     self._flush_index()
                     begins = {}
             self.flush()
-        except OSError:
+        except (OSError, Corrupt):
             self._take_back(begins)
             raise
 

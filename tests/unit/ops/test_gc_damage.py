@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from garbage import add_garbage, add_garbage_to_pack, pack_files
+from garbage import add_garbage, add_garbage_to_pack, pack_files, use_new_pack
 from treesnap.errors import Corrupt
 from treesnap.fs.local import LocalFileSystem
 from treesnap.store.store import Store
@@ -51,6 +51,45 @@ def test_a_damaged_pack_is_left_alone_with_all_it_holds(handle, store, root, sto
     assert os.path.exists(store.layout.pack(pack_id))
     problems = handle.verify(read_data=True).problems
     assert {problem.where for problem in problems if problem.paths} == {record.id.hex()}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_damaged_content_stops_neither_other_packs_nor_is_it_copied(
+    handle, store, root, store_path, is_first
+):
+    """What is needed of a wasteful pack is damaged, with whole headers; others can go."""
+    (root / "one").write_bytes(os.urandom(20_000 if is_first else 100))
+    (root / "garbage").write_bytes(os.urandom(50_000))
+    handle.create(name="garbage")
+    (root / "garbage").unlink()
+    handle.create(name="without")
+    wasteful = pack_files(store_path)
+    use_new_pack(store_path)
+    (root / "two").write_bytes(os.urandom(5000))
+    (root / "more").write_bytes(os.urandom(50_000))
+    handle.create(name="more")
+    (root / "more").unlink()
+    handle.create(name="less")
+    handle.delete("garbage", "more")
+    other = pack_files(store_path) - wasteful
+    add_garbage(handle, root, store_path)
+    (pack_id,) = map(bytes.fromhex, wasteful)
+    needed = store.packs.scan(pack_id)[0][0]
+    with open(store.layout.pack(pack_id), "r+b") as file:
+        file.seek(needed.end - 1)
+        file.write(b"\xff")
+    damaged = handle.verify(read_data=True).problems
+    assert damaged
+
+    result = handle.gc()
+
+    assert result.postponed == "1 pack is damaged"
+    assert (result.removed_packs, result.rewritten_packs) == (1, 1)
+    assert pack_files(store_path) >= wasteful
+    assert not pack_files(store_path) & other
+    assert {item.where for item in handle.verify(read_data=True).problems} == {
+        item.where for item in damaged
+    }
 
 
 @pytest.mark.parametrize("is_covered", [True, False])
