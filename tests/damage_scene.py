@@ -11,6 +11,7 @@ from pathlib import Path
 import oracle
 from treesnap.codec.envelope import FileKind, seal
 from treesnap.codec.export import EXPORT_STAGE_PREFIX, ExportRecord, encode_export
+from treesnap.codec.message import pack
 from treesnap.errors import TreesnapError
 from treesnap.ops.handle import Handle
 from treesnap.store import packs, writer
@@ -25,13 +26,14 @@ KINDS = {
     "slot": "slots/*",
     "pending": "pending/*",
     "collector state": "collector/state",
+    "collected size": "collector/size",
     "root record": "roots/*/root",
     "stat cache": "roots/*/cache",
     "history": "roots/*/history",
     "export record": "roots/*/export-*",
 }
-"""Every kind of file that a store at rest has, but for locks and journals."""
-THROWAWAYS = {"index part", "slot", "pending", "stat cache", "export record"}
+"""Every kind of file that a store at rest has, but for journals, and what has no content."""
+THROWAWAYS = {"index part", "slot", "pending", "stat cache", "export record", "collected size"}
 """Kinds of which every file can be lost without a snapshot noticing."""
 
 
@@ -184,7 +186,9 @@ def build(base: Path, patch: Callable[[object, str, int], None]) -> Scene:
 
 
 def _leave_behind(scene: Scene) -> None:
-    """Leaves what killed commands leave."""
+    """Leaves what killed commands leave, and what only larger stores have."""
+    size = seal(FileKind.COLLECTED_SIZE, pack({"size_bytes": 5000}))
+    (scene.store / "collector" / "size").write_bytes(size)
     snapshot = next(scene.store.glob("snapshots/*/*"))
     slot = next(scene.store.glob("slots/*"))
     shutil.copy(snapshot, scene.store / "pending" / slot.name)
