@@ -181,14 +181,15 @@ def _why_unfinishable(store: Store, root: Root) -> str | None:
     """Returns what keeps every recovery of a root from working, or None."""
     try:
         needed = needed_snapshots(root)
+        names = {name.id: name for name in store.snapshots.names(root.id)}
+        for identity in sorted(needed):
+            try:
+                store.snapshots.load(root.id, names[identity])
+            except (KeyError, TreesnapError):
+                if needed_snapshots(root) == needed:  # the restore may have ended meanwhile
+                    return f"snapshot {identity[:12]}, which it needs, is gone or damaged"
     except Corrupt as error:
         return error.message
-    names = {name.id: name for name in store.snapshots.names(root.id)}
-    for identity in sorted(needed):
-        try:
-            store.snapshots.load(root.id, names[identity])
-        except (KeyError, TreesnapError):
-            return f"snapshot {identity[:12]}, which it needs, is gone or damaged"
     return None
 
 
