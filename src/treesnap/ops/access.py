@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from treesnap.codec.envelope import FileKind
-from treesnap.codec.journal import decode_journal
 from treesnap.codec.reader import TreeReader
 from treesnap.errors import Busy, ErrorCode, NotFound, Refused, TreesnapError, shown
 from treesnap.fs.failure import reported
@@ -87,6 +86,8 @@ def is_interrupted(handle: Handle, root: Root) -> bool:
 
 def needed_snapshots(root: Root) -> frozenset[SnapshotId]:
     """Returns the snapshots without which an interrupted restore could not be finished."""
+    from treesnap.codec.journal import decode_journal
+
     payload = root.read("journal", FileKind.JOURNAL)
     commit = decode_journal(payload).commit if payload is not None else None
     return frozenset({commit.target_id, commit.safety_id} if commit is not None else ())

@@ -7,13 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from treesnap.codec.envelope import FileKind
-from treesnap.codec.history import RestoreHistory, decode_history
 from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, NotFound, Refused, StoreMissing
 from treesnap.model import Snapshot, SnapshotKind
 from treesnap.ops.access import Opened, locked_root, needed_snapshots, opened
-from treesnap.ops.retention import has_tag
-from treesnap.store.roots import Root
 from treesnap.store.snapshots import SnapshotName
 
 if TYPE_CHECKING:
@@ -63,7 +59,7 @@ class Filter:
             (self.checkpoint_type, record.type),
         )
         return all(wanted in (None, found) for wanted, found in pairs) and (
-            self.tag is None or has_tag(snapshot, self.tag)
+            self.tag is None or snapshot.has_tag(self.tag)
         )
 
 
@@ -190,12 +186,3 @@ def count_rollback(pair: Opened, snapshot: Snapshot) -> None:
     state = pair.store.snapshots.state(snapshot.id)
     counted = replace(state, rollback_count=state.rollback_count + 1, rollback_used=True)
     pair.store.snapshots.set_state(snapshot.id, counted)
-
-
-def load_history(root: Root) -> RestoreHistory:
-    """Returns a root's restore history; an unreadable one counts as empty."""
-    try:
-        payload = root.read("history", FileKind.HISTORY)
-        return decode_history(payload) if payload is not None else RestoreHistory()
-    except Corrupt:
-        return RestoreHistory()

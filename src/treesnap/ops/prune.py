@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.errors import Busy, InvalidArgument, StoreMissing
 from treesnap.ops.access import Opened, is_interrupted, locked_root, needed_snapshots, opened
-from treesnap.ops.history import load_history, snapshots_of
+from treesnap.ops.history import snapshots_of
 from treesnap.ops.reachable import Reachability
+from treesnap.ops.restore_history import load_history
 from treesnap.ops.retention import AUTOMATIC, DEFAULT, Decision, Policy, decide
 from treesnap.results import PruneResult
 from treesnap.store.roots import Root

@@ -43,10 +43,11 @@ from treesnap.model import (
 )
 from treesnap.ops.access import MemoryObjects, Opened, locked_root, opened
 from treesnap.ops.capture import Capture, preview
-from treesnap.ops.history import count_rollback, load_history, resolve_in
+from treesnap.ops.history import count_rollback, resolve_in
 from treesnap.ops.narrow import effective_scope
 from treesnap.ops.places import refuse_dangerous
 from treesnap.ops.plan import Plan, ancestors_of, make_plan, require_paths
+from treesnap.ops.restore_history import load_history
 from treesnap.ops.state import State, recorded_state, walked_state
 from treesnap.ops.steps import Work
 from treesnap.ops.transaction import Transaction

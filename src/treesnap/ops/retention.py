@@ -106,7 +106,7 @@ class _Rules:
             found.append("within")
         time = datetime.fromtimestamp(created_ns // 10**9, UTC)
         found += [periods.name for periods in self._periods if periods.takes(time)]
-        found += [f"tag {tag}" for tag in self._policy.keep_tags if has_tag(snapshot, tag)]
+        found += [f"tag {tag}" for tag in self._policy.keep_tags if snapshot.has_tag(tag)]
         return found
 
 
@@ -127,10 +127,3 @@ class _Periods:
         self._seen.add(key)
         self._left -= 1
         return True
-
-
-def has_tag(snapshot: Snapshot, tag: str) -> bool:
-    """Returns whether a snapshot has a tag of the form ``KEY`` or ``KEY=VALUE``."""
-    key, has_value, value = tag.partition("=")
-    tags = snapshot.record.tags
-    return key in tags and (not has_value or tags[key] == value)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from treesnap.codec.history import Moment, RestoreHistory
 from treesnap.errors import ErrorCode, NotFound, StoreMissing
 from treesnap.ops.access import Opened, locked_root, opened
-from treesnap.ops.history import load_history, resolve_in
+from treesnap.ops.history import resolve_in
 from treesnap.ops.restore import Goal, HistoryStep, reach, refuse_dangerous_restore
+from treesnap.ops.restore_history import load_history
 from treesnap.ops.upkeep import keep_up
 from treesnap.results import RestoreResult
 

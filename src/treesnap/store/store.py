@@ -11,21 +11,23 @@ import os
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import NamedTuple, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from treesnap.codec.envelope import FileKind, check_header
-from treesnap.codec.index import IndexEntry
-from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.errors import Corrupt, StoreMissing, UnsupportedFormat, shown
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import ensure_directories, read_file, replace_file, sync_directory
 from treesnap.model import ObjectId, ObjectKind
-from treesnap.store.index import ObjectIndex
 from treesnap.store.layout import DIRECTORIES, Layout
-from treesnap.store.packs import Inventory, PackReader
 from treesnap.store.quarantine import Quarantine
 from treesnap.store.roots import Root
 from treesnap.store.snapshots import SnapshotLog
+
+if TYPE_CHECKING:
+    from treesnap.codec.index import IndexEntry
+    from treesnap.store.index import ObjectIndex
+    from treesnap.store.packs import Inventory, PackReader
 
 FORMAT_VERSION = 1
 _FORMAT = {
@@ -73,10 +75,22 @@ class Store:
         self.fs = fs
         self.path = path
         self.layout = Layout(path)
-        self.packs = PackReader(fs, self.layout)
-        self.index = ObjectIndex(fs, self.layout)
         self.snapshots = SnapshotLog(fs, self.layout)
         self._scanned_all = False
+
+    @cached_property
+    def packs(self) -> PackReader:
+        """Objects by place. Opened on demand: what looks at snapshots alone needs none."""
+        from treesnap.store.packs import PackReader
+
+        return PackReader(self.fs, self.layout)
+
+    @cached_property
+    def index(self) -> ObjectIndex:
+        """Where objects are. Opened on demand, as the packs are."""
+        from treesnap.store.index import ObjectIndex
+
+        return ObjectIndex(self.fs, self.layout)
 
     @classmethod
     def open(
@@ -198,7 +212,8 @@ class Store:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.packs.close()
+        if "packs" in vars(self):
+            self.packs.close()
 
     def root(self, path: bytes) -> Root:
         """Returns a root's corner of the store; nothing is made. Raises Corrupt."""
@@ -237,6 +252,8 @@ class Store:
 
     def scan_uncovered(self) -> None:
         """Finds objects in packs, or tails of packs, that no index part covers."""
+        from treesnap.codec.index import IndexEntry
+
         covered = self.index.covered()
         for pack_id, size in self.packs.sizes().items():
             start = covered.get(pack_id, 0)
@@ -322,8 +339,3 @@ class Store:
         """Returns whether every pack that the index knows of exists. Costs one listing."""
         names = set(self.fs.list_names(self.layout.packs))
         return all(pack_id.hex() in names for pack_id in self.index.covered())
-
-    def stored_size(self, identity: ObjectId) -> int:
-        """Returns the bytes that an object takes in its pack, or 0 when it is unknown."""
-        entry = self.index.find(identity)
-        return entry.stored_size + RECORD_HEADER_SIZE if entry is not None else 0

@@ -124,9 +124,3 @@ class TestFinding:
             file.write(b"\xff")
 
         assert open_store().get(CHUNK, identity) == b"one" * 10
-
-    def test_stored_size_includes_the_header(self, open_store, put):
-        (identity,) = put(b"one")
-
-        assert open_store().stored_size(identity) == 52 + 3
-        assert open_store().stored_size(b"x" * 32) == 0

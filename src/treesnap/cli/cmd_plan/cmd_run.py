@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import BinaryIO
-
 import click
 
 from treesnap.cli.cmd_plan.session import planner, report, runner_option
@@ -21,31 +19,37 @@ from treesnap.plans.document import SIZE_BYTES_MAX, parse_document
         "snap plan run pipeline.yaml --runner 'agent --print {prompt}'",
     ],
 )
-@click.argument("file", type=click.File("rb"), metavar="FILE")
+@click.argument("path", metavar="FILE")
 @runner_option
 @pass_invocation
-def command(invocation: Invocation, *, file: BinaryIO, runner: str | None) -> None:
+def command(invocation: Invocation, *, path: str, runner: str | None) -> None:
     """Carries out the plan in a YAML file.
 
     Exits 1 when a step failed: what it did was taken back, and what came before it stays.
     """
-    data = file.read(SIZE_BYTES_MAX + 1)
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(
-            f"The plan in {file.name} cannot be used: it is not UTF-8",
-            code=ErrorCode.INVALID_PLAN,
-            path=file.name,
-        ) from error
-    definition = parse_document(text, file.name)
+    definition = parse_document(_read(path), path)
     if definition.prompt_line is not None and runner is None:
-        raise InvalidArgument(
-            f"The plan in {file.name}, line {definition.prompt_line} cannot be used: the step has "
-            "a prompt, and no --runner says what carries it out",
-            code=ErrorCode.INVALID_PLAN,
-            path=file.name,
+        raise _invalid(
+            f"{path}, line {definition.prompt_line}",
+            path,
+            "the step has a prompt, and no --runner says what carries it out",
         )
     with planner(invocation, runner) as plans:
         plan = plans.run_definition(definition)
     report(invocation, "plan.run", plan)
+
+
+def _read(path: str) -> str:
+    try:
+        with click.open_file(path, "rb") as file:
+            return file.read(SIZE_BYTES_MAX + 1).decode()
+    except OSError as error:
+        raise _invalid(path, path, error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        raise _invalid(path, path, "it is not UTF-8") from error
+
+
+def _invalid(place: str, path: str, why: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"The plan in {place} cannot be used: {why}", code=ErrorCode.INVALID_PLAN, path=path
+    )
