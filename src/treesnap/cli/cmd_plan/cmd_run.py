@@ -42,7 +42,8 @@ def command(invocation: Invocation, *, path: str, runner: str | None) -> None:
 def _read(path: str) -> str:
     try:
         with click.open_file(path, "rb") as file:
-            return file.read(SIZE_BYTES_MAX + 1).decode()
+            data: bytes = file.read(SIZE_BYTES_MAX + 1)
+            return data.decode()
     except OSError as error:
         raise _invalid(path, path, error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
