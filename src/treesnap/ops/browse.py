@@ -13,7 +13,7 @@ from treesnap.errors import ErrorCode, InvalidArgument, NotFound, StoreMissing, 
 from treesnap.fs.failure import reported
 from treesnap.model import Entry, EntryKind, ObjectId, Skipped, SkipReason, SnapshotId
 from treesnap.ops.access import entry_at, opened, trees_of
-from treesnap.ops.history import resolve_in, snapshots_of
+from treesnap.ops.history import reading, resolve_in, snapshots_of
 from treesnap.results import FoundPath
 from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
 
@@ -45,22 +45,25 @@ def ls(handle: Handle, ref: str, path: bytes, *, recursive: bool) -> tuple[Entry
     """Returns the entries of a directory in a snapshot."""
     with opened(handle, "list a directory") as pair:
         snapshot = resolve_in(pair, ref)
-        trees = trees_of(pair.store)
-        entry = entry_at(trees, snapshot, path)
-        if not entry.is_directory:
-            return (entry,)
-        if recursive:
-            return tuple(found._replace(name=name) for name, found in walk(trees, entry, b""))
-        return tuple(trees.entries(entry.tree_id))
+        with reading(pair, snapshot):
+            trees = trees_of(pair.store)
+            entry = entry_at(trees, snapshot, path)
+            if not entry.is_directory:
+                return (entry,)
+            if recursive:
+                return tuple(found._replace(name=name) for name, found in walk(trees, entry, b""))
+            return tuple(trees.entries(entry.tree_id))
 
 
 def cat(handle: Handle, ref: str, path: bytes) -> Iterator[bytes]:
     """Yields a file's bytes; everything that can be wrong with the call is raised at once."""
     with opened(handle, "read a file") as pair:
-        entry = _file_at(trees_of(pair.store), resolve_in(pair, ref), path)
+        snapshot = resolve_in(pair, ref)
+        with reading(pair, snapshot):
+            entry = _file_at(trees_of(pair.store), snapshot, path)
 
     def pieces() -> Iterator[bytes]:
-        with opened(handle, "read a file", recover=False) as again:
+        with opened(handle, "read a file", recover=False) as again, reading(again, snapshot):
             yield from read_content(entry.content, again.store.get)
 
     return pieces()

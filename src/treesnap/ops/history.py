@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -83,6 +84,22 @@ def resolve(handle: Handle, ref: str, *, session: str | None = None) -> Snapshot
             return resolve_in(pair, ref, session=session)
     except StoreMissing as error:
         raise _unknown(ref) from error
+
+
+@contextmanager
+def reading(pair: Opened, snapshot: Snapshot) -> Iterator[None]:
+    """Raises NotFound for what is missing because somebody deleted the snapshot meanwhile.
+
+    Who only reads takes no lock: a collection may take the content away under it. That is
+    no damage.
+    """
+    try:
+        yield
+    except Corrupt as error:
+        names = pair.store.snapshots.names(pair.root.id)
+        if any(name.id == snapshot.id for name in names):
+            raise
+        raise NotFound(f"Snapshot {snapshot.id[:12]} was deleted meanwhile") from error
 
 
 def resolve_in(pair: Opened, ref: str, *, session: str | None = None) -> Snapshot:

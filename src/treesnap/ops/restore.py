@@ -43,7 +43,7 @@ from treesnap.model import (
 )
 from treesnap.ops.access import MemoryObjects, Opened, locked_root, opened
 from treesnap.ops.capture import Capture, preview
-from treesnap.ops.history import count_rollback, resolve_in
+from treesnap.ops.history import count_rollback, reading, resolve_in
 from treesnap.ops.narrow import effective_scope
 from treesnap.ops.places import refuse_dangerous
 from treesnap.ops.plan import Plan, ancestors_of, make_plan, require_paths
@@ -111,11 +111,12 @@ def restore(handle: Handle, request: RestoreRequest) -> RestoreResult:
                 keep_up(handle)
             return result
         goal = goal_of(pair, request)
-        if request.to is not None:
-            from treesnap.ops.export import export
+        with reading(pair, goal.snapshot):
+            if request.to is not None:
+                from treesnap.ops.export import export
 
-            return export(handle, pair, goal, request.to, dry_run=request.dry_run)
-        return dry_run(handle, pair, goal)
+                return export(handle, pair, goal, request.to, dry_run=request.dry_run)
+            return dry_run(handle, pair, goal)
 
 
 def refuse_dangerous_restore(handle: Handle, *, force: bool) -> None:
