@@ -15,8 +15,8 @@ from soak.run_soak import soak
 from treesnap.model import SnapshotKind
 
 SEED = 11
-ROUNDS = 20
-"""Of each writer; a second is enough for two of all eight."""
+ROUNDS = 10
+"""Of each writer: about ten seconds on two cores with nothing else to do."""
 
 
 def test_many_processes_killed_and_stopped_at_random_lose_nothing(tmp_path):
