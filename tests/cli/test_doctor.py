@@ -174,6 +174,21 @@ def test_forgetting_leaves_the_tree_and_no_litter(snap, crash, root: Path):
     assert not snap("doctor", "--forget", "--json").json["forgotten"]
 
 
+def test_forgetting_keeps_what_was_put_aside_when_the_snapshots_are_gone(
+    snap, crash, root: Path, store: Path
+):
+    crash(Fault(number=2, methods=MOVES))
+    for path in store.glob("snapshots/*/*"):
+        path.unlink()
+
+    forgotten = snap("doctor", "--forget")
+
+    assert forgotten.code == 0
+    (stage,) = root.glob(".treesnap*")
+    assert f"What was put aside stays in {str(stage)!r}" in forgotten.err
+    assert snap("create").code == 0
+
+
 def test_shows_an_interrupted_collection(snap, changed, store: Path):
     payload = pack({"epoch": 1, "condemned": (b"0" * 16,)})
     (store / "collector").mkdir(exist_ok=True)

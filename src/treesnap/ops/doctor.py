@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.codec.envelope import FileKind
 from treesnap.codec.journal import Journal, decode_journal
-from treesnap.errors import Busy, Corrupt, StoreMissing, TreesnapError
+from treesnap.errors import Busy, Corrupt, NotFound, StoreMissing, TreesnapError
 from treesnap.events import NullMonitor
 from treesnap.ops.access import Opened, is_interrupted, opened
 from treesnap.ops.recover import look_at
@@ -130,15 +130,25 @@ def _forget(handle: Handle, pair: Opened) -> bool:
     with pair.root.locked("doctor", handle.wait_s):
         journal = _readable(pair)
         if journal is not None and os.path.isdir(handle.root):
-            if journal.commit is not None:
-                rescue(handle, pair, journal)
-            root_fd = handle.fs.open(handle.root, OPEN_DIRECTORY)
-            try:
-                remove_stage(handle.fs, root_fd, journal.stage_name)
-            finally:
-                handle.fs.close(root_fd)
+            _clear_stage(handle, pair, journal)
         pair.root.remove("journal")
     return True
+
+
+def _clear_stage(handle: Handle, pair: Opened, journal: Journal) -> None:
+    """Removes the staging directory, but not while it may hold what no snapshot has."""
+    if journal.commit is not None:
+        try:
+            rescue(handle, pair, journal)
+        except (NotFound, Corrupt) as error:
+            stage = os.path.join(handle.root, os.fsdecode(journal.stage_name))
+            handle.monitor.remark(f"What was put aside stays in {stage!r}: {error.message}")
+            return
+    root_fd = handle.fs.open(handle.root, OPEN_DIRECTORY)
+    try:
+        remove_stage(handle.fs, root_fd, journal.stage_name)
+    finally:
+        handle.fs.close(root_fd)
 
 
 def _readable(pair: Opened) -> Journal | None:

@@ -27,6 +27,7 @@ from treesnap.fs.durable import sweep_temporary, unlink_if_present
 from treesnap.fs.failure import is_full
 from treesnap.model import ObjectId
 from treesnap.ops.access import opened
+from treesnap.ops.epoch import oldest_epoch_possible
 from treesnap.ops.reachable import Reachability
 from treesnap.ops.survey import Survey, SurveyedPack, held_slots
 from treesnap.results import GcResult
@@ -218,9 +219,12 @@ class _Collection:
         """Condemns, looks again, deletes what nothing new needs.
 
         What is deleted was copied durably first. The deletion itself is not synced: a pack
-        that a power cut brings back is collected again.
+        that a power cut brings back is collected again. The epoch is raised beyond that of
+        every writer at work, so that a state that somebody put back fools none of them.
         """
-        epoch = read_state(self._fs, self._store.layout).epoch + 1
+        layout = self._store.layout
+        seen = oldest_epoch_possible(self._fs, layout)
+        epoch = max(read_state(self._fs, layout).epoch, seen) + 1
         self._write_state(CollectorState(epoch=epoch, condemned=condemned))
         self._let_writers_finish(epoch)
         self._write_state(CollectorState(epoch=epoch + 1, condemned=condemned))

@@ -163,6 +163,29 @@ class TestWriters:
             with pytest.raises(EpochChanged):
                 writer.publish(tree_record(tree), ROOT_ID, 1)
 
+    def test_a_session_publishes_nothing_when_an_older_state_was_put_back(
+        self, handle, store, root, store_path
+    ):
+        """It relies on what the collection takes, and the epoch is lower than at its beginning."""
+        handle.gc()
+        old = store_path / "collector/state"
+        before = old.read_bytes() if old.exists() else None
+        for _ in range(3):
+            add_garbage(handle, root, store_path)
+            handle.gc()
+        with Writer(store) as writer:
+            tree = writer.put(ObjectKind.TREE, EMPTY_TREE)
+            writer.flush()
+        use_new_pack(store_path)
+        with Store.open(LocalFileSystem(), str(store_path)) as other, Writer(other) as writer:
+            assert writer.put(ObjectKind.TREE, EMPTY_TREE) == tree
+            old.unlink() if before is None else old.write_bytes(before)
+
+            assert handle.gc().removed_objects
+
+            with pytest.raises(EpochChanged):
+                writer.publish(tree_record(tree), ROOT_ID, 1)
+
     def test_a_create_that_was_overtaken_does_its_capture_again(
         self, make_handle, store, root, store_path
     ):
