@@ -40,6 +40,7 @@ COMMANDS = {
     "config": "Shows or changes the settings of the store, or of one root.",
     "gc": "Gives the space of everything that no snapshot needs back.",
     "verify": "Checks the store, and repairs it if asked.",
+    "maker": "Carries out one operation block of MAKER from standard input.",
     "doctor": "Shows work that was interrupted, in all roots, and what becomes of it.",
     "stats": "Shows the sizes of the store, of each root, and of this root's history.",
 }

@@ -1,0 +1,1 @@
+"""Faces of other checkpoint systems: they translate names, and the operations do the work."""

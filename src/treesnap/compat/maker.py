@@ -1,0 +1,256 @@
+"""MAKER's checkpoint manager: an operation block in, a result block out.
+
+A checkpoint is a snapshot of the listed files: its name is the checkpoint id, its session the
+task, its step the step. Whatever reads snapshots reads checkpoints, and ``undo`` takes a
+restore back. A request that fails has changed nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from treesnap import treepath
+from treesnap.compat import maker_metadata
+from treesnap.compat.maker_block import Cleanup, CleanupMode, Create, Restore, parse
+from treesnap.compat.maker_failure import failed
+from treesnap.compat.maker_result import (
+    Cleaned,
+    Created,
+    FileAction,
+    FileState,
+    Restored,
+    Result,
+)
+from treesnap.errors import (
+    Conflict,
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    OperationFailed,
+    TreesnapError,
+)
+from treesnap.model import ChangeKind, Purpose, Skipped, SkipReason, Snapshot
+from treesnap.ops.handle import Handle
+from treesnap.ops.handle import open as open_root
+
+if TYPE_CHECKING:
+    from treesnap.events import Monitor
+    from treesnap.ops.handle_state import PathLike
+    from treesnap.results import RestoreResult
+
+SOURCE_TOOL = "maker"
+_FILES_TAG = "maker.files"
+"""The list of files as it was given, where its order is not that of the scope."""
+_METADATA_TAG = "maker.metadata"
+"""Set when a metadata file was asked for: then it is ours to remove."""
+
+
+def carry_out(
+    block: bytes,
+    *,
+    store: PathLike | None = None,
+    root: PathLike | None = None,
+    metadata: bool = False,
+    wait_s: float = 30.0,
+    monitor: Monitor | None = None,
+) -> Result:
+    """Does what a block asks for and returns the result; durable after return.
+
+    ``root`` is the only working directory that is accepted, if given. ``metadata`` writes
+    ``.maker-checkpoints/metadata/ID.json`` too. Raises nothing that comes from the block, the
+    tree or the store: that is a :class:`Failed`, with the exception as its ``error``.
+    """
+    try:
+        request = parse(block)
+        where = request.working_directory
+        if root is not None and os.path.realpath(os.fsdecode(root)) != os.path.realpath(where):
+            raise InvalidArgument(
+                f"The block is about {where!r}, and the command about {os.fsdecode(root)!r}"
+            )
+        handle = open_root(where, store, wait_s=wait_s, monitor=monitor)
+        match request:
+            case Create():
+                return _create(handle, request, with_metadata=metadata)
+            case Restore():
+                return _restore(handle, request)
+            case Cleanup():
+                return _cleanup(handle, request)
+    except (TreesnapError, OSError) as error:
+        return failed(block, error)
+
+
+def _create(handle: Handle, request: Create, *, with_metadata: bool) -> Created:
+    tags = {_METADATA_TAG: "yes"} if with_metadata else {}
+    if with_metadata:
+        maker_metadata.refuse_present(handle.fs, handle.root, request.checkpoint_id)
+    if request.files != _texts(treepath.without_nested(_paths(request.files))):
+        tags[_FILES_TAG] = json.dumps(request.files)
+    made = handle.create(
+        request.files,
+        name=request.checkpoint_id,
+        label=f"before step {request.step_number}: {request.step_name}",
+        session=request.task_id,
+        step=request.step_number,
+        tags=tags,
+        purpose=Purpose(step_name=request.step_name, source_tool=SOURCE_TOOL),
+    )
+    try:
+        _refuse_missed(_paths(request.files), made.skipped)
+        held = _held(handle, made.snapshot)
+        created = Created(
+            checkpoint_id=request.checkpoint_id,
+            created_at=_time_text(made.snapshot.record.created_at_ns),
+            files=tuple(
+                FileState(path, "captured" if os.fsencode(path) in held else "did_not_exist")
+                for path in request.files
+            ),
+            metadata_location=(
+                maker_metadata.location_of(request.checkpoint_id)
+                if with_metadata
+                else f"snapshot {made.id[:12]} of the store {handle.store_path}"
+            ),
+            snapshot_id=made.id,
+        )
+        if with_metadata:
+            maker_metadata.write(
+                handle.fs,
+                handle.root,
+                created,
+                task_id=request.task_id,
+                step_number=request.step_number,
+                step_name=request.step_name,
+            )
+    except BaseException:
+        handle.delete(made.id)
+        raise
+    return created
+
+
+def _refuse_missed(paths: list[bytes], skipped: tuple[Skipped, ...]) -> None:
+    """Raises OperationFailed for a listed file that could not come back."""
+    asked = set(paths)
+    for item in skipped:
+        unreadable = item.reason in {SkipReason.UNREADABLE, SkipReason.UNSTABLE}
+        if unreadable or item.path in asked or any(treepath.is_within(p, item.path) for p in asked):
+            raise OperationFailed(
+                f"{os.fsdecode(item.path)!r} cannot be captured: {item.reason.word}",
+                path=item.path,
+                errno=errno.EACCES if unreadable else None,
+            )
+
+
+def _restore(handle: Handle, request: Restore) -> Restored:
+    found = [item for item in _checkpoints(handle) if item.name == request.checkpoint_id]
+    if not found:
+        raise NotFound(f"{handle.root!r} has no checkpoint {request.checkpoint_id!r}")
+    snapshot = found[0]
+    files, held = _files_of(snapshot), _held(handle, snapshot)
+    absent = [path for path in _paths(files) if path not in held]
+    try:
+        _refuse_left_alone(handle, handle.restore(snapshot.id, dry_run=True), absent)
+        result = handle.restore(snapshot.id, counted=True)
+    except InvalidArgument as error:  # the paths were valid once: now a link is on the way
+        raise Conflict(error.message, path=error.path) from error
+    changed = {change.path for change in result.changes}
+    changed |= {parent for path in changed for parent in treepath.parents(path)}
+    gone = {change.path for change in result.changes if change.change == ChangeKind.REMOVED}
+
+    def action(path: bytes) -> str:
+        return "deleted" if path in gone else "restored" if path in changed else "unchanged"
+
+    actions = tuple(FileAction(path, action(os.fsencode(path))) for path in files)
+    return Restored(
+        checkpoint_id=request.checkpoint_id,
+        restored_at=_time_text(handle.clock_ns()),
+        files_restored=sum(1 for item in actions if item.action != "unchanged"),
+        actions=actions,
+        step_number=snapshot.record.step or 0,
+        snapshot_id=snapshot.id,
+        safety_id=result.safety_id,
+    )
+
+
+def _refuse_left_alone(handle: Handle, plan: RestoreResult, absent: list[bytes]) -> None:
+    """Raises Conflict for a listed file that a restore would not touch."""
+    gone = {change.path for change in plan.changes if change.change == ChangeKind.REMOVED}
+    left = [item.path for item in plan.untouched]
+    left += [
+        path
+        for path in absent
+        if path not in gone and os.path.lexists(os.path.join(os.fsencode(handle.root), path))
+    ]
+    if left:
+        raise Conflict(
+            f"{os.fsdecode(left[0])!r} would be left as it is: it is excluded, unreadable, "
+            "a socket, or on another file system",
+            path=left[0],
+        )
+
+
+def _cleanup(handle: Handle, request: Cleanup) -> Cleaned:
+    ours = [item for item in _checkpoints(handle) if item.record.session == request.task_id]
+    match request.mode:
+        case CleanupMode.RETAIN_LAST:
+            chosen = ours[request.limit :]
+        case CleanupMode.CLEANUP_ALL:
+            chosen = ours
+        case CleanupMode.CLEANUP_BEFORE_STEP:
+            chosen = [item for item in ours if (item.record.step or 0) < request.limit]
+    chosen = [item for item in chosen if not item.pinned]
+    for item in chosen:
+        if _METADATA_TAG in item.record.tags:
+            maker_metadata.remove(handle.fs, handle.root, item.name or "")
+    freed_bytes, postponed = 0, None
+    if chosen:
+        handle.delete(*(item.id for item in chosen))
+        try:
+            collected = handle.gc()
+            freed_bytes, postponed = collected.freed_bytes, collected.postponed
+        except (TreesnapError, OSError) as error:  # they are gone; the next collection gets it
+            postponed = str(error)
+    gone = {item.id for item in chosen}
+    return Cleaned(
+        mode=request.mode,
+        task_id=request.task_id,
+        removed=tuple(item.name or "" for item in reversed(chosen)),
+        retained=tuple(item.name or "" for item in reversed(ours) if item.id not in gone),
+        freed_bytes=freed_bytes,
+        postponed=postponed,
+    )
+
+
+def _checkpoints(handle: Handle) -> list[Snapshot]:
+    """Returns MAKER's checkpoints, newest first; a directory without any has to exist."""
+    found = [item for item in handle.list() if item.record.source_tool == SOURCE_TOOL]
+    if not found and not os.path.isdir(handle.root):
+        raise NotFound(
+            f"There is no directory {handle.root!r}",
+            code=ErrorCode.ROOT_NOT_FOUND,
+            path=handle.root,
+        )
+    return [item for item in found if item.name is not None]
+
+
+def _files_of(snapshot: Snapshot) -> tuple[str, ...]:
+    listed = snapshot.record.tags.get(_FILES_TAG)
+    return tuple(json.loads(listed)) if listed is not None else _texts(snapshot.record.scope or ())
+
+
+def _held(handle: Handle, snapshot: Snapshot) -> set[bytes]:
+    return {entry.name for entry in handle.ls(snapshot.id, recursive=True)}
+
+
+def _paths(files: tuple[str, ...]) -> list[bytes]:
+    return [os.fsencode(path) for path in files]
+
+
+def _texts(paths: tuple[bytes, ...]) -> tuple[str, ...]:
+    return tuple(os.fsdecode(path) for path in paths)
+
+
+def _time_text(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns // 10**9, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

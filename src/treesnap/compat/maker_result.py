@@ -1,0 +1,253 @@
+"""MAKER's result blocks: what came of a request, as text and as fields; pure.
+
+A text stays below 500 tokens whatever a result holds: long lists end in a line that says how
+many there are more, and long words lose their middle. The fields hold everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from treesnap.errors import shown
+
+STRATEGY = "file-copy"
+"""The one of MAKER's two words that is true: no git is used."""
+
+_RULE = "=" * 42
+_LINE = "-" * 42
+_ROOM = 1490
+"""What a text may cost, in thirds of a token: less than 500 tokens."""
+_WORD_ROOM = 180
+_DETAIL_ROOM = 300
+
+
+class FileState(NamedTuple):
+    """A file of a checkpoint: ``captured`` or ``did_not_exist``."""
+
+    path: str
+    state: str
+
+
+class FileAction(NamedTuple):
+    """What a restore did to a file: ``restored``, ``deleted``, or nothing: ``unchanged``."""
+
+    path: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created:
+    """A checkpoint was taken; it survives a power cut."""
+
+    status: str = "CREATE_SUCCESS"
+    checkpoint_id: str
+    strategy: str = STRATEGY
+    created_at: str
+    files: tuple[FileState, ...]
+    metadata_location: str
+    snapshot_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """All files of a checkpoint are as they were."""
+
+    status: str = "RESTORE_SUCCESS"
+    checkpoint_id: str
+    strategy: str = STRATEGY
+    restored_at: str
+    files_restored: int
+    """How many of the actions changed something."""
+    actions: tuple[FileAction, ...]
+    step_number: int
+    snapshot_id: str
+    safety_id: str | None
+    """The snapshot that takes the restore back, or None when nothing differed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """Checkpoints are gone; oldest first."""
+
+    status: str = "CLEANUP_COMPLETE"
+    mode: str
+    task_id: str
+    removed: tuple[str, ...]
+    retained: tuple[str, ...]
+    freed_bytes: int
+    """What the garbage collection gave back."""
+    postponed: str | None
+    """Why there may be more to give back later, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """Nothing was changed."""
+
+    status: str
+    checkpoint_id: str | None = None
+    mode: str | None = None
+    reason: str
+    details: str
+    recovery_options: tuple[str, ...]
+    error: Exception
+
+
+Result = Created | Restored | Cleaned | Failed
+
+_STATE_WORDS = {"captured": "captured", "did_not_exist": "did_not_exist (will be created)"}
+_ACTION_WORDS = {
+    "restored": "restored from checkpoint",
+    "deleted": "deleted (did not exist at checkpoint)",
+    "unchanged": "unchanged since checkpoint",
+}
+
+
+def result_fields(result: Result) -> dict[str, Any]:
+    """Returns a result as an object of JSON, nothing shortened."""
+    values = {item.name: getattr(result, item.name) for item in fields(result)}
+    values.pop("error", None)
+    return {
+        name: [item._asdict() for item in value] if name in {"files", "actions"} else value
+        for name, value in values.items()
+    }
+
+
+def result_text(result: Result) -> str:
+    """Returns a result block, without a line break at its end."""
+    match result:
+        case Created():
+            return _created(result)
+        case Restored():
+            return _restored(result)
+        case Cleaned():
+            return _cleaned(result)
+        case Failed():
+            return _failed(result)
+
+
+def _created(result: Created) -> str:
+    rows = [(state.path, f": {_STATE_WORDS[state.state]}") for state in result.files]
+    head = [f"[STATUS] {result.status}", f"[CHECKPOINT_ID] {result.checkpoint_id}"]
+    details = [
+        f"Strategy: {result.strategy}",
+        f"Created: {result.created_at}",
+        f"Files Captured: {len(rows)}",
+        "Files:",
+    ]
+    location = [_cut(result.metadata_location, _WORD_ROOM)]
+    command = [f"To restore this checkpoint, use CHECKPOINT_ID: {result.checkpoint_id}"]
+
+    def whole(files: list[str]) -> str:
+        return _block(
+            head,
+            ("CHECKPOINT DETAILS", details + files),
+            ("METADATA LOCATION", location),
+            ("RESTORE COMMAND", command),
+        )
+
+    return whole(_listed(rows, _ROOM - _cost(whole([]))))
+
+
+def _restored(result: Restored) -> str:
+    rows = [(action.path, f": {_ACTION_WORDS[action.action]}") for action in result.actions]
+    head = [f"[STATUS] {result.status}", f"[CHECKPOINT_ID] {result.checkpoint_id}"]
+    details = [
+        f"Strategy: {result.strategy}",
+        f"Restored At: {result.restored_at}",
+        f"Files Restored: {result.files_restored}",
+        "Actions Taken:",
+    ]
+    after = [
+        f"The file system has been rolled back to the state before step {result.step_number}.",
+        "The pipeline may now retry with a different approach or request user guidance.",
+    ]
+
+    def whole(actions: list[str]) -> str:
+        return _block(head, ("RESTORE DETAILS", details + actions), ("STATE AFTER RESTORE", after))
+
+    return whole(_listed(rows, _ROOM - _cost(whole([]))))
+
+
+def _cleaned(result: Cleaned) -> str:
+    removed = [(identity, "") for identity in result.removed]
+    retained = [(identity, "") for identity in result.retained]
+    head = [f"[STATUS] {result.status}", f"[MODE] {result.mode}"]
+    counts = [f"Checkpoints Removed: {len(removed)}", f"Checkpoints Retained: {len(retained)}"]
+    freed = [f"{result.freed_bytes} bytes"]
+    if result.postponed is not None:
+        freed.append(f"Perhaps more later: {_cut(result.postponed, _WORD_ROOM)}")
+
+    def whole(gone: list[str], left: list[str]) -> str:
+        lists = [*counts, "Removed:", *gone, "Retained:", *left]
+        return _block(head, ("CLEANUP SUMMARY", lists), ("STORAGE FREED", freed))
+
+    room = _ROOM - _cost(whole([], []))
+    left = _listed(retained, room // 2)
+    return whole(_listed(removed, room - sum(map(_cost_of_line, left))), left)
+
+
+def _failed(result: Failed) -> str:
+    subject = (
+        f"[MODE] {_cut(result.mode, _WORD_ROOM)}"
+        if result.mode is not None
+        else f"[CHECKPOINT_ID] {_cut(result.checkpoint_id or '-', _WORD_ROOM)}"
+    )
+    details = [f"Reason: {result.reason}", "Details:", _cut(result.details, _DETAIL_ROOM)]
+    options = [f"{number}. {text}" for number, text in enumerate(result.recovery_options, start=1)]
+    return _block(
+        [f"[STATUS] {result.status}", subject],
+        ("FAILURE DETAILS", details),
+        ("RECOVERY OPTIONS", options),
+    )
+
+
+def _block(head: list[str], *parts: tuple[str, list[str]]) -> str:
+    lines = [_RULE, "CHECKPOINT RESULT", _RULE, *head]
+    for title, content in parts:
+        lines += [_LINE, title, _LINE, *content]
+    return "\n".join([*lines, _RULE])
+
+
+def _listed(rows: Sequence[tuple[str, str]], room: int) -> list[str]:
+    """Returns a line for each row, or for as many as there is room for and the number of others."""
+    reserved = _cost_of_line(_others(len(rows)))
+    lines: list[str] = []
+    used, fitting = 0, 0
+    for word, remark in rows:
+        lines.append(f"- {_cut(word, _WORD_ROOM)}{remark}")
+        used += _cost_of_line(lines[-1])
+        if used > room:
+            return [*lines[:fitting], _others(len(rows) - fitting)]
+        if used + reserved <= room:
+            fitting = len(lines)
+    return lines
+
+
+def _others(count: int) -> str:
+    return f"- ... and {count} more"
+
+
+def _cut(word: str, room: int) -> str:
+    """Returns a word on one line; one that costs too much loses its middle."""
+    word = shown(word)
+    if _cost(word) <= room:
+        return word
+    size = min(len(word) - 1, room)
+    while _cost(word[: size // 2] + "..." + word[-(size // 2) :]) > room:
+        size -= 2
+    return word[: size // 2] + "..." + word[-(size // 2) :]
+
+
+def _cost_of_line(line: str) -> int:
+    return _cost(line) + 1
+
+
+def _cost(text: str) -> int:
+    """Returns the most that a text can cost, in thirds of a token.
+
+    A token is taken for three characters of ASCII, or for one byte of any other.
+    """
+    return sum(1 if character.isascii() else 3 * len(character.encode()) for character in text)

@@ -1,0 +1,382 @@
+"""MAKER's blocks: the worked examples, line by line, and what each operation does."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from random import Random
+
+import pytest
+
+import treesnap
+from maker_blocks import (
+    CLEANUP_INPUT,
+    CLEANUP_OUTPUT,
+    CREATE_INPUT,
+    CREATE_OUTPUT,
+    DIRECTORY,
+    RESTORE_INPUT,
+    RESTORE_OUTPUT,
+    cleanup_block,
+    create_block,
+    maker,
+    reason,
+    restore_block,
+    sections,
+    status,
+)
+from oracle import difference, record
+from treesnap.compat.maker import carry_out
+from treesnap.compat.maker_result import result_fields, result_text
+
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+
+@pytest.fixture
+def root(tmp_path):
+    path = tmp_path / "my-app"
+    (path / "src/utils").mkdir(parents=True)
+    (path / "src/utils/validator.ts").write_text("export {}\n")
+    return path
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def run(store):
+    """Carries a block out in this process and returns the text of the result."""
+
+    def carried(block: str, **options) -> str:
+        return result_text(carry_out(block.encode(), store=store, **options))
+
+    return carried
+
+
+def comparable(text: str) -> list[str]:
+    """Returns the lines of a result, without its times."""
+    return TIME.sub("TIME", text).replace("Strategy: git", "Strategy: file-copy").splitlines()
+
+
+def changes_below(root, before) -> list[str]:
+    """Returns what differs, but for the time of the directory that held the files."""
+    return [
+        line
+        for line in difference(before, record(root))
+        if not line.startswith("b'src/utils': mtime_ns")
+    ]
+
+
+class TestWorkedExamples:
+    def test_create_and_restore(self, root, store):
+        code, text = maker(CREATE_INPUT.replace(DIRECTORY, str(root)), store, "--metadata")
+        assert (code, comparable(text)) == (0, comparable(CREATE_OUTPUT))
+        before = record(root)
+        (root / "src/utils/validator.ts").write_text("broken")
+        (root / "src/utils/errors.ts").write_text("new")
+
+        code, text = maker(RESTORE_INPUT.replace(DIRECTORY, str(root)), store)
+
+        assert (code, comparable(text)) == (0, comparable(RESTORE_OUTPUT))
+        assert changes_below(root, before) == []
+
+    def test_cleanup(self, root, store, run):
+        for step in range(1, 7):
+            (root / "file").write_text(str(step) * 5000)
+            run(create_block(root, f"ckpt-task123-step-{step}", "file", task="task123", step=step))
+
+        code, text = maker(CLEANUP_INPUT.replace(DIRECTORY, str(root)), store)
+
+        assert code == 0
+        *lines, freed, last = comparable(text)
+        *expected, _, expected_last = comparable(CLEANUP_OUTPUT)
+        assert (lines, last) == (expected, expected_last)
+        assert re.fullmatch(r"\d+ bytes", freed)
+
+    def test_a_restore_can_be_undone_and_is_counted(self, root, store, run):
+        run(CREATE_INPUT.replace(DIRECTORY, str(root)))
+        (root / "src/utils/errors.ts").write_text("new")
+        broken = record(root)
+        run(RESTORE_INPUT.replace(DIRECTORY, str(root)))
+
+        handle = treesnap.open(root, store)
+        handle.undo()
+
+        assert changes_below(root, broken) == []
+        assert handle.resolve("ckpt-task123-step-4").state.rollback_count == 1
+
+
+class TestCreate:
+    def test_is_a_snapshot_like_any_other(self, root, store, run):
+        run(CREATE_INPUT.replace(DIRECTORY, str(root)))
+
+        record = treesnap.open(root, store).resolve("ckpt-task123-step-4").record
+        assert (record.session, record.step) == ("task123", 4)
+        assert record.step_name == "Add error handling to validator"
+        assert record.source_tool == "maker"
+        assert set(record.scope) == {b"src/utils/validator.ts", b"src/utils/errors.ts"}
+
+    def test_metadata_location_names_the_snapshot(self, root, store, run):
+        text = run(CREATE_INPUT.replace(DIRECTORY, str(root)))
+
+        made = treesnap.open(root, store).resolve("ckpt-task123-step-4")
+        (location,) = sections(text)["METADATA LOCATION"]
+        assert made.id[:12] in location
+        assert not (root / ".maker-checkpoints").exists()
+
+    def test_metadata_file_has_the_documented_fields(self, root, run):
+        run(CREATE_INPUT.replace(DIRECTORY, str(root)), metadata=True)
+
+        path = root / ".maker-checkpoints/metadata/ckpt-task123-step-4.json"
+        content = json.loads(path.read_text())
+        assert TIME.fullmatch(content.pop("created_at"))
+        assert len(content.pop("snapshot_id")) == 64
+        assert content == {
+            "checkpoint_id": "ckpt-task123-step-4",
+            "task_id": "task123",
+            "step_number": 4,
+            "step_name": "Add error handling to validator",
+            "strategy": "file-copy",
+            "files": [
+                {"path": "src/utils/validator.ts", "exists_at_checkpoint": True, "stash_ref": None},
+                {"path": "src/utils/errors.ts", "exists_at_checkpoint": False, "stash_ref": None},
+            ],
+            "git_stash_index": None,
+        }
+        assert [item.name for item in path.parent.iterdir()] == [path.name]
+
+    def test_the_same_id_again_is_refused(self, root, store, run):
+        run(create_block(root, "one", "a"))
+        before = record(root)
+
+        for task in ("task", "other"):
+            code, text = maker(create_block(root, "one", "b", task=task), store, "--metadata")
+            assert (code, status(text), reason(text)) == (3, "CREATE_FAILED", "name_taken")
+
+        assert len(treesnap.open(root, store).list()) == 1
+        assert difference(before, record(root)) == []
+
+    def test_a_metadata_file_of_somebody_else_is_not_overwritten(self, root, store, run):
+        path = root / ".maker-checkpoints/metadata/one.json"
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+
+        text = run(create_block(root, "one", "a"), metadata=True)
+
+        assert (status(text), reason(text)) == ("CREATE_FAILED", "file_conflict")
+        assert path.read_text() == "mine"
+        assert treesnap.open(root, store).list() == ()
+
+    def test_a_metadata_file_is_written_through_no_link(self, root, store, run, tmp_path):
+        (tmp_path / "outside").mkdir()
+        (root / ".maker-checkpoints").symlink_to(tmp_path / "outside")
+
+        text = run(create_block(root, "one", "a"), metadata=True)
+
+        assert status(text) == "CREATE_FAILED"
+        assert list((tmp_path / "outside").iterdir()) == []
+        assert treesnap.open(root, store).list() == ()
+
+    @pytest.mark.parametrize("listed", ["a.log", "build/out", "a.log\n- missing"])
+    def test_a_file_that_is_excluded_is_refused(self, root, store, run, listed):
+        (root / ".snapignore").write_text("*.log\nbuild/\n")
+        (root / "a.log").write_text("a")
+        (root / "build").mkdir()
+        (root / "build/out").write_text("b")
+
+        text = run(create_block(root, "one", listed))
+
+        assert status(text) == "CREATE_FAILED"
+        assert "excluded" in text
+        assert treesnap.open(root, store).list() == ()
+
+    def test_a_file_behind_a_link_is_refused(self, root, store, run, tmp_path):
+        (root / "link").symlink_to(tmp_path)
+
+        text = run(create_block(root, "one", "link/store"))
+
+        assert (status(text), reason(text)) == ("CREATE_FAILED", "invalid_argument")
+
+    def test_directories_and_repeated_paths_are_understood(self, root, run):
+        text = run(create_block(root, "one", "src", "./src/utils/../utils/x", "src/", "é"))
+        (root / "src/utils/x").write_text("new")
+        (root / "src/utils/validator.ts").unlink()
+        (root / "é").mkdir()
+        (root / "é/below").write_text("new")
+
+        restored = run(restore_block(root, "one"))
+
+        assert sections(text)["CHECKPOINT DETAILS"][2:] == [
+            "Files Captured: 3",
+            "Files:",
+            "- src: captured",
+            "- src/utils/x: did_not_exist (will be created)",
+            "- é: did_not_exist (will be created)",
+        ]
+        assert sections(restored)["RESTORE DETAILS"][2:] == [
+            "Files Restored: 3",
+            "Actions Taken:",
+            "- src: restored from checkpoint",
+            "- src/utils/x: deleted (did not exist at checkpoint)",
+            "- é: deleted (did not exist at checkpoint)",
+        ]
+        assert sorted(item.name for item in (root / "src/utils").iterdir()) == ["validator.ts"]
+        assert not (root / "é").exists()
+
+
+class TestRestore:
+    def test_says_what_was_not_changed(self, root, run):
+        run(create_block(root, "one", "src/utils/validator.ts", "new", step=7))
+
+        text = run(restore_block(root, "one"))
+
+        assert sections(text)["RESTORE DETAILS"][2:] == [
+            "Files Restored: 0",
+            "Actions Taken:",
+            "- src/utils/validator.ts: unchanged since checkpoint",
+            "- new: unchanged since checkpoint",
+        ]
+        assert "before step 7." in text
+
+    def test_leaves_other_files_alone(self, root, run):
+        run(create_block(root, "one", "src/utils/validator.ts"))
+        (root / "src/utils/validator.ts").write_text("broken")
+        (root / "src/utils/other.ts").write_text("other")
+
+        run(restore_block(root, "one"))
+
+        assert (root / "src/utils/other.ts").read_text() == "other"
+        assert (root / "src/utils/validator.ts").read_text() == "export {}\n"
+
+    def test_brings_a_deleted_working_directory_back(self, root, store, run):
+
+        run(create_block(root, "one", "src/utils/validator.ts"))
+        shutil.rmtree(root)
+
+        assert status(run(restore_block(root, "one"))) == "RESTORE_SUCCESS"
+        assert (root / "src/utils/validator.ts").read_text() == "export {}\n"
+
+    def test_takes_nothing_but_checkpoints_of_maker(self, root, store, run):
+        treesnap.open(root, store).create(name="mine")
+
+        assert reason(run(restore_block(root, "mine"))) == "checkpoint_not_found"
+
+
+class TestCleanup:
+    @pytest.fixture
+    def checkpoints(self, root, store, run):
+        """Three checkpoints of each of two tasks, and one snapshot that is nobody's."""
+        for step in (1, 2, 3):
+            for task in ("task", "other"):
+                (root / "file").write_bytes(f"{task}{step}".encode() * 9000)
+                run(create_block(root, f"{task}-{step}", "file", task=task, step=step))
+        treesnap.open(root, store).create(name="by hand", session="task", step=1)
+        return treesnap.open(root, store)
+
+    def names(self, handle) -> set[str | None]:
+        return {item.name for item in handle.list()}
+
+    @pytest.mark.parametrize(
+        ("mode", "parameters", "kept"),
+        [
+            ("RETAIN_LAST", {"retain_count": 2}, {"task-2", "task-3"}),
+            ("RETAIN_LAST", {"retain_count": 9}, {"task-1", "task-2", "task-3"}),
+            ("CLEANUP_ALL", {}, set()),
+            ("CLEANUP_ALL", {"retain_count": "", "before_step": ""}, set()),
+            ("CLEANUP_BEFORE_STEP", {"before_step": 3}, {"task-3"}),
+            ("CLEANUP_BEFORE_STEP", {"before_step": 1}, {"task-1", "task-2", "task-3"}),
+        ],
+    )
+    def test_removes_what_the_mode_says_of_this_task(
+        self, root, run, checkpoints, mode, parameters, kept
+    ):
+        text = run(cleanup_block(root, mode, **parameters))
+
+        assert self.names(checkpoints) == kept | {"other-1", "other-2", "other-3", "by hand"}
+        lines = sections(text)["CLEANUP SUMMARY"]
+        removed = sorted({"task-1", "task-2", "task-3"} - kept)
+        assert lines == [
+            f"Checkpoints Removed: {len(removed)}",
+            f"Checkpoints Retained: {len(kept)}",
+            "Removed:",
+            *(f"- {name}" for name in removed),
+            "Retained:",
+            *(f"- {name}" for name in sorted(kept)),
+        ]
+
+    def test_storage_freed_is_what_the_packs_shrank_by(self, tmp_path, store, run):
+
+        root = tmp_path / "random"
+        root.mkdir()
+        for step in (1, 2):
+            (root / "file").write_bytes(Random(step).randbytes(200_000))
+            run(create_block(root, f"task-{step}", "file"))
+        before = sum(path.stat().st_size for path in store.glob("packs/**/*") if path.is_file())
+
+        text = run(cleanup_block(root, "RETAIN_LAST", retain_count=1))
+
+        after = sum(path.stat().st_size for path in store.glob("packs/**/*") if path.is_file())
+        freed = int(sections(text)["STORAGE FREED"][0].removesuffix(" bytes"))
+        assert freed >= 200_000
+        assert abs(before - after - freed) < 4096
+
+    def test_keeps_pinned_checkpoints(self, root, run, checkpoints):
+        checkpoints.pin("task-1")
+
+        text = run(cleanup_block(root, "CLEANUP_ALL"))
+
+        assert sections(text)["CLEANUP SUMMARY"][-1] == "- task-1"
+        assert "task-1" in self.names(checkpoints)
+
+    def test_removes_metadata_files_of_its_own_only(self, root, run):
+        run(create_block(root, "one", "a"), metadata=True)
+        run(create_block(root, "two", "a"))
+        directory = root / ".maker-checkpoints/metadata"
+        (directory / "two.json").write_text("mine")
+
+        run(cleanup_block(root, "CLEANUP_ALL"))
+
+        assert [item.name for item in directory.iterdir()] == ["two.json"]
+
+    def test_of_an_unknown_task_removes_nothing(self, root, run, checkpoints):
+        text = run(cleanup_block(root, "CLEANUP_ALL", task="unknown"))
+
+        assert status(text) == "CLEANUP_COMPLETE"
+        assert sections(text)["CLEANUP SUMMARY"][0] == "Checkpoints Removed: 0"
+        assert sections(text)["STORAGE FREED"] == ["0 bytes"]
+
+
+class TestJson:
+    def test_says_the_same_and_nothing_is_shortened(self, root, store):
+        files = [f"{number:04}" for number in range(300)]
+        (root / files[0]).write_text("here")
+        code, line = maker(create_block(root, "one", *files), store, options=("--json",))
+        made = json.loads(line)
+        assert (code, made["schema"], made["status"]) == (0, "treesnap.maker/1", "CREATE_SUCCESS")
+        assert [item["path"] for item in made["files"]] == files
+        assert [item["state"] for item in made["files"][:2]] == ["captured", "did_not_exist"]
+
+        code, line = maker(restore_block(root, "none"), store, options=("--json",))
+        failed = json.loads(line)
+        assert (code, failed["status"]) == (5, "RESTORE_FAILED")
+        assert failed["reason"] == "checkpoint_not_found"
+        assert len(failed["recovery_options"]) == 2
+
+    def test_of_a_cleanup(self, root, store, run):
+        run(create_block(root, "one", "a"))
+
+        block = cleanup_block(root, "CLEANUP_ALL").encode()
+        fields = result_fields(carry_out(block, store=store))
+
+        assert fields.pop("freed_bytes") >= 0
+        assert fields == {
+            "status": "CLEANUP_COMPLETE",
+            "mode": "CLEANUP_ALL",
+            "task_id": "task",
+            "removed": ("one",),
+            "retained": (),
+            "postponed": None,
+        }
