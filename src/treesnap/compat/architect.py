@@ -1,0 +1,199 @@
+"""Architect's checkpoints: its class, its record and its constant, over snapshots.
+
+A checkpoint is a snapshot with the label ``architect:checkpoint:MESSAGE`` and a step, or one
+that ``snap plan run`` took after a step. What a rollback replaces can be had back with
+``undo``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from treesnap.errors import OperationFailed, shown
+from treesnap.model import (
+    Change,
+    ChangeKind,
+    CheckpointType,
+    Purpose,
+    SkipReason,
+    Snapshot,
+    SnapshotKind,
+)
+from treesnap.ops.handle import Handle
+from treesnap.ops.handle import open as open_root
+
+CHECKPOINT_PREFIX = "architect:checkpoint"
+
+_AFTER = "after "
+_SHORT_HASH_LENGTH = 7
+_HASH = re.compile(r"[0-9a-f]{1,64}")
+_WENT_TO = re.compile(r"before \w+(?: to)? ([0-9a-f]{12})")
+"""The label of a safety snapshot, which names the snapshot that the tree went to."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One state of the workspace to go back to."""
+
+    step: int
+    commit_hash: str
+    """Id of the snapshot: 64 hex digits."""
+    message: str
+    """What ``create`` was given, else ``step-N``; of a plan the name of the step."""
+    timestamp: float
+    """Seconds since 1970 in UTC."""
+    files_changed: list[str]
+    """Files that differ from the checkpoint that the workspace stood at before, sorted."""
+
+    def short_hash(self) -> str:
+        """Returns the first seven digits of the hash."""
+        return self.commit_hash[:_SHORT_HASH_LENGTH]
+
+
+class CheckpointManager:
+    """The checkpoints of one workspace, in the default store.
+
+    Modification times alone are no change. All methods may raise the errors of
+    :mod:`treesnap.errors`, and have changed nothing in the workspace then.
+    """
+
+    def __init__(self, workspace_root: str) -> None:
+        self._handle = open_root(workspace_root)
+
+    def create(self, step: int, message: str = "") -> Checkpoint | None:
+        """Takes a checkpoint; returns None when nothing changed since the one it stands at.
+
+        Durable after return. Costs two walks of the workspace. Raises OperationFailed, and
+        keeps nothing, when something cannot be read.
+        """
+        history = self._handle.list()
+        base = _stands_at(history)
+        if base is not None and not _differences(self._handle, base.id):
+            return None
+        made = self._handle.create(
+            label=f"{CHECKPOINT_PREFIX}:{message or f'step-{step}'}",
+            step=step,
+            purpose=Purpose(source_tool="architect"),
+        )
+        unread = [item.path for item in made.skipped if item.reason == SkipReason.UNREADABLE]
+        if unread:
+            self._handle.delete(made.id)
+            raise OperationFailed(f"{shown(unread[0])!r} could not be read", path=unread[0])
+        return self._checkpoint(made.snapshot, base)
+
+    def list_checkpoints(self) -> list[Checkpoint]:
+        """Returns the checkpoints, newest first. Compares each with the one before it."""
+        history = self._handle.list()
+        return [
+            self._checkpoint(item, _stands_at(history[place + 1 :]))
+            for place, item in enumerate(history)
+            if _is_checkpoint(item)
+        ]
+
+    def rollback(self, step: int | None = None, commit: str | None = None) -> bool:
+        """Makes the workspace exactly as in a checkpoint; returns False when there is none.
+
+        ``step`` means the newest checkpoint of that number, ``commit`` a hash or its unique
+        beginning; with both it has to be the same one. All or nothing.
+        """
+        fitting = [
+            item
+            for item in self._handle.list()
+            if _is_checkpoint(item) and step in (None, item.record.step)
+        ]
+        if commit is not None:
+            found = [item for item in fitting if item.id.startswith(commit)]
+            fitting = found if _HASH.fullmatch(commit) and len(found) == 1 else []
+        if not fitting or (step is None and commit is None):
+            return False
+        self._handle.restore(fitting[0].id, counted=True)
+        return True
+
+    def get_latest(self) -> Checkpoint | None:
+        """Returns the newest checkpoint, or None when there is none."""
+        history = self._handle.list()
+        for place, item in enumerate(history):
+            if _is_checkpoint(item):
+                return self._checkpoint(item, _stands_at(history[place + 1 :]))
+        return None
+
+    def has_changes_since(self, commit_hash: str) -> bool:
+        """Returns whether the workspace differs from a checkpoint; raises NotFound without one."""
+        return bool(_differences(self._handle, commit_hash))
+
+    def _checkpoint(self, snapshot: Snapshot, base: Snapshot | None) -> Checkpoint:
+        if base is None:
+            entries = self._handle.ls(snapshot.id, recursive=True)
+            paths = [item.name for item in entries if not (item.is_directory or item.is_skipped)]
+        else:
+            paths = [
+                change.path
+                for change in _differences(self._handle, base.id, snapshot.id)
+                if not all(entry is None or entry.is_directory for entry in change[2:])
+            ]
+        return Checkpoint(
+            step=snapshot.record.step or 0,
+            commit_hash=snapshot.id,
+            message=_message(snapshot),
+            timestamp=snapshot.record.created_at_ns / 1e9,
+            files_changed=[os.fsdecode(path) for path in sorted(paths)],
+        )
+
+
+def _message(snapshot: Snapshot) -> str:
+    label = snapshot.label or ""
+    return label.removeprefix(f"{CHECKPOINT_PREFIX}:").removeprefix(
+        _AFTER if snapshot.kind == SnapshotKind.PLAN else ""
+    )
+
+
+def _is_checkpoint(snapshot: Snapshot) -> bool:
+    record, label = snapshot.record, snapshot.label or ""
+    if record.step is None or record.scope is not None:
+        return False
+    of_plan = record.kind == SnapshotKind.PLAN and record.type == CheckpointType.SAFE_STATE
+    return label.startswith(f"{CHECKPOINT_PREFIX}:") or (of_plan and label.startswith(_AFTER))
+
+
+def _stands_at(history: Sequence[Snapshot]) -> Snapshot | None:
+    """Returns the checkpoint that the newest state of a history came from.
+
+    A restore makes it the one that was gone to; a restore of anything else, such as an undo,
+    the one of the time when that was taken.
+    """
+    place = 0
+    while place < len(history):
+        item = history[place]
+        if _is_checkpoint(item):
+            return item
+        went_to = _target(history, place)
+        place = place + 1 if went_to is None else went_to
+        if went_to is not None and not _is_checkpoint(history[went_to]):
+            place += 1
+    return None
+
+
+def _target(history: Sequence[Snapshot], place: int) -> int | None:
+    """Returns the place of the snapshot that a restore of the whole root went to, or None."""
+    item = history[place]
+    label = _WENT_TO.fullmatch(item.label or "")
+    if item.kind != SnapshotKind.SAFETY or item.record.scope is not None or label is None:
+        return None
+    older = range(place + 1, len(history))
+    return next((n for n in older if history[n].id.startswith(label[1])), None)
+
+
+def _differences(handle: Handle, old: str, new: str | None = None) -> list[Change]:
+    """Returns what differs by more than its time, from a snapshot to another or to the tree."""
+    return [
+        change
+        for change in handle.diff(old, new)
+        if change.change != ChangeKind.METADATA
+        or change.old is None
+        or change.new is None
+        or change.old._replace(mtime_ns=0, content=None)
+        != change.new._replace(mtime_ns=0, content=None)
+    ]
