@@ -40,6 +40,8 @@ class ErrorCode(StrEnum):
     DANGEROUS_ROOT = "dangerous-root"
     NAME_TAKEN = "name-taken"
     PINNED = "pinned"
+    UNSAVED_CHANGES = "unsaved-changes"
+    UNREADABLE = "unreadable"
     NOT_A_DIRECTORY = "not-a-directory"
     TARGET_NOT_EMPTY = "target-not-empty"
     CONFLICT = "conflict"

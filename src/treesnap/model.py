@@ -246,6 +246,8 @@ class SnapshotState:
     pinned: bool = False
     rollback_count: int = 0
     rollback_used: bool = False
+    retired: bool = False
+    """Whether its session counts it no more; it is kept all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,6 +92,18 @@ class RestoreResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackResult:
+    """Outcome of a rollback of the position."""
+
+    snapshot: Snapshot
+    """What was rolled back to."""
+    position: Snapshot
+    """The snapshot that the root stands at now; its state is that of ``snapshot``."""
+    restore: RestoreResult | None
+    """What happened to the files, or None when they were left alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPath:
     """A path that ``find`` matched, with the snapshots that hold it."""
 

@@ -45,6 +45,8 @@ EXIT_CODES: dict[ErrorCode, ExitCode] = {
     ErrorCode.DANGEROUS_ROOT: ExitCode.REFUSED,
     ErrorCode.NAME_TAKEN: ExitCode.REFUSED,
     ErrorCode.PINNED: ExitCode.REFUSED,
+    ErrorCode.UNSAVED_CHANGES: ExitCode.REFUSED,
+    ErrorCode.UNREADABLE: ExitCode.REFUSED,
     ErrorCode.NOT_A_DIRECTORY: ExitCode.REFUSED,
     ErrorCode.TARGET_NOT_EMPTY: ExitCode.REFUSED,
     ErrorCode.CONFLICT: ExitCode.REFUSED,

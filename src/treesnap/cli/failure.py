@@ -44,6 +44,8 @@ HINTS: dict[ErrorCode, str | None] = {
     ErrorCode.DANGEROUS_ROOT: "name another directory with -C DIR, or insist with --force",
     ErrorCode.NAME_TAKEN: "choose another name, or delete the snapshot that has it",
     ErrorCode.PINNED: "'snap unpin REF' takes the protection away",
+    ErrorCode.UNSAVED_CHANGES: "capture them: leave --no-commit-first out",
+    ErrorCode.UNREADABLE: "make it readable, or name it in .snapignore",
     ErrorCode.NOT_A_DIRECTORY: "name a directory",
     ErrorCode.TARGET_NOT_EMPTY: "name a directory that is empty or does not exist",
     ErrorCode.CONFLICT: "stop what writes there, then run the command again",

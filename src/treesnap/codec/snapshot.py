@@ -179,13 +179,17 @@ def _decode_map(value: dict[Any, Any], kind: type) -> dict[str, Any]:
 
 
 def encode_state(state: SnapshotState, identity: SnapshotId | None = None) -> bytes:
-    """Returns the payload of a snapshot's mutable state, which names the snapshot."""
+    """Returns the payload of a snapshot's mutable state, which names the snapshot.
+
+    ``retired`` is left out while unset.
+    """
     fields = {
         "version": 1,
         "pinned": state.pinned,
         "rollback_count": state.rollback_count,
         "rollback_used": state.rollback_used,
     }
+    fields |= {"retired": True} if state.retired else {}
     return pack(fields if identity is None else {**fields, "snapshot": identity})
 
 
@@ -206,4 +210,5 @@ def decode_state(payload: bytes, identity: SnapshotId | None = None) -> Snapshot
         pinned=fields.get("pinned", bool),
         rollback_count=fields.size("rollback_count"),
         rollback_used=fields.get("rollback_used", bool),
+        retired=fields.optional("retired", bool) or False,
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from treesnap.codec.snapshot import encode_snapshot, state_hash
 from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused, shown
-from treesnap.model import IgnoreRules, Purpose, Snapshot, SnapshotKind, SnapshotRecord
+from treesnap.model import IgnoreRules, Purpose, SkipReason, Snapshot, SnapshotKind, SnapshotRecord
 from treesnap.ops.access import Opened, locked_root, opened
 from treesnap.ops.capture import Capture, latest
 from treesnap.ops.history import STEP_MAX, means_something_else, snapshots_of
@@ -43,6 +43,8 @@ class CreateRequest:
     step: int | None = None
     purpose: Purpose = NO_PURPOSE
     skip_unchanged: bool = False
+    complete_only: bool = False
+    """Whether nothing is published when something could not be read."""
     exclude: tuple[str, ...] = ()
     kind: SnapshotKind = SnapshotKind.MANUAL
     force: bool = False
@@ -55,7 +57,7 @@ def create(handle: Handle, request: CreateRequest) -> CreateResult:
     scope = without_nested(list(request.paths)) if request.paths else None
     if scope == (b"",):
         scope = None
-    _check_words(request)
+    check_words(request)
     _check_root(handle, force=request.force)
     result = with_room(handle, lambda: _create(handle, request, scope, rules))
     if not result.unchanged:
@@ -74,7 +76,7 @@ def _create(
         size_bytes_max = _size_bytes_max(handle, pair, request)
         with locked_root(handle, pair, "create"):
             if request.name is not None:
-                _check_name(pair, request.name)
+                check_name(pair, request.name)
             for _ in range(ATTEMPTS):
                 try:
                     with Capture(
@@ -94,7 +96,7 @@ def _size_bytes_max(handle: Handle, pair: Opened, request: CreateRequest) -> int
     return settings.store_size_bytes_max if settings is not None else None
 
 
-def _check_words(request: CreateRequest) -> None:
+def check_words(request: CreateRequest) -> None:
     """Raises InvalidArgument for what a record cannot hold, or a reference cannot name."""
     purpose = request.purpose
     words = {"label": request.label, "name": request.name, "session": request.session}
@@ -125,33 +127,52 @@ def _check_root(handle: Handle, *, force: bool) -> None:
         refuse_dangerous(handle.root, handle.store_path)
 
 
-def _check_name(pair: Opened, name: str) -> None:
+def check_name(pair: Opened, name: str) -> None:
+    """Raises Refused when a snapshot of the root has a name already."""
     if any(snapshot.name == name for snapshot in snapshots_of(pair)):
         raise Refused(
             f"A snapshot of this root is named {name!r} already", code=ErrorCode.NAME_TAKEN
         )
 
 
+def metadata_of(request: CreateRequest) -> dict[str, Any]:
+    """Returns the fields of a snapshot's record that a request decides."""
+    purpose = request.purpose
+    return {
+        "kind": request.kind,
+        "label": request.label,
+        "name": request.name,
+        "tags": request.tags,
+        "session": request.session,
+        "step": request.step,
+        "step_name": purpose.step_name,
+        "phase": purpose.phase,
+        "type": purpose.type.value if purpose.type is not None else None,
+        "reason": purpose.reason,
+        "source_tool": purpose.source_tool,
+        "counters": dict(purpose.counters),
+    }
+
+
 def _publish(pair: Opened, capture: Capture, request: CreateRequest) -> CreateResult:
-    record = capture.record(
-        kind=request.kind,
-        label=request.label,
-        name=request.name,
-        tags=request.tags,
-        session=request.session,
-        step=request.step,
-        step_name=request.purpose.step_name,
-        phase=request.purpose.phase,
-        type=request.purpose.type.value if request.purpose.type is not None else None,
-        reason=request.purpose.reason,
-        source_tool=request.purpose.source_tool,
-        counters=dict(request.purpose.counters),
-    )
+    record: SnapshotRecord = capture.record(**metadata_of(request))
+    if request.complete_only and record.totals.incomplete:
+        raise _unreadable(capture)
     if request.skip_unchanged:
         newest = latest(pair, record.scope)
         if newest is not None and newest.root_hash == state_hash(record):
             return _result(capture, newest, unchanged=True)
     return _result(capture, capture.publish(record), unchanged=False)
+
+
+def _unreadable(capture: Capture) -> Refused:
+    skipped = capture.result.skipped
+    paths = [item.path for item in skipped if item.reason == SkipReason.UNREADABLE]
+    return Refused(
+        f"{shown(paths[0])!r} cannot be read",
+        code=ErrorCode.UNREADABLE,
+        path=paths[0],
+    )
 
 
 def _result(capture: Capture, snapshot: Snapshot, *, unchanged: bool) -> CreateResult:

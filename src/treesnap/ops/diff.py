@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -24,16 +24,23 @@ if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
 
 
-def status(handle: Handle) -> StatusResult:
-    """Compares the live tree with the newest snapshot that somebody asked for."""
+def newest(pair: Opened) -> Snapshot | None:
+    """Returns the newest snapshot that is no safety snapshot, or None."""
+    try:
+        return resolve_in(pair, "latest")
+    except NotFound:
+        return None
+
+
+def status(handle: Handle, choose: Callable[[Opened], Snapshot | None] = newest) -> StatusResult:
+    """Compares the live tree with the newest snapshot that somebody asked for, or another."""
     recovered = handle.recover()
     try:
         with opened(handle, "look at the tree", sweep=True) as pair:
             with suppress(OSError):  # a store that cannot be written to is looked at all the same
                 pair.store.index.drop_damaged()
-            try:
-                snapshot = resolve_in(pair, "latest")
-            except NotFound:
+            snapshot = choose(pair)
+            if snapshot is None:
                 return StatusResult(snapshot=None, changes=(), skipped=(), recovered=recovered)
             scope = snapshot.record.scope
             seen = preview(handle, pair, scope, snapshot.record.rules)

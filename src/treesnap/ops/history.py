@@ -83,7 +83,7 @@ def resolve(handle: Handle, ref: str, *, session: str | None = None) -> Snapshot
         with opened(handle, "look up a snapshot") as pair:
             return resolve_in(pair, ref, session=session)
     except StoreMissing as error:
-        raise _unknown(ref) from error
+        raise unknown(ref) from error
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def resolve_in(pair: Opened, ref: str, *, session: str | None = None) -> Snapsho
             if back == 0:
                 return snapshot
             back -= 1
-        raise _unknown(ref)
+        raise unknown(ref)
     step = _STEP.match(ref)
     if step is not None:
         return _by_step(pair, ref, int(step.group(1)), wanted)
@@ -133,19 +133,31 @@ def resolve_in(pair: Opened, ref: str, *, session: str | None = None) -> Snapsho
     return pair.store.snapshots.load(pair.root.id, _by_beginning(names, ref))
 
 
+def position(pair: Opened) -> Snapshot | None:
+    """Returns the snapshot that the root stands at, or None before the first.
+
+    It is the newest one of the whole root that is no safety snapshot: the state that was
+    saved last, or that was gone back to since.
+    """
+    for snapshot in snapshots_of(pair):
+        if snapshot.kind != SnapshotKind.SAFETY and snapshot.record.scope is None:
+            return snapshot
+    return None
+
+
 def _by_step(pair: Opened, ref: str, step: int, wanted: Filter) -> Snapshot:
     for snapshot in snapshots_of(pair):
         if snapshot.record.step == step and wanted.fits(snapshot):
             return snapshot
-    raise _unknown(ref)
+    raise unknown(ref)
 
 
 def _by_beginning(names: list[SnapshotName], ref: str) -> SnapshotName:
     if not _ABBREVIATION.match(ref):
-        raise _unknown(ref)
+        raise unknown(ref)
     found = [name for name in names if name.id.startswith(ref)]
     if not found:
-        raise _unknown(ref)
+        raise unknown(ref)
     if len(found) > 1:
         raise InvalidArgument(
             f"The reference {ref!r} fits {len(found)} snapshots", code=ErrorCode.AMBIGUOUS_REF
@@ -153,7 +165,8 @@ def _by_beginning(names: list[SnapshotName], ref: str) -> SnapshotName:
     return found[0]
 
 
-def _unknown(ref: str) -> NotFound:
+def unknown(ref: str) -> NotFound:
+    """Returns the error for a reference that names nothing."""
     return NotFound(f"This root has no snapshot {ref!r}")
 
 
@@ -180,22 +193,31 @@ def delete(handle: Handle, refs: Sequence[str]) -> tuple[Snapshot, ...]:
             )
             return tuple(chosen.values())
     except StoreMissing as error:
-        raise _unknown(refs[0] if refs else "") from error
+        raise unknown(refs[0] if refs else "") from error
 
 
 def set_pinned(handle: Handle, ref: str, *, pinned: bool) -> Snapshot:
     """Protects a snapshot, or takes the protection away."""
+    return _with_state(handle, ref, "pin", pinned=pinned)
+
+
+def retire(handle: Handle, ref: str) -> Snapshot:
+    """Notes, durably, that a snapshot's session counts it no more; it stays a REF."""
+    return _with_state(handle, ref, "retire", retired=True)
+
+
+def _with_state(handle: Handle, ref: str, verb: str, **changed: bool) -> Snapshot:
     try:
         with (
-            opened(handle, "pin a snapshot", writing=True, recover=False) as pair,
-            locked_root(handle, pair, "pin"),
+            opened(handle, f"{verb} a snapshot", writing=True, recover=False) as pair,
+            locked_root(handle, pair, verb),
         ):
             snapshot = resolve_in(pair, ref)
-            state = replace(snapshot.state, pinned=pinned)
+            state = replace(snapshot.state, **changed)
             pair.store.snapshots.set_state(snapshot.id, state)
             return replace(snapshot, state=state)
     except StoreMissing as error:
-        raise _unknown(ref) from error
+        raise unknown(ref) from error
 
 
 def count_rollback(pair: Opened, snapshot: Snapshot) -> None:

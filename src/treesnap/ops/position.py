@@ -1,0 +1,154 @@
+"""The position: where a root stands, marks of it, and rollbacks to where it stood.
+
+A root stands at its *position*, the newest snapshot of the whole root that is no
+safety snapshot: what was saved last. A *mark* is one small record with the state of
+an older snapshot; nothing is walked or copied. Being the newest, it moves the
+position back to that state whether the files follow or not, and no other record has
+to say so.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused, StoreMissing, shown
+from treesnap.model import IgnoreRules, Snapshot, SnapshotKind
+from treesnap.ops.access import Opened, locked_root, opened
+from treesnap.ops.create import ATTEMPTS, CreateRequest, check_name, check_words, metadata_of
+from treesnap.ops.diff import status
+from treesnap.ops.history import count_rollback, position, resolve_in, unknown
+from treesnap.ops.restore import RestoreRequest, goal_of, reach, refuse_dangerous_restore
+from treesnap.ops.upkeep import keep_up
+from treesnap.results import RollbackResult, StatusResult
+from treesnap.store.writer import EpochChanged, Writer
+from treesnap.worktree.ignore import given
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+    from treesnap.ops.notes import NotePlace
+
+_SHOWN_MAX = 3
+
+
+def standing(handle: Handle, notes: NotePlace | None = None) -> StatusResult:
+    """Compares the live tree with the position, notes aside.
+
+    The result has neither a snapshot nor changes when nothing was captured yet.
+    """
+    if not os.path.lexists(handle.root):
+        raise NotFound(
+            f"There is no directory {shown(handle.root)!r}",
+            code=ErrorCode.ROOT_NOT_FOUND,
+            path=handle.root,
+        )
+    found = status(handle, position)
+    if notes is None:
+        return found
+    return replace(found, changes=tuple(item for item in found.changes if not notes.holds(item)))
+
+
+def mark_position(
+    handle: Handle, request: CreateRequest, notes: NotePlace | None = None
+) -> Snapshot:
+    """Marks the position; raises Refused when the tree differs from it, notes aside.
+
+    What changes during the call is in the mark or not as it was at the position.
+    """
+    found = standing(handle, notes)
+    if found.snapshot is None:
+        raise Refused("Nothing of this root was captured yet", code=ErrorCode.UNSAVED_CHANGES)
+    if found.changes:
+        names = ", ".join(repr(shown(item.path or b".")) for item in found.changes[:_SHOWN_MAX])
+        more = ", ..." if len(found.changes) > _SHOWN_MAX else ""
+        raise Refused(
+            f"Not as in snapshot {found.snapshot.id[:12]}: {names}{more}",
+            code=ErrorCode.UNSAVED_CHANGES,
+            path=found.changes[0].path,
+        )
+    return mark(handle, found.snapshot.id, request)
+
+
+def mark(handle: Handle, ref: str, request: CreateRequest) -> Snapshot:
+    """Publishes the state of a snapshot again with the metadata of a request, durably.
+
+    What the request excludes is left alone by a restore of the mark, even where the state
+    has it. Costs no look at the root. Raises NotFound, Refused (the name is taken), Busy.
+    """
+    check_words(request)
+    rules = given(request.exclude)
+    try:
+        with (
+            opened(handle, "mark a snapshot", writing=True, recover=False) as pair,
+            locked_root(handle, pair, "mark"),
+        ):
+            if request.name is not None:
+                check_name(pair, request.name)
+            marked = _published(handle, pair, resolve_in(pair, ref), metadata_of(request), rules)
+    except StoreMissing as error:
+        raise unknown(ref) from error
+    keep_up(handle)
+    return marked
+
+
+def rollback(
+    handle: Handle, ref: str, *, session: str | None = None, keep_files: bool = False
+) -> RollbackResult:
+    """Goes back to a snapshot: restores the root unless told to keep the files, then moves
+    the position, and counts that in the snapshot's state.
+
+    The files are restored all or nothing. A kill between that and the move leaves them
+    restored and the position where it was, so that the difference shows as unsaved; the
+    same call again ends it. Raises what ``restore`` does.
+    """
+    if not keep_files:
+        refuse_dangerous_restore(handle, force=False)
+    with (
+        opened(handle, "roll back", writing=True, recover=False) as pair,
+        locked_root(handle, pair, "rollback"),
+    ):
+        goal = goal_of(pair, RestoreRequest(ref=ref))
+        if goal.snapshot.record.scope is not None:
+            raise InvalidArgument(f"Snapshot {goal.snapshot.id[:12]} holds only some paths")
+        restored = None if keep_files else reach(handle, pair, goal)
+        stands_at = position(pair)
+        if stands_at is None or stands_at.root_hash != goal.snapshot.root_hash:
+            request = CreateRequest(
+                session=session,
+                kind=SnapshotKind.AUTOMATIC,
+                label=f"rolled back to {goal.snapshot.id[:12]}",
+            )
+            stands_at = _published(handle, pair, goal.snapshot, metadata_of(request))
+        count_rollback(pair, goal.snapshot)
+    keep_up(handle)
+    return RollbackResult(snapshot=goal.snapshot, position=stands_at, restore=restored)
+
+
+def _published(
+    handle: Handle,
+    pair: Opened,
+    snapshot: Snapshot,
+    metadata: dict[str, Any],
+    rules: tuple[IgnoreRules, ...] = (),
+) -> Snapshot:
+    """Publishes a snapshot's record again. The caller holds the root's lock.
+
+    The lock keeps the snapshot from being deleted, and the snapshot its objects.
+    """
+    record = replace(
+        snapshot.record,
+        created_at_ns=handle.clock_ns(),
+        parent=snapshot.id,
+        rules=tuple(dict.fromkeys((*snapshot.record.rules, *rules))),
+        **metadata,
+    )
+    sequence = pair.store.snapshots.names(pair.root.id)[0].sequence + 1
+    for _ in range(ATTEMPTS):
+        try:
+            with Writer(pair.store) as writer:
+                _, name = writer.publish(record, pair.root.id, sequence)
+            return pair.store.snapshots.load(pair.root.id, name)
+        except EpochChanged:
+            continue
+    raise Busy("Garbage collections kept overtaking the mark")

@@ -1,0 +1,240 @@
+"""Where a root stands, marks of that, and rollbacks."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from treesnap.codec.snapshot import decode_state, encode_state
+from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused
+from treesnap.model import SnapshotKind, SnapshotState
+from treesnap.ops.create import ATTEMPTS, CreateRequest, create
+from treesnap.ops.history import retire
+from treesnap.ops.position import mark, mark_position, rollback, standing
+from treesnap.store.collector import CollectorState, read_state, write_state
+from treesnap.store.layout import Layout
+from treesnap.testing.children import killed
+from treesnap.testing.faulty import kill_at
+from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.state import tree_state
+from treesnap.testing.unsynced import UnsyncedFileSystem
+
+
+@pytest.fixture
+def two(handle, root):
+    """Two snapshots of different content; returns their names."""
+    handle.create(name="first")
+    (root / "one").write_bytes(b"1")
+    (root / "new").write_bytes(b"new")
+    handle.create(name="second")
+    return "first", "second"
+
+
+class Overtaken(UnsyncedFileSystem):
+    """Raises the epoch twice, as collections do, just before a snapshot is published."""
+
+    def __init__(self, store_path, times):
+        super().__init__()
+        self._layout = Layout(str(store_path))
+        self.left = times
+
+    def around(self, call):
+        done = super().around(call)
+        if self.left and call.method == "rename" and "/pending/" in str(call.paths[-1]):
+            self.left -= 1
+            epoch = read_state(self, self._layout).epoch + 2
+            write_state(self, self._layout, CollectorState(epoch=epoch))
+        return done
+
+
+def stands_at(handle) -> str | None:
+    """Returns the root hash of the position."""
+    found = standing(handle).snapshot
+    return found.root_hash if found else None
+
+
+class TestPosition:
+    def test_is_nowhere_before_the_first_snapshot(self, handle):
+        assert standing(handle).snapshot is None
+
+    def test_is_the_newest_snapshot_of_the_whole_root(self, handle, two):
+        handle.create(["one"], name="scoped")
+
+        assert standing(handle).snapshot.name == "second"
+
+    def test_is_no_safety_snapshot(self, handle, root, two):
+        (root / "one").write_bytes(b"2")
+        handle.restore("first")
+
+        assert standing(handle).snapshot.name == "second"
+
+    def test_of_a_root_that_is_gone_is_an_error(self, handle, root, two):
+        root.rename(root.with_name("elsewhere"))
+
+        with pytest.raises(NotFound) as caught:
+            standing(handle)
+
+        assert caught.value.code == ErrorCode.ROOT_NOT_FOUND
+
+
+class TestMark:
+    def test_has_the_state_of_the_other_and_its_own_words(self, handle, two):
+        marked = mark(handle, "first", CreateRequest(name="again", label="x", session="s"))
+
+        first = handle.resolve("first")
+        assert marked.root_hash == first.root_hash
+        assert (marked.name, marked.label, marked.record.session) == ("again", "x", "s")
+        assert (marked.record.parent, marked.sequence) == (first.id, 3)
+        assert stands_at(handle) == first.root_hash
+
+    def test_keeps_the_state_when_the_other_is_deleted(self, handle, root, two):
+        mark(handle, "first", CreateRequest(name="again"))
+        handle.delete("first", "second")
+        handle.gc()
+
+        assert handle.verify(read_data=True).ok
+        handle.restore("again")
+        assert (root / "one").read_bytes() == b"one"
+        assert not (root / "new").exists()
+
+    def test_looks_at_no_file_and_writes_one_record(self, make_handle, two):
+        fs = RecordingFileSystem()
+
+        mark(make_handle(fs=fs), "first", CreateRequest())
+
+        assert "scan" not in fs.count("scan")
+        assert [item.method for item in fs.syncs] == ["sync_data", "sync"]
+
+    def test_needs_a_free_name(self, handle, two):
+        with pytest.raises(Refused) as caught:
+            mark(handle, "first", CreateRequest(name="second"))
+
+        assert caught.value.code == ErrorCode.NAME_TAKEN
+
+    @pytest.mark.parametrize("captured", [False, True])
+    def test_of_nothing_is_not_found(self, handle, captured):
+        if captured:
+            handle.create()
+
+        with pytest.raises(NotFound, match="no snapshot 'nosuch'"):
+            mark(handle, "nosuch", CreateRequest())
+
+    @pytest.mark.parametrize("times", [ATTEMPTS - 1, ATTEMPTS])
+    def test_is_done_again_when_collections_overtake_it(self, store_path, make_handle, two, times):
+        fs = Overtaken(store_path, times)
+
+        if times < ATTEMPTS:
+            assert mark(make_handle(fs=fs), "first", CreateRequest()).sequence == 3
+        else:
+            with pytest.raises(Busy, match="kept overtaking the mark"):
+                mark(make_handle(fs=fs), "first", CreateRequest())
+        assert fs.left == 0
+
+    def test_of_the_position_refuses_what_is_not_captured(self, handle, root, two):
+        for number in range(5):
+            (root / f"file-{number}").touch()
+
+        with pytest.raises(Refused, match=r"'file-0', 'file-1', 'file-2', \.\.\.$") as caught:
+            mark_position(handle, CreateRequest())
+
+        assert caught.value.code == ErrorCode.UNSAVED_CHANGES
+
+
+class TestRollback:
+    def test_restores_the_files_and_moves_the_position(self, handle, root, two):
+        handle.restore("first")
+        state = tree_state(root)
+        handle.undo()
+
+        result = rollback(handle, "first", session="s")
+
+        assert tree_state(root) == state
+        assert standing(handle).changes == ()
+        assert (result.snapshot.name, result.restore.deleted) == ("first", 1)
+        assert result.position.record.session == "s"
+        assert result.position.kind == SnapshotKind.AUTOMATIC
+
+    def test_may_keep_the_files(self, handle, root, two):
+        before = tree_state(root)
+
+        result = rollback(handle, "first", keep_files=True)
+
+        assert result.restore is None
+        assert tree_state(root) == before
+        assert [change.path for change in standing(handle).changes] == [b"new", b"one"]
+
+    @pytest.mark.parametrize("keep_files", [False, True])
+    def test_is_counted(self, handle, two, keep_files):
+        for _ in range(2):
+            rollback(handle, "first", keep_files=keep_files)
+
+        state = handle.resolve("first").state
+        assert (state.rollback_count, state.rollback_used) == (2, True)
+
+    def test_to_the_position_makes_no_snapshot(self, handle, two):
+        before = len(handle.list())
+
+        rollback(handle, "second", keep_files=True)
+
+        assert len(handle.list()) == before
+
+    def test_to_some_paths_is_refused(self, handle, root, two):
+        handle.create(["one"], name="scoped")
+        before = tree_state(root)
+
+        with pytest.raises(InvalidArgument, match="holds only some paths"):
+            rollback(handle, "scoped")
+
+        assert tree_state(root) == before
+
+    @pytest.mark.parametrize("keep_files", [False, True])
+    def test_killed_anywhere_can_be_done_again(self, make_handle, root, two, keep_files):
+        handle = make_handle()
+        wanted = handle.resolve("first").root_hash
+        states = [handle.resolve(name).root_hash for name in two]
+        for number in range(1, 200, 3):
+            rollback(handle, "second")
+            ended = killed(
+                lambda fs: rollback(make_handle(fs=fs), "first", keep_files=keep_files),
+                kill_at(number),
+            )
+            handle.recover()
+            assert stands_at(handle) in states
+            assert handle.create(kind=SnapshotKind.AUTOMATIC).root_hash in states
+            rollback(handle, "first", keep_files=keep_files)
+            assert stands_at(handle) == wanted
+            if not ended.was_killed:
+                break
+
+        assert not ended.was_killed
+        assert handle.verify(read_data=True).ok
+
+
+class TestRetire:
+    def test_is_kept_in_the_state(self, make_handle, two):
+        retire(make_handle(), "first")
+
+        found = make_handle().resolve("first")
+        assert found.state == SnapshotState(retired=True)
+
+    def test_is_optional_in_the_format(self):
+        old = encode_state(SnapshotState(pinned=True))
+
+        assert b"retired" not in old
+        assert decode_state(old) == SnapshotState(pinned=True)
+        retired = SnapshotState(retired=True)
+        assert decode_state(encode_state(retired)) == retired
+
+
+def test_create_may_insist_on_everything(handle, root):
+    (root / "secret").write_bytes(b"x")
+    (root / "secret").chmod(0)
+    if os.geteuid() == 0:
+        pytest.skip("the superuser reads everything; tests/compat_faces has it")
+
+    with pytest.raises(Refused) as caught:
+        create(handle, CreateRequest(complete_only=True))
+
+    assert caught.value.code == ErrorCode.UNREADABLE
+    assert handle.list() == ()
