@@ -48,7 +48,7 @@ HOMES = {
     "date.today": [],
     # Chance: only names of temporary and random files, and samples from a given seed.
     "random.*": ["testing/cuts.py"],
-    "uuid.*": [],
+    "uuid.*": ["compat/maestro.py"],
     "os.urandom": ["fs/durable.py", "store/*", "worktree/staging.py"],
     "secrets.*": [],
     # The environment and the terminal.

@@ -94,6 +94,7 @@ def snapshot_fields(snapshot: Snapshot) -> Fields:
         "counters": dict(record.counters),
         "rollback_count": snapshot.state.rollback_count,
         "rollback_used": snapshot.state.rollback_used,
+        "retired": snapshot.state.retired,
         "tags": dict(record.tags),
         "files": record.totals.files,
         "size_bytes": record.totals.size_bytes,

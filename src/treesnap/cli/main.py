@@ -33,6 +33,7 @@ COMMANDS = {
     "redo": "Takes the newest undo back.",
     "run": "Runs a command, and rolls back what it did if it fails.",
     "plan": "Runs steps in order, with checkpoints to go back to.",
+    "session": "Makes and uses the checkpoints of Maestro sessions.",
     "delete": "Removes snapshots; gc then gives their space back.",
     "pin": "Protects a snapshot from deletion.",
     "unpin": "Takes the protection of a snapshot away.",

@@ -14,7 +14,7 @@ from treesnap.model import CheckpointType, Purpose
 _NUMBER = re.compile(r"-?\d{1,19}")
 
 
-def _parse_counters(
+def parse_counters(
     context: click.Context, parameter: click.Parameter, values: Sequence[str]
 ) -> dict[str, int]:
     """Returns counters of the form KEY=NUMBER by key; the last one of a key wins."""
@@ -42,7 +42,7 @@ _OPTIONS = (
     click.option(
         "--counter",
         "counters",
-        callback=_parse_counters,
+        callback=parse_counters,
         multiple=True,
         metavar="K=N",
         help="A number, such as tests_passing=42; repeatable.",

@@ -145,6 +145,7 @@ def show_lines(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Iterator[str]:
         "tool": record.source_tool,
         "counters": ", ".join(f"{key}={value}" for key, value in record.counters.items()) or None,
         "rollbacks": snapshot.state.rollback_count or None,
+        "retired": "yes" if snapshot.state.retired else None,
         "tags": ", ".join(f"{key}={value}" for key, value in sorted(record.tags.items())) or None,
         "host": record.host or None,
         "pinned": "yes" if snapshot.pinned else "no",

@@ -45,6 +45,23 @@ def run(handle: Handle, command: Sequence[str], *, retries: int, label: str | No
     )
 
 
+def check(handle: Handle, line: str) -> tuple[int, str]:
+    """Runs a line of the shell in the root; returns its exit code and its last line of output.
+
+    Nothing is captured or rolled back, and the line gets no standard input.
+    """
+    result = subprocess.run(  # noqa: S602 - the caller's own line
+        line,
+        shell=True,
+        cwd=handle.root,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    return result.returncode, shown((result.stdout.splitlines() or [b""])[-1])
+
+
 def _attempt(handle: Handle, command: Sequence[str], checkpoint_id: str) -> int:
     try:
         return subprocess.run(command, cwd=handle.root, check=False).returncode  # noqa: S603 - running it is the job

@@ -1,0 +1,265 @@
+"""Maestro's checkpoint manager: its names over this library, in any directory.
+
+A commit is a snapshot, ``HEAD`` the root's position (``treesnap.ops.position``), a
+checkpoint a snapshot whose name is the checkpoint's UUID. Beyond the original there
+are the keywords ``store``, ``test_command``, ``keep_log`` and ``handle``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from dataclasses import asdict
+from typing import Any
+
+from treesnap.compat.errors import translated
+from treesnap.compat.maestro_records import (
+    Checkpoint,
+    CheckpointPhase,
+    CheckpointSummary,
+    StateSnapshot,
+    ValidationResult,
+    checkpoint_fields,
+    checkpoints_of,
+    purpose_of,
+    status_text,
+    summary_of,
+    tags_of,
+    time_text,
+)
+from treesnap.errors import InvalidArgument, NotFound, OperationFailed, TreesnapError, shown
+from treesnap.model import CheckpointType, SkipReason
+from treesnap.ops import handle as library
+from treesnap.ops.create import CreateRequest, create
+from treesnap.ops.handle_state import PathLike
+from treesnap.ops.history import retire
+from treesnap.ops.notes import NotePlace, write_note
+from treesnap.ops.places import default_store_path, find_root, refuse_dangerous
+from treesnap.ops.position import mark_position, rollback, standing
+from treesnap.ops.run import check
+from treesnap.results import RollbackResult
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointManager",
+    "CheckpointPhase",
+    "CheckpointSummary",
+    "CheckpointType",
+    "StateSnapshot",
+    "ValidationResult",
+]
+
+LOGS = NotePlace(".flow/maestro/sessions/*/checkpoints.json")
+"""Where the logs are. They tell of the checkpoints, so they belong to none of them."""
+
+
+class CheckpointManager:
+    """Checkpoints of sessions in one directory.
+
+    Methods raise ValueError, FileNotFoundError and subprocess.SubprocessError; see
+    ``treesnap.compat.errors``.
+    """
+
+    def __init__(
+        self,
+        repo_root: PathLike | None = None,
+        session_id: str | None = None,
+        *,
+        store: PathLike | None = None,
+        test_command: str | None = None,
+        keep_log: bool = False,
+        handle: library.Handle | None = None,
+    ) -> None:
+        """Opens a directory: the nearest one that was captured before, else the current one.
+
+        ``test_command`` is a line for the shell that succeeds when the tests pass.
+        ``keep_log`` writes ``checkpoints.json`` after every change.
+        """
+        if handle is None:
+            store_path = os.fsdecode(store) if store is not None else default_store_path()
+            root = repo_root if repo_root is not None else find_root(os.getcwd(), store_path)
+            handle = library.open(root, store_path)
+        self.handle = handle
+        self.repo_root = handle.root
+        self.session_id = None if session_id is None else _checked(session_id, "session")
+        self.test_command = test_command
+        self.keep_log = keep_log
+
+    def validate_checkpoint_state(self) -> ValidationResult:
+        """Returns whether a checkpoint can be made, and what is not captured yet."""
+        passing, warnings = self._run_tests()
+        try:
+            refuse_dangerous(self.handle.root, self.handle.store_path)
+            found = standing(self.handle, LOGS)
+        except TreesnapError as error:
+            return ValidationResult(
+                is_valid=False,
+                errors=[error.message],
+                warnings=warnings,
+                git_status=error.message,
+                has_uncommitted_changes=True,
+                tests_passing=passing,
+            )
+        unreadable = [item.path for item in found.skipped if item.reason == SkipReason.UNREADABLE]
+        has_changes = found.snapshot is None or bool(found.changes)
+        if has_changes:
+            warnings.append("There are uncommitted changes")
+        return ValidationResult(
+            is_valid=not unreadable,
+            errors=[f"{shown(path)!r} cannot be read" for path in unreadable],
+            warnings=warnings,
+            git_status=status_text(found),
+            has_uncommitted_changes=has_changes,
+            tests_passing=passing,
+        )
+
+    @translated()
+    def create_checkpoint(
+        self,
+        session_id: str,
+        description: str,
+        phase: CheckpointPhase,
+        checkpoint_type: CheckpointType = CheckpointType.MANUAL,
+        state_snapshot: StateSnapshot | None = None,
+        commit_first: bool = True,  # noqa: FBT001, FBT002 - the signature is Maestro's
+    ) -> Checkpoint:
+        """Captures the directory, or without ``commit_first`` marks what was captured last.
+
+        Raises ValueError when something is unreadable, or has to be captured first.
+        """
+        checkpoint_id = str(uuid.uuid4())
+        message = f"Checkpoint: {description}" if commit_first else None
+        request = CreateRequest(
+            name=checkpoint_id,
+            label=description,
+            session=_checked(session_id, "session"),
+            tags=tags_of(checkpoint_id),
+            purpose=purpose_of(phase, checkpoint_type, message, state_snapshot),
+            complete_only=True,
+            exclude=LOGS.excluded,
+        )
+        if commit_first:
+            snapshot = create(self.handle, request).snapshot
+        else:
+            snapshot = mark_position(self.handle, request, LOGS)
+        self._keep_log(session_id)
+        return checkpoints_of([snapshot])[checkpoint_id]
+
+    @translated()
+    def list_checkpoints(self, session_id: str) -> list[Checkpoint]:
+        """Returns the checkpoints of a session, newest first; none of an unknown session."""
+        found = self.handle.list(session=_checked(session_id, "session"))
+        return list(checkpoints_of(found).values())
+
+    @translated()
+    def get_checkpoint(self, session_id: str, checkpoint_id: str) -> Checkpoint:
+        """Returns one checkpoint, or raises FileNotFoundError."""
+        session, wanted = _checked(session_id, "session"), _checked(checkpoint_id, "checkpoint")
+        found = checkpoints_of(self.handle.list(session=session)).get(wanted)
+        if found is None:
+            raise NotFound(f"Session {session} has no checkpoint {wanted}")
+        return found
+
+    def rollback_to_checkpoint(
+        self,
+        session_id: str,
+        checkpoint_id: str,
+        hard_reset: bool = False,  # noqa: FBT001, FBT002 - the signature is Maestro's
+    ) -> bool:
+        """Goes back to a checkpoint, with the files if ``hard_reset``; True, or it raises."""
+        self.rollback(session_id, checkpoint_id, hard_reset=hard_reset)
+        return True
+
+    @translated()
+    def rollback(self, session_id: str, checkpoint_id: str, *, hard_reset: bool) -> RollbackResult:
+        """Does as :meth:`rollback_to_checkpoint`, and returns what it did."""
+        target = self.get_checkpoint(session_id, checkpoint_id).commit_sha
+        session = _checked(session_id, "session")
+        result = rollback(self.handle, target, session=session, keep_files=not hard_reset)
+        self._keep_log(session_id)
+        return result
+
+    def get_checkpoint_summary(self, session_id: str) -> CheckpointSummary:
+        """Returns numbers about a session's checkpoints."""
+        return summary_of(self.list_checkpoints(session_id))
+
+    @translated()
+    def delete_checkpoint(
+        self,
+        session_id: str,
+        checkpoint_id: str,
+        delete_tag: bool = True,  # noqa: FBT001, FBT002 - the signature is Maestro's
+    ) -> bool:
+        """Removes a checkpoint; without ``delete_tag`` its snapshot stays, and is not listed."""
+        target = self.get_checkpoint(session_id, checkpoint_id).commit_sha
+        if delete_tag:
+            self.handle.delete(target)
+        else:
+            retire(self.handle, target)
+        self._keep_log(session_id)
+        return True
+
+    def checkpoint_log(self, session_id: str) -> dict[str, Any]:
+        """Returns what ``checkpoints.json`` holds; ``schemas`` has its schema."""
+        checkpoints = self.list_checkpoints(session_id)
+        return {
+            "session_id": _checked(session_id, "session"),
+            "generated_at": time_text(self.handle.clock_ns()),
+            "checkpoints": [checkpoint_fields(checkpoint) for checkpoint in checkpoints],
+            "summary": asdict(summary_of(checkpoints)),
+        }
+
+    @translated()
+    def write_log(self, session_id: str) -> str:
+        """Writes ``checkpoints.json`` below the root and returns its path.
+
+        A log of another program in its place is kept beside it.
+        """
+        path = LOGS.path(_checked(session_id, "session"))
+        write_note(
+            self.handle,
+            path,
+            lambda: json.dumps(self.checkpoint_log(session_id), indent=2).encode() + b"\n",
+            is_note=_is_own_log,
+        )
+        return os.path.join(self.repo_root, os.fsdecode(path))
+
+    def _keep_log(self, session_id: str) -> None:
+        if not self.keep_log:
+            return
+        try:
+            self.write_log(session_id)
+        except TreesnapError as error:
+            raise OperationFailed(
+                f"What was asked for is done, but not in the log: {error.message}",
+                code=error.code,
+                path=error.path,
+            ) from error
+
+    def _run_tests(self) -> tuple[bool | None, list[str]]:
+        if self.test_command is None:
+            return None, []
+        exit_code, last_line = check(self.handle, self.test_command)
+        if exit_code == 0:
+            return True, []
+        return False, [f"The tests fail with exit code {exit_code}: {last_line}"]
+
+
+def _checked(identity: str, what: str) -> str:
+    """Returns a UUID in its usual form, or raises InvalidArgument."""
+    try:
+        parsed = str(uuid.UUID(identity))
+    except (ValueError, TypeError, AttributeError):
+        parsed = None
+    if parsed is None or parsed != identity.lower():
+        raise InvalidArgument(f"The {what} id {shown(str(identity))!r} is no UUID")
+    return parsed
+
+
+def _is_own_log(content: bytes) -> bool:
+    """Returns whether a log was written here: git's ids are shorter than a snapshot's."""
+    try:
+        return all(len(item["commit_sha"]) == 64 for item in json.loads(content)["checkpoints"])
+    except (ValueError, TypeError, LookupError):
+        return False

@@ -1,0 +1,172 @@
+"""The records of Maestro's checkpoint manager, and what they are made from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from treesnap.errors import shown
+from treesnap.model import ChangeKind, CheckpointType, Purpose, Snapshot
+from treesnap.results import StatusResult
+
+_TAG = "checkpoint-"
+_WORDS = {
+    ChangeKind.ADDED: "new:",
+    ChangeKind.REMOVED: "deleted:",
+    ChangeKind.MODIFIED: "modified:",
+    ChangeKind.TYPE: "typechange:",
+    ChangeKind.METADATA: "properties:",
+}
+
+
+class CheckpointPhase(StrEnum):
+    """The phase of a session."""
+
+    PLAN = "plan"
+    GENERATE_TASKS = "generate_tasks"
+    IMPLEMENT = "implement"
+    VALIDATE = "validate"
+    CLEANUP = "cleanup"
+
+
+@dataclass
+class StateSnapshot:
+    """What a session had done at a checkpoint."""
+
+    tasks_completed: int = 0
+    decisions_made: int = 0
+    files_modified: int = 0
+    files_created: int = 0
+    tests_passing: int = 0
+    tests_failing: int = 0
+
+
+@dataclass
+class Checkpoint:
+    """A state that a session can go back to."""
+
+    checkpoint_id: str
+    commit_sha: str
+    """Id of the snapshot: 64 hex digits."""
+    timestamp: str
+    """ISO 8601, in UTC."""
+    description: str
+    phase: CheckpointPhase
+    checkpoint_type: CheckpointType
+    commit_message: str | None = None
+    """None when nothing was captured, because the state had been saved already."""
+    state_snapshot: StateSnapshot | None = None
+    tags: list[str] = field(default_factory=list)
+    rollback_used: bool = False
+    rollback_count: int = 0
+
+
+@dataclass
+class ValidationResult:
+    """What speaks for a checkpoint now, and what against it."""
+
+    is_valid: bool
+    errors: list[str]
+    warnings: list[str]
+    git_status: str
+    """A line for the position, and one for each path that differs from it."""
+    has_uncommitted_changes: bool
+    tests_passing: bool | None
+    """None without a test command."""
+
+
+@dataclass
+class CheckpointSummary:
+    """Numbers about the checkpoints of a session."""
+
+    total_checkpoints: int
+    checkpoints_by_type: dict[str, int]
+    checkpoints_used_for_rollback: int
+    latest_checkpoint: str | None
+    """``commit_sha`` of the newest one, or None."""
+
+
+def tags_of(checkpoint_id: str) -> dict[str, str]:
+    """Returns the tags of a checkpoint's snapshot."""
+    return {_TAG + checkpoint_id: ""}
+
+
+def purpose_of(
+    phase: str, checkpoint_type: str, message: str | None, state: StateSnapshot | None
+) -> Purpose:
+    """Returns what a checkpoint's snapshot is for; raises ValueError for unknown words."""
+    return Purpose(
+        phase=CheckpointPhase(phase).value,
+        type=CheckpointType(checkpoint_type),
+        reason=message,
+        source_tool="maestro",
+        counters=asdict(state) if state is not None else {},
+    )
+
+
+def checkpoints_of(snapshots: Sequence[Snapshot]) -> dict[str, Checkpoint]:
+    """Returns the checkpoints among a session's snapshots by id, in the order given."""
+    return {
+        snapshot.name: _checkpoint(snapshot, snapshot.name)
+        for snapshot in snapshots
+        if snapshot.name is not None
+        and _TAG + snapshot.name in snapshot.record.tags
+        and snapshot.record.phase in list(CheckpointPhase)
+        and snapshot.record.type in list(CheckpointType)
+        and not snapshot.state.retired
+    }
+
+
+def _checkpoint(snapshot: Snapshot, checkpoint_id: str) -> Checkpoint:
+    record, counters = snapshot.record, snapshot.record.counters
+    return Checkpoint(
+        checkpoint_id=checkpoint_id,
+        commit_sha=snapshot.id,
+        timestamp=time_text(record.created_at_ns),
+        description=record.label or "",
+        phase=CheckpointPhase(record.phase or ""),
+        checkpoint_type=CheckpointType(record.type or ""),
+        commit_message=record.reason,
+        state_snapshot=StateSnapshot(**counters) if _are_state(counters) else None,
+        tags=sorted(record.tags),
+        rollback_used=snapshot.state.rollback_used,
+        rollback_count=snapshot.state.rollback_count,
+    )
+
+
+def _are_state(counters: Mapping[str, int]) -> bool:
+    return counters.keys() == asdict(StateSnapshot()).keys()
+
+
+def summary_of(checkpoints: Sequence[Checkpoint]) -> CheckpointSummary:
+    """Returns numbers about checkpoints, of which the first is the newest."""
+    return CheckpointSummary(
+        total_checkpoints=len(checkpoints),
+        checkpoints_by_type=dict(Counter(item.checkpoint_type.value for item in checkpoints)),
+        checkpoints_used_for_rollback=sum(item.rollback_used for item in checkpoints),
+        latest_checkpoint=checkpoints[0].commit_sha if checkpoints else None,
+    )
+
+
+def checkpoint_fields(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Returns a checkpoint as the log has it: without what is None."""
+    return {name: value for name, value in asdict(checkpoint).items() if value is not None}
+
+
+def time_text(time_ns: int) -> str:
+    """Returns a moment as ISO 8601, in UTC."""
+    moment = datetime.fromtimestamp(time_ns / 1e9, tz=UTC)
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def status_text(found: StatusResult) -> str:
+    """Returns what differs from the position, for people."""
+    if found.snapshot is None:
+        return "Nothing was captured yet"
+    head = f"At {found.snapshot.id[:12]} ({shown(found.snapshot.label or 'no description')})"
+    lines = [f"{_WORDS[item.change]:<12}{shown(item.path) or '.'}" for item in found.changes]
+    return "\n".join([head, *(lines or ["nothing to capture"])])
