@@ -52,7 +52,7 @@ HOMES = {
     "os.urandom": ["fs/durable.py", "store/*", "worktree/staging.py"],
     "secrets.*": [],
     # The environment and the terminal.
-    "os.environ": ["cli/*", "ops/places.py"],
+    "os.environ": ["cli/*", "ops/places.py", "plans/process.py"],
     "os.getenv": [],
     "print": ["cli/*"],
     "sys.stdout": ["cli/*"],

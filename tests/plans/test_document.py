@@ -97,6 +97,8 @@ def test_steps_that_are_used_twice_are_two():
         ("steps:\n  - name: !!int x\n    run: x", 2, "cannot be read"),
         ("a: 1\n---\nb: 2", 2, "another document"),
         ("steps: [{run: \x00}]", None, ""),
+        ('steps:\n  - {run: "a\\0b"}', 2, "NUL"),
+        ('name: "\\uD800"\nsteps: [{run: x}]', 1, "UTF-8"),
         ("x" * (1 << 20 | 1), None, "larger"),
     ],
 )

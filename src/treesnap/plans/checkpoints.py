@@ -1,4 +1,9 @@
-"""Checkpoints of a plan: a snapshot of its root, tied to what the plan had done by then."""
+"""Checkpoints of a plan: a snapshot of its root, tied to what the plan had done by then.
+
+Snapshots of plans are automatic ones, which the default policy thins out. One that a plan
+cannot do without for a while is *held*: pinned, and listed in the plan, so that it is let
+go though the process that took it is gone.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from treesnap.errors import ErrorCode, NotFound, Refused
-from treesnap.model import CheckpointType, Purpose, Snapshot, SnapshotKind
+from treesnap.model import CheckpointType, Purpose, Snapshot, SnapshotId, SnapshotKind
 from treesnap.plans.plan import Checkpoint, CheckpointId, Plan, StepState
 from treesnap.plans.record import content_hash
+from treesnap.plans.repository import save
 from treesnap.plans.ulid import may_begin_ulid, new_ulid
 
 if TYPE_CHECKING:
@@ -18,8 +24,14 @@ if TYPE_CHECKING:
 SOURCE_TOOL = "snap plan"
 
 
-def take_snapshot(handle: Handle, plan: Plan, label: str, kind: CheckpointType) -> Snapshot:
-    """Captures the root as the plan's next step finds it. It falls under the default policy."""
+def take_snapshot(
+    handle: Handle, plan: Plan, label: str, kind: CheckpointType, purpose: Purpose | None = None
+) -> Snapshot:
+    """Captures the root as the plan's next step finds it. It falls under the default policy.
+
+    ``purpose`` says more than what follows from the plan.
+    """
+    given = purpose or Purpose()
     index = plan.next_index
     leaves = plan.leaves
     return handle.create(
@@ -29,10 +41,10 @@ def take_snapshot(handle: Handle, plan: Plan, label: str, kind: CheckpointType) 
         tags={"plan": plan.name},
         purpose=Purpose(
             step_name=leaves[index].step.name if index < len(leaves) else None,
-            phase=phase_of(plan, index),
+            phase=given.phase or phase_of(plan, index),
             type=kind,
-            reason=label,
-            source_tool=SOURCE_TOOL,
+            reason=given.reason or label,
+            source_tool=given.source_tool or SOURCE_TOOL,
         ),
         kind=SnapshotKind.PLAN,
     ).snapshot
@@ -45,27 +57,62 @@ def phase_of(plan: Plan, index: int) -> str:
 
 
 def with_checkpoint(handle: Handle, plan: Plan, snapshot: Snapshot, reason: str) -> Plan:
-    """Returns the plan with a checkpoint more, and without those that are too many."""
+    """Returns the plan with a checkpoint more."""
     index = plan.next_index
+    newest = plan.checkpoints[-1].id if plan.checkpoints else None
     checkpoint = Checkpoint(
-        id=CheckpointId(new_ulid(handle.clock_ns())),
+        id=CheckpointId(new_ulid(handle.clock_ns(), after=newest)),
         snapshot_id=snapshot.id,
         root_hash=snapshot.root_hash,
         created_at_ns=snapshot.record.created_at_ns,
         step_index=index,
         label=snapshot.label or reason,
         reason=reason,
-        phase=phase_of(plan, index),
-        source_tool=SOURCE_TOOL,
+        phase=snapshot.record.phase or phase_of(plan, index),
+        source_tool=snapshot.record.source_tool or SOURCE_TOOL,
         plan_state_hash=content_hash(plan.name, plan.content),
         content=plan.content,
     )
-    kept = (*plan.checkpoints, checkpoint)[-plan.milestones.keep :]
-    dropped = plan.checkpoints[: len(plan.checkpoints) + 1 - len(kept)]
+    return replace(plan, checkpoints=(*plan.checkpoints, checkpoint))
+
+
+def save_thinned(handle: Handle, plan: Plan) -> Plan:
+    """Saves a plan without the checkpoints that are too many; their snapshots go after it.
+
+    Never the newest, and never the one that is being rolled back to.
+    """
+    many = max(0, len(plan.checkpoints) - plan.milestones.keep)
+    droppable = [item for item in plan.checkpoints[:-1] if item.id != plan.rolling_back_to]
+    dropped = droppable[:many]
+    kept = tuple(item for item in plan.checkpoints if item not in dropped)
+    plan = save(handle, replace(plan, checkpoints=kept))
     for item in dropped:
-        with suppress(NotFound, Refused):  # gone already, or pinned by somebody
+        with suppress(NotFound, Refused):  # gone already, or pinned
             handle.delete(item.snapshot_id)
-    return replace(plan, checkpoints=kept)
+    return plan
+
+
+def hold(handle: Handle, plan: Plan, snapshot_id: SnapshotId) -> Plan:
+    """Saves a plan, and pins a snapshot for it; one that somebody has pinned stays theirs."""
+    if snapshot_id in plan.held or handle.resolve(snapshot_id).pinned:
+        return save(handle, plan)
+    plan = save(handle, replace(plan, held=(*plan.held, snapshot_id)))
+    handle.pin(snapshot_id)
+    return plan
+
+
+def let_go(handle: Handle, plan: Plan) -> Plan:
+    """Returns the plan with nothing held; the caller saves it.
+
+    What was held and is no checkpoint goes.
+    """
+    needed = {item.snapshot_id for item in plan.checkpoints}
+    for snapshot_id in plan.held:
+        with suppress(NotFound, Refused):  # gone, or pinned again
+            handle.unpin(snapshot_id)
+            if snapshot_id not in needed:
+                handle.delete(snapshot_id)
+    return replace(plan, held=())
 
 
 def available(handle: Handle, plan: Plan) -> tuple[Checkpoint, ...]:

@@ -22,12 +22,22 @@ from typing import Any, NamedTuple, NoReturn
 import yaml
 
 from treesnap.errors import ErrorCode, InvalidArgument, shown
-from treesnap.plans.plan import DEPTH_MAX, EVERY_N_STEPS_MAX, STEPS_MAX, Milestones, Step
+from treesnap.plans.plan import (
+    DEPTH_MAX,
+    EVERY_N_STEPS_MAX,
+    KEEP_MAX,
+    RETRIES_MAX,
+    STEPS_MAX,
+    TIMEOUT_S_MAX,
+    Milestones,
+    Step,
+)
+from treesnap.plans.rules import problem_of_text
 from treesnap.quantities import parse_duration
 
 SIZE_BYTES_MAX = 1 << 20
-RETRIES_MAX = 1000
-KEEP_MAX = 10_000
+STANDARD_INPUT = "<stdin>"
+"""What stands for the path of a document that has none."""
 
 _ACTIONS = ("run", "prompt", "steps")
 
@@ -74,7 +84,8 @@ def _invalid(where: str, line: int | None, problem: str) -> InvalidArgument:
 def default_name(where: str) -> str:
     """Returns the name of a plan whose document gives none: the file's, without its ending."""
     name = where.rsplit("/", 1)[-1]
-    return name.rsplit(".", 1)[0] or name or "plan"
+    name = name.rsplit(".", 1)[0] or name
+    return name if problem_of_text(name) is None and where != STANDARD_INPUT else "plan"
 
 
 class _Reader:
@@ -125,10 +136,11 @@ class _Reader:
 
     def _text(self, node: yaml.Node) -> str:
         value = self._scalar(node)
-        if not isinstance(value, str) or not value.strip():
+        if not isinstance(value, str):
             self._fail(node, "here has to be a text that is not empty")
-        if not value.isprintable() and "\0" in value:
-            self._fail(node, "the text holds a NUL character")
+        problem = problem_of_text(value)
+        if problem is not None:
+            self._fail(node, f"here has to be a text that {problem}")
         return value
 
     def _flag(self, node: yaml.Node) -> bool:
@@ -149,7 +161,7 @@ class _Reader:
             seconds = parse_duration(value) if isinstance(value, str) else value
         except InvalidArgument as error:
             self._fail(node, error.message)
-        if type(seconds) is not int or not 0 < seconds < 10**9:
+        if type(seconds) is not int or not 0 < seconds <= TIMEOUT_S_MAX:
             self._fail(node, "here has to be a time such as 90s or 10m, or a number of seconds")
         return seconds
 

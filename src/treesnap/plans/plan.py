@@ -24,6 +24,9 @@ CheckpointId = NewType("CheckpointId", str)
 EVERY_N_STEPS_MAX = 50
 STEPS_MAX = 10_000
 DEPTH_MAX = 32
+RETRIES_MAX = 1000
+TIMEOUT_S_MAX = 10**9
+KEEP_MAX = 10_000
 
 
 class PlanState(StrEnum):
@@ -35,11 +38,6 @@ class PlanState(StrEnum):
     COMPLETED = "completed"
     ROLLED_BACK = "rolled_back"
     APPLIED = "applied"
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the plan may still change the files of its root."""
-        return self in {PlanState.PENDING, PlanState.RUNNING, PlanState.FAILED}
 
 
 class StepState(StrEnum):
@@ -161,6 +159,8 @@ class Plan:
     """Where a roll-back that was begun leads; it is finished before anything else."""
     runner: str | None = None
     """The command that carries out prompts, with ``{prompt}`` in it."""
+    held: tuple[SnapshotId, ...] = ()
+    """Snapshots that are pinned for as long as the plan cannot do without them."""
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -178,8 +178,12 @@ class Plan:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether its process ended in the middle of something, seen from another process."""
-        return self.state == PlanState.RUNNING or self.rolling_back_to is not None
+        """Whether it is in the middle of something; without a process, it was interrupted."""
+        return (
+            self.state == PlanState.RUNNING
+            or self.attempt is not None
+            or self.rolling_back_to is not None
+        )
 
     def began(self, attempt: Attempt) -> Plan:
         """Returns the plan while a step is being carried out."""
@@ -202,6 +206,16 @@ class Plan:
         progress = self.content.progress
         changed = (*progress[:index], item, *progress[index + 1 :])
         return replace(self, content=replace(self.content, progress=changed))
+
+    def settled(self) -> Plan:
+        """Returns the plan as it is when nobody works on it: no step is running."""
+        progress = tuple(
+            StepProgress(attempts=item.attempts) if item.state == StepState.RUNNING else item
+            for item in self.content.progress
+        )
+        state = PlanState.PENDING if self.state == PlanState.RUNNING else self.state
+        content = replace(self.content, progress=progress)
+        return replace(self, content=content, state=state, attempt=None)
 
     def appended(self, step: Step) -> Plan:
         """Returns the plan with one more step at its end; the others are left as they are."""
@@ -235,6 +249,6 @@ def leaves_of(
             yield Leaf(step, path, ends_here)
 
 
-def fresh(steps: tuple[Step, ...]) -> Content:
+def unstarted(steps: tuple[Step, ...]) -> Content:
     """Returns steps of which nothing was done yet."""
     return Content(steps=steps, progress=tuple(StepProgress() for _ in leaves_of(steps)))

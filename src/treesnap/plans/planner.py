@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from treesnap.errors import ErrorCode, InvalidArgument, NotFound, Refused, TreesnapError
-from treesnap.model import CheckpointType, SnapshotId
+from treesnap.errors import (
+    Corrupt,
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    Refused,
+    TreesnapError,
+    shown,
+)
+from treesnap.model import CheckpointType, Purpose, SnapshotId
 from treesnap.plans import checkpoints as taking
 from treesnap.plans import repository
 from treesnap.plans.document import Definition
@@ -22,15 +30,24 @@ from treesnap.plans.plan import (
     PlanId,
     PlanState,
     Step,
-    StepProgress,
-    StepState,
-    fresh,
+    unstarted,
 )
-from treesnap.plans.runner import Calls, Runner, check_runnable, end_interrupted, log_path
+from treesnap.plans.runner import (
+    Calls,
+    Runner,
+    check_content,
+    check_runnable,
+    end_interrupted,
+    log_path,
+)
 from treesnap.plans.ulid import new_ulid
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
+
+
+BEFORE_ROLLBACK = "before_rollback"
+"""The reason of a checkpoint that a roll-back takes first."""
 
 
 class CorrectionMode(StrEnum):
@@ -92,14 +109,16 @@ class Planner:
             root=os.fsencode(handle.root),
             created_at_ns=now_ns,
             milestones=milestones or Milestones(),
-            content=fresh(tuple(steps)),
+            content=unstarted(tuple(steps)),
             runner=self._runner,
         )
         check_runnable(plan, self._calls)
         with repository.plan_lock(handle, "plan run"):
-            self._refuse_interrupted()
+            _refuse_interrupted(handle)
             repository.forget_old(handle)
-            return Runner(handle, self._monitor, self._calls).run(repository.save(handle, plan))
+            plan_id = new_ulid(now_ns, after=repository.newest_id(handle))
+            plan = repository.save(handle, replace(plan, id=PlanId(plan_id)))
+            return Runner(handle, self._monitor, self._calls).run(plan)
 
     def run_definition(self, definition: Definition) -> Plan:
         """Carries out the plan of a document, as :meth:`run` does."""
@@ -109,11 +128,11 @@ class Planner:
         """Goes on with a plan that was interrupted, failed, or rolled back.
 
         An interrupted step is taken back and begins again; a failed one is tried again.
-        Raises Refused for a plan that was applied.
+        Raises Refused for a plan that was applied, or when another one was interrupted in
+        its root.
         """
         with self._opened(ref, "plan resume") as (handle, plan):
-            if plan.state == PlanState.APPLIED:
-                raise _applied(plan)
+            _refuse_applied(plan)
             runner = self._runner if self._runner is not None else plan.runner
             return Runner(handle, self._monitor, self._calls).run(replace(plan, runner=runner))
 
@@ -125,6 +144,31 @@ class Planner:
     def show(self, ref: str) -> Plan:
         """Returns one plan: by its id, the beginning of it, its name, or ``latest``."""
         return repository.find(self._handle, ref)
+
+    def is_at_work(self, plan: Plan) -> bool:
+        """Returns whether a process works on the plans of a plan's root right now."""
+        return repository.is_at_work(self._handle, plan)
+
+    def checkpoint(
+        self,
+        ref: str,
+        *,
+        label: str,
+        reason: str | None = None,
+        source_tool: str | None = None,
+        phase: str | None = None,
+    ) -> Checkpoint:
+        """Takes a checkpoint of a plan that nobody works on, and returns it.
+
+        Raises Refused for a plan that was applied.
+        """
+        with self._opened(ref, "plan checkpoint") as (handle, plan):
+            _refuse_applied(plan)
+            purpose = Purpose(reason=reason, source_tool=source_tool, phase=phase)
+            settled = end_interrupted(handle, plan)
+            taken = taking.take_snapshot(handle, settled, label, CheckpointType.MANUAL, purpose)
+            longer = taking.with_checkpoint(handle, settled, taken, reason or "manual")
+            return taking.save_thinned(handle, longer).checkpoints[-1]
 
     def checkpoints(self, ref: str) -> tuple[Checkpoint, ...]:
         """Returns where a plan can be rolled back to, newest first."""
@@ -167,16 +211,15 @@ class Planner:
         if (mode == CorrectionMode.APPEND) != (command is not None):
             raise InvalidArgument("Appending needs the command of a step, and reverting none")
         with self._opened(ref, "plan correct") as (handle, plan):
+            _refuse_applied(plan)
             if command is None:
                 target = taking.last_clean(handle, plan)
                 return self._rolled_back(handle, plan, target.id)
-            if plan.state == PlanState.APPLIED:
-                raise _applied(plan)
             taken = {step.name for step in plan.content.steps}
             number = next(n for n in range(1, len(taken) + 2) if f"correction-{n}" not in taken)
-            return repository.save(
-                handle, plan.appended(Step(name=f"correction-{number}", run=command))
-            )
+            step = Step(name=f"correction-{number}", run=command)
+            check_content(plan.appended(step))
+            return repository.save(handle, end_interrupted(handle, plan).appended(step))
 
     def apply(self, ref: str) -> Plan:
         """Accepts what a completed plan did: nothing of it is rolled back any more.
@@ -197,51 +240,43 @@ class Planner:
         found = repository.find(self._handle, ref)
         handle = self._handle_of(found)
         with repository.plan_lock(handle, operation):
+            _refuse_interrupted(handle, but=found.id)
             yield handle, self._settled_rollback(handle, repository.find(handle, found.id))
 
     def _settled_rollback(self, handle: Handle, plan: Plan) -> Plan:
-        """Finishes a roll-back that was begun; gives it up when its snapshot is gone."""
+        """Finishes a roll-back that was begun; when its snapshot is gone, takes it back."""
         if plan.rolling_back_to is None:
             return plan
         try:
             target = taking.find_checkpoint(handle, plan, plan.rolling_back_to)
         except NotFound:
-            return repository.save(handle, replace(plan, rolling_back_to=None))
-        return self._finish_rollback(handle, plan, target).plan
+            before = plan.checkpoints[-1]
+            if before.reason == BEFORE_ROLLBACK:
+                with suppress(NotFound):
+                    handle.restore(before.snapshot_id, force=True)
+            return _given_up(handle, plan)
+        return _finish_rollback(handle, plan, target).plan
 
     def _rolled_back(self, handle: Handle, plan: Plan, checkpoint_ref: str) -> RollbackResult:
-        if plan.state == PlanState.APPLIED:
-            raise _applied(plan)
+        _refuse_applied(plan)
         target = taking.find_checkpoint(handle, plan, checkpoint_ref)
-        plan = _settled(end_interrupted(handle, plan))
-        label = f"before rollback to {target.label}"
-        now = taking.take_snapshot(handle, plan, label, CheckpointType.ERROR_RECOVERY)
-        keeping = replace(plan, milestones=replace(plan.milestones, keep=plan.milestones.keep + 1))
-        checkpoints = taking.with_checkpoint(handle, keeping, now, "before_rollback").checkpoints
-        plan = replace(plan, checkpoints=checkpoints, rolling_back_to=target.id)
-        return self._finish_rollback(handle, repository.save(handle, plan), target)
-
-    def _finish_rollback(self, handle: Handle, plan: Plan, target: Checkpoint) -> RollbackResult:
+        is_lost = False
         try:
-            result = handle.restore(target.snapshot_id, force=True, counted=True)
-        except TreesnapError:
-            repository.save(handle, replace(plan, rolling_back_to=None))
-            raise
-        return RollbackResult(
-            plan=repository.save(handle, plan.rolled_back(target)),
-            checkpoint=target,
-            restored=result.restored,
-            created=result.created,
-            deleted=result.deleted,
-            changed_paths=tuple(change.path for change in result.changes),
-            safety_id=result.safety_id,
-        )
+            plan = end_interrupted(handle, plan)
+        except (NotFound, Corrupt):  # the step's beginning is lost; the checkpoint is not
+            plan, is_lost = plan.settled(), True
+        plan = taking.hold(handle, plan, target.snapshot_id)
+        if not is_lost:
+            plan = _with_present(handle, plan, f"before rollback to {target.label}")
+        plan = taking.save_thinned(handle, replace(plan, rolling_back_to=target.id))
+        return _finish_rollback(handle, plan, target)
 
     def _handle_of(self, plan: Plan) -> Handle:
+        """Returns a handle on the root of a plan; raises Refused when a link took its place."""
         handle = self._handle
         if os.fsencode(handle.root) == plan.root:
             return handle
-        return type(handle)(
+        other = type(handle)(
             root=plan.root,
             store_path=handle.store_path,
             monitor=handle.monitor,
@@ -249,24 +284,58 @@ class Planner:
             fs=handle.fs,
             clock_ns=handle.clock_ns,
         )
+        if os.fsencode(other.root) != plan.root:
+            raise Refused(
+                f"The root {shown(plan.root)!r} of plan {plan.id} is behind a link now",
+                code=ErrorCode.NOT_A_DIRECTORY,
+                path=plan.root,
+            )
+        return other
 
-    def _refuse_interrupted(self) -> None:
-        for plan in repository.plans_of_root(self._handle):
-            if plan.is_interrupted:
-                raise Refused(
-                    f"Plan {plan.id} ({plan.name}) was interrupted in this root",
-                    code=ErrorCode.PLAN_INTERRUPTED,
-                )
+
+def _with_present(handle: Handle, plan: Plan, label: str) -> Plan:
+    """Returns a plan with a checkpoint of the files as they are, if the root is there at all."""
+    try:
+        now = taking.take_snapshot(handle, plan, label, CheckpointType.ERROR_RECOVERY)
+    except NotFound:
+        return plan
+    return taking.with_checkpoint(handle, plan, now, BEFORE_ROLLBACK)
 
 
-def _settled(plan: Plan) -> Plan:
-    """Returns a plan as it is when nobody works on it: no step is running."""
-    progress = tuple(
-        StepProgress(attempts=item.attempts) if item.state == StepState.RUNNING else item
-        for item in plan.content.progress
+def _finish_rollback(handle: Handle, plan: Plan, target: Checkpoint) -> RollbackResult:
+    """Takes files, then plan back. What cannot be finished now the next command tries again."""
+    try:
+        result = handle.restore(target.snapshot_id, force=True, counted=True)
+    except TreesnapError as error:
+        if error.code != ErrorCode.RESTORE_INTERRUPTED:
+            _given_up(handle, plan)
+        raise
+    done = repository.save(handle, plan.rolled_back(target))
+    return RollbackResult(
+        plan=repository.save(handle, taking.let_go(handle, done)),
+        checkpoint=target,
+        restored=result.restored,
+        created=result.created,
+        deleted=result.deleted,
+        changed_paths=tuple(change.path for change in result.changes),
+        safety_id=result.safety_id,
     )
-    return replace(plan, content=replace(plan.content, progress=progress))
 
 
-def _applied(plan: Plan) -> Refused:
-    return Refused(f"Plan {plan.id} was applied already", code=ErrorCode.PLAN_APPLIED)
+def _given_up(handle: Handle, plan: Plan) -> Plan:
+    plan = repository.save(handle, replace(plan, rolling_back_to=None))
+    return repository.save(handle, taking.let_go(handle, plan))
+
+
+def _refuse_interrupted(handle: Handle, but: PlanId | None = None) -> None:
+    for plan in repository.plans_of_root(handle):
+        if plan.is_interrupted and plan.id != but:
+            raise Refused(
+                f"Plan {plan.id} ({shown(plan.name)}) was interrupted in this root",
+                code=ErrorCode.PLAN_INTERRUPTED,
+            )
+
+
+def _refuse_applied(plan: Plan) -> None:
+    if plan.state == PlanState.APPLIED:
+        raise Refused(f"Plan {plan.id} was applied already", code=ErrorCode.PLAN_APPLIED)

@@ -1,10 +1,13 @@
-"""Running one attempt of a step: a process group, its output in a file, a time limit.
+"""Running one attempt of a step: its output in a file, a time limit, and nothing left over.
 
 The output goes straight into a file of the store, so that it survives whoever reads it,
-and a process that a step leaves behind keeps nobody waiting. That file is locked, and
-the lock is inherited: as long as anything that the attempt started is alive and has
-its output, the file cannot be locked by anybody else. So an interrupted attempt is
-known to be over when its file can be locked, whatever has become of process numbers.
+and a process that a step leaves behind keeps nobody waiting. What an attempt started is
+known by two marks, whatever has become of process numbers since:
+
+- the file of its output, which is locked. Every process of the attempt inherits it and
+  with it the lock, so that nobody gets the lock while one of them lives and has the file.
+- a variable of its environment, which names the attempt. Processes that close all files
+  keep that.
 """
 
 from __future__ import annotations
@@ -13,17 +16,25 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from treesnap.errors import Busy, ErrorCode, NotFound
+from treesnap.errors import Busy, ErrorCode, NotFound, OperationFailed
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import read_file
+from treesnap.fs.durable import unlink_if_present, write_all
+from treesnap.fs.failure import error_text
 
-_PAUSE_S = 0.05
+VARIABLE = "SNAP_STEP"
+"""Names the attempt that a process belongs to; where plans run plans, all of them."""
+
+_PAUSE_MIN_S = 0.001
+_PAUSE_MAX_S = 0.05
 _PIECE_SIZE = 1 << 16
+_PIECES_MAX = 16
+"""So many pieces are passed on between two looks at the clock."""
 _ACCESS_MODE = 0o3
+_NOT_THERE = (FileNotFoundError, PermissionError, NotADirectoryError)
 
 Listener = Callable[[bytes], None]
 """Gets output as it comes."""
@@ -41,6 +52,18 @@ class Ended(NamedTuple):
         return self.exit_code == 0
 
 
+class Work(NamedTuple):
+    """One attempt: what is run, and where."""
+
+    command: Sequence[str]
+    directory: str
+    log_path: str
+    """The file that keeps the output."""
+    mark: str
+    """Names the attempt, unlike every other one that ever was."""
+    timeout_s: int | None
+
+
 class _Output:
     """The file of an attempt's output, followed as it grows."""
 
@@ -50,124 +73,194 @@ class _Output:
         self._listener = listener
         self._position = 0
 
-    def follow(self) -> None:
-        """Passes on what is new."""
-        while piece := self._fs.read_at(self._fd, _PIECE_SIZE, self._position):
+    def follow(self) -> bool:
+        """Passes on some of what is new; returns whether there may be more."""
+        return self._pass_on(self._position + _PIECES_MAX * _PIECE_SIZE)
+
+    def follow_to_end(self) -> None:
+        """Passes on what there is now, though somebody may go on writing."""
+        self._pass_on(self._fs.fstat(self._fd).st_size)
+
+    def _pass_on(self, end: int) -> bool:
+        while self._position < end:
+            size = min(_PIECE_SIZE, end - self._position)
+            piece = self._fs.read_at(self._fd, size, self._position)
+            if not piece:
+                return False
             self._position += len(piece)
             self._listener(piece)
+        return True
 
 
-def attempt(
-    fs: FileSystem,
-    command: Sequence[str],
-    *,
-    directory: str,
-    log_path: str,
-    timeout_s: int | None,
-    listener: Listener,
-) -> Ended:
+def attempt(fs: FileSystem, work: Work, listener: Listener, wait_s: float) -> Ended:
     """Runs a command and returns how it ended, with nothing of a failed one left running.
 
     What a successful command leaves in the background goes on. When this raises, for an
-    interruption too, the whole group was killed. Raises NotFound for a command that
-    cannot be started, OSError when the output cannot be kept.
+    interruption too, everything that was started is dead. Raises NotFound for a command
+    that cannot be started, OperationFailed when the system refuses, Busy when something
+    cannot be killed within ``wait_s``.
     """
-    fd = fs.open(log_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+    unlink_if_present(fs, work.log_path)  # what an earlier attempt left running may hold it
+    fd = fs.open(work.log_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
+    ended = Ended(None)
     try:
         fs.lock(fd, exclusive=True)
-        try:
-            process = subprocess.Popen(  # noqa: S603 - running it is the job
-                command,
-                cwd=directory,
-                stdin=subprocess.DEVNULL,
-                stdout=fd,
-                stderr=fd,
-                start_new_session=True,
-            )
-        except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
-            raise NotFound(
-                f"The command {command[0]!r} cannot be started: {error.strerror}",
-                code=ErrorCode.COMMAND_NOT_FOUND,
-                path=command[0],
-            ) from error
-        try:
-            ended = _wait(process, _Output(fs, fd, listener), timeout_s)
-        except BaseException:
-            _kill(process)
-            raise
-        if not ended.is_success:
-            _kill(process)
-        return ended
+        ended = _carried_out(work, fd, _Output(fs, fd, listener))
     finally:
         fs.close(fd)  # not unlocked: what the command left running holds it too
+        if not ended.is_success:
+            end_leftovers(fs, work.log_path, work.mark, wait_s)
+    return ended
+
+
+def _carried_out(work: Work, fd: int, output: _Output) -> Ended:
+    process = _started(work, fd)
+    ended = Ended(None)
+    try:
+        ended = _wait(process, output, work.timeout_s)
+    finally:
+        if not ended.is_success:
+            _kill_group(process)
+        process.wait()
+    return ended
+
+
+def _started(work: Work, fd: int) -> subprocess.Popen[bytes]:
+    marks = " ".join([*os.environ.get(VARIABLE, "").split(), work.mark])
+    try:
+        return subprocess.Popen(  # noqa: S603 - running it is the job
+            work.command,
+            cwd=work.directory,
+            env={**os.environ, VARIABLE: marks},
+            stdin=subprocess.DEVNULL,
+            stdout=fd,
+            stderr=fd,
+            pass_fds=(fd,),  # for commands that send their output elsewhere
+            start_new_session=True,
+        )
+    except OSError as error:
+        message = f"The command {work.command[0]!r} cannot be started: {error_text(error)}"
+        if isinstance(error, _NOT_THERE) and error.filename != work.directory:
+            raise NotFound(
+                message, code=ErrorCode.COMMAND_NOT_FOUND, path=work.command[0]
+            ) from error
+        raise OperationFailed(message, errno=error.errno) from error
 
 
 def _wait(process: subprocess.Popen[bytes], output: _Output, timeout_s: int | None) -> Ended:
+    """Returns how a command ended, without taking its number away, or None after a limit."""
     deadline = time.monotonic() + timeout_s if timeout_s is not None else None
-    while True:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_PAUSE_S)
-        output.follow()
-        if process.returncode is not None:
-            return Ended(process.returncode)
+    pause_s = _PAUSE_MIN_S
+    while (exit_code := _exit_code(process)) is None:
         if deadline is not None and time.monotonic() >= deadline:
-            return Ended(None)
+            break
+        if not output.follow():
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+    output.follow_to_end()
+    return Ended(exit_code)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kills a command's whole process group. It is our child's, so the number is still its."""
+def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    """Returns the exit code of a process that has ended; its number stays taken."""
+    try:
+        status = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError as error:  # whoever started us ignores the end of children
+        raise OperationFailed("Nobody knows how the command ended", errno=error.errno) from error
+    if status is None:
+        return None
+    return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kills a command's process group at once. It is our child's, so the number is its own."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
-def end_leftovers(fs: FileSystem, log_path: str, wait_s: float) -> None:
-    """Kills what an interrupted attempt left running, and waits until it is gone.
+def end_leftovers(fs: FileSystem, log_path: str, mark: str, wait_s: float) -> None:
+    """Kills what an attempt left running, and waits until it is gone.
 
-    Known by its output: a process that may write to the attempt's file is of the attempt.
     Raises Busy when something is left that is not ours to kill, or cannot be found.
     """
     try:
         fd = fs.open(log_path, os.O_RDWR)
-    except FileNotFoundError:
+    except FileNotFoundError:  # it never began
         return
     try:
         deadline = time.monotonic() + wait_s
-        while not fs.lock(fd, exclusive=True):
-            for process_id in _writers(fs, fd):
+        while True:
+            is_free = fs.lock(fd, exclusive=True)
+            found = list(_processes(fs, fd, mark))
+            if is_free and not found:
+                return
+            for process_id in found:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(process_id, signal.SIGKILL)
             if time.monotonic() >= deadline:
                 raise Busy("What an interrupted step started is still running", path=log_path)
-            time.sleep(_PAUSE_S)
-        fs.unlock(fd)
+            time.sleep(_PAUSE_MAX_S)
     finally:
         fs.close(fd)
 
 
-def _writers(fs: FileSystem, fd: int) -> list[int]:
-    """Returns the other processes that have a file open for writing, as Linux lists them."""
-    wanted = fs.fstat(fd)
+def keep_output(fs: FileSystem, log_path: str, data: bytes) -> None:
+    """Keeps what an attempt says that is no process."""
+    unlink_if_present(fs, log_path)
+    fd = fs.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
-        names = fs.list_names("/proc")
-    except OSError:
-        return []
-    others = (name for name in names if name.isdigit() and int(name) != os.getpid())
-    return [int(name) for name in others if _writes(fs, name, wanted)]
+        write_all(fs, fd, data)
+    finally:
+        fs.close(fd)
 
 
-def _writes(fs: FileSystem, process_name: str, wanted: os.stat_result) -> bool:
-    directory = f"/proc/{process_name}/fd"
+def _processes(fs: FileSystem, fd: int, mark: str) -> Iterator[int]:
+    """Yields the other processes of an attempt, as Linux lists them."""
+    wanted = fs.fstat(fd)
     with suppress(OSError):
-        for name in fs.list_names(directory):
-            link = fs.read_link(f"{directory}/{name}".encode())
-            status = fs.lstat(link)
-            if os.path.samestat(status, wanted) and _may_write(fs, process_name, name):
-                return True
+        for name in fs.list_names("/proc"):
+            if name.isdigit() and int(name) != os.getpid():
+                directory = f"/proc/{name}"
+                if _has_mark(fs, directory, mark) or _writes(fs, directory, wanted):
+                    yield int(name)
+
+
+def _has_mark(fs: FileSystem, directory: str, mark: str) -> bool:
+    start = f"{VARIABLE}=".encode()
+    variables = _content(fs, f"{directory}/environ").split(b"\0")
+    return any(
+        item.startswith(start) and mark.encode() in item.removeprefix(start).split()
+        for item in variables
+    )
+
+
+def _writes(fs: FileSystem, directory: str, wanted: os.stat_result) -> bool:
+    """Returns whether a process may write to a file. Those that only read it are left alone."""
+    with suppress(OSError):
+        for name in fs.list_names(f"{directory}/fd"):
+            with suppress(OSError):
+                link = fs.read_link(f"{directory}/fd/{name}".encode())
+                if not os.path.samestat(fs.lstat(link), wanted):
+                    continue
+                if _may_write(fs, f"{directory}/fdinfo/{name}"):
+                    return True
     return False
 
 
-def _may_write(fs: FileSystem, process_name: str, name: str) -> bool:
-    text = read_file(fs, f"/proc/{process_name}/fdinfo/{name}", 1 << 12).decode()
-    flags = next((line.split()[1] for line in text.splitlines() if line.startswith("flags")), "0")
+def _may_write(fs: FileSystem, path: str) -> bool:
+    lines = _content(fs, path).decode().splitlines()
+    flags = next((line.split()[1] for line in lines if line.startswith("flags")), "0")
     return int(flags, 8) & _ACCESS_MODE != os.O_RDONLY
+
+
+def _content(fs: FileSystem, path: str) -> bytes:
+    """Returns a file of the kernel's, or nothing where it may not be read."""
+    pieces = []
+    with suppress(OSError):
+        fd = fs.open(path, os.O_RDONLY)
+        try:
+            while piece := fs.read(fd, _PIECE_SIZE):
+                pieces.append(piece)
+        finally:
+            fs.close(fd)
+    return b"".join(pieces)

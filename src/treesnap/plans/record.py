@@ -23,6 +23,7 @@ from treesnap.plans.plan import (
     StepState,
     leaves_of,
 )
+from treesnap.plans.rules import problem_of
 from treesnap.plans.ulid import is_ulid
 
 VERSION = 1
@@ -50,6 +51,7 @@ def encode_plan(plan: Plan) -> bytes:
             else (attempt.step_index, attempt.number, attempt.snapshot_id),
             "rolling_back_to": plan.rolling_back_to,
             "runner": plan.runner,
+            "held": plan.held,
         }
     )
 
@@ -112,24 +114,34 @@ def decode_plan(payload: bytes) -> Plan:
     """Returns the plan of a payload, or raises Corrupt."""
     fields = Fields(unpack(payload, _WHAT, LONG_ARRAY_LENGTH_MAX), _WHAT)
     fields.require_version(VERSION)
+    name = fields.get("name", str)
+    milestones = _decode_milestones(Fields(fields.get("milestones", dict), _WHAT))
     content = _decode_content(fields.get("content", dict))
+    problem = problem_of(name, milestones, content.steps)
+    require(problem is None, _WHAT, problem or "")
     plan_id = fields.get("id", str)
     require(is_ulid(plan_id), _WHAT, "its id is no ULID")
     target = fields.optional("rolling_back_to", str)
     require(target is None or is_ulid(target), _WHAT, "a checkpoint's id is no ULID")
     return Plan(
         id=PlanId(plan_id),
-        name=fields.get("name", str),
+        name=name,
         root=fields.get("root", bytes),
         created_at_ns=fields.get("created_at_ns", int),
-        milestones=_decode_milestones(Fields(fields.get("milestones", dict), _WHAT)),
+        milestones=milestones,
         state=_decode_state(PlanState, fields.get("state", str)),
         content=content,
         checkpoints=tuple(map(_decode_checkpoint, fields.get("checkpoints", tuple))),
         attempt=_decode_attempt(fields.optional("attempt", tuple), len(content.progress)),
         rolling_back_to=CheckpointId(target) if target is not None else None,
         runner=fields.optional("runner", str),
+        held=tuple(map(_decode_snapshot_id, fields.optional("held", tuple) or ())),
     )
+
+
+def _decode_snapshot_id(value: Any) -> SnapshotId:
+    require(type(value) is str and is_snapshot_id(value), _WHAT, "a snapshot's id is none")
+    return SnapshotId(value)
 
 
 def _decode_state(kind: type[_State], value: Any) -> _State:
@@ -162,7 +174,6 @@ def _decode_step(value: Any, depth: int) -> Step:
     retries = fields.optional("retries", int) or 0
     below = fields.optional("steps", tuple) or ()
     timeout_s = fields.optional("timeout_s", int)
-    require(retries >= 0 and (timeout_s or 1) > 0, _WHAT, "a number is not possible")
     return Step(
         name=fields.get("name", str),
         run=fields.optional("run", str),
@@ -180,6 +191,7 @@ def _decode_progress(value: Any) -> StepProgress:
         type(value) is tuple
         and len(value) == 3
         and type(value[1]) is int
+        and value[1] >= 0
         and (value[2] is None or type(value[2]) is int),
         _WHAT,
         "a step's progress is not whole",
@@ -197,22 +209,21 @@ def _decode_attempt(value: tuple[Any, ...] | None, steps: int) -> Attempt | None
         and type(value[0]) is int
         and 0 <= value[0] < steps
         and type(value[1]) is int
-        and type(value[2]) is str
-        and is_snapshot_id(value[2]),
+        and value[1] > 0,
         _WHAT,
         "its attempt is not whole",
     )
-    return Attempt(step_index=value[0], number=value[1], snapshot_id=SnapshotId(value[2]))
+    snapshot_id = _decode_snapshot_id(value[2])
+    return Attempt(step_index=value[0], number=value[1], snapshot_id=snapshot_id)
 
 
 def _decode_checkpoint(value: Any) -> Checkpoint:
     fields = Fields(value, _WHAT)
     checkpoint_id = fields.get("id", str)
-    snapshot_id = fields.get("snapshot_id", str)
-    require(is_ulid(checkpoint_id) and is_snapshot_id(snapshot_id), _WHAT, "a checkpoint has no id")
+    require(is_ulid(checkpoint_id), _WHAT, "a checkpoint has no id")
     return Checkpoint(
         id=CheckpointId(checkpoint_id),
-        snapshot_id=SnapshotId(snapshot_id),
+        snapshot_id=_decode_snapshot_id(fields.get("snapshot_id", str)),
         root_hash=fields.get("root_hash", str),
         created_at_ns=fields.get("created_at_ns", int),
         step_index=fields.size("step_index"),

@@ -8,6 +8,7 @@ lock, and so does everything that the step started.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ from treesnap.ops.access import Opened, opened
 from treesnap.plans.plan import Plan, PlanId
 from treesnap.plans.record import decode_plan, encode_plan
 from treesnap.plans.ulid import is_ulid, may_begin_ulid
+from treesnap.store.layout import Layout
 from treesnap.store.lock import held
 from treesnap.store.roots import Root, registered_roots
 from treesnap.store.store import Store
@@ -35,10 +37,13 @@ if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
 
 FINISHED_MAX = 100
-"""How many plans of a root that are not open are kept, with their output."""
+"""How many plans of a root are kept that nothing has interrupted, with their output."""
 
 _PREFIX = "plan-"
 _LOG = ".log"
+_LOCK = "plans-lock"
+_LOOK_S = 0.25
+"""Whoever looks at the lock holds it for a moment."""
 
 
 def _file_name(plan_id: str) -> str:
@@ -64,13 +69,26 @@ def _ids(names: list[str]) -> list[PlanId]:
 
 @contextmanager
 def plan_lock(handle: Handle, operation: str) -> Iterator[None]:
-    """Keeps every other plan of the handle's root out; raises Busy at once."""
+    """Keeps every other plan of the handle's root out; raises Busy almost at once."""
     with opened(handle, operation, create=True, recover=False) as pair:
         pair.root.register()
-        path = pair.root.file("plans-lock")
+        path = pair.root.file(_LOCK)
     what = f"The plans of {shown(handle.root)!r}"
-    with held(handle.fs, path, operation=operation, what=what, wait_s=0.0):
+    with held(handle.fs, path, operation=operation, what=what, wait_s=_LOOK_S):
         yield
+
+
+def is_at_work(handle: Handle, plan: Plan) -> bool:
+    """Returns whether a process carries out, or changes, plans of a plan's root right now."""
+    root = Root(handle.fs, Layout(handle.store_path), plan.root)
+    try:
+        fd = handle.fs.open(root.file(_LOCK), os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return not handle.fs.lock(fd, exclusive=False)
+    finally:
+        handle.fs.close(fd)
 
 
 def save(handle: Handle, plan: Plan) -> Plan:
@@ -92,12 +110,21 @@ def load(pair: Opened, root: Root, plan_id: PlanId) -> Plan:
 
 
 def plans_of_root(handle: Handle) -> list[Plan]:
-    """Returns the plans of the handle's root, newest first; damaged ones are left out."""
+    """Returns the plans of the handle's root, newest first; damaged ones are left out.
+
+    Also when there is no store yet.
+    """
     try:
         with opened(handle, "list plans", recover=False) as pair:
             return list(_plans(pair, pair.root))
     except StoreMissing:
         return []
+
+
+def newest_id(handle: Handle) -> PlanId | None:
+    """Returns the id of the newest plan of the handle's root, or None."""
+    with opened(handle, "look up a plan", recover=False) as pair:
+        return next(iter(_ids(_names(pair.store, pair.root))), None)
 
 
 def all_plans(handle: Handle) -> list[Plan]:
@@ -122,7 +149,8 @@ def find(handle: Handle, ref: str) -> Plan:
 
     In this order: a whole id; ``latest``, the newest of the handle's root; a name, of the
     newest plan of the handle's root that has it; the unique beginning of an id. Raises
-    NotFound, InvalidArgument for an ambiguous beginning, Corrupt.
+    NotFound, InvalidArgument for an ambiguous beginning, and Corrupt for a damaged plan,
+    which is not passed over when it is the newest.
     """
     try:
         with opened(handle, "look up a plan", recover=False) as pair:
@@ -134,8 +162,11 @@ def find(handle: Handle, ref: str) -> Plan:
             for root, ids in roots:
                 if wanted in ids:
                     return load(pair, root, PlanId(wanted))
+            here = _ids(_names(pair.store, pair.root))
+            if ref == "latest" and here:
+                return load(pair, pair.root, here[0])
             for plan in _plans(pair, pair.root):
-                if ref in {"latest", plan.name}:
+                if plan.name == ref:
                     return plan
             found = [
                 (root, plan_id)
@@ -159,7 +190,7 @@ def _unknown(ref: str) -> NotFound:
 
 
 def forget_old(handle: Handle) -> None:
-    """Removes the oldest plans of the root that are not open, with their output.
+    """Removes the oldest plans of the root, with their output; interrupted ones stay.
 
     Their snapshots are automatic ones and go by the policy. Never raises for what cannot
     be removed: the next plan tries again.
@@ -169,7 +200,7 @@ def forget_old(handle: Handle) -> None:
         opened(handle, "forget plans", writing=True, recover=False) as pair,
     ):
         names = _names(pair.store, pair.root)
-        closed = [plan for plan in _plans(pair, pair.root) if not plan.state.is_open]
+        closed = [plan for plan in _plans(pair, pair.root) if not plan.is_interrupted]
         for plan in closed[FINISHED_MAX:]:
             for name in names:
                 if name.startswith(f"{_PREFIX}{plan.id}-"):

@@ -3,7 +3,7 @@
 For each step, in this order, each line durable before the next:
 
     snapshot of the root                  to go back to if the step fails
-    plan: step running, with the snapshot
+    plan: step running, with the snapshot, which is pinned now
     the step itself
     failed?   the root is restored; tried again, or: plan: step failed, plan failed
     done?     snapshot, where a milestone is reached
@@ -17,14 +17,21 @@ no process of the plan is at work, after the next command at the latest.
 from __future__ import annotations
 
 import shlex
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from treesnap.errors import ErrorCode, InvalidArgument, Refused
+from treesnap.errors import ErrorCode, InvalidArgument, shown
 from treesnap.model import CheckpointType, Snapshot
 from treesnap.plans import process
-from treesnap.plans.checkpoints import take_snapshot, with_checkpoint
+from treesnap.plans.checkpoints import (
+    hold,
+    let_go,
+    save_thinned,
+    take_snapshot,
+    with_checkpoint,
+)
 from treesnap.plans.events import PlanMonitor
 from treesnap.plans.plan import (
     Attempt,
@@ -36,6 +43,7 @@ from treesnap.plans.plan import (
     StepState,
 )
 from treesnap.plans.repository import log_name, save
+from treesnap.plans.rules import problem_of, problem_of_text
 from treesnap.store.layout import Layout
 from treesnap.store.roots import Root
 
@@ -55,8 +63,14 @@ def log_path(handle: Handle, plan: Plan, step_index: int, attempt: int) -> str:
     return root.file(log_name(plan.id, step_index, attempt))
 
 
+def mark_of(plan: Plan, attempt: Attempt) -> str:
+    """Returns what names one attempt: of equal numbers, each begins with a snapshot of its own."""
+    return f"{plan.id}/{attempt.step_index}/{attempt.number}/{attempt.snapshot_id[:16]}"
+
+
 def check_runnable(plan: Plan, calls: Calls) -> None:
     """Raises InvalidArgument unless everything that the steps need is there."""
+    check_content(plan)
     for leaf in plan.leaves:
         step = leaf.step
         if step.prompt is not None and plan.runner is None:
@@ -73,8 +87,20 @@ def check_runnable(plan: Plan, calls: Calls) -> None:
         runner_command(plan.runner, "")
 
 
+def check_content(plan: Plan) -> None:
+    """Raises InvalidArgument for a plan that breaks a rule."""
+    problem = problem_of(plan.name, plan.milestones, plan.content.steps)
+    if problem is not None:
+        raise InvalidArgument(
+            f"The plan {shown(plan.name)!r} cannot be used: {problem}", code=ErrorCode.INVALID_PLAN
+        )
+
+
 def runner_command(runner: str, prompt: str) -> list[str]:
     """Returns the words of a runner with the prompt in place; no shell looks at the prompt."""
+    problem = problem_of_text(runner)
+    if problem is not None:
+        raise InvalidArgument(f"The runner {shown(runner)!r} has to be a text that {problem}")
     try:
         words = shlex.split(runner)
     except ValueError as error:
@@ -90,14 +116,22 @@ def end_interrupted(handle: Handle, plan: Plan) -> Plan:
     The caller holds the plan lock. A plan that was not interrupted is returned as it is.
     """
     attempt = plan.attempt
-    if attempt is None:
+    if attempt is not None:
+        end_leftovers_of(handle, plan, attempt)
+        handle.restore(attempt.snapshot_id, force=True)
+        before = StepProgress(attempts=attempt.number - 1)
+        plan = plan.with_progress(attempt.step_index, before)
+    settled = plan.settled()
+    if settled == plan and not plan.held:
         return plan
+    settled = save(handle, settled)  # what is held is held until the plan does not need it
+    return save(handle, let_go(handle, settled)) if settled.held else settled
+
+
+def end_leftovers_of(handle: Handle, plan: Plan, attempt: Attempt) -> None:
+    """Kills what an interrupted attempt left running; raises Busy when that cannot be done."""
     path = log_path(handle, plan, attempt.step_index, attempt.number)
-    process.end_leftovers(handle.fs, path, handle.wait_s)
-    handle.restore(attempt.snapshot_id, force=True)
-    before = StepProgress(attempts=attempt.number - 1)
-    plan = replace(plan.with_progress(attempt.step_index, before), attempt=None)
-    return save(handle, replace(plan, state=PlanState.PENDING))
+    process.end_leftovers(handle.fs, path, mark_of(plan, attempt), handle.wait_s)
 
 
 class Runner:
@@ -109,18 +143,34 @@ class Runner:
         self._calls = calls
 
     def run(self, plan: Plan) -> Plan:
-        """Carries out what is left; returns the plan, completed or failed."""
+        """Carries out what is left; returns the plan, completed or failed.
+
+        When it is interrupted, or anything but a step fails, the step that was at work is
+        taken back before the exception goes on.
+        """
         check_runnable(plan, self._calls)
-        plan = end_interrupted(self._handle, plan)
-        if plan.state == PlanState.APPLIED:
-            raise Refused(f"Plan {plan.id} was applied already", code=ErrorCode.PLAN_APPLIED)
+        self._saved = end_interrupted(self._handle, plan)
+        try:
+            return self._run(self._saved)
+        except BaseException as error:
+            try:
+                end_interrupted(self._handle, self._saved)
+            except Exception as failure:
+                raise failure from error
+            raise
+
+    def _run(self, plan: Plan) -> Plan:
         while plan.next_index < len(plan.content.progress):
             plan = self._run_step(plan)
             if plan.state == PlanState.FAILED:
                 return plan
-        if plan.state != PlanState.COMPLETED:
-            plan = save(self._handle, replace(plan, state=PlanState.COMPLETED))
+        if plan.state != PlanState.COMPLETED or plan.held:
+            plan = self._save(replace(plan, state=PlanState.COMPLETED))
         return plan
+
+    def _save(self, plan: Plan) -> Plan:
+        self._saved = save_thinned(self._handle, plan)
+        return self._saved
 
     def _run_step(self, plan: Plan) -> Plan:
         index = plan.next_index
@@ -133,40 +183,52 @@ class Runner:
             plan = self._with_checkpoint(plan, before, "before_step")
         for number in range(1, leaf.step.retries + 2):
             attempt = Attempt(step_index=index, number=number, snapshot_id=before.id)
-            plan = save(self._handle, plan.began(attempt))
+            plan = self._saved = hold(self._handle, plan.began(attempt), before.id)
             self._monitor.attempt_began(plan, attempt)
             ended = self._attempt(plan, leaf.step, attempt)
             if ended.is_success:
                 done = self._with_milestones(plan.ended(StepState.COMPLETED, 0), index, leaf)
-                plan = save(self._handle, done)
+                plan = self._save(done)
                 self._monitor.attempt_ended(plan, attempt, StepState.COMPLETED)
-                return plan
+                return let_go(self._handle, plan)
             self._handle.restore(before.id, force=True)
             self._monitor.attempt_ended(plan, attempt, StepState.FAILED)
-        return save(self._handle, plan.ended(StepState.FAILED, ended.exit_code))
+        plan = self._save(plan.ended(StepState.FAILED, ended.exit_code))
+        return self._save(let_go(self._handle, plan))
 
     def _attempt(self, plan: Plan, step: Step, attempt: Attempt) -> process.Ended:
-        """Carries out a step once. When that is interrupted, what it did is taken back."""
-        try:
-            if step.call is not None:
-                return self._call(step.call)
-            return process.attempt(
-                self._handle.fs,
-                self._command(plan, step),
+        """Carries out a step once. One that leaves no root has failed."""
+        path = log_path(self._handle, plan, attempt.step_index, attempt.number)
+        if step.call is not None:
+            ended = self._call(step.call, path)
+        else:
+            work = process.Work(
+                command=self._command(plan, step),
                 directory=self._handle.root,
-                log_path=log_path(self._handle, plan, attempt.step_index, attempt.number),
+                log_path=path,
+                mark=mark_of(plan, attempt),
                 timeout_s=step.timeout_s,
-                listener=self._monitor.output,
             )
-        except BaseException:
-            end_interrupted(self._handle, plan)
-            raise
+            handle = self._handle
+            ended = process.attempt(handle.fs, work, self._monitor.output, handle.wait_s)
+        if ended.is_success and not self._has_root():
+            self._monitor.output(b"The step has left no root\n")
+            return process.Ended(1)
+        return ended
 
-    def _call(self, name: str) -> process.Ended:
+    def _has_root(self) -> bool:
+        try:
+            return stat.S_ISDIR(self._handle.fs.lstat(self._handle.root).st_mode)
+        except OSError:
+            return False
+
+    def _call(self, name: str, path: str) -> process.Ended:
         try:
             self._calls[name]()
         except Exception as error:  # noqa: BLE001 - a step may fail in any way
-            self._monitor.output(f"{type(error).__name__}: {error}\n".encode())
+            said = f"{type(error).__name__}: {error}\n".encode("utf-8", "backslashreplace")
+            self._monitor.output(said)
+            process.keep_output(self._handle.fs, path, said)
             return process.Ended(1)
         return process.Ended(0)
 

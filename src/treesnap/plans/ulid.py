@@ -1,4 +1,4 @@
-"""Ids of plans and checkpoints: 26 characters that sort by the time they were made.
+"""Ids of plans and checkpoints: 26 characters that sort in the order in which they were made.
 
 Made by the library `python-ulid`, whose only home this is; the specification is at
 https://github.com/ulid/spec.
@@ -8,13 +8,19 @@ from __future__ import annotations
 
 _ALPHABET = frozenset("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
 LENGTH = 26
+_TIME_MS_MAX = (1 << 48) - 1
 
 
-def new_ulid(now_ns: int) -> str:
-    """Returns a new ULID for a time in nanoseconds since 1970."""
+def new_ulid(now_ns: int, after: str | None = None) -> str:
+    """Returns a new ULID for a time in nanoseconds since 1970.
+
+    It sorts behind ``after``, though the clock may have been put back since that was made.
+    """
     from ulid import ULID
 
-    return str(ULID.from_timestamp(now_ns // 1_000_000))
+    earliest_ms = ULID.from_str(after).milliseconds + 1 if after is not None else 0
+    now_ms = max(now_ns // 1_000_000, earliest_ms)
+    return str(ULID.from_timestamp(min(now_ms, _TIME_MS_MAX)))
 
 
 def is_ulid(text: str) -> bool:

@@ -20,10 +20,13 @@ def command(invocation: Invocation, *, all_roots: bool) -> None:
     """
     with planner(invocation) as plans:
         found = plans.list(all_roots=all_roots)
+        at_work = {plan.id for plan in found if plan.is_interrupted and plans.is_at_work(plan)}
     if not found and not invocation.output.as_json:
         invocation.output.remark("No plans")
     invocation.output.result(
         "plan.list",
-        fields=lambda: {"plans": [forms.plan_fields(plan) for plan in found]},
-        lines=lambda: forms.list_lines(found),
+        fields=lambda: {
+            "plans": [forms.plan_fields(plan, is_at_work=plan.id in at_work) for plan in found]
+        },
+        lines=lambda: forms.list_lines(found, at_work),
     )

@@ -30,13 +30,15 @@ def command(invocation: Invocation, *, plan_ref: str, step_index: int | None) ->
     output = invocation.output
     with planner(invocation) as plans:
         plan = plans.show(plan_ref)
+        is_at_work = plan.is_interrupted and plans.is_at_work(plan)
+        about = forms.plan_fields(plan, is_at_work=is_at_work)
         if step_index is None:
             checkpoints = plans.checkpoints(plan.id)
-            fields = {**forms.plan_fields(plan), **forms.checkpoints_fields(checkpoints)}
+            fields = {**about, **forms.checkpoints_fields(checkpoints)}
             output.result(
                 "plan.show",
                 fields=lambda: fields,
-                lines=lambda: forms.show_lines(plan, checkpoints),
+                lines=lambda: forms.show_lines(plan, checkpoints, is_at_work=is_at_work),
             )
             return
         if step_index >= len(plan.content.progress):
@@ -45,7 +47,7 @@ def command(invocation: Invocation, *, plan_ref: str, step_index: int | None) ->
         output.raw(
             "plan.show",
             fields=lambda: {
-                **forms.plan_fields(plan),
+                **about,
                 "output": b"".join(pieces).decode("utf-8", "replace"),
             },
             pieces=lambda: pieces,

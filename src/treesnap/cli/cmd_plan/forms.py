@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from treesnap.cli.json_forms import path_fields
 from treesnap.cli.text_forms import count_text, time_text
 from treesnap.errors import shown
-from treesnap.plans import Checkpoint, Plan, PlanState, RollbackResult, StepState
+from treesnap.plans import Checkpoint, Plan, PlanId, PlanState, RollbackResult, StepState
 
 
 def _iso(time_ns: int) -> str:
@@ -17,13 +17,13 @@ def _iso(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns / 1e9, tz=UTC).isoformat().replace("+00:00", "Z")
 
 
-def plan_fields(plan: Plan) -> dict[str, Any]:
+def plan_fields(plan: Plan, *, is_at_work: bool = False) -> dict[str, Any]:
     """Returns a plan with its steps, in the order in which they run."""
     return {
         "plan_id": plan.id,
         "name": plan.name,
         "state": plan.state.value,
-        "interrupted": plan.is_interrupted,
+        "interrupted": plan.is_interrupted and not is_at_work,
         "created_at": _iso(plan.created_at_ns),
         **path_fields(plan.root, "root"),
         "next_step": plan.next_index,
@@ -84,23 +84,25 @@ def rollback_fields(result: RollbackResult) -> dict[str, Any]:
     }
 
 
-def list_lines(plans: Sequence[Plan]) -> Iterator[str]:
+def list_lines(plans: Sequence[Plan], at_work: Container[PlanId]) -> Iterator[str]:
     """Yields a table of plans."""
     for plan in plans:
         done = sum(item.state == StepState.COMPLETED for item in plan.content.progress)
-        state = "interrupted" if plan.is_interrupted else plan.state.value
+        is_interrupted = plan.is_interrupted and plan.id not in at_work
+        state = "interrupted" if is_interrupted else plan.state.value
         steps = f"{done}/{len(plan.content.progress)}"
         created = time_text(plan.created_at_ns)
         yield f"{plan.id}  {created}  {state:<11}  {steps:>7}  {shown(plan.name)}"
 
 
-def show_lines(plan: Plan, checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
+def show_lines(plan: Plan, checkpoints: Sequence[Checkpoint], *, is_at_work: bool) -> Iterator[str]:
     """Yields what is known of a plan, then a table of its steps."""
+    interrupted = " (interrupted)" if plan.is_interrupted and not is_at_work else ""
     yield f"plan:        {plan.id}"
     yield f"name:        {shown(plan.name)}"
     yield f"root:        {shown(plan.root)}"
     yield f"created:     {time_text(plan.created_at_ns)}"
-    yield f"state:       {plan.state.value}{' (interrupted)' if plan.is_interrupted else ''}"
+    yield f"state:       {plan.state.value}{interrupted}"
     yield f"checkpoints: {len(checkpoints)}"
     for index, (leaf, progress) in enumerate(zip(plan.leaves, plan.content.progress, strict=True)):
         name = "/".join((*leaf.path, leaf.step.name))
@@ -113,7 +115,9 @@ def show_lines(plan: Plan, checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
 
 def how_it_failed(exit_code: int | None) -> str:
     """Returns how a step failed, in words."""
-    return f"exit code {exit_code}" if exit_code is not None else "time limit"
+    if exit_code is None:
+        return "time limit"
+    return f"exit code {exit_code}" if exit_code >= 0 else f"signal {-exit_code}"
 
 
 def checkpoint_lines(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import click
 
@@ -47,9 +50,27 @@ class ShowingMonitor:
 
 @contextmanager
 def planner(invocation: Invocation, runner: str | None = None) -> Iterator[Planner]:
-    """Yields a planner for the root of the call."""
-    with invocation.open(progress=False) as handle:
+    """Yields a planner for the root of the call. What is told to end takes its step back."""
+    with _ended_in_order(), invocation.open(progress=False) as handle:
         yield Planner(handle, monitor=ShowingMonitor(invocation), runner=runner)
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Turns a request to end into an exception; by default it would leave the step running."""
+    old = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    replaced = [number for number, handler in old.items() if handler == signal.SIG_DFL]
+    try:
+        for number in replaced:
+            signal.signal(number, _end)
+        yield
+    finally:
+        for number in replaced:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def runner_option(function: Function) -> Function:

@@ -1,0 +1,245 @@
+"""Correcting, accepting, checkpoints by hand; and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from oracle import difference, record
+from plan_bench import NONE, end, noted
+from treesnap import ErrorCode, InvalidArgument, NotFound, Refused
+from treesnap.plans import (
+    CorrectionMode,
+    Milestones,
+    Plan,
+    PlanState,
+    RollbackResult,
+    Step,
+    StepState,
+)
+
+STEPS = (noted("one"), noted("two"), noted("three"))
+
+
+@pytest.fixture
+def plan(bench) -> Plan:
+    """A completed plan of three steps, with a checkpoint before each."""
+    return bench.run(*STEPS)
+
+
+@pytest.fixture
+def failed(bench) -> Plan:
+    """A plan of which the second step failed."""
+    return bench.run(noted("one"), noted("two", "test -e ready"), noted("three"))
+
+
+def labels(bench, ref: str = "latest") -> list[str]:
+    return [item.label for item in bench.planner().checkpoints(ref)]
+
+
+def to(bench, label: str) -> RollbackResult:
+    """Rolls back to the newest checkpoint with a label."""
+    found = bench.planner().checkpoints("latest")
+    return bench.planner().rollback("latest", next(i.id for i in found if i.label == label))
+
+
+class TestCorrect:
+    def test_revert_goes_to_before_the_error(self, bench, failed):
+        (bench.root / "mess").write_text("by hand")
+
+        result = bench.planner().correct("latest", CorrectionMode.REVERT)
+
+        assert isinstance(result, RollbackResult)
+        assert result.checkpoint.label == "before two"
+        assert result.changed_paths == (b"mess",)
+        assert bench.agrees(result.plan)
+        assert {item.state for item in result.plan.content.progress[1:]} == {StepState.PENDING}
+
+    def test_revert_passes_over_what_was_taken_since(self, bench, failed):
+        bench.planner().rollback("latest", failed.checkpoints[1].id)
+        bench.planner().resume("latest")
+        bench.planner().checkpoint("latest", label="after the error")
+
+        result = bench.planner().correct("latest", CorrectionMode.REVERT)
+
+        assert result.checkpoint.label == "before two"
+        assert result.checkpoint.created_at_ns >= failed.checkpoints[1].created_at_ns
+
+    def test_revert_goes_further_back_where_that_one_is_gone(self, bench, failed):
+        bench.handle().delete(failed.checkpoints[1].snapshot_id)
+
+        result = bench.planner().correct("latest", CorrectionMode.REVERT)
+
+        assert result.checkpoint.label == "before one"
+        assert bench.agrees(result.plan)
+
+    def test_revert_without_a_checkpoint(self, bench):
+        bench.run(Step(name="fails", run="false"), milestones=NONE)
+
+        with pytest.raises(NotFound) as caught:
+            bench.planner().correct("latest", CorrectionMode.REVERT)
+        assert caught.value.code == ErrorCode.CHECKPOINT_NOT_FOUND
+
+    def test_append_adds_a_step_and_leaves_the_rest(self, bench, failed):
+        before = record(bench.root)
+
+        longer = bench.planner().correct("latest", CorrectionMode.APPEND, "echo more >> done")
+
+        assert isinstance(longer, Plan)
+        assert longer.content.progress[:3] == failed.content.progress
+        assert longer.leaves[3].step == Step(name="correction-1", run="echo more >> done")
+        assert difference(before, record(bench.root)) == []
+        (bench.root / "ready").touch()
+        assert bench.planner().resume("latest").state == PlanState.COMPLETED
+        assert bench.lines() == ["one", "two", "three", "more"]
+
+    def test_append_names_each_step_anew(self, bench, plan):
+        for number in range(1, 4):
+            longer = bench.planner().correct("latest", CorrectionMode.APPEND, "true")
+            assert longer.leaves[-1].step.name == f"correction-{number}"
+        assert longer.state == PlanState.PENDING
+
+    @pytest.mark.parametrize(
+        ("mode", "command"),
+        [
+            (CorrectionMode.APPEND, None),
+            (CorrectionMode.REVERT, "true"),
+            (CorrectionMode.APPEND, ""),
+            (CorrectionMode.APPEND, "a\0b"),
+            (CorrectionMode.APPEND, "\udcff"),
+        ],
+    )
+    def test_what_makes_no_sense(self, bench, plan, mode, command):
+        with pytest.raises(InvalidArgument):
+            bench.planner().correct("latest", mode, command)
+        assert bench.planner().show("latest") == plan
+
+
+class TestApply:
+    def test_ends_the_plan_for_good(self, bench, plan):
+        assert bench.planner().apply("latest").state == PlanState.APPLIED
+        assert bench.planner().apply("latest").state == PlanState.APPLIED
+
+        for refused in (
+            lambda planner: planner.rollback("latest", plan.checkpoints[0].id),
+            lambda planner: planner.resume("latest"),
+            lambda planner: planner.correct("latest", CorrectionMode.REVERT),
+            lambda planner: planner.correct("latest", CorrectionMode.APPEND, "true"),
+            lambda planner: planner.checkpoint("latest", label="x"),
+        ):
+            with pytest.raises(Refused) as caught:
+                refused(bench.planner())
+            assert caught.value.code == ErrorCode.PLAN_APPLIED
+        assert bench.lines() == ["one", "two", "three"]
+
+    def test_is_for_completed_plans(self, bench, failed):
+        with pytest.raises(Refused) as caught:
+            bench.planner().apply("latest")
+        assert caught.value.code == ErrorCode.PLAN_NOT_COMPLETED
+
+
+class TestCheckpointByHand:
+    def test_says_why_and_by_whom(self, bench, failed):
+        taken = bench.planner().checkpoint(
+            "latest", label="so far", reason="tests pass", source_tool="pytest", phase="strategize"
+        )
+
+        assert bench.planner().checkpoints("latest")[0] == taken
+        assert (taken.label, taken.reason, taken.phase) == ("so far", "tests pass", "strategize")
+        assert (taken.source_tool, taken.step_index) == ("pytest", 1)
+        snapshot = bench.handle().resolve(taken.snapshot_id).record
+        assert (snapshot.type, snapshot.source_tool) == ("manual", "pytest")
+
+    def test_can_be_rolled_back_to(self, bench, failed):
+        (bench.root / "mess").write_text("x")
+        taken = bench.planner().checkpoint("latest", label="so far")
+        (bench.root / "mess").unlink()
+
+        bench.planner().rollback("latest", taken.id)
+
+        assert (bench.root / "mess").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("steps", "milestones"),
+    [
+        ([], None),
+        ([Step(name="x")], None),
+        ([Step(name="", run="x")], None),
+        ([Step(name="x", run=" ")], None),
+        ([Step(name="x", run="a\0b")], None),
+        ([Step(name="\udcff", run="x")], None),
+        ([Step(name="x", run="x", prompt="y")], None),
+        ([Step(name="x", run="x", steps=(Step(name="y", run="y"),))], None),
+        ([Step(name="x", run="x", retries=-1)], None),
+        ([Step(name="x", run="x", retries=True)], None),
+        ([Step(name="x", run="x", timeout_s=0)], None),
+        ([Step(name="x", run="x", timeout_s=1.5)], None),
+        ([Step(name="x", run="x")], Milestones(every_n_steps=0)),
+        ([Step(name="x", run="x")], Milestones(every_n_steps=51)),
+        ([Step(name="x", run="x")], Milestones(keep=0)),
+        ([Step(name=str(n), run="x") for n in range(10_001)], None),
+    ],
+)
+def test_plans_that_make_no_sense_are_refused_before_anything_happens(bench, steps, milestones):
+    with pytest.raises(InvalidArgument) as caught:
+        bench.planner().run("p", steps, milestones)
+
+    assert caught.value.code == ErrorCode.INVALID_PLAN
+    assert not bench.store.exists()
+
+
+def test_steps_that_are_nested_too_deeply_are_refused(bench):
+    step = Step(name="x", run="x")
+    for _ in range(40):
+        step = Step(name="x", steps=(step,))
+
+    with pytest.raises(InvalidArgument, match="nested"):
+        bench.run(step)
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\0", "\udcff"])
+def test_a_name_has_to_be_text(bench, name):
+    with pytest.raises(InvalidArgument):
+        bench.run(noted("one"), name=name)
+
+
+@pytest.mark.parametrize("name", ["a\nb\x1b[31m", "ñ" * 3000, "latest", "../../x", "-C", "a/b"])
+def test_odd_names_are_names(bench, name):
+    plan = bench.run(noted("one"), Step(name=name, run="true", checkpoint=True), name=name)
+
+    assert plan.state == PlanState.COMPLETED
+    assert bench.planner().show(name) == plan
+    assert labels(bench, name)[0] == f"after {name}"
+
+
+def test_output_is_that_of_all_attempts(bench):
+    bench.run(Step(name="x", run="echo try; exit 1", retries=1), milestones=NONE)
+
+    assert list(bench.planner().output("latest", 0)) == [b"try\n", b"try\n"]
+    for log in bench.store.glob("roots/*/*-1.log"):
+        log.unlink()
+    assert list(bench.planner().output("latest", 0)) == [b"try\n"]
+
+
+def test_a_clock_that_was_put_back_changes_no_order(bench):
+    def back() -> None:
+        bench.now_ns -= 10**18
+
+    planner = bench.planner(calls={"back": back})
+    plan = planner.run("p", [Step(name="back", call="back"), noted("two"), noted("three")])
+
+    ids = [item.id for item in plan.checkpoints]
+    assert ids == sorted(ids)
+    assert [item.step_index for item in bench.planner().checkpoints("latest")] == [2, 1, 0]
+
+
+def test_a_server_that_an_earlier_run_left_is_not_killed_by_the_next(bench):
+    bench.run(Step(name="s", run="sleep 600 & echo $! > number; test ! -e fail"), noted("two"))
+    first = int((bench.root / "number").read_text())
+    to(bench, "before s")
+    (bench.root / "fail").touch()
+
+    again = bench.planner().resume("latest")
+
+    assert again.state == PlanState.FAILED
+    end(first)

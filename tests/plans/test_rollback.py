@@ -1,0 +1,239 @@
+"""Rolling plans back, and plans that are in each other's way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from oracle import difference, record
+from plan_bench import NONE, noted, shortest
+from treesnap import ErrorCode, NotFound, Refused, SnapshotKind
+from treesnap.plans import (
+    Attempt,
+    CorrectionMode,
+    Milestones,
+    Plan,
+    PlanState,
+    RollbackResult,
+)
+from treesnap.plans.checkpoints import with_checkpoint
+from treesnap.plans.repository import save
+
+STEPS = (noted("one"), noted("two"), noted("three"))
+
+
+@pytest.fixture
+def plan(bench) -> Plan:
+    """A completed plan of three steps, with a checkpoint before each."""
+    return bench.run(*STEPS)
+
+
+@pytest.fixture
+def failed(bench) -> Plan:
+    """A plan of which the second step failed."""
+    return bench.run(noted("one"), noted("two", "test -e ready"), noted("three"))
+
+
+def labels(bench, ref: str = "latest") -> list[str]:
+    return [item.label for item in bench.planner().checkpoints(ref)]
+
+
+def to(bench, label: str) -> RollbackResult:
+    """Rolls back to the newest checkpoint with a label."""
+    found = bench.planner().checkpoints("latest")
+    return bench.planner().rollback("latest", next(i.id for i in found if i.label == label))
+
+
+class TestRollback:
+    def test_without_a_checkpoint_they_are_listed_newest_first(self, bench, plan):
+        assert labels(bench) == ["before three", "before two", "before one"]
+
+    def test_takes_plan_and_files_back(self, bench, plan):
+        (bench.root / "other").write_text("x")
+
+        result = to(bench, "before two")
+
+        assert bench.lines() == ["one"]
+        assert result.plan == bench.planner().show("latest")
+        assert (result.plan.state, result.plan.next_index) == (PlanState.ROLLED_BACK, 1)
+        assert (result.restored, result.created, result.deleted) == (1, 0, 1)
+        assert result.changed_paths == (b"done", b"other")
+        assert result.checkpoint.label == "before two"
+        assert bench.handle().resolve(result.safety_id).kind == SnapshotKind.SAFETY
+
+    def test_goes_on_from_there(self, bench, plan):
+        to(bench, "before two")
+
+        again = bench.planner().resume("latest")
+
+        assert again.state == PlanState.COMPLETED
+        assert bench.lines() == ["one", "two", "three"]
+
+    def test_can_go_forth_again(self, bench, plan):
+        after = record(bench.root)
+        to(bench, "before one")
+        assert bench.lines() == []
+
+        result = to(bench, "before rollback to before one")
+
+        assert difference(after, record(bench.root)) == []
+        assert result.plan.content == plan.content
+        assert bench.planner().resume("latest").state == PlanState.COMPLETED
+
+    def test_can_be_undone(self, bench, plan):
+        after = record(bench.root)
+        to(bench, "before one")
+
+        bench.handle().undo()
+
+        assert difference(after, record(bench.root)) == []
+
+    def test_to_where_one_is_changes_nothing(self, bench, failed):
+        result = to(bench, "before two")
+
+        assert (result.changed_paths, result.safety_id) == ((), None)
+        assert result.plan.state == PlanState.ROLLED_BACK
+
+    def test_is_counted(self, bench, plan):
+        result = to(bench, "before two")
+
+        state = bench.handle().resolve(result.checkpoint.snapshot_id).state
+        assert (state.rollback_count, state.rollback_used, state.pinned) == (1, True, False)
+
+    @pytest.mark.parametrize("keep", [1, 2, 3])
+    def test_never_drops_where_it_leads(self, bench, keep):
+        bench.run(*STEPS, milestones=Milestones(keep=keep))
+        oldest = bench.planner().checkpoints("latest")[-1]
+
+        for _ in range(4):
+            result = bench.planner().rollback("latest", oldest.id)
+            assert result.plan.content == oldest.content
+        assert bench.agrees(result.plan)
+        assert len(result.plan.checkpoints) == max(2, keep)
+
+    def test_finds_the_checkpoint_by_its_beginning(self, bench, plan):
+        ids = [item.id for item in plan.checkpoints]
+        wanted = ids[1]
+
+        result = bench.planner().rollback("latest", shortest(wanted, ids).lower())
+
+        assert result.checkpoint.id == wanted
+
+    @pytest.mark.parametrize("ref", ["", "x", "01", "0" * 26, "latest", "\udcff"])
+    def test_to_what_there_is_not(self, bench, plan, ref):
+        with pytest.raises(NotFound) as caught:
+            bench.planner().rollback("latest", ref)
+
+        assert caught.value.code == ErrorCode.CHECKPOINT_NOT_FOUND
+        assert bench.planner().show("latest") == plan
+
+    def test_to_one_of_several(self, bench, plan):
+        with pytest.raises(NotFound, match="fits several"):
+            bench.planner().rollback("latest", plan.id[:4])
+
+    def test_to_a_checkpoint_whose_snapshot_was_deleted(self, bench, plan):
+        gone = plan.checkpoints[1]
+        bench.handle().delete(gone.snapshot_id)
+
+        with pytest.raises(NotFound):
+            bench.planner().rollback("latest", gone.id)
+        assert labels(bench) == ["before three", "before one"]
+
+    def test_brings_back_a_root_that_is_gone(self, bench, plan):
+        shutil.rmtree(bench.root)
+
+        to(bench, "before three")
+
+        assert bench.lines() == ["one", "two"]
+
+    def test_is_possible_from_another_root(self, bench, plan):
+        other = bench.directory / "other"
+        other.mkdir()
+
+        result = bench.planner(other).rollback(plan.id, plan.checkpoints[1].id)
+
+        assert result.plan.next_index == 1
+        assert bench.lines() == ["one"]
+        assert os.listdir(other) == []
+
+    def test_of_a_root_behind_a_link_is_refused(self, bench, plan):
+        bench.root.rename(bench.directory / "moved")
+        bench.root.symlink_to(bench.directory / "moved")
+        other = bench.directory / "other"
+        other.mkdir()
+
+        with pytest.raises(Refused) as caught:
+            bench.planner(other).rollback(plan.id, plan.checkpoints[0].id)
+        assert caught.value.code == ErrorCode.NOT_A_DIRECTORY
+
+    def test_that_was_begun_and_lost_its_snapshot_is_taken_back(self, bench, plan):
+        to(bench, "before two")
+        (_, *_, present) = plan.checkpoints
+        lost = bench.planner().show("latest")
+        ahead = lost.checkpoints[-1]
+        bench.handle().restore(ahead.snapshot_id)
+        save(bench.handle(), replace(lost, content=ahead.content, rolling_back_to=present.id))
+        bench.handle().restore(present.snapshot_id)
+        bench.handle().delete(present.snapshot_id)
+
+        again = bench.planner().resume("latest")
+
+        assert bench.agrees(again)
+        assert again.state == PlanState.COMPLETED
+
+    def test_respects_what_somebody_pinned(self, bench, plan):
+        bench.handle().pin(plan.checkpoints[1].snapshot_id)
+
+        to(bench, "before two")
+
+        assert bench.handle().resolve(plan.checkpoints[1].snapshot_id).pinned
+
+
+class TestTwoPlansInOneRoot:
+    @pytest.fixture
+    def interrupted(self, bench, plan) -> Plan:
+        """A plan whose process died in its first step."""
+        begun = bench.run(noted("mine"), milestones=NONE)
+        before = bench.handle().create(kind=SnapshotKind.PLAN).snapshot
+        attempt = Attempt(step_index=0, number=1, snapshot_id=before.id)
+        return save(bench.handle(), begun.began(attempt))
+
+    def test_refuse_each_other_while_one_is_interrupted(self, bench, plan, interrupted):
+        for refused in (
+            lambda planner: planner.run("new", [noted("new")]),
+            lambda planner: planner.resume(plan.id),
+            lambda planner: planner.rollback(plan.id, plan.checkpoints[0].id),
+            lambda planner: planner.correct(plan.id, CorrectionMode.REVERT),
+        ):
+            with pytest.raises(Refused, match=interrupted.id) as caught:
+                refused(bench.planner())
+            assert caught.value.code == ErrorCode.PLAN_INTERRUPTED
+
+    def test_go_on_once_it_is_not(self, bench, plan, interrupted):
+        bench.planner().resume(interrupted.id)
+
+        assert bench.planner().rollback(plan.id, plan.checkpoints[0].id)
+
+    def test_appending_takes_the_interrupted_step_back_first(self, bench, interrupted):
+        (bench.root / "litter").touch()
+
+        longer = bench.planner().correct(interrupted.id, CorrectionMode.APPEND, "true")
+
+        assert not (bench.root / "litter").exists()
+        assert (longer.state, longer.is_interrupted) == (PlanState.PENDING, False)
+
+    def test_rolling_back_is_possible_though_the_steps_beginning_is_lost(self, bench, interrupted):
+        bench.handle().delete(interrupted.attempt.snapshot_id)
+        with pytest.raises(NotFound):
+            bench.planner().resume(interrupted.id)
+        other = bench.planner().show(interrupted.id)
+        made = bench.handle().create(kind=SnapshotKind.PLAN, session=other.id).snapshot
+        save(bench.handle(), with_checkpoint(bench.handle(), other, made, "before_step"))
+
+        target = bench.planner().checkpoints(interrupted.id)[0]
+        result = bench.planner().rollback(interrupted.id, target.id)
+
+        assert not result.plan.is_interrupted
