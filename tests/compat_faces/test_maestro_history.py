@@ -292,6 +292,19 @@ class TestErrors:
 
         assert caught.value.code == treesnap.ErrorCode.PINNED
 
+    def test_of_conflicts_are_subprocess_errors(self, root, make, manager, session_id):
+        (root / ".snapignore").write_text("*.log")
+        (root / "place").write_text("a file")
+        made = make("two")
+        (root / "place").unlink()
+        (root / "place").mkdir()
+        (root / "place" / "kept.log").touch()
+
+        with pytest.raises(subprocess.SubprocessError, match="holds paths that no snapshot has"):
+            manager.rollback_to_checkpoint(session_id, made.checkpoint_id, True)
+
+        assert not manager.get_checkpoint(session_id, made.checkpoint_id).rollback_used
+
     def test_of_a_busy_root_are_subprocess_errors(self, root, make, session_id):
         make("two")
         handle = treesnap.open(root, wait_s=0.0)

@@ -34,6 +34,8 @@ import treesnap
 from mutations import mutate
 from oracle import Record, difference, record
 from scopes import Scope, ancestors, captured, common_scope, inside, outside
+from treesnap.ops import position
+from treesnap.ops.create import CreateRequest
 from treesnap.results import RestoreResult
 
 IS_FULL = os.environ.get("TREESNAP_TEST_SIZE") == "full"
@@ -184,6 +186,34 @@ class Machine(RuleBasedStateMachine):
             assert difference(self.live, record(self.root)) == []
             return
         self.restored(moment, scope, self.handle.restore(identity, wanted))
+
+    @rule(target=snapshots, identity=snapshots)
+    def mark(self, identity: str) -> Made:
+        if identity not in self.moments:
+            with pytest.raises(treesnap.NotFound):
+                position.mark(self.handle, identity, CreateRequest())
+            return multiple()
+        marked = position.mark(self.handle, identity, CreateRequest()).id
+        self.moments[marked] = self.moments[identity]._replace(id=marked)
+        return marked
+
+    @rule(target=snapshots, identity=snapshots, keep_files=st.booleans())
+    def roll_back(self, identity: str, keep_files: bool) -> Made:
+        moment = self.moments.get(identity)
+        if moment is None or moment.scope is not None:
+            with pytest.raises((treesnap.NotFound, treesnap.InvalidArgument)):
+                position.rollback(self.handle, identity, keep_files=keep_files)
+            return multiple()
+        result = position.rollback(self.handle, identity, keep_files=keep_files)
+        if result.restore is None:
+            assert difference(self.live, record(self.root)) == []
+        else:
+            self.restored(moment, None, result.restore)
+            assert position.standing(self.handle).changes == ()
+        stands_at = result.position.id
+        is_new = stands_at not in self.moments
+        self.moments[stands_at] = Moment(stands_at, moment.state, None)
+        return stands_at if is_new else multiple()
 
     def restored(self, moment: Moment, scope: Scope, result: RestoreResult) -> None:
         """Compares after a restore, and notes how it is taken back."""

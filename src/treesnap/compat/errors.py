@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from treesnap.errors import InvalidArgument, NotFound, Refused, TreesnapError
+from treesnap.errors import ErrorCode, InvalidArgument, NotFound, Refused, TreesnapError
 
 
 class CheckpointRefused(Refused, ValueError):
@@ -24,6 +24,18 @@ class CheckpointNotFound(NotFound, FileNotFoundError):
 
 class CheckpointFailed(TreesnapError, subprocess.SubprocessError):
     """It was tried and did not work: busy, no space, damage, somebody else's change."""
+
+
+_NOT_VALID = frozenset(
+    {
+        ErrorCode.DANGEROUS_ROOT,
+        ErrorCode.NAME_TAKEN,
+        ErrorCode.PINNED,
+        ErrorCode.UNREADABLE,
+        ErrorCode.UNSAVED_CHANGES,
+    }
+)
+"""What the caller can see, and change, before the call."""
 
 
 @contextmanager
@@ -40,4 +52,4 @@ def translated() -> Iterator[None]:
 def _documented(error: TreesnapError) -> type[TreesnapError]:
     if isinstance(error, NotFound):
         return CheckpointNotFound
-    return CheckpointRefused if type(error) is Refused else CheckpointFailed
+    return CheckpointRefused if error.code in _NOT_VALID else CheckpointFailed

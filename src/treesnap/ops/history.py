@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -134,12 +134,17 @@ def resolve_in(pair: Opened, ref: str, *, session: str | None = None) -> Snapsho
 
 
 def position(pair: Opened) -> Snapshot | None:
-    """Returns the snapshot that the root stands at, or None before the first.
+    """Returns the snapshot that the root stands at, or None before the first."""
+    return position_in(snapshots_of(pair))
+
+
+def position_in(snapshots: Iterable[Snapshot]) -> Snapshot | None:
+    """Returns the one among a root's snapshots, newest first, that the root stands at.
 
     It is the newest one of the whole root that is no safety snapshot: the state that was
     saved last, or that was gone back to since.
     """
-    for snapshot in snapshots_of(pair):
+    for snapshot in snapshots:
         if snapshot.kind != SnapshotKind.SAFETY and snapshot.record.scope is None:
             return snapshot
     return None

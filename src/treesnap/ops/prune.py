@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.errors import Busy, InvalidArgument, StoreMissing
+from treesnap.model import SnapshotKind
 from treesnap.ops.access import Opened, is_interrupted, locked_root, needed_snapshots, opened
-from treesnap.ops.history import snapshots_of
+from treesnap.ops.history import position_in, snapshots_of
 from treesnap.ops.reachable import Reachability
 from treesnap.ops.restore_history import load_history
 from treesnap.ops.retention import AUTOMATIC, DEFAULT, Decision, Policy, decide
@@ -86,7 +87,8 @@ def _decisions(handle: Handle, pair: Opened, request: PruneRequest) -> list[Deci
     found = {item.snapshot.id: item for item in decide(concerned, policy, handle.clock_ns())}
     if request.max_size_bytes is not None:
         found |= _beyond(pair.store, snapshots, found, request.max_size_bytes)
-    for identity, reason in _protected(pair.root).items():
+    protected = _protected(pair.root) | _standing(snapshots)
+    for identity, reason in protected.items():
         item = found.get(identity)
         if item is not None:
             found[identity] = replace(item, reasons=(*item.reasons, reason))
@@ -149,7 +151,9 @@ def prune_store(handle: Handle, root_paths: Iterable[bytes], size_bytes_max: int
         for root_id in store.snapshots.root_ids():
             root = roots.get(root_id)
             protected = _protected(root) if root is not None else {}
-            for position, item in enumerate(snapshots_of(pair, root_id)):
+            snapshots = list(snapshots_of(pair, root_id))
+            protected |= _standing(snapshots)
+            for position, item in enumerate(snapshots):
                 (decision,) = decide([item], Policy(keep_last=0, kinds=AUTOMATIC), 0)
                 if root is None or position == 0 or decision.is_kept or item.id in protected:
                     safe.append(item)
@@ -177,6 +181,16 @@ def _protected(root: Root) -> dict[SnapshotId, str]:
     nexts = {"undo": history.undo[-1:], "redo": history.redo[-1:]}
     found = {moment.snapshot_id: word for word, stack in nexts.items() for moment in stack}
     return found | dict.fromkeys(needed_snapshots(root), "interrupted restore")
+
+
+def _standing(snapshots: list[Snapshot]) -> dict[SnapshotId, str]:
+    """Returns what the root stands at when a program put it there, as a rollback does.
+
+    Without it the root would seem to have changed since an older snapshot.
+    """
+    found = position_in(snapshots)
+    is_automatic = found is not None and found.kind == SnapshotKind.AUTOMATIC
+    return {found.id: "position"} if found is not None and is_automatic else {}
 
 
 def _may_go(decision: Decision | None) -> bool:

@@ -12,6 +12,8 @@ from treesnap.model import SnapshotKind, SnapshotState
 from treesnap.ops.create import ATTEMPTS, CreateRequest, create
 from treesnap.ops.history import retire
 from treesnap.ops.position import mark, mark_position, rollback, standing
+from treesnap.ops.prune import prune_store
+from treesnap.ops.retention import Policy
 from treesnap.store.collector import CollectorState, read_state, write_state
 from treesnap.store.layout import Layout
 from treesnap.testing.children import killed
@@ -187,6 +189,26 @@ class TestRollback:
             rollback(handle, "scoped")
 
         assert tree_state(root) == before
+
+    @pytest.mark.parametrize("way", ["policy", "size", "store"])
+    def test_holds_however_many_snapshots_go(self, handle, root, two, way):
+        rollback(handle, "first", keep_files=True)
+        stands = stands_at(handle)
+        for number in range(3):
+            (root / "one").write_bytes(b"%d" % number)
+            handle.restore("first")
+
+        if way == "policy":
+            removed = handle.prune(Policy(keep_last=0)).removed
+        elif way == "size":
+            removed = handle.prune(max_size_bytes=0).removed
+        else:
+            before = {item.id for item in handle.list()}
+            prune_store(handle, [os.fsencode(root)], 0)
+            removed = before - {item.id for item in handle.list()}
+
+        assert removed
+        assert stands_at(handle) == stands
 
     @pytest.mark.parametrize("keep_files", [False, True])
     def test_killed_anywhere_can_be_done_again(self, make_handle, root, two, keep_files):
