@@ -175,6 +175,7 @@ class TestRollback:
         made = [manager.create(1)]
         for text in ("2", "3"):
             (root / "main.py").write_text(text)
+            (root / f"since-{text}").write_text("the same ever since")
             made.append(manager.create(2))
         (root / "main.py").write_text("unsaved")
         (root / "litter").write_text("litter")
@@ -324,5 +325,5 @@ def test_what_cannot_be_read_makes_no_checkpoint(root, manager):
     with pytest.raises(subprocess.CalledProcessError) as failure:
         in_another_process(root, "manager.create(1)", by=by)
 
-    assert "OperationFailed: 'main.py' could not be read" in failure.value.stderr
+    assert "Refused: 'main.py' cannot be read" in failure.value.stderr
     assert treesnap.open(root).list() == ()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
-from random import Random
 
 import pytest
 
@@ -170,15 +170,29 @@ class TestCreate:
         assert path.read_text() == "mine"
         assert treesnap.open(root, store).list() == ()
 
-    def test_a_metadata_file_is_written_through_no_link(self, root, store, run, tmp_path):
+    @pytest.mark.parametrize("how", ["link", "file"])
+    def test_a_metadata_file_is_written_through_no_link(self, root, store, run, tmp_path, how):
         (tmp_path / "outside").mkdir()
-        (root / ".maker-checkpoints").symlink_to(tmp_path / "outside")
+        if how == "link":
+            (root / ".maker-checkpoints").symlink_to(tmp_path / "outside")
+        else:
+            (root / ".maker-checkpoints").write_text("file")
 
         text = run(create_block(root, "one", "a"), metadata=True)
 
-        assert status(text) == "CREATE_FAILED"
+        assert (status(text), reason(text)) == ("CREATE_FAILED", "file_conflict")
         assert list((tmp_path / "outside").iterdir()) == []
         assert treesnap.open(root, store).list() == ()
+
+    def test_a_metadata_file_is_written_into_no_other_name_of_a_file(self, root, run, tmp_path):
+        (tmp_path / "outside").write_text("outside")
+        directory = root / ".maker-checkpoints/metadata"
+        directory.mkdir(parents=True)
+        os.link(tmp_path / "outside", directory / ".one.json.writing")
+
+        assert status(run(create_block(root, "one", "a"), metadata=True)) == "CREATE_SUCCESS"
+        assert (tmp_path / "outside").read_text() == "outside"
+        assert [item.name for item in directory.iterdir()] == ["one.json"]
 
     @pytest.mark.parametrize("listed", ["a.log", "build/out", "a.log\n- missing"])
     def test_a_file_that_is_excluded_is_refused(self, root, store, run, listed):
@@ -263,90 +277,6 @@ class TestRestore:
         treesnap.open(root, store).create(name="mine")
 
         assert reason(run(restore_block(root, "mine"))) == "checkpoint_not_found"
-
-
-class TestCleanup:
-    @pytest.fixture
-    def checkpoints(self, root, store, run):
-        """Three checkpoints of each of two tasks, and one snapshot that is nobody's."""
-        for step in (1, 2, 3):
-            for task in ("task", "other"):
-                (root / "file").write_bytes(f"{task}{step}".encode() * 9000)
-                run(create_block(root, f"{task}-{step}", "file", task=task, step=step))
-        treesnap.open(root, store).create(name="by hand", session="task", step=1)
-        return treesnap.open(root, store)
-
-    def names(self, handle) -> set[str | None]:
-        return {item.name for item in handle.list()}
-
-    @pytest.mark.parametrize(
-        ("mode", "parameters", "kept"),
-        [
-            ("RETAIN_LAST", {"retain_count": 2}, {"task-2", "task-3"}),
-            ("RETAIN_LAST", {"retain_count": 9}, {"task-1", "task-2", "task-3"}),
-            ("CLEANUP_ALL", {}, set()),
-            ("CLEANUP_ALL", {"retain_count": "", "before_step": ""}, set()),
-            ("CLEANUP_BEFORE_STEP", {"before_step": 3}, {"task-3"}),
-            ("CLEANUP_BEFORE_STEP", {"before_step": 1}, {"task-1", "task-2", "task-3"}),
-        ],
-    )
-    def test_removes_what_the_mode_says_of_this_task(
-        self, root, run, checkpoints, mode, parameters, kept
-    ):
-        text = run(cleanup_block(root, mode, **parameters))
-
-        assert self.names(checkpoints) == kept | {"other-1", "other-2", "other-3", "by hand"}
-        lines = sections(text)["CLEANUP SUMMARY"]
-        removed = sorted({"task-1", "task-2", "task-3"} - kept)
-        assert lines == [
-            f"Checkpoints Removed: {len(removed)}",
-            f"Checkpoints Retained: {len(kept)}",
-            "Removed:",
-            *(f"- {name}" for name in removed),
-            "Retained:",
-            *(f"- {name}" for name in sorted(kept)),
-        ]
-
-    def test_storage_freed_is_what_the_packs_shrank_by(self, tmp_path, store, run):
-
-        root = tmp_path / "random"
-        root.mkdir()
-        for step in (1, 2):
-            (root / "file").write_bytes(Random(step).randbytes(200_000))
-            run(create_block(root, f"task-{step}", "file"))
-        before = sum(path.stat().st_size for path in store.glob("packs/**/*") if path.is_file())
-
-        text = run(cleanup_block(root, "RETAIN_LAST", retain_count=1))
-
-        after = sum(path.stat().st_size for path in store.glob("packs/**/*") if path.is_file())
-        freed = int(sections(text)["STORAGE FREED"][0].removesuffix(" bytes"))
-        assert freed >= 200_000
-        assert abs(before - after - freed) < 4096
-
-    def test_keeps_pinned_checkpoints(self, root, run, checkpoints):
-        checkpoints.pin("task-1")
-
-        text = run(cleanup_block(root, "CLEANUP_ALL"))
-
-        assert sections(text)["CLEANUP SUMMARY"][-1] == "- task-1"
-        assert "task-1" in self.names(checkpoints)
-
-    def test_removes_metadata_files_of_its_own_only(self, root, run):
-        run(create_block(root, "one", "a"), metadata=True)
-        run(create_block(root, "two", "a"))
-        directory = root / ".maker-checkpoints/metadata"
-        (directory / "two.json").write_text("mine")
-
-        run(cleanup_block(root, "CLEANUP_ALL"))
-
-        assert [item.name for item in directory.iterdir()] == ["two.json"]
-
-    def test_of_an_unknown_task_removes_nothing(self, root, run, checkpoints):
-        text = run(cleanup_block(root, "CLEANUP_ALL", task="unknown"))
-
-        assert status(text) == "CLEANUP_COMPLETE"
-        assert sections(text)["CLEANUP SUMMARY"][0] == "Checkpoints Removed: 0"
-        assert sections(text)["STORAGE FREED"] == ["0 bytes"]
 
 
 class TestJson:

@@ -157,7 +157,7 @@ def test_an_unreadable_file_is_a_permission_error(root, store):
 
     code, text = maker(create_block(root, "one", "sub/file"), store, by=by)
 
-    assert (code, status(text), reason(text)) == (1, "CREATE_FAILED", "permission_error")
+    assert (code, status(text), reason(text)) == (3, "CREATE_FAILED", "permission_error")
     assert treesnap.open(root, store).list() == ()
 
 
@@ -257,6 +257,7 @@ class TestMalformed:
             ("- a\n", "-\n"),
             ("- a\n", "- /etc/passwd\n"),
             ("- a\n", "- C:/a\n"),
+            ("- a\n", "- sub\\a\n"),
             ("- a\n", "- ../a\n"),
             ("- a\n", "- sub/../../a\n"),
             ("- a\n", "- .\n"),
@@ -320,6 +321,12 @@ class TestMalformed:
     )
     def test_what_is_no_block(self, root, store, run, block):
         self.refused(block, run, root, store)
+
+    def test_what_is_not_known_of_a_request_is_null(self, run, store):
+        for data, title in ((b"", "CHECKPOINT_ID"), (CLEANUP_INPUT[:120].encode(), "MODE")):
+            result = carry_out(data, store=store)
+            assert f"[{title}] -\n" in result_text(result)
+            assert (result.checkpoint_id, result.mode) == (None, None)
 
     def test_a_block_that_was_cut_off(self, root, store, run):
         whole = create_block(root, "one", "a", "b").rstrip("\n")

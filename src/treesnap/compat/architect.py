@@ -12,16 +12,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from treesnap.errors import OperationFailed, shown
 from treesnap.model import (
     Change,
     ChangeKind,
     CheckpointType,
     Purpose,
-    SkipReason,
     Snapshot,
     SnapshotKind,
 )
+from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.handle import Handle
 from treesnap.ops.handle import open as open_root
 
@@ -66,22 +65,20 @@ class CheckpointManager:
     def create(self, step: int, message: str = "") -> Checkpoint | None:
         """Takes a checkpoint; returns None when nothing changed since the one it stands at.
 
-        Durable after return. Costs two walks of the workspace. Raises OperationFailed, and
-        keeps nothing, when something cannot be read.
+        Durable after return. Costs two walks of the workspace. Raises Refused when
+        something cannot be read.
         """
         history = self._handle.list()
         base = _stands_at(history)
         if base is not None and not _differences(self._handle, base.id):
             return None
-        made = self._handle.create(
+        request = CreateRequest(
             label=f"{CHECKPOINT_PREFIX}:{message or f'step-{step}'}",
             step=step,
             purpose=Purpose(source_tool="architect"),
+            complete_only=True,
         )
-        unread = [item.path for item in made.skipped if item.reason == SkipReason.UNREADABLE]
-        if unread:
-            self._handle.delete(made.id)
-            raise OperationFailed(f"{shown(unread[0])!r} could not be read", path=unread[0])
+        made = create(self._handle, request)
         return self._checkpoint(made.snapshot, base)
 
     def list_checkpoints(self) -> list[Checkpoint]:

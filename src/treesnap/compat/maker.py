@@ -7,7 +7,6 @@ restore back. A request that fails has changed nothing.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from datetime import UTC, datetime
@@ -33,7 +32,8 @@ from treesnap.errors import (
     OperationFailed,
     TreesnapError,
 )
-from treesnap.model import ChangeKind, Purpose, Skipped, SkipReason, Snapshot
+from treesnap.model import ChangeKind, Purpose, Skipped, Snapshot
+from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.handle import Handle
 from treesnap.ops.handle import open as open_root
 
@@ -86,17 +86,21 @@ def carry_out(
 def _create(handle: Handle, request: Create, *, with_metadata: bool) -> Created:
     tags = {_METADATA_TAG: "yes"} if with_metadata else {}
     if with_metadata:
-        maker_metadata.refuse_present(handle.fs, handle.root, request.checkpoint_id)
+        maker_metadata.refuse_present(handle, request.checkpoint_id)
     if request.files != _texts(treepath.without_nested(_paths(request.files))):
         tags[_FILES_TAG] = json.dumps(request.files)
-    made = handle.create(
-        request.files,
-        name=request.checkpoint_id,
-        label=f"before step {request.step_number}: {request.step_name}",
-        session=request.task_id,
-        step=request.step_number,
-        tags=tags,
-        purpose=Purpose(step_name=request.step_name, source_tool=SOURCE_TOOL),
+    made = create(
+        handle,
+        CreateRequest(
+            paths=tuple(_paths(request.files)),
+            name=request.checkpoint_id,
+            label=f"before step {request.step_number}: {request.step_name}",
+            session=request.task_id,
+            step=request.step_number,
+            tags=tags,
+            purpose=Purpose(step_name=request.step_name, source_tool=SOURCE_TOOL),
+            complete_only=True,
+        ),
     )
     try:
         _refuse_missed(_paths(request.files), made.skipped)
@@ -117,8 +121,7 @@ def _create(handle: Handle, request: Create, *, with_metadata: bool) -> Created:
         )
         if with_metadata:
             maker_metadata.write(
-                handle.fs,
-                handle.root,
+                handle,
                 created,
                 task_id=request.task_id,
                 step_number=request.step_number,
@@ -132,14 +135,11 @@ def _create(handle: Handle, request: Create, *, with_metadata: bool) -> Created:
 
 def _refuse_missed(paths: list[bytes], skipped: tuple[Skipped, ...]) -> None:
     """Raises OperationFailed for a listed file that could not come back."""
-    asked = set(paths)
+    wanted = {*paths, *(parent for path in paths for parent in treepath.parents(path))}
     for item in skipped:
-        unreadable = item.reason in {SkipReason.UNREADABLE, SkipReason.UNSTABLE}
-        if unreadable or item.path in asked or any(treepath.is_within(p, item.path) for p in asked):
+        if item.path in wanted:
             raise OperationFailed(
-                f"{os.fsdecode(item.path)!r} cannot be captured: {item.reason.word}",
-                path=item.path,
-                errno=errno.EACCES if unreadable else None,
+                f"{os.fsdecode(item.path)!r} cannot be captured: {item.reason.word}", path=item.path
             )
 
 
@@ -203,7 +203,7 @@ def _cleanup(handle: Handle, request: Cleanup) -> Cleaned:
     chosen = [item for item in chosen if not item.pinned]
     for item in chosen:
         if _METADATA_TAG in item.record.tags:
-            maker_metadata.remove(handle.fs, handle.root, item.name or "")
+            maker_metadata.remove(handle, item.name or "")
     freed_bytes, postponed = 0, None
     if chosen:
         handle.delete(*(item.id for item in chosen))

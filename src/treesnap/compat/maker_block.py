@@ -260,6 +260,10 @@ def _file(line: str) -> str:
     given = line[2:].strip(_BLANKS)
     if given.startswith("/") or _DRIVE.match(given):
         raise InvalidArgument(f"The path {_quoted(given)} is absolute; it has to be relative")
+    if "\\" in given:  # else a Windows path would silently be that of another, absent file
+        raise InvalidArgument(
+            f"The path {_quoted(given)} has a backslash; names are divided by '/'"
+        )
     path = os.path.normpath(given)
     if "\0" in path or path == ".." or path.startswith("../"):
         raise InvalidArgument(f"The path {_quoted(given)} leads outside the working directory")

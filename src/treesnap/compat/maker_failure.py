@@ -17,6 +17,7 @@ _REASONS = {
     ErrorCode.TARGET_NOT_EMPTY: "file_conflict",
     ErrorCode.RESTORE_INTERRUPTED: "file_conflict",
     ErrorCode.BUSY: "file_conflict",
+    ErrorCode.UNREADABLE: "permission_error",
     ErrorCode.STORE_DAMAGED: "corruption",
 }
 _PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -57,7 +58,7 @@ def failed(block: bytes, error: TreesnapError | OSError) -> Failed:
     """Returns how a request failed; what it was about as far as that can be read."""
     operation = _OPERATION.search(block)
     subject = _SUBJECT.search(block)
-    word = subject[2].decode("utf-8", "replace").strip() if subject is not None else "-"
+    word = subject[2].decode("utf-8", "replace").strip() if subject is not None else None
     verb = operation[1].decode() if operation is not None else "OPERATION"
     number = getattr(error, "errno", None)
     if isinstance(error, TreesnapError) and number not in _PERMISSION:

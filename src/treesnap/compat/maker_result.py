@@ -190,11 +190,12 @@ def _cleaned(result: Cleaned) -> str:
 
 
 def _failed(result: Failed) -> str:
-    subject = (
-        f"[MODE] {_cut(result.mode, _WORD_ROOM)}"
-        if result.mode is not None
-        else f"[CHECKPOINT_ID] {_cut(result.checkpoint_id or '-', _WORD_ROOM)}"
+    title, word = (
+        ("MODE", result.mode)
+        if result.status.startswith("CLEANUP")
+        else ("CHECKPOINT_ID", result.checkpoint_id)
     )
+    subject = f"[{title}] {_cut(word or '-', _WORD_ROOM)}"
     details = [f"Reason: {result.reason}", "Details:", _cut(result.details, _DETAIL_ROOM)]
     options = [f"{number}. {text}" for number, text in enumerate(result.recovery_options, start=1)]
     return _block(
