@@ -117,6 +117,21 @@ def test_rollback_restores_the_files(session, checkpoint_id, root, snap):
     assert (root / "a").read_text() == "two"
 
 
+def test_rollback_says_what_it_left_alone(session, checkpoint_id, snap, root):
+    session("list", "--write-log")
+    snap("create")  # which captures the log as well
+    marked = session("create", "--description", "x", "--phase", "plan", "--no-commit-first")
+    (root / "a").write_text("two")
+
+    result = session("rollback", "--checkpoint-id", marked.out.strip(), "--hard-reset")
+
+    assert result.err.splitlines() == [
+        "1 path left alone:",
+        f"  .flow/maestro/sessions/{SESSION}/checkpoints.json (excluded)",
+        "To take this back: snap undo",
+    ]
+
+
 @pytest.mark.parametrize("hard_reset", [False, True])
 def test_rollback_as_json(session, checkpoint_id, root, hard_reset):
     (root / "a").write_text("two")
