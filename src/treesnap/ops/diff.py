@@ -85,6 +85,15 @@ def diff(
         return tuple(compared(left, right, scope))
 
 
+def is_time_alone(change: Change) -> bool:
+    """Returns whether nothing of a path changed but its modification time."""
+    old, new = change.old, change.new
+    if change.change != ChangeKind.METADATA or old is None or new is None:
+        return False
+    rest = [entry._replace(mtime_ns=0, content=None) for entry in (old, new)]
+    return old.mtime_ns != new.mtime_ns and rest[0] == rest[1]
+
+
 def snapshot_state(pair: Opened, snapshot: Snapshot, scope: tuple[bytes, ...] | None) -> State:
     """Returns a snapshot's tree, with nothing but the paths in scope."""
     objects = MemoryObjects(pair.store)

@@ -17,7 +17,7 @@ from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused,
 from treesnap.model import IgnoreRules, Snapshot, SnapshotKind
 from treesnap.ops.access import Opened, locked_root, opened
 from treesnap.ops.create import ATTEMPTS, CreateRequest, check_name, check_words, metadata_of
-from treesnap.ops.diff import status
+from treesnap.ops.diff import is_time_alone, status
 from treesnap.ops.history import count_rollback, position, resolve_in, unknown
 from treesnap.ops.restore import RestoreRequest, goal_of, reach, refuse_dangerous_restore
 from treesnap.ops.upkeep import keep_up
@@ -33,9 +33,10 @@ _SHOWN_MAX = 3
 
 
 def standing(handle: Handle, notes: NotePlace | None = None) -> StatusResult:
-    """Compares the live tree with the position, notes aside.
+    """Compares the live tree with the position; notes and times alone are no changes.
 
-    The result has neither a snapshot nor changes when nothing was captured yet.
+    So a file that was written again as it was did not change. The result has neither a
+    snapshot nor changes when nothing was captured yet.
     """
     if not os.path.lexists(handle.root):
         raise NotFound(
@@ -44,9 +45,12 @@ def standing(handle: Handle, notes: NotePlace | None = None) -> StatusResult:
             path=handle.root,
         )
     found = status(handle, position)
-    if notes is None:
-        return found
-    return replace(found, changes=tuple(item for item in found.changes if not notes.holds(item)))
+    changes = tuple(
+        change
+        for change in found.changes
+        if not (is_time_alone(change) or (notes is not None and notes.holds(change)))
+    )
+    return replace(found, changes=changes)
 
 
 def mark_position(

@@ -71,6 +71,17 @@ class TestPosition:
 
         assert standing(handle).snapshot.name == "second"
 
+    def test_knows_times_alone_as_no_changes(self, handle, root, two):
+        os.utime(root / "one", (7, 7))
+        (root / "directory/two").write_bytes(b"two")
+        assert standing(handle).changes == ()
+
+        (root / "one").chmod(0o600)
+        os.link(root / "new", root / "directory/three")
+
+        found = [change.path for change in standing(handle).changes]
+        assert found == [b"directory/three", b"new", b"one"]
+
     def test_of_a_root_that_is_gone_is_an_error(self, handle, root, two):
         root.rename(root.with_name("elsewhere"))
 
