@@ -310,3 +310,16 @@ class TestJson:
             "retained": (),
             "postponed": None,
         }
+
+    def test_holds_names_exactly(self, root, store):
+        name = 'a"b\x1b\u2028\x85c\U0001f600'
+        (root / name).write_text("x")
+
+        block = create_block(root, "one", name)
+        code, line = maker(block, store, "--metadata", options=("--json",))
+
+        assert code == 0
+        assert line.isascii()
+        assert json.loads(line)["files"] == [{"path": name, "state": "captured"}]
+        content = json.loads((root / ".maker-checkpoints/metadata/one.json").read_bytes())
+        assert content["files"][0]["path"] == name

@@ -146,6 +146,16 @@ class TestRestoreFailed:
         self.check(restore_block(broken, "one"), store, broken, "corruption", 7)
 
 
+def test_a_metadata_file_that_stays_keeps_its_checkpoint(root, store, run):
+    run(create_block(root, "one", "sub/file"), metadata=True)
+
+    with flagged(root / ".maker-checkpoints/metadata", "i"):
+        text = run(cleanup_block(root, "CLEANUP_ALL"))
+
+    assert (status(text), reason(text)) == ("CLEANUP_FAILED", "permission_error")
+    assert [item.name for item in treesnap.open(root, store).list()] == ["one"]
+
+
 def test_an_unreadable_file_is_a_permission_error(root, store):
     by = []
     if os.geteuid() == 0:
@@ -201,8 +211,9 @@ def test_a_missing_working_directory_is_refused(tmp_path, run, block):
     assert not (tmp_path / "missing").exists()
 
 
-def test_another_root_than_that_of_the_option_is_refused(root, store, tmp_path):
+def test_another_root_than_that_of_the_option_is_refused(root, store, run, tmp_path):
     block = create_block(root, "one", "a")
+    assert reason(run(block, root=tmp_path)) == "invalid_argument"
     assert maker(block, store, options=("-C", str(tmp_path)))[0] == 2
     assert not store.exists()
     assert maker(block, store, options=("-C", str(root)))[0] == 0

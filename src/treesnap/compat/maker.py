@@ -32,6 +32,7 @@ from treesnap.errors import (
     OperationFailed,
     TreesnapError,
 )
+from treesnap.fs.failure import error_text
 from treesnap.model import ChangeKind, Purpose, Skipped, Snapshot
 from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.handle import Handle
@@ -211,7 +212,7 @@ def _cleanup(handle: Handle, request: Cleanup) -> Cleaned:
             collected = handle.gc()
             freed_bytes, postponed = collected.freed_bytes, collected.postponed
         except (TreesnapError, OSError) as error:  # they are gone; the next collection gets it
-            postponed = str(error)
+            postponed = error_text(error)
     gone = {item.id for item in chosen}
     return Cleaned(
         mode=request.mode,

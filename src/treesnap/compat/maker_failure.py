@@ -8,6 +8,7 @@ import re
 from treesnap.compat.maker_block import Operation
 from treesnap.compat.maker_result import Failed
 from treesnap.errors import ErrorCode, TreesnapError
+from treesnap.fs.failure import error_text
 
 _REASONS = {
     ErrorCode.SNAPSHOT_NOT_FOUND: "checkpoint_not_found",
@@ -71,7 +72,7 @@ def failed(block: bytes, error: TreesnapError | OSError) -> Failed:
         checkpoint_id=None if is_cleanup else word,
         mode=word if is_cleanup else None,
         reason=reason,
-        details=str(error),
+        details=error_text(error),
         recovery_options=_OPTIONS.get(reason, _OTHER_OPTIONS),
         error=error,
     )
