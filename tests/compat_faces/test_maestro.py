@@ -12,6 +12,7 @@ import textwrap
 import uuid
 from dataclasses import fields
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -135,6 +136,23 @@ class TestNames:
         }
         assert positional == parameters
         assert list(positional) == list(parameters)
+
+
+def test_every_documented_name_has_a_row_in_the_page_of_systems():
+    page = Path(__file__).parents[2] / "docs" / "reference" / "systems.md"
+    section = page.read_text(encoding="utf-8").split("\n## Maestro checkpoint manager\n")[1]
+    found = set(re.findall(r"[\w-]+", section.split("\n## ")[0]))
+    records = ("Checkpoint", "StateSnapshot", "ValidationResult", "CheckpointSummary")
+
+    wanted = set(maestro.__all__)
+    wanted |= {item.name for name in records for item in fields(getattr(maestro, name))}
+    wanted |= {item.name for kind in (CheckpointType, CheckpointPhase) for item in kind}
+    wanted |= {name for name in vars(CheckpointManager) if name.endswith(("checkpoint", "state"))}
+    wanted |= {"repo_root", "session_id", "commit_first", "hard_reset", "delete_tag"}
+    wanted |= {"list_checkpoints", "get_checkpoint_summary", "generated_at", "summary"}
+    wanted |= {"--session-id", "--description", "--phase", "--checkpoint-type", "--output"}
+    wanted |= {"--checkpoint-id", "--hard-reset", "create", "list", "get", "rollback", "validate"}
+    assert wanted - found == set()
 
 
 class TestTheManager:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import subprocess
+import sys
 from importlib.resources import files
 
 import jsonschema
@@ -156,6 +157,17 @@ class TestFile:
         manager.delete_checkpoint(session_id, first.checkpoint_id)
 
         assert (used, summary()["total_checkpoints"]) == (1, 0)
+
+    def test_of_many_writers_has_all_checkpoints(self, session_id, path):
+        script = (
+            "import sys; from treesnap.compat.maestro import CheckpointManager\n"
+            "manager = CheckpointManager(keep_log=True)\n"
+            "for number in range(3): manager.create_checkpoint(sys.argv[1], 'x', 'plan')"
+        )
+        writers = [subprocess.Popen([sys.executable, "-c", script, session_id]) for _ in range(3)]
+
+        assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
+        assert json.loads(path.read_bytes())["summary"]["total_checkpoints"] == 9
 
     def test_counts_as_no_change(self, manager, root, session_id):
         manager.create_checkpoint(session_id, "a", PLAN)
