@@ -106,6 +106,7 @@ def _made(fs: FileSystem, chain: DirectoryChain, path: bytes) -> int:
         except FileNotFoundError:
             above = chain.open_names(names[: length - 1])
             fs.make_directory(names[length - 1], 0o777, dir_fd=above)
+            fs.sync(above)
         except OSError as error:
             if error.errno not in NO_DIRECTORY:
                 raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from random import Random
 
 import pytest
 
@@ -12,7 +13,9 @@ from treesnap.fs.local import LocalFileSystem
 from treesnap.model import Change, ChangeKind
 from treesnap.ops.notes import NotePlace, write_note
 from treesnap.testing.children import killed
+from treesnap.testing.cuts import cuts
 from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
+from treesnap.testing.power import PoweredFileSystem
 from treesnap.testing.state import tree_state
 
 PLACE = NotePlace(".tool/*/note.json")
@@ -50,6 +53,18 @@ def test_a_note_is_replaced(ready, note):
 
     assert note.read_bytes() == b"ours 2"
     assert os.listdir(note.parent) == ["note.json"]
+
+
+def test_a_note_survives_a_power_cut_with_its_directories(ready, make_handle, root, note):
+    powered = PoweredFileSystem(str(root))
+    write(make_handle(fs=powered), b"ours 1")
+    powered.note_return()
+
+    found = [*cuts(powered.recording(), random=Random(0), first=-1)]
+
+    assert found
+    kept = [cut.disk.contents().get(PATH) for cut in found]
+    assert all(item is not None and item[0].content == b"ours 1" for item in kept)
 
 
 @pytest.mark.parametrize("kind", ["file", "symlink", "directory"])
