@@ -330,3 +330,26 @@ def test_without_its_cache_a_capture_reads_everything_and_finds_the_same(handle,
 
     assert second.stats.files_read == 2
     assert second.root_hash == first.root_hash
+
+
+def test_a_directory_that_comes_back_is_stored_again_when_its_content_was_collected(
+    handle, root, tmp_path, monkeypatch
+):
+    """It looks as it did, and so its row in the stat cache would do, if it were still there."""
+    monkeypatch.setattr("treesnap.worktree.statcache.BASE_ROWS_MIN", 1)
+    for number in range(20):
+        (root / f"other-{number}").mkdir()
+    capture(handle, root)
+    (root / "directory").rename(tmp_path / "aside")
+    without = capture(handle, root)
+    handle.delete("latest~1")
+    assert handle.gc().removed_objects
+    (tmp_path / "aside").rename(root / "directory")
+    before = record(root)
+
+    handle.create(name="again")
+
+    assert handle.verify(read_data=True).ok
+    handle.restore(without.id)
+    handle.restore("again")
+    assert difference(before, record(root)) == []

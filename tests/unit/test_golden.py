@@ -128,7 +128,7 @@ ENCODED: dict[str, bytes] = {
     "history": history.encode_history(history.RestoreHistory((MOMENT,), ())),
     "journal": journal.encode_journal(JOURNAL),
     "row": statcache.frame(statcache.encode_row(ROW)),
-    "meta": statcache.encode_meta("ef" * 32, ID),
+    "meta": statcache.encode_meta(statcache.Meta("ef" * 32, ID)),
     "index": encode_index([IndexEntry(ID, bytes(16), 16, 3, 4, 1)], {bytes(16): 71}),
     "pack": envelope.header(FileKind.PACK) + footer(),
     "sealed": envelope.seal(FileKind.ROOT, b"payload"),

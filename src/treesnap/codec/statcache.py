@@ -136,13 +136,35 @@ def decode_observations(data: bytes) -> dict[bytes, Observation]:
         return {}
 
 
-def encode_meta(snapshot_id: str, tree_id: ObjectId) -> bytes:
-    """Returns the payload that names the snapshot and root tree of all rows."""
-    return pack({"version": 1, "snapshot": snapshot_id, "tree": tree_id})
+class Meta(NamedTuple):
+    """What a file of rows says of itself."""
+
+    snapshot_id: str
+    tree_id: ObjectId
+    """Root tree of the snapshot, below which the trees of all rows are."""
+    base_id: str | None = None
+    """For a file of recent rows, the snapshot of the file that they go before; else None."""
+    removed: frozenset[bytes] = frozenset()
+    """Directories whose rows in that file, and all below them, do not count any more."""
 
 
-def decode_meta(payload: memoryview) -> tuple[str, ObjectId]:
-    """Returns the snapshot and root tree of all rows, or raises Corrupt."""
-    fields = Fields(unpack(payload, "stat cache"), "stat cache")
+def encode_meta(meta: Meta) -> bytes:
+    """Returns the payload that says what the rows belong to."""
+    fields: dict[str, Any] = {"version": 1, "snapshot": meta.snapshot_id, "tree": meta.tree_id}
+    if meta.base_id is not None:
+        fields |= {"base": meta.base_id, "removed": tuple(sorted(meta.removed))}
+    return pack(fields)
+
+
+def decode_meta(payload: memoryview) -> Meta:
+    """Returns what the rows belong to, or raises Corrupt."""
+    fields = Fields(unpack(payload, "stat cache", LONG_ARRAY_LENGTH_MAX), "stat cache")
     fields.require_version(1)
-    return fields.get("snapshot", str), ObjectId(fields.get("tree", bytes))
+    removed = fields.optional("removed", tuple) or ()
+    require(all(type(path) is bytes for path in removed), "stat cache", "a path is no bytes")
+    return Meta(
+        fields.get("snapshot", str),
+        ObjectId(fields.get("tree", bytes)),
+        fields.optional("base", str),
+        frozenset(removed),
+    )

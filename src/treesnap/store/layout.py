@@ -15,6 +15,7 @@
 │   ├── config.toml             settings of the root, once there are any
 │   ├── lock                    held by create and restore
 │   ├── cache                   the stat cache; can be thrown away
+│   ├── cache-recent            what of it is newer; can be thrown away too
 │   ├── journal                 a restore that is past its commit point
 │   ├── history                 what undo and redo go back and forth over
 │   ├── export-<16 hex>         a restore to another directory that is under way

@@ -208,8 +208,7 @@ class Scanner:
             self._rules.append(listing.rule)
         found = self._cache.find(path) if self._cache is not None and scope is None else None
         if found is not None:
-            frame.row, *place = found
-            frame.place = (place[0], place[1])
+            frame.row, frame.place = found
         frame.packed = encode_observations(frame.observations)
         frame.is_same = (
             frame.row is not None
@@ -340,7 +339,8 @@ class Scanner:
         row = frame.row
         if row is not None and frame.is_same and not frame.children_changed:
             if self._builder is not None:
-                self._builder.keep(frame.path, *frame.place)
+                assert frame.place is not None
+                self._builder.keep(frame.path, frame.place)
             return row.tree_id, row.totals, False
         if row is not None and frame.is_same:
             self._complete_from_row(frame, row)
@@ -348,6 +348,7 @@ class Scanner:
         totals = totals_of(frame, entries)
         tree_id = put_tree(entries, totals, self._sink.put)
         if self._builder is not None and frame.scope is None:
+            self._remove_lost(self._builder, frame)
             self._builder.add(
                 Row(
                     path=frame.path,
@@ -361,6 +362,15 @@ class Scanner:
                 )
             )
         return tree_id, totals, row is None or row.tree_id != tree_id
+
+    def _remove_lost(self, builder: StatCacheBuilder, frame: Frame) -> None:
+        """Lets cached rows not count below directories that were there, and were not walked."""
+        if frame.row is None:
+            builder.remove(frame.path)
+            return
+        for name, seen in decode_observations(frame.row.observations).items():
+            if seen.mode & _FORMAT_MASK == _DIRECTORY and name not in frame.children:
+                builder.remove(treepath.join(frame.path, name))
 
     def _complete_from_row(self, frame: Frame, row: Row) -> None:
         """Fills in the entries of a directory in which only children changed."""

@@ -19,6 +19,7 @@ from treesnap.model import (
 )
 from treesnap.worktree.ignore import Exclusions
 from treesnap.worktree.listing import Scope
+from treesnap.worktree.statcache import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ class Frame:
     observations: list[Any] = field(default_factory=list)
     packed: bytes = b""
     row: Row | None = None
-    place: tuple[int, int] = (0, 0)
+    place: Place | None = None
     is_same: bool = False
     """Whether all names were observed just as the row says."""
     entries: dict[bytes, Entry] = field(default_factory=dict)

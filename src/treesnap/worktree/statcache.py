@@ -5,6 +5,13 @@ rows name are below its root tree, which the file names too. The cache may be
 used while a snapshot with that root tree exists, because then the trees do. A
 file that is missing, damaged or not whole costs one full reading of the root,
 nothing else.
+
+In a large cache few rows change from one capture to the next. They go into a second
+file of the same form, before which the rows of the first one do not count; when that has
+grown to a part of the first, both become one again. So what is written follows what
+changed. The second file names the first by its snapshot, and the directories that are
+gone since: a row that is not there any more must not come back with a directory of the
+same name, because nothing may need its tree by then.
 """
 
 from __future__ import annotations
@@ -13,12 +20,15 @@ import os
 import struct
 from array import array
 from bisect import bisect_left
+from typing import NamedTuple
 
+from treesnap import treepath
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
 from treesnap.codec.statcache import (
     FRAME_SIZE,
     TRAILER,
     TRAILER_MAGIC,
+    Meta,
     Row,
     decode_meta,
     decode_row,
@@ -30,14 +40,28 @@ from treesnap.codec.statcache import (
 )
 from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import Temporary, write_all
+from treesnap.fs.durable import Temporary, unlink_if_present, write_all
 from treesnap.model import ObjectId
 
+RECENT = "-recent"
+"""What the name of the second file ends in."""
+BASE_ROWS_MIN = 1024
+"""A cache of fewer rows is written whole: that costs little."""
+RECENT_SHARE_MAX = 8
+"""The second file has at most this part of the rows of the first."""
 _BUFFER_SIZE = 1 << 20
 
 
-class StatCache:
-    """Reads rows in place, by path."""
+class Place(NamedTuple):
+    """Where a row's frame is."""
+
+    offset: int
+    size: int
+    is_recent: bool
+
+
+class CacheFile:
+    """Reads the rows of one file in place, by path."""
 
     def __init__(self, data: memoryview, where: str) -> None:
         check_header(data, FileKind.STAT_CACHE, where)
@@ -49,7 +73,7 @@ class StatCache:
         meta = unframe(data, meta_offset)
         if magic != TRAILER_MAGIC or meta is None or meta_offset + FRAME_SIZE + len(meta) != table:
             raise Corrupt(f"Stat cache {where} is not whole", path=where)
-        self.snapshot_id, self.tree_id = decode_meta(meta)
+        self.meta = decode_meta(meta)
         hashes_end = table + 8 * self.count
         self._hashes = array("Q", bytes(data[table:hashes_end]))
         self._offsets = array("Q", bytes(data[hashes_end : hashes_end + 8 * self.count]))
@@ -58,7 +82,7 @@ class StatCache:
             self._offsets.byteswap()
 
     def find(self, path: bytes) -> tuple[Row, int, int] | None:
-        """Returns a directory's row and the place of its frame, or None."""
+        """Returns a directory's row with offset and size of its frame, or None."""
         wanted = path_hash(path)
         position = bisect_left(self._hashes, wanted)
         while position < self.count and self._hashes[position] == wanted:
@@ -79,8 +103,54 @@ class StatCache:
         return self._data[offset : offset + size]
 
 
+class StatCache:
+    """The rows of a root, from one file or from two."""
+
+    def __init__(self, base: CacheFile, recent: CacheFile | None = None) -> None:
+        self.base = base
+        self.recent = recent
+        meta = recent.meta if recent is not None else base.meta
+        self.snapshot_id = meta.snapshot_id
+        self.tree_id = meta.tree_id
+        self.removed = meta.removed
+
+    def find(self, path: bytes) -> tuple[Row, Place] | None:
+        """Returns a directory's row and its place, or None."""
+        if self.recent is not None:
+            found = self.recent.find(path)
+            if found is not None:
+                return found[0], Place(found[1], found[2], is_recent=True)
+            if self.removed and self._is_removed(path):
+                return None
+        found = self.base.find(path)
+        return (found[0], Place(found[1], found[2], is_recent=False)) if found else None
+
+    def _is_removed(self, path: bytes) -> bool:
+        while path:
+            if path in self.removed:
+                return True
+            path, _ = treepath.split(path)
+        return False
+
+    def bytes_at(self, place: Place) -> memoryview:
+        """Returns the bytes of a frame, for copying."""
+        file = self.recent if place.is_recent else self.base
+        assert file is not None
+        return file.bytes_at(place.offset, place.size)
+
+
 def load(fs: FileSystem, path: str) -> StatCache | None:
     """Returns the stat cache in a file, or None when there is none that can be used."""
+    base = _load_file(fs, path)
+    if base is None or base.meta.base_id is not None:
+        return None
+    recent = _load_file(fs, path + RECENT)
+    if recent is not None and recent.meta.base_id != base.meta.snapshot_id:
+        recent = None
+    return StatCache(base, recent)
+
+
+def _load_file(fs: FileSystem, path: str) -> CacheFile | None:
     try:
         fd = fs.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -88,7 +158,7 @@ def load(fs: FileSystem, path: str) -> StatCache | None:
     try:
         if fs.fstat(fd).st_size < HEADER_SIZE:
             return None
-        return StatCache(memoryview(fs.map(fd)), path)
+        return CacheFile(memoryview(fs.map(fd)), path)
     except (Corrupt, UnsupportedFormat):
         return None
     finally:
@@ -98,8 +168,8 @@ def load(fs: FileSystem, path: str) -> StatCache | None:
 class StatCacheBuilder:
     """Writes the next stat cache while a walk goes on.
 
-    Rows that did not change are noted by place and copied at the end; nothing is
-    written at all when every row was kept and none is left over.
+    Rows that did not change are noted by place; nothing is written at all when there is
+    no new one.
     """
 
     def __init__(self, fs: FileSystem, temporary: str, old: StatCache | None) -> None:
@@ -111,22 +181,32 @@ class StatCacheBuilder:
         self._buffered = 0
         self._position = HEADER_SIZE
         self._table: list[tuple[int, int]] = []
-        self._kept = array("Q")
+        self._kept = (array("Q"), array("Q"))
+        """Hash, offset and size of each row that is kept, of both files of the old cache."""
+        self._removed: set[bytes] = set()
 
-    def keep(self, path: bytes, offset: int, size: int) -> None:
+    def keep(self, path: bytes, place: Place) -> None:
         """Takes over a row of the old cache."""
-        self._kept.extend((path_hash(path), offset, size))
+        self._kept[place.is_recent].extend((path_hash(path), place.offset, place.size))
 
     def add(self, row: Row) -> None:
         """Adds a new row."""
         self._table.append((path_hash(row.path), self._position))
         self._write(frame(encode_row(row)))
 
-    def _write(self, data: bytes) -> None:
+    def remove(self, path: bytes) -> None:
+        """Lets the old rows of a directory, and of all below it, not count any more.
+
+        New ones of the same paths do, whenever they are added.
+        """
+        if self._old is not None:
+            self._removed.add(path)
+
+    def _write(self, data: bytes | memoryview) -> None:
         if self._file is None:
             self._file = Temporary(self._fs, self._directory)
             self._buffer.append(header(FileKind.STAT_CACHE))
-        self._buffer.append(data)
+        self._buffer.append(bytes(data))
         self._buffered += len(data)
         self._position += len(data)
         if self._buffered >= _BUFFER_SIZE:
@@ -140,22 +220,38 @@ class StatCacheBuilder:
     def publish(self, path: str, snapshot_id: str, tree_id: ObjectId) -> None:
         """Replaces the stat cache; all rows belong to ``snapshot_id`` from now on.
 
-        When every row was kept, the old file stays, and with it the snapshot that
-        it names; the new snapshot has the same tree. Not synced: see the format.
+        Without a new row the old files stay, and with them the snapshot that they name;
+        the new snapshot has the same tree. Not synced: see the format.
         """
-        kept = len(self._kept) // 3
-        if not self._table and self._old is not None and kept == self._old.count:
+        old = self._old
+        if old is not None and not self._table:
             return
-        for number in range(kept):
-            hashed, offset, size = self._kept[3 * number : 3 * number + 3]
+        self._copy_kept(is_recent=True)
+        if old is not None and self._is_small_beside(old):
+            removed = old.removed | self._removed
+            base_id = old.base.meta.snapshot_id
+            self._finish(path + RECENT, Meta(snapshot_id, tree_id, base_id, frozenset(removed)))
+            return
+        self._copy_kept(is_recent=False)
+        self._finish(path, Meta(snapshot_id, tree_id))
+        unlink_if_present(self._fs, path + RECENT)
+
+    def _is_small_beside(self, old: StatCache) -> bool:
+        rows: int = old.base.count
+        recent = len(self._table) + len(old.removed | self._removed)
+        return rows >= BASE_ROWS_MIN and recent * RECENT_SHARE_MAX <= rows
+
+    def _copy_kept(self, *, is_recent: bool) -> None:
+        kept = self._kept[is_recent]
+        for start in range(0, len(kept), 3):
+            hashed, offset, size = kept[start : start + 3]
             self._table.append((hashed, self._position))
             assert self._old is not None
-            self._write(bytes(self._old.bytes_at(offset, size)))
-        self._finish(path, encode_meta(snapshot_id, tree_id))
+            self._write(self._old.bytes_at(Place(offset, size, is_recent=is_recent)))
 
-    def _finish(self, path: str, meta: bytes) -> None:
+    def _finish(self, path: str, meta: Meta) -> None:
         meta_offset = self._position
-        self._write(frame(meta))
+        self._write(frame(encode_meta(meta)))
         self._table.sort()
         hashes = struct.pack(f"<{len(self._table)}Q", *(item[0] for item in self._table))
         offsets = struct.pack(f"<{len(self._table)}Q", *(item[1] for item in self._table))

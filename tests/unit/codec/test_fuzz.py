@@ -34,7 +34,7 @@ from treesnap.hashing import checksum, object_id
 from treesnap.model import ObjectKind, Totals
 from treesnap.testing import strategies as ours
 from treesnap.worktree.links import load_groups
-from treesnap.worktree.statcache import StatCache
+from treesnap.worktree.statcache import CacheFile
 
 EXAMPLES = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -106,7 +106,7 @@ def encoded_pack(contents: list[bytes]) -> bytes:
 
 def read_stat_cache(data: bytes) -> Any:
     """Looks a directory up."""
-    cache = StatCache(memoryview(data), "here")
+    cache = CacheFile(memoryview(data), "here")
     return cache.find(b""), cache.find(b"a")
 
 
@@ -118,7 +118,9 @@ def encoded_stat_cache(rows: list[statcache.Row]) -> bytes:
         table.append((statcache.path_hash(row.path), len(body)))
         body += statcache.frame(statcache.encode_row(row))
     meta_offset = len(body)
-    body += statcache.frame(statcache.encode_meta("0" * 64, object_id(ObjectKind.TREE, b"")))
+    body += statcache.frame(
+        statcache.encode_meta(statcache.Meta("0" * 64, object_id(ObjectKind.TREE, b"")))
+    )
     table.sort()
     body += b"".join(struct.pack("<Q", item[0]) for item in table)
     body += b"".join(struct.pack("<Q", item[1]) for item in table)

@@ -44,15 +44,24 @@ def build(fs, tmp_path, path):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
 
-    def builder(*rows: Row, old=None, kept: tuple[bytes, ...] = (), publish: bool = True) -> None:
+    def builder(
+        *rows: Row,
+        old=None,
+        kept: tuple[bytes, ...] = (),
+        removed: tuple[bytes, ...] = (),
+        snapshot: str = SNAPSHOT,
+        publish: bool = True,
+    ) -> None:
         made = StatCacheBuilder(fs, str(temporary), old)
         for name in kept:
-            _, offset, size = old.find(name)
-            made.keep(name, offset, size)
+            _, place = old.find(name)
+            made.keep(name, place)
         for item in rows:
             made.add(item)
+        for name in removed:
+            made.remove(name)
         if publish:
-            made.publish(path, SNAPSHOT, TREE)
+            made.publish(path, snapshot, TREE)
         made.discard()
         assert os.listdir(temporary) == []
 
@@ -70,7 +79,7 @@ def test_rows_are_found_by_path(fs, path, build):
         row(b"a/b", 2),
     ]
     assert cache.find(b"b") is None
-    assert (cache.snapshot_id, cache.tree_id, cache.count) == (SNAPSHOT, TREE, 3)
+    assert (cache.snapshot_id, cache.tree_id, cache.base.count) == (SNAPSHOT, TREE, 3)
 
 
 def test_kept_rows_are_taken_over_and_the_others_forgotten(fs, path, build):
@@ -109,7 +118,7 @@ def test_many_rows_are_written_in_large_pieces(fs, path, build):
     build(*(row(b"directory %d" % number, number % 250) for number in range(10_000)))
 
     cache = load(fs, path)
-    assert cache.count == 10_000
+    assert cache.base.count == 10_000
     assert cache.find(b"directory 7777")[0].totals.files == 7777 % 250
     assert fs.count("write")["write"] < 10
 
@@ -129,7 +138,7 @@ def test_a_cache_cut_anywhere_is_not_used(fs, path, build):
 
 def test_a_damaged_row_is_not_found_and_the_others_are(fs, path, build):
     build(row(b"", 1), row(b"a", 2))
-    _, offset, _ = load(fs, path).find(b"")
+    offset = load(fs, path).find(b"")[1].offset
     with open(path, "r+b") as file:
         file.seek(offset + 12)
         file.write(b"\xff\xff\xff\xff")
@@ -138,3 +147,78 @@ def test_a_damaged_row_is_not_found_and_the_others_are(fs, path, build):
 
     assert cache is None or cache.find(b"") is None
     assert cache is None or cache.find(b"a")[0] == row(b"a", 2)
+
+
+class TestRecentRows:
+    """A large cache is not written anew for a few rows."""
+
+    @pytest.fixture(autouse=True)
+    def small(self, monkeypatch):
+        monkeypatch.setattr("treesnap.worktree.statcache.BASE_ROWS_MIN", 8)
+
+    @pytest.fixture
+    def base(self, fs, path, build):
+        build(row(b""), *(row(b"d%d" % number, number) for number in range(15)))
+        fs.clear()
+        return load(fs, path)
+
+    @staticmethod
+    def others(*names: bytes) -> tuple[bytes, ...]:
+        every = {b"", *(b"d%d" % number for number in range(15))}
+        return tuple(sorted(every - set(names)))
+
+    def test_go_into_a_file_of_their_own(self, fs, path, build, base):
+        before = os.stat(path)
+
+        build(row(b"d3", 99), old=base, kept=self.others(b"d3"), snapshot="b" * 64)
+
+        cache = load(fs, path)
+        assert os.stat(path).st_mtime_ns == before.st_mtime_ns
+        assert (cache.snapshot_id, cache.base.count, cache.recent.count) == ("b" * 64, 16, 1)
+        assert cache.find(b"d3")[0] == row(b"d3", 99)
+        assert cache.find(b"d4")[0] == row(b"d4", 4)
+        assert fs.written_bytes() < 1000
+
+    def test_add_up_and_become_one_file_again(self, fs, path, build, base):
+        build(row(b"d3", 91), old=base, kept=self.others(b"d3"), snapshot="b" * 64)
+        build(row(b"d4", 92), old=load(fs, path), kept=self.others(b"d4"), snapshot="c" * 64)
+        two = load(fs, path)
+        build(row(b"d5", 93), old=two, kept=self.others(b"d5"), snapshot="d" * 64)
+
+        one = load(fs, path)
+        assert (two.recent.count, one.recent, one.base.count) == (2, None, 16)
+        assert not os.path.exists(path + "-recent")
+        assert [one.find(b"d%d" % n)[0].totals.files for n in (2, 3, 4, 5)] == [2, 91, 92, 93]
+
+    def test_of_another_file_do_not_count(self, fs, path, build, base):
+        build(row(b"d3", 99), old=base, kept=self.others(b"d3"), snapshot="b" * 64)
+        os.rename(path + "-recent", path + "-kept")
+        build(row(b""), row(b"d3", 7), snapshot="c" * 64)
+        os.rename(path + "-kept", path + "-recent")
+
+        cache = load(fs, path)
+
+        assert (cache.snapshot_id, cache.recent) == ("c" * 64, None)
+        assert cache.find(b"d3")[0] == row(b"d3", 7)
+
+    def test_take_removed_directories_out(self, fs, path, build, base):
+        build(
+            row(b"", 9), old=base, kept=self.others(b"", b"d3"), snapshot="b" * 64, removed=(b"d3",)
+        )
+        cache = load(fs, path)
+        assert cache.find(b"d3") is None
+        assert cache.find(b"d3/below") is None
+        assert cache.find(b"d33") is None
+        assert cache.find(b"d4")[0] == row(b"d4", 4)
+
+        build(row(b"d3", 5), old=cache, kept=self.others(b"d3"), snapshot="c" * 64)
+
+        assert load(fs, path).find(b"d3")[0] == row(b"d3", 5)
+
+    def test_alone_are_no_cache(self, fs, path, build, base):
+        build(row(b"d3", 99), old=base, kept=self.others(b"d3"))
+        os.unlink(path)
+
+        assert load(fs, path) is None
+        os.rename(path + "-recent", path)
+        assert load(fs, path) is None
