@@ -7,6 +7,8 @@ import uuid
 import pytest
 
 from treesnap.compat.maestro import Checkpoint, CheckpointManager, CheckpointPhase
+from treesnap.compat.maker import carry_out
+from treesnap.compat.maker_result import result_text
 
 
 @pytest.fixture
@@ -18,6 +20,32 @@ def root(tmp_path):
     (root / "notes").mkdir()
     (root / "notes" / "plan.md").write_text("plan")
     return root
+
+
+@pytest.fixture
+def app(tmp_path):
+    """The directory of MAKER's worked examples."""
+    path = tmp_path / "my-app"
+    (path / "src/utils").mkdir(parents=True)
+    (path / "src/utils/validator.ts").write_text("export {}\n")
+    return path
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Where the store is, or will be."""
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def run(store):
+    """Carries a block of MAKER's out in this process and returns the text of the result."""
+
+    def carried(block: str | bytes, **options) -> str:
+        data = block if isinstance(block, bytes) else block.encode()
+        return result_text(carry_out(data, store=store, **options))
+
+    return carried
 
 
 @pytest.fixture(autouse=True)

@@ -28,32 +28,14 @@ from maker_blocks import (
 )
 from oracle import difference, record
 from treesnap.compat.maker import carry_out
-from treesnap.compat.maker_result import result_fields, result_text
+from treesnap.compat.maker_result import result_fields
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 @pytest.fixture
-def root(tmp_path):
-    path = tmp_path / "my-app"
-    (path / "src/utils").mkdir(parents=True)
-    (path / "src/utils/validator.ts").write_text("export {}\n")
-    return path
-
-
-@pytest.fixture
-def store(tmp_path):
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def run(store):
-    """Carries a block out in this process and returns the text of the result."""
-
-    def carried(block: str, **options) -> str:
-        return result_text(carry_out(block.encode(), store=store, **options))
-
-    return carried
+def root(app):
+    return app
 
 
 def comparable(text: str) -> list[str]:

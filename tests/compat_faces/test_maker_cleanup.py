@@ -9,31 +9,11 @@ import pytest
 
 import treesnap
 from maker_blocks import cleanup_block, create_block, sections, status
-from treesnap.compat.maker import carry_out
-from treesnap.compat.maker_result import result_text
 
 
 @pytest.fixture
-def root(tmp_path):
-    path = tmp_path / "my-app"
-    (path / "src/utils").mkdir(parents=True)
-    (path / "src/utils/validator.ts").write_text("export {}\n")
-    return path
-
-
-@pytest.fixture
-def store(tmp_path):
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def run(store):
-    """Carries a block out in this process and returns the text of the result."""
-
-    def carried(block: str, **options) -> str:
-        return result_text(carry_out(block.encode(), store=store, **options))
-
-    return carried
+def root(app):
+    return app
 
 
 class TestCleanup:

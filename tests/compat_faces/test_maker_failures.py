@@ -43,22 +43,6 @@ def root(tmp_path):
 
 
 @pytest.fixture
-def store(tmp_path):
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def run(store):
-    """Carries a block out in this process and returns the text of the result."""
-
-    def carried(block: str | bytes, **options) -> str:
-        data = block if isinstance(block, bytes) else block.encode()
-        return result_text(carry_out(data, store=store, **options))
-
-    return carried
-
-
-@pytest.fixture
 def broken(root, run):
     """A checkpoint, and a step that failed after it."""
     assert status(run(create_block(root, "one", "sub/file", "sub/new"))) == "CREATE_SUCCESS"
