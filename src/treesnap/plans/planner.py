@@ -250,11 +250,7 @@ class Planner:
         try:
             target = taking.find_checkpoint(handle, plan, plan.rolling_back_to)
         except NotFound:
-            before = plan.checkpoints[-1]
-            if before.reason == BEFORE_ROLLBACK:
-                with suppress(NotFound):
-                    handle.restore(before.snapshot_id, force=True)
-            return _given_up(handle, plan)
+            return _taken_back(handle, plan)
         return _finish_rollback(handle, plan, target).plan
 
     def _rolled_back(self, handle: Handle, plan: Plan, checkpoint_ref: str) -> RollbackResult:
@@ -310,9 +306,16 @@ def _finish_rollback(handle: Handle, plan: Plan, target: Checkpoint) -> Rollback
         if error.code != ErrorCode.RESTORE_INTERRUPTED:
             _given_up(handle, plan)
         raise
-    done = repository.save(handle, plan.rolled_back(target))
+    try:
+        done = repository.save(handle, plan.rolled_back(target))
+    except TreesnapError:
+        with suppress(TreesnapError):
+            _taken_back(handle, plan)
+        raise
+    with suppress(TreesnapError):  # the next command lets go
+        done = repository.save(handle, taking.let_go(handle, done))
     return RollbackResult(
-        plan=repository.save(handle, taking.let_go(handle, done)),
+        plan=done,
         checkpoint=target,
         restored=result.restored,
         created=result.created,
@@ -320,6 +323,15 @@ def _finish_rollback(handle: Handle, plan: Plan, target: Checkpoint) -> Rollback
         changed_paths=tuple(change.path for change in result.changes),
         safety_id=result.safety_id,
     )
+
+
+def _taken_back(handle: Handle, plan: Plan) -> Plan:
+    """Takes the files of a roll-back back too, where they were kept."""
+    before = plan.checkpoints[-1]
+    if before.reason == BEFORE_ROLLBACK:
+        with suppress(NotFound):
+            handle.restore(before.snapshot_id, force=True)
+    return _given_up(handle, plan)
 
 
 def _given_up(handle: Handle, plan: Plan) -> Plan:

@@ -1,0 +1,258 @@
+"""A plan whose runner dies anywhere: files and plan agree, it goes on, and it can go back.
+
+Each step appends its name to a file, so that the file says what was done and the plan
+what it thinks was done. The runner is a child that dies before its n-th call that
+changes the disk, for every n until it lives; or a step kills it, really, from within.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from plan_bench import Bench, is_alive, noted
+from treesnap.errors import TreesnapError
+from treesnap.fs.base import FileSystem
+from treesnap.ops.handle import Handle
+from treesnap.plans import Milestones, Plan, Planner, PlanState, Step
+from treesnap.testing.children import killed
+from treesnap.testing.faulty import FaultyFileSystem, Moment, error_at, kill_at
+from treesnap.testing.unsynced import UnsyncedFileSystem
+
+POINTS_MAX = 5000
+EVERY = {"run": 23, "resume": 17, "rollback": 13}
+"""The sample: every how manieth point."""
+NAMES = ["one", "two", "three"]
+STEPS = (
+    noted("one", "touch litter-1"),
+    Step(name="sub", steps=(noted("two", "rm litter-1; touch litter-2", checkpoint=True),)),
+    noted("three", "test -e .tried || { touch ../tried .tried litter-3; test -e ../again; }"),
+)
+"""The third fails at first, after it has left litter; then it succeeds."""
+MILESTONES = {"usual": Milestones(), "few": Milestones(keep=1, every_n_steps=1)}
+
+
+class Place(Bench):
+    """A bench with states to begin again from, and planners on any file system."""
+
+    def handle_on(self, fs: FileSystem) -> Handle:
+        return Handle(root=self.root, store_path=str(self.store), fs=fs, wait_s=5)
+
+    @property
+    def case(self) -> Path:
+        return self.directory
+
+    def keep(self, name: str) -> None:
+        shutil.copytree(self.case, self.case.parent / name, symlinks=True)
+
+    def reset(self, name: str) -> None:
+        shutil.rmtree(self.case)
+        shutil.copytree(self.case.parent / name, self.case, symlinks=True)
+
+
+def roll_back(planner: Planner) -> object:
+    """Rolls back to before the second step."""
+    found = planner.checkpoints("latest")
+    return planner.rollback("latest", next(c.id for c in found if c.label == "before two"))
+
+
+OPERATIONS: dict[str, Callable[[Planner], object]] = {
+    "run": lambda planner: planner.run("p", STEPS, MILESTONES["usual"]),
+    "run few": lambda planner: planner.run("p", STEPS, MILESTONES["few"]),
+    "resume": lambda planner: planner.resume("latest"),
+    "rollback": roll_back,
+}
+STARTS = {"run": "new", "run few": "new", "resume": "failed", "rollback": "failed"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """Kept: "new", and "failed", where the third step has failed and would succeed now."""
+    (directory := tmp_path_factory.mktemp("plans") / "case").mkdir()
+    place = Place(directory)
+    place.keep("new")
+    failed = place.planner().run("p", STEPS)
+    assert failed.state == PlanState.FAILED
+    (directory / "again").touch()
+    place.keep("failed")
+    return place
+
+
+def settled(place: Place) -> Plan | None:
+    """Lets the next command run; returns the plan, if there is one, after it."""
+    plans = place.planner().list()
+    if not plans:
+        assert place.lines() == []
+        return None
+    place.planner().checkpoint("latest", label="a command that settles what was interrupted")
+    return place.planner().show("latest")
+
+
+def check(place: Place, *, may_be_none: bool) -> str:
+    """Checks everything that holds after a kill; returns how far the plan had come."""
+    plan = settled(place)
+    if plan is None:
+        assert may_be_none
+        return "none"
+    assert not plan.is_interrupted
+    assert place.agrees(plan), (place.lines(), plan)
+    assert [path for path in os.listdir(place.root) if "3" in path] == [] or plan.next_index == 3
+    come = f"{plan.state.value} {plan.next_index}"
+    (place.directory / "again").touch()
+    ended = place.planner().resume("latest")
+    assert ended.state == PlanState.COMPLETED
+    assert place.lines() == NAMES
+    assert sorted(os.listdir(place.root)) == [".tried", "done", "litter-2", "litter-3"]
+    assert not [item for item in place.handle().list() if item.pinned]
+    assert place.handle().verify(read_data=True).problems == ()
+    back = place.planner().checkpoints("latest")
+    for checkpoint in (back[0], back[-1]):
+        result = place.planner().rollback("latest", checkpoint.id)
+        assert place.agrees(result.plan)
+        assert result.plan.content == checkpoint.content
+    return come
+
+
+def outcomes(
+    place: Place, name: str, first: int, every: int, moment: Moment = Moment.BEFORE
+) -> Iterator[str]:
+    """Yields how far each kill lets an operation come."""
+    operation = OPERATIONS[name]
+    for number in range(first, POINTS_MAX, every):
+        place.reset(STARTS[name])
+        fault = kill_at(number, moment)
+        ended = killed(lambda fs: operation(Planner(place.handle_on(fs))), fault)
+        assert ended.error is None, ended.error
+        if not ended.was_killed:
+            return
+        yield check(place, may_be_none=STARTS[name] == "new")
+    raise AssertionError("The operation has no end")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_kill_leaves_a_plan_that_agrees_with_its_files_and_goes_on(place, name):
+    found = list(outcomes(place, name, 5, EVERY[name]))
+
+    assert len(set(found)) > 1
+    if name == "run":
+        assert {"none", "pending 1", "pending 2"} <= set(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", list(Moment))
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_kill_at_every_call(place, name, moment):
+    found = list(outcomes(place, name, 1, 1, moment))
+
+    assert len(found) > 30
+    if name.startswith("run"):
+        assert {"none", "pending 0", "pending 1", "pending 2", "failed 2"} <= set(found)
+    if name == "rollback":
+        assert {"failed 2", "rolled_back 1"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    "every", [19, pytest.param(1, marks=pytest.mark.slow)], ids=["sample", "all"]
+)
+def test_a_roll_back_that_fails_leaves_all_as_it_was(place, every):
+    failures = 0
+    for number in range(3, POINTS_MAX, every):
+        place.reset("failed")
+        before = place.planner().show("latest")
+        fault = error_at(number, errno.EIO)
+        fs = FaultyFileSystem(fault, inner=UnsyncedFileSystem())
+        try:
+            roll_back(Planner(place.handle_on(fs)))
+            done = True
+        except TreesnapError:
+            done = False
+        if not fs.hits_of(fault):
+            break
+        failures += not done
+        after = settled(place)
+        assert place.agrees(after)
+        assert (after.content == before.content) != done
+    assert failures > 2
+
+
+RUN = """
+import sys
+from treesnap.cli.main import execute
+sys.exit(execute(sys.argv[1:]))
+"""
+
+
+class TestARealKillFromWithinAStep:
+    def snap(self, place: Place, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", RUN, "-C", str(place.root), "--store", str(place.store), *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    @pytest.fixture
+    def died(self, tmp_path: Path) -> Place:
+        """The runner was killed in the second step, which has gone on ever since."""
+        place = Place(tmp_path)
+        (tmp_path / "p.yaml").write_text(
+            "name: p\nsteps:\n"
+            "  - {name: one, run: echo one >> done}\n"
+            "  - name: two\n"
+            "    run: |\n"
+            "      echo two >> done\n"
+            "      test -e ../ready && exit\n"
+            "      echo $$ > ../number\n"
+            "      kill -9 $PPID\n"
+            "      while :; do touch litter; done > /dev/null 2>&1\n"
+            "  - {name: three, run: echo three >> done}\n"
+        )
+        ended = self.snap(place, "plan", "run", str(tmp_path / "p.yaml"))
+        assert ended.returncode == -9, ended
+        assert is_alive(self.left(place))
+        (tmp_path / "ready").touch()
+        return place
+
+    def left(self, place: Place) -> int:
+        return int((place.directory / "number").read_text())
+
+    def test_it_is_known_to_be_interrupted(self, died):
+        assert "interrupted" in self.snap(died, "plan", "list").stdout
+        ended = self.snap(died, "plan", "run", str(died.directory / "p.yaml"))
+        assert ended.returncode == 3
+        assert "was interrupted in this root" in ended.stderr
+        os.kill(self.left(died), 9)
+
+    def test_resume_ends_what_is_left_and_goes_on(self, died):
+        ended = self.snap(died, "plan", "resume", "latest")
+
+        assert ended.returncode == 0, ended
+        assert not is_alive(self.left(died))
+        assert died.lines() == NAMES
+        assert os.listdir(died.root) == ["done"]
+
+    def test_rollback_ends_what_is_left_and_goes_back(self, died):
+        target = died.planner().checkpoints("latest")[-1]
+
+        ended = self.snap(died, "plan", "rollback", "latest", target.id)
+
+        assert ended.returncode == 0, ended
+        assert not is_alive(self.left(died))
+        assert os.listdir(died.root) == []
+        assert self.snap(died, "plan", "resume", "latest").returncode == 0
+        assert died.lines() == NAMES
+
+    def test_revert_goes_to_before_the_step(self, died):
+        ended = self.snap(died, "plan", "correct", "latest", "--mode", "revert")
+
+        assert ended.returncode == 0, ended
+        assert died.lines() == ["one"]
+        assert died.agrees(died.planner().show("latest"))
