@@ -62,6 +62,15 @@ class Outcome:
 
 Snap = Callable[..., Outcome]
 
+GOOD = """\
+name: release
+steps:
+  - {name: implement, run: echo feature > code; echo said, checkpoint: true}
+  - name: optimize
+    steps:
+      - {name: tune, run: echo junk > litter; test -e ready, retries: 1}
+"""
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
@@ -162,3 +171,25 @@ def run_process(
         check=False,
     )
     return Outcome(code=result.returncode, raw=result.stdout, err=result.stderr.decode())
+
+
+@pytest.fixture
+def plan_file(tmp_path: Path) -> Path:
+    """Writes a plan and returns its path."""
+    path = tmp_path / "release.yaml"
+    path.write_text(GOOD)
+    return path
+
+
+@pytest.fixture
+def failed(snap, plan_file) -> str:
+    """The id of a plan whose second step failed."""
+    return snap("plan", "run", "--json", plan_file).json["plan_id"]
+
+
+@pytest.fixture
+def completed(snap, root, failed) -> str:
+    """The id of a plan that is completed."""
+    (root / "ready").touch()
+    assert snap("plan", "resume", failed).code == 0
+    return failed

@@ -36,7 +36,7 @@ from treesnap.plans.rules import problem_of_text
 from treesnap.quantities import parse_duration
 
 SIZE_BYTES_MAX = 1 << 20
-STANDARD_INPUT = "<stdin>"
+STANDARD_INPUT = "standard input"
 """What stands for the path of a document that has none."""
 
 _ACTIONS = ("run", "prompt", "steps")

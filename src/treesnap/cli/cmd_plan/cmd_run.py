@@ -7,8 +7,8 @@ import click
 from treesnap.cli.cmd_plan.session import planner, report, runner_option
 from treesnap.cli.command import SnapCommand, pass_invocation
 from treesnap.cli.invocation import Invocation
-from treesnap.errors import ErrorCode, InvalidArgument
-from treesnap.plans.document import SIZE_BYTES_MAX, parse_document
+from treesnap.errors import ErrorCode, InvalidArgument, shown
+from treesnap.plans.document import SIZE_BYTES_MAX, STANDARD_INPUT, parse_document
 
 
 @click.command(
@@ -27,11 +27,12 @@ def command(invocation: Invocation, *, path: str, runner: str | None) -> None:
 
     Exits 1 when a step failed: what it did was taken back, and what came before it stays.
     """
-    definition = parse_document(_read(path), path)
+    where = STANDARD_INPUT if path == "-" else path
+    definition = parse_document(_read(path, where), where)
     if definition.prompt_line is not None and runner is None:
         raise _invalid(
-            f"{path}, line {definition.prompt_line}",
-            path,
+            f"{shown(where)}, line {definition.prompt_line}",
+            where,
             "the step has a prompt, and no --runner says what carries it out",
         )
     with planner(invocation, runner) as plans:
@@ -39,15 +40,15 @@ def command(invocation: Invocation, *, path: str, runner: str | None) -> None:
     report(invocation, "plan.run", plan)
 
 
-def _read(path: str) -> str:
+def _read(path: str, where: str) -> str:
     try:
         with click.open_file(path, "rb") as file:
             data: bytes = file.read(SIZE_BYTES_MAX + 1)
             return data.decode()
     except OSError as error:
-        raise _invalid(path, path, error.strerror or str(error)) from error
+        raise _invalid(shown(where), where, error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
-        raise _invalid(path, path, "it is not UTF-8") from error
+        raise _invalid(shown(where), where, "it is not UTF-8") from error
 
 
 def _invalid(place: str, path: str, why: str) -> InvalidArgument:

@@ -1,0 +1,206 @@
+"""``snap plan``: what each command prints, in text and JSON, and how it exits."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import pytest
+
+PLAN_FIELDS = {
+    *("schema", "plan_id", "name", "state", "interrupted", "created_at", "root"),
+    *("next_step", "steps"),
+}
+PROGRAM = [sys.executable, "-m", "treesnap"]
+CHECKPOINT_FIELDS = {"id", "created_at", "step_index", "plan_state_hash", "label"}
+
+
+def checkpoint_id(snap, plan: str, label: str) -> str:
+    found = snap("plan", "rollback", plan, "--json").json["checkpoints"]
+    return next(item["id"] for item in found if item["label"] == label)
+
+
+class TestListAndShow:
+    def test_list_is_a_table(self, snap, completed):
+        line = snap("plan", "list").out
+
+        assert line.startswith(f"{completed}  ")
+        assert line.endswith("  completed        2/2  release\n")
+
+    def test_list_without_plans_says_so(self, snap):
+        result = snap("plan", "list")
+
+        assert (result.code, result.out, result.err) == (0, "", "No plans\n")
+        assert snap("plan", "list", "--json").json == {
+            "schema": "treesnap.plan.list/1",
+            "plans": [],
+        }
+
+    def test_list_of_all_roots(self, run_snap, completed, tmp_path):
+        (tmp_path / "other").mkdir()
+
+        assert run_snap("plan", "list", cwd=tmp_path / "other").out == ""
+        everything = run_snap("plan", "list", "--all", "--json", cwd=tmp_path / "other").json
+        assert [plan["plan_id"] for plan in everything["plans"]] == [completed]
+
+    def test_show_is_all_that_is_known(self, snap, failed, root):
+        result = snap("plan", "show", failed)
+
+        lines = result.out.splitlines()
+        assert lines[0] == f"plan:        {failed}"
+        assert lines[1:3] == ["name:        release", f"root:        {os.path.realpath(root)}"]
+        assert lines[4:6] == ["state:       failed", "checkpoints: 3"]
+        assert lines[6:] == [
+            "   0  completed  implement",
+            "   1  failed     optimize/tune  (exit code 1, 2 attempts)",
+        ]
+
+    def test_show_as_json_has_the_checkpoints(self, snap, failed):
+        document = snap("plan", "show", failed[:12].lower(), "--json").json
+
+        assert set(document) == {*PLAN_FIELDS, "checkpoints"}
+        assert [item["label"] for item in document["checkpoints"]] == [
+            "before tune", "after implement", "before implement",
+        ]  # fmt: skip
+
+    def test_show_prints_what_a_step_wrote(self, snap, failed):
+        assert snap("plan", "show", failed, "--output", "0").out == "said\n"
+        assert snap("plan", "show", failed, "--output", "0", "--json").json["output"] == "said\n"
+        assert snap("plan", "show", failed, "--output", "2").code == 2
+
+
+class TestRollback:
+    def test_without_a_checkpoint_lists_them(self, snap, failed):
+        lines = snap("plan", "rollback", "release").out.splitlines()
+
+        found = snap("plan", "rollback", failed, "--json").json
+        assert found["schema"] == "treesnap.plan.rollback/1"
+        assert [set(item) >= CHECKPOINT_FIELDS for item in found["checkpoints"]] == [True] * 3
+        for line, item in zip(lines, found["checkpoints"], strict=True):
+            assert line.startswith(item["id"])
+            assert f"  step {item['step_index']:<4}  {item['plan_state_hash'][:12]}  " in line
+            assert line.endswith(item["label"])
+
+    def test_with_one_says_what_changed(self, snap, completed, root):
+        target = checkpoint_id(snap, completed, "before implement")
+
+        result = snap("plan", "rollback", completed, target)
+
+        assert result.code == 0
+        assert result.out.splitlines() == [
+            f"Plan {completed} is at step 0 again: 0 restored, 0 created, 3 deleted",
+            "  code",
+            "  litter",
+            "  ready",
+        ]
+        assert os.listdir(root) == []
+
+    def test_as_json(self, snap, completed, root):
+        target = checkpoint_id(snap, completed, "before tune")
+
+        document = snap("plan", "rollback", completed, target, "--json").json
+
+        assert set(document) == {
+            *("schema", "plan_id", "state", "checkpoint", "restored", "created", "deleted"),
+            *("changed_paths", "safety_id"),
+        }
+        assert (document["state"], document["deleted"]) == ("rolled_back", 1)
+        assert document["checkpoint"]["id"] == target
+        assert [item["path"] for item in document["changed_paths"]] == ["litter"]
+
+    def test_to_what_there_is_not_exits_5(self, snap, failed):
+        no_checkpoint = snap("plan", "rollback", failed, "0" * 26)
+        no_plan = snap("plan", "rollback", "nobody", "--json")
+
+        assert (no_checkpoint.code, no_plan.code) == (5, 5)
+        assert "hint: 'snap plan rollback PLAN' lists what there is" in no_checkpoint.err
+        assert no_plan.json["code"] == "plan-not-found"
+
+    def test_of_an_applied_plan_exits_3(self, snap, completed):
+        target = checkpoint_id(snap, completed, "before tune")
+        assert snap("plan", "apply", completed).out == f"Plan {completed} is applied\n"
+
+        result = snap("plan", "rollback", completed, target)
+
+        assert result.code == 3
+        assert f"Plan {completed} was applied already" in result.err
+
+
+class TestCorrectResumeApply:
+    def test_revert(self, snap, failed, root):
+        (root / "mess").touch()
+
+        text = snap("plan", "correct", failed, "--mode", "revert")
+
+        assert text.out == (
+            f"Plan {failed} is at step 1 again: 0 restored, 0 created, 1 deleted\n  mess\n"
+        )
+        document = snap("plan", "correct", failed, "--mode", "revert", "--json").json
+        assert (document["schema"], document["state"]) == ("treesnap.plan.correct/1", "rolled_back")
+
+    def test_append(self, snap, failed, root):
+        text = snap("plan", "correct", failed, "--mode", "append", "--step", "touch more")
+        document = snap(
+            "plan", "correct", failed, "--mode", "append", "--step", "touch most", "--json"
+        ).json
+
+        assert text.out == "Added step 2, correction-1\n"
+        assert [step["name"] for step in document["steps"]][2:] == ["correction-1", "correction-2"]
+        (root / "ready").touch()
+        assert snap("plan", "resume", failed).code == 0
+        assert {"more", "most"} <= set(os.listdir(root))
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            [],
+            ["--mode", "mend"],
+            ["--mode", "append"],
+            ["--mode", "revert", "--step", "true"],
+            ["--mode", "append", "--step", ""],
+            ["--mode", "append", "--step", "\udcff"],
+        ],
+    )
+    def test_what_makes_no_sense_exits_2(self, snap, failed, words):
+        assert snap("plan", "correct", failed, *words).code == 2
+
+    def test_resume_of_a_step_that_fails_again_exits_1(self, snap, failed):
+        result = snap("plan", "resume", failed, "--json")
+
+        assert (result.code, result.json["state"]) == (1, "failed")
+
+    def test_resume_of_a_completed_plan_is_done_already(self, snap, completed):
+        result = snap("plan", "resume", completed)
+
+        assert (result.code, result.out) == (0, f"Plan {completed} completed: 2 steps\n")
+
+    def test_apply_of_a_plan_that_is_not_completed_exits_3(self, snap, failed):
+        result = snap("plan", "apply", failed)
+
+        assert result.code == 3
+        assert "hint: 'snap plan resume PLAN' goes on with it" in result.err
+
+    def test_apply_as_json(self, snap, completed):
+        document = snap("plan", "apply", completed, "--json").json
+
+        assert set(document) == PLAN_FIELDS
+        assert document["state"] == "applied"
+
+
+def test_of_a_damaged_plan_exits_7(snap, store, failed):
+    (path,) = store.glob(f"roots/*/plan-{failed}")
+    path.write_bytes(path.read_bytes()[:-1])
+
+    assert snap("plan", "resume", "latest").code == 7
+    assert snap("plan", "list").code == 0
+
+
+def test_json_of_every_command_is_ascii(snap, plan_file):
+    plan_file.write_text('name: "ñ\\e[31m"\nsteps: [{name: "→", run: "true"}]')
+
+    result = snap("plan", "run", plan_file, "--json")
+
+    assert result.raw.isascii()
+    assert json.loads(result.raw)["name"] == "ñ\x1b[31m"
+    assert "\x1b" not in snap("plan", "list").out
