@@ -289,8 +289,9 @@ def test_links_between_pages_lead_somewhere():
     assert broken == []
 
 
-def test_promises_name_tests_that_exist():
-    page = (REFERENCE / "promises.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["promises.md", "systems.md"])
+def test_pages_name_tests_that_exist(name):
+    page = (REFERENCE / name).read_text(encoding="utf-8")
     named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page)
 
     missing = [

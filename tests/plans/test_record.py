@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from treesnap import Corrupt, UnsupportedFormat
@@ -149,7 +149,12 @@ def decoded_with(**changes: Any) -> Plan:
     return decode_plan(pack(stored))
 
 
+PATIENT = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""Plans are large, and machines may be busy."""
+
+
 @given(plans())
+@PATIENT
 def test_every_plan_comes_back_equal(plan):
     assert decode_plan(encode_plan(plan)) == plan
 
@@ -161,7 +166,7 @@ def test_every_field_is_stored():
 
 
 @given(plans(), st.data())
-@settings(max_examples=30)
+@PATIENT
 def test_a_stored_plan_that_is_cut_short_or_has_a_bit_flipped_is_damaged(plan, data):
     stored = seal(FileKind.PLAN, encode_plan(plan))
     position = data.draw(st.integers(0, len(stored) - 1))
