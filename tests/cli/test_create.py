@@ -25,9 +25,11 @@ SNAPSHOT_FIELDS = {
     "counters",
     "rollback_count",
     "rollback_used",
+    "retired",
     "tags",
     "files",
     "size_bytes",
+    "added_bytes",
     "root",
 }
 
