@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 
@@ -103,6 +104,8 @@ def test_what_a_person_wrote_around_a_setting_stays(snap, store):
         (("keep.last", "-1"), "No such option"),
         (("keep.last", "--", "-1"), "'-1' is no number"),
         (("keep.last", "9" * 5000), "is no number"),
+        (("keep.last", "1000000001"), "is no number"),
+        (("keep.last", "10000000001"), "is no number"),
         (("max-size", "big"), "'big' is not of the form"),
         (("keep.within", "soon"), "'soon' is not of the form"),
         (("automatic", "perhaps"), "neither 'true' nor 'false'"),
@@ -134,7 +137,12 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_written(snap, store, word
         "\x00",
         b"\xff",
         "a = " + "[" * 20_000,
+        "keep.last = " + "9" * 5000,
+        "keep.last = 0x" + "f" * 5000,
+        '"keep.last" = 3',
+        "[keep]\nlast = 3\n" + "#" * 70_000,
     ],
+    ids=lambda text: str(text[:20]),
 )
 def test_a_file_that_makes_no_sense_is_named_and_removes_and_limits_nothing(
     snap, store, root, text
@@ -151,6 +159,30 @@ def test_a_file_that_makes_no_sense_is_named_and_removes_and_limits_nothing(
     assert (store / "config.toml").read_bytes() == content
 
     (root / "file").write_text("content")
+    result = snap("create")
+    assert result.code == 0
+    assert "config.toml" in result.err
+
+
+@pytest.mark.parametrize("kind", ["directory", "link", "pipe", "dangling link"])
+def test_what_is_no_file_is_named_and_removes_and_limits_nothing(snap, store, root, kind):
+    (root / "file").write_text("content")
+    snap("create")
+    path = store / "config.toml"
+    (root / "elsewhere.toml").write_text("max-size = 0")
+    make = {
+        "directory": path.mkdir,
+        "link": lambda: path.symlink_to(root / "elsewhere.toml"),
+        "dangling link": lambda: path.symlink_to("nowhere"),
+        "pipe": lambda: os.mkfifo(path),
+    }
+    make[kind]()
+
+    for words in [("config",), ("config", "keep.last", "3"), ("config", "--unset", "keep.last")]:
+        result = snap(*words)
+        assert result.code == 2
+        assert "config.toml" in result.err
+    (root / "file").write_text("more")
     result = snap("create")
     assert result.code == 0
     assert "config.toml" in result.err

@@ -266,9 +266,10 @@ def make_directories(fs: FileSystem, path: str) -> None:
 def read_file(fs: FileSystem, path: str, size_bytes_max: int) -> bytes:
     """Returns a file's content, at most ``size_bytes_max + 1`` bytes of it.
 
-    The one byte more lets the caller notice a file that is too long.
+    The one byte more lets the caller notice a file that is too long. A pipe in its place is
+    empty, and nobody waits for it.
     """
-    fd = fs.open(path, os.O_RDONLY)
+    fd = fs.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         pieces = []
         wanted = size_bytes_max + 1

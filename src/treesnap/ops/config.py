@@ -7,6 +7,7 @@ cannot be understood is refused with the file's name before it has any effect.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,7 +40,8 @@ class Key(NamedTuple):
 
 
 def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text[:10]) > _COUNT_MAX:
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_COUNT_MAX))
+    if not is_number or int(text) > _COUNT_MAX:
         raise InvalidArgument(f"{text!r} is no number from 0 to {_COUNT_MAX:,}")
     return int(text)
 
@@ -154,10 +156,20 @@ def _root_path(pair: Opened) -> str:
 
 
 def _load(pair: Opened, path: str) -> str:
+    """Returns a file's text, empty when there is none; waits for no pipe in its place."""
+    fs = pair.store.fs
     try:
-        return read_file(pair.store.fs, path, _FILE_SIZE_MAX).decode()
+        if not stat.S_ISREG(fs.lstat(path).st_mode):
+            raise _invalid(path, "it is no regular file")
+        data = read_file(fs, path, _FILE_SIZE_MAX)
     except FileNotFoundError:
         return ""
+    except OSError as error:
+        raise _invalid(path, error.strerror or str(error)) from error
+    if len(data) > _FILE_SIZE_MAX:
+        raise _invalid(path, f"it is larger than {size_text(_FILE_SIZE_MAX)}")
+    try:
+        return data.decode()
     except UnicodeDecodeError as error:
         raise _invalid(path, f"it is not UTF-8: {error.reason}") from error
 
@@ -171,7 +183,7 @@ def _read(pair: Opened, path: str) -> dict[str, Any]:
 
     try:
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number may have too many digits, too
         raise _invalid(path, str(error)) from error
     return {name: _value(path, name, value) for name, value in _flat(document)}
 
@@ -179,7 +191,9 @@ def _read(pair: Opened, path: str) -> dict[str, Any]:
 def _flat(document: Mapping[str, Any]) -> list[tuple[str, Any]]:
     rows: list[tuple[str, Any]] = []
     for name, value in document.items():
-        if isinstance(value, dict):
+        if "." in name:
+            rows.append((f'"{name}"', value))  # such a name is none of ours, whatever is in it
+        elif isinstance(value, dict):
             rows += [(f"{name}.{inner}", item) for inner, item in value.items()]
         else:
             rows.append((name, value))
@@ -203,6 +217,8 @@ def _value(path: str, name: str, value: Any) -> Any:
         return key.parse(str(value))
     except InvalidArgument as error:
         raise _invalid(path, f"{name}: {error.message}") from error
+    except ValueError as error:
+        raise _invalid(path, f"{name} has too many digits") from error
 
 
 def _invalid(path: str, why: str) -> InvalidArgument:
