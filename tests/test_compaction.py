@@ -130,5 +130,9 @@ def test_fewer_packs_are_left_alone(handle, fs, tmp_path):
         (tmp_path / "root/changing").write_bytes(b"%d" % number * 1000)
         handle.create(name=f"snapshot-{number}")
         use_new_pack(tmp_path / "store")
+    fs.clear()
 
+    handle.gc()
+
+    assert written(fs, handle, "packs") == 0
     assert collect_again(handle, fs) == []

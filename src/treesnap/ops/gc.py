@@ -31,7 +31,7 @@ from treesnap.ops.epoch import oldest_epoch_possible
 from treesnap.ops.reachable import Reachability
 from treesnap.ops.survey import Survey, SurveyedPack, held_slots
 from treesnap.results import GcResult
-from treesnap.store.collector import CollectorState, read_state, write_state
+from treesnap.store.collector import CollectorState, note_size, read_state, write_state
 from treesnap.store.lock import held
 from treesnap.store.reserve import Reserve
 from treesnap.store.slot import is_slot_name, sweep_pending
@@ -175,6 +175,7 @@ class _Collection:
             self._write_state(CollectorState(epoch=state.epoch))
         sweep_temporary(self._fs, self._store.layout.temporary)
         self._reserve.fill()
+        note_size(self._fs, self._store.layout, self._store.size_bytes())
 
     def _postpone(self, reason: str) -> None:
         self._postponed.append(reason)

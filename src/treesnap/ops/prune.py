@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from treesnap.codec.pack import RECORD_HEADER_SIZE
-from treesnap.errors import Busy, InvalidArgument, StoreMissing
+from treesnap.errors import Corrupt, InvalidArgument, StoreMissing, TreesnapError
 from treesnap.model import SnapshotKind
 from treesnap.ops.access import Opened, is_interrupted, locked_root, needed_snapshots, opened
 from treesnap.ops.history import position_in, snapshots_of
@@ -52,14 +52,28 @@ def prune(handle: Handle, request: PruneRequest) -> PruneResult:
             opened(handle, "remove snapshots", writing=True, recover=False) as pair,
             locked_root(handle, pair, "prune"),
         ):
-            decisions = _decisions(handle, pair, request)
-            gone = [item.snapshot for item in decisions if not item.is_kept]
-            pair.store.snapshots.remove(
-                pair.root.id, [SnapshotName(item.sequence, item.id) for item in gone]
-            )
-            return _result(decisions, dry_run=False)
+            return _result(_pruned(handle, pair, request), dry_run=False)
     except StoreMissing:
         return PruneResult(kept=(), removed=(), reasons={}, dry_run=request.dry_run)
+
+
+def prune_unasked(handle: Handle, pair: Opened, request: PruneRequest) -> None:
+    """Removes snapshots of a root, unless a restore of it was interrupted; raises Busy."""
+    with pair.root.locked("prune", 0.0):
+        if not is_interrupted(handle, pair.root):
+            _pruned(handle, pair, request)
+
+
+def _pruned(handle: Handle, pair: Opened, request: PruneRequest) -> list[Decision]:
+    """Removes snapshots, and returns what became of each. The caller holds the root's lock."""
+    decisions = _decisions(handle, pair, request)
+    gone = [item.snapshot for item in decisions if not item.is_kept]
+    pair.store.snapshots.remove(pair.root.id, _names(gone))
+    return decisions
+
+
+def _names(snapshots: Iterable[Snapshot]) -> list[SnapshotName]:
+    return [SnapshotName(item.sequence, item.id) for item in snapshots]
 
 
 def _check(request: PruneRequest) -> None:
@@ -121,14 +135,21 @@ def _beyond(
 
 
 def _without_room(
-    store: Store, safe: list[Snapshot], others: list[Snapshot], size_bytes_max: int
+    store: Store,
+    safe: list[Snapshot],
+    others: list[Snapshot],
+    size_bytes_max: int,
+    safe_bytes_max: int | None = None,
 ) -> list[Snapshot]:
     """Returns the end of a list of snapshots, newest first, from the one that does not fit.
 
-    The safe ones are counted first, because they stay.
+    The safe ones are counted first, because they stay. None goes where they alone take more
+    than ``safe_bytes_max``.
     """
     reachable = Reachability(store)
     size_bytes = sum(_added_bytes(store, reachable, item) for item in safe)
+    if safe_bytes_max is not None and size_bytes > safe_bytes_max:
+        return []
     for position, item in enumerate(others):
         size_bytes += _added_bytes(store, reachable, item)
         if size_bytes > size_bytes_max:
@@ -136,39 +157,53 @@ def _without_room(
     return []
 
 
-def prune_store(handle: Handle, root_paths: Iterable[bytes], size_bytes_max: int) -> None:
-    """Removes the oldest automatic snapshots of all roots until the rest takes no more.
+def prune_store(
+    handle: Handle, pair: Opened, roots: Iterable[Root], target_bytes: int, size_bytes_max: int
+) -> None:
+    """Removes the oldest automatic snapshots of some roots until the store needs no more.
 
     The newest snapshot of each root stays, and what :func:`prune` never removes. Roots in
-    which somebody is at work, or a restore was interrupted, are left as they are.
+    which somebody is at work, or a restore was interrupted, are left as they are. When what
+    stays in any case takes more than ``size_bytes_max``, nothing is removed in vain.
     """
-    with opened(handle, "remove snapshots", writing=True, recover=False) as pair:
-        store = pair.store
-        roots = {root.id: root for root in map(store.root, root_paths)}
-        safe: list[Snapshot] = []
-        others: dict[SnapshotId, Snapshot] = {}
-        root_of: dict[SnapshotId, Root] = {}
-        for root_id in store.snapshots.root_ids():
-            root = roots.get(root_id)
-            protected = _protected(root) if root is not None else {}
-            snapshots = list(snapshots_of(pair, root_id))
-            protected |= _standing(snapshots)
-            for position, item in enumerate(snapshots):
-                (decision,) = decide([item], Policy(keep_last=0, kinds=AUTOMATIC), 0)
-                if root is None or position == 0 or decision.is_kept or item.id in protected:
-                    safe.append(item)
-                else:
-                    others[item.id], root_of[item.id] = item, root
-        newest_first = sorted(
-            others.values(), key=lambda item: item.record.created_at_ns, reverse=True
-        )
-        gone: dict[Root, list[SnapshotName]] = {}
-        for item in _without_room(store, safe, newest_first, size_bytes_max):
-            gone.setdefault(root_of[item.id], []).append(SnapshotName(item.sequence, item.id))
-        for root, names in gone.items():
-            with suppress(Busy), root.locked("prune", 0.0):
-                if not is_interrupted(handle, root):
-                    store.snapshots.remove(root.id, names)
+    store = pair.store
+    protected: dict[str, tuple[Root, Container[SnapshotId]]] = {}
+    for root in roots:
+        with suppress(TreesnapError, OSError):  # of a damaged root nothing goes
+            protected[root.id] = root, _protected(root)
+    safe: list[Snapshot] = []
+    others: list[Snapshot] = []
+    root_of: dict[SnapshotId, Root] = {}
+    for root_id in store.snapshots.root_ids():
+        snapshots = list(snapshots_of(pair, root_id))
+        standing = _standing(snapshots)
+        for position, item in enumerate(snapshots):
+            (decision,) = decide([item], Policy(keep_last=0, kinds=AUTOMATIC), 0)
+            found = protected.get(root_id)
+            is_safe = position == 0 or decision.is_kept or item.id in standing
+            if found is None or is_safe or item.id in found[1]:
+                safe.append(item)
+            else:
+                others.append(item)
+                root_of[item.id] = found[0]
+    others.sort(key=lambda item: item.record.created_at_ns, reverse=True)
+    gone: dict[Root, list[Snapshot]] = {}
+    for item in _without_room(store, safe, others, target_bytes, size_bytes_max):
+        gone.setdefault(root_of[item.id], []).append(item)
+    for root, items in gone.items():
+        with suppress(TreesnapError, OSError), root.locked("prune", 0.0):
+            if not is_interrupted(handle, root):
+                store.snapshots.remove(root.id, _names(_unprotected(store, root, items)))
+
+
+def _unprotected(store: Store, root: Root, snapshots: list[Snapshot]) -> list[Snapshot]:
+    """Returns the snapshots that nobody pinned, or came to need, since they were looked at."""
+    protected = _protected(root)
+    return [
+        item
+        for item in snapshots
+        if item.id not in protected and not store.snapshots.state(item.id).pinned
+    ]
 
 
 def _protected(root: Root) -> dict[SnapshotId, str]:
@@ -200,12 +235,16 @@ def _may_go(decision: Decision | None) -> bool:
 
 
 def _added_bytes(store: Store, reachable: Reachability, snapshot: Snapshot) -> int:
-    """Returns the bytes that a snapshot takes besides those that were walked before."""
+    """Returns the bytes that a snapshot takes besides those that were walked before.
+
+    Of a damaged one, those that could be found.
+    """
     size_bytes = 0
-    for _, identity in reachable.add(snapshot.record):
-        entry = store.index.find(identity)
-        if entry is not None:
-            size_bytes += entry.stored_size + RECORD_HEADER_SIZE
+    with suppress(Corrupt):
+        for _, identity in reachable.add(snapshot.record):
+            entry = store.index.find(identity)
+            if entry is not None:
+                size_bytes += entry.stored_size + RECORD_HEADER_SIZE
     return size_bytes
 
 

@@ -33,11 +33,13 @@ packs that writers avoid until the next collection, which starts from scratch.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, seal, unseal
 from treesnap.codec.index import PACK_ID_SIZE
 from treesnap.codec.message import Fields, pack, require, unpack
+from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file, replace_file
 from treesnap.store.layout import Layout
@@ -83,3 +85,22 @@ def write_state(fs: FileSystem, layout: Layout, state: CollectorState) -> None:
         temporary=layout.temporary,
         durable_name=False,
     )
+
+
+def noted_size(fs: FileSystem, layout: Layout) -> int:
+    """Returns the bytes of packs and index after the last collection, or 0 when nobody noted it."""
+    path = layout.collected_size
+    try:
+        payload = unseal(read_file(fs, path, 1 << 10), FileKind.COLLECTED_SIZE, path)
+        return Fields(unpack(payload, "size"), "size").size("size_bytes")
+    except (OSError, Corrupt, UnsupportedFormat):
+        return 0
+
+
+def note_size(fs: FileSystem, layout: Layout, size_bytes: int) -> None:
+    """Notes the size that a collection left: a hint, not synced, left out where it has no room."""
+    if noted_size(fs, layout) == size_bytes:
+        return
+    content = seal(FileKind.COLLECTED_SIZE, pack({"size_bytes": size_bytes}))
+    with suppress(OSError):
+        replace_file(fs, layout.collected_size, content, temporary=layout.temporary, durable=False)

@@ -9,6 +9,7 @@ import pytest
 from treesnap.codec.snapshot import decode_state, encode_state
 from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused
 from treesnap.model import SnapshotKind, SnapshotState
+from treesnap.ops.access import opened
 from treesnap.ops.create import ATTEMPTS, CreateRequest, create
 from treesnap.ops.history import retire
 from treesnap.ops.position import mark, mark_position, rollback, standing
@@ -215,7 +216,8 @@ class TestRollback:
             removed = handle.prune(max_size_bytes=0).removed
         else:
             before = {item.id for item in handle.list()}
-            prune_store(handle, [os.fsencode(root)], 0)
+            with opened(handle, "make room", writing=True) as pair:
+                prune_store(handle, pair, [pair.root], 0, 1 << 30)
             removed = before - {item.id for item in handle.list()}
 
         assert removed

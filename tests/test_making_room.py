@@ -1,0 +1,202 @@
+"""What goes when a store is full, and what stays: in several roots, with some of them damaged."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import treesnap
+from changing import World
+from oracle import difference, record
+from treesnap import SnapshotKind, StorageFull
+from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed
+from treesnap.testing.wrapped import Call, WrappedFileSystem
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+class Other:
+    """Another root in the store of a world, with automatic snapshots of 100 kB each."""
+
+    def __init__(self, world: World, path: Path, count: int) -> None:
+        path.mkdir()
+        self.path = path
+        self.handle = treesnap.open(path, world.store)
+        for number in range(count):
+            (path / "file").write_bytes(Random(100 + number).randbytes(100_000))
+            self.handle.create(kind=SnapshotKind.RUN)
+
+    def damage(self, world: World, name: str) -> None:
+        """Spoils one of the root's files in the store."""
+        (directory,) = (
+            path.parent
+            for path in world.store.glob("roots/*/root")
+            if os.fsencode(self.path) in path.read_bytes()
+        )
+        (directory / name).write_bytes(b"nothing that anybody wrote")
+
+
+class Interrupting(WrappedFileSystem):
+    """Does something just before the n-th call that matches."""
+
+    def __init__(self, number: int, where: Callable[[Call], bool], action: Callable[[], object]):
+        super().__init__()
+        self.left = number
+        self._where = where
+        self._action = action
+
+    def around(self, call: Call) -> Any:
+        if self._where(call):
+            self.left -= 1
+            if self.left == 0:
+                self._action()
+        return call.proceed()
+
+
+def test_takes_nothing_from_a_root_that_lets_nothing_go(world, tmp_path):
+    other = Other(world, tmp_path / "other", 8)
+    other.handle.config("automatic", "false", for_root=True)
+    world.handle.config("max-size", "1M")
+    world.change(400_000)
+
+    with pytest.raises(StorageFull):
+        world.create(SnapshotKind.MANUAL)
+
+    assert len(other.handle.list()) == 8
+
+
+def test_removes_nothing_in_vain_where_pinned_ones_alone_take_too_much(world):
+    for number in range(10):
+        world.change(100_000)
+        made = world.create()
+        if number % 2:
+            world.handle.pin(made)
+    world.handle.config("max-size", "400K")
+    world.change(1000)
+
+    with pytest.raises(StorageFull):
+        world.create()
+
+    assert len(world.ids()) == 10
+
+
+@pytest.mark.parametrize("name", ["journal", "history", "config.toml"])
+def test_is_possible_although_a_file_of_another_root_is_damaged(world, tmp_path, name):
+    other = Other(world, tmp_path / "other", 3)
+    for _ in range(6):
+        world.change(100_000)
+        world.create()
+    other.damage(world, name)
+    world.handle.config("max-size", "950K")
+    world.change(100_000)
+
+    newest = world.create()
+
+    assert world.ids()[0] == newest
+    assert len(world.ids()) < 7
+    assert len(list(world.store.glob("snapshots/*/*"))) == len(world.ids()) + 3
+
+
+def test_leaves_a_tree_alone_whose_restore_was_interrupted(world, tmp_path):
+    other = Other(world, tmp_path / "other", 3)
+    dying = FaultyFileSystem(Fault(methods=frozenset({"exchange"})))
+    with pytest.raises(Killed):
+        treesnap.Handle(root=other.path, store_path=str(world.store), fs=dying).restore("latest~1")
+    before = record(other.path)
+    for _ in range(4):
+        world.change(100_000)
+        world.create()
+    world.handle.config("max-size", "600K")
+    world.change(200_000)
+
+    world.create()
+
+    assert difference(before, record(other.path)) == []
+    assert len(world.handle.doctor().unfinished) == 1
+    assert len(world.ids()) < 5
+
+
+def test_does_not_remove_what_was_pinned_meanwhile(world):
+    """The pin arrives after the snapshots were looked at, before the root is locked."""
+    ids = []
+    for _ in range(12):
+        world.change(100_000)
+        ids.append(world.create())
+    world.handle.config("max-size", "1.2M")
+    world.change(100_000)
+    fs = Interrupting(
+        3,  # after those of the first attempt, and of the policy
+        lambda call: (
+            call.method == "open" and str(call.path).endswith("/lock") and "roots" in str(call.path)
+        ),
+        lambda: world.handle.pin(ids[0]),
+    )
+
+    treesnap.Handle(root=world.root, store_path=str(world.store), fs=fs).create(
+        kind=SnapshotKind.RUN
+    )
+
+    assert fs.left <= 0
+    assert ids[0] in world.ids()
+    assert ids[1] not in world.ids()
+
+
+def test_counts_a_collection_by_hand_as_the_last_one(world, monkeypatch):
+    monkeypatch.setattr("treesnap.ops.upkeep.GROWTH_BYTES_MIN", 1 << 20)
+    for key in ("keep.hourly", "keep.daily", "keep.weekly"):
+        world.handle.config(key, "0")
+    world.handle.config("keep.last", "1")
+    by_hand = []
+    for _ in range(32):
+        world.change(200_000)
+        by_hand.append(world.create(SnapshotKind.MANUAL))
+    world.handle.delete(*by_hand)
+    world.handle.gc()
+
+    for _ in range(33):
+        world.change(100_000)
+        world.create()
+
+    assert world.disk_bytes() < 2 << 20
+
+
+WRITER = """
+import sys, treesnap
+from random import Random
+root, store, seed = sys.argv[1:]
+handle = treesnap.open(root, store)
+for number in range(16):
+    with open(root + "/file", "wb") as file:
+        file.write(Random(f"{seed} {number}").randbytes(100_000))
+    handle.create(kind=treesnap.SnapshotKind.AUTOMATIC)
+"""
+
+
+def test_is_done_for_several_writers_at_once(world, tmp_path):
+    """Room for 60 snapshots: five processes that each make 16 have to share it."""
+    world.handle.config("max-size", "6M")
+    processes = []
+    for number in range(5):
+        root = tmp_path / f"root-{number}"
+        root.mkdir()
+        words = [sys.executable, "-c", WRITER, str(root), str(world.store), str(number)]
+        processes.append(subprocess.Popen(words))
+
+    assert [process.wait(60) for process in processes] == [0] * 5
+    for number in range(5):
+        root = tmp_path / f"root-{number}"
+        before = record(root)
+        shutil.rmtree(root)
+        treesnap.open(root, world.store).restore("latest")
+        assert difference(before, record(root)) == []
