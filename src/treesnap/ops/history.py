@@ -8,7 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, NotFound, Refused, StoreMissing
+from treesnap.errors import (
+    Corrupt,
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    Refused,
+    StoreMissing,
+    TreesnapError,
+)
+from treesnap.fs.failure import error_text
 from treesnap.model import Snapshot, SnapshotKind
 from treesnap.ops.access import Opened, locked_root, needed_snapshots, opened
 from treesnap.store.snapshots import SnapshotName
@@ -225,8 +234,14 @@ def _with_state(handle: Handle, ref: str, verb: str, **changed: bool) -> Snapsho
         raise unknown(ref) from error
 
 
-def count_rollback(pair: Opened, snapshot: Snapshot) -> None:
-    """Notes that a snapshot was rolled back to, durably. The caller holds the root's lock."""
-    state = pair.store.snapshots.state(snapshot.id)
-    counted = replace(state, rollback_count=state.rollback_count + 1, rollback_used=True)
-    pair.store.snapshots.set_state(snapshot.id, counted)
+def count_rollback(handle: Handle, pair: Opened, snapshot: Snapshot) -> None:
+    """Notes that a snapshot was rolled back to, durably. The caller holds the root's lock.
+
+    The files are back by then, so that it never raises for what cannot be written.
+    """
+    try:
+        state = pair.store.snapshots.state(snapshot.id)
+        counted = replace(state, rollback_count=state.rollback_count + 1, rollback_used=True)
+        pair.store.snapshots.set_state(snapshot.id, counted)
+    except (TreesnapError, OSError) as error:
+        handle.monitor.remark(f"The roll-back could not be counted: {error_text(error)}")

@@ -124,7 +124,7 @@ def rollback(
                 label=f"rolled back to {goal.snapshot.id[:12]}",
             )
             stands_at = _published(handle, pair, goal.snapshot, metadata_of(request))
-        count_rollback(pair, goal.snapshot)
+        count_rollback(handle, pair, goal.snapshot)
     keep_up(handle)
     return RollbackResult(snapshot=goal.snapshot, position=stands_at, restore=restored)
 

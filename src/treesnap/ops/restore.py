@@ -106,7 +106,7 @@ def restore(handle: Handle, request: RestoreRequest) -> RestoreResult:
                 goal = goal_of(pair, request)
                 result = reach(handle, pair, goal)
                 if request.counted:
-                    count_rollback(pair, goal.snapshot)
+                    count_rollback(handle, pair, goal.snapshot)
             if result.safety_id is not None:
                 keep_up(handle)
             return result

@@ -32,6 +32,7 @@ from treesnap.plans.plan import (
     Step,
     unstarted,
 )
+from treesnap.plans.process import kept_output
 from treesnap.plans.runner import (
     Calls,
     Runner,
@@ -180,15 +181,7 @@ class Planner:
         plan = self.show(ref)
         handle = self._handle_of(plan)
         for number in range(1, plan.content.progress[step_index].attempts + 1):
-            try:
-                fd = handle.fs.open(log_path(handle, plan, step_index, number), os.O_RDONLY)
-            except FileNotFoundError:
-                continue
-            try:
-                while piece := handle.fs.read(fd, 1 << 16):
-                    yield piece
-            finally:
-                handle.fs.close(fd)
+            yield from kept_output(handle.fs, log_path(handle, plan, step_index, number))
 
     def rollback(self, ref: str, checkpoint_ref: str) -> RollbackResult:
         """Takes a plan and its files back to a checkpoint, both or neither.
@@ -264,7 +257,12 @@ class Planner:
         plan = taking.hold(handle, plan, target.snapshot_id)
         if not is_lost:
             plan = _with_present(handle, plan, f"before rollback to {target.label}")
-        plan = taking.save_thinned(handle, replace(plan, rolling_back_to=target.id))
+        try:
+            plan = taking.save_thinned(handle, replace(plan, rolling_back_to=target.id))
+        except TreesnapError:  # it may be written down all the same
+            with suppress(TreesnapError):
+                _given_up(handle, plan)
+            raise
         return _finish_rollback(handle, plan, target)
 
     def _handle_of(self, plan: Plan) -> Handle:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from treesnap.errors import Busy, ErrorCode, NotFound, OperationFailed
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import unlink_if_present, write_all
-from treesnap.fs.failure import error_text
+from treesnap.fs.failure import error_text, reported
 
 VARIABLE = "SNAP_STEP"
 """Names the attempt that a process belongs to; where plans run plans, all of them."""
@@ -34,6 +34,7 @@ _PIECE_SIZE = 1 << 16
 _PIECES_MAX = 16
 """So many pieces are passed on between two looks at the clock."""
 _ACCESS_MODE = 0o3
+_DOING = "keep the output of a step"
 _NOT_THERE = (FileNotFoundError, PermissionError, NotADirectoryError)
 
 Listener = Callable[[bytes], None]
@@ -84,7 +85,8 @@ class _Output:
     def _pass_on(self, end: int) -> bool:
         while self._position < end:
             size = min(_PIECE_SIZE, end - self._position)
-            piece = self._fs.read_at(self._fd, size, self._position)
+            with reported(_DOING):
+                piece = self._fs.read_at(self._fd, size, self._position)
             if not piece:
                 return False
             self._position += len(piece)
@@ -100,8 +102,7 @@ def attempt(fs: FileSystem, work: Work, listener: Listener, wait_s: float) -> En
     that cannot be started, OperationFailed when the system refuses, Busy when something
     cannot be killed within ``wait_s``.
     """
-    unlink_if_present(fs, work.log_path)  # what an earlier attempt left running may hold it
-    fd = fs.open(work.log_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
+    fd = _anew(fs, work.log_path)
     ended = Ended(None)
     try:
         fs.lock(fd, exclusive=True)
@@ -183,6 +184,11 @@ def end_leftovers(fs: FileSystem, log_path: str, mark: str, wait_s: float) -> No
 
     Raises Busy when something is left that is not ours to kill, or cannot be found.
     """
+    with reported("end what an interrupted step left running"):
+        _end_leftovers(fs, log_path, mark, wait_s)
+
+
+def _end_leftovers(fs: FileSystem, log_path: str, mark: str, wait_s: float) -> None:
     try:
         fd = fs.open(log_path, os.O_RDWR)
     except FileNotFoundError:  # it never began
@@ -206,12 +212,39 @@ def end_leftovers(fs: FileSystem, log_path: str, mark: str, wait_s: float) -> No
 
 def keep_output(fs: FileSystem, log_path: str, data: bytes) -> None:
     """Keeps what an attempt says that is no process."""
-    unlink_if_present(fs, log_path)
-    fd = fs.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    fd = _anew(fs, log_path)
     try:
-        write_all(fs, fd, data)
+        with reported(_DOING):
+            write_all(fs, fd, data)
     finally:
         fs.close(fd)
+
+
+def kept_output(fs: FileSystem, log_path: str) -> Iterator[bytes]:
+    """Yields what an attempt wrote, or nothing where it was not kept."""
+    with reported("read the output of a step"):
+        try:
+            fd = fs.open(log_path, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+    try:
+        position = 0
+        while True:
+            with reported("read the output of a step"):
+                piece = fs.read_at(fd, _PIECE_SIZE, position)
+            if not piece:
+                return
+            position += len(piece)
+            yield piece
+    finally:
+        fs.close(fd)
+
+
+def _anew(fs: FileSystem, path: str) -> int:
+    """Makes a file of its own: what an earlier attempt left running may hold another one."""
+    with reported(_DOING):
+        unlink_if_present(fs, path)
+        return fs.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
 
 
 def _processes(fs: FileSystem, fd: int, mark: str) -> Iterator[int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from treesnap.codec.envelope import FileKind
@@ -24,6 +24,7 @@ from treesnap.errors import (
     shown,
 )
 from treesnap.fs.durable import unlink_if_present
+from treesnap.fs.failure import reported
 from treesnap.ops.access import Opened, opened
 from treesnap.plans.plan import Plan, PlanId
 from treesnap.plans.record import decode_plan, encode_plan
@@ -74,7 +75,10 @@ def plan_lock(handle: Handle, operation: str) -> Iterator[None]:
         pair.root.register()
         path = pair.root.file(_LOCK)
     what = f"The plans of {shown(handle.root)!r}"
-    with held(handle.fs, path, operation=operation, what=what, wait_s=_LOOK_S):
+    with ExitStack() as stack:
+        with reported(operation):
+            lock = held(handle.fs, path, operation=operation, what=what, wait_s=_LOOK_S)
+            stack.enter_context(lock)
         yield
 
 
