@@ -182,6 +182,27 @@ def test_a_roll_back_that_fails_leaves_all_as_it_was(place, every):
     assert failures > 2
 
 
+@pytest.mark.parametrize("name", ["run", "run few", "resume"])
+@pytest.mark.parametrize(
+    "every", [31, pytest.param(1, marks=pytest.mark.slow)], ids=["sample", "all"]
+)
+def test_an_error_leaves_a_plan_that_nothing_has_interrupted(place, name, every):
+    failures = 0
+    for number in range(24 if every > 1 else 1, POINTS_MAX, every):
+        place.reset(STARTS[name])
+        fault = error_at(number, errno.ENOSPC)
+        fs = FaultyFileSystem(fault, inner=UnsyncedFileSystem())
+        try:
+            OPERATIONS[name](Planner(place.handle_on(fs)))
+        except TreesnapError:
+            failures += 1
+        if not fs.hits_of(fault):
+            break
+        assert not any(plan.is_interrupted for plan in place.planner().list())
+        check(place, may_be_none=STARTS[name] == "new")
+    assert failures
+
+
 RUN = """
 import sys
 from treesnap.cli.main import execute

@@ -92,13 +92,20 @@ def save_thinned(handle: Handle, plan: Plan) -> Plan:
     return plan
 
 
-def hold(handle: Handle, plan: Plan, snapshot_id: SnapshotId) -> Plan:
-    """Saves a plan, and pins a snapshot for it; one that somebody has pinned stays theirs."""
+def holding(handle: Handle, plan: Plan, snapshot_id: SnapshotId) -> Plan:
+    """Returns the plan with a snapshot to hold; one that somebody has pinned stays theirs.
+
+    The caller saves it, then calls :func:`pin_held`.
+    """
     if snapshot_id in plan.held or handle.resolve(snapshot_id).pinned:
-        return save(handle, plan)
-    plan = save(handle, replace(plan, held=(*plan.held, snapshot_id)))
-    handle.pin(snapshot_id)
-    return plan
+        return plan
+    return replace(plan, held=(*plan.held, snapshot_id))
+
+
+def pin_held(handle: Handle, plan: Plan) -> None:
+    """Pins what a plan holds."""
+    for snapshot_id in plan.held:
+        handle.pin(snapshot_id)
 
 
 def let_go(handle: Handle, plan: Plan) -> Plan:

@@ -254,7 +254,8 @@ class Planner:
             plan = end_interrupted(handle, plan)
         except (NotFound, Corrupt):  # the step's beginning is lost; the checkpoint is not
             plan, is_lost = plan.settled(), True
-        plan = taking.hold(handle, plan, target.snapshot_id)
+        plan = repository.save(handle, taking.holding(handle, plan, target.snapshot_id))
+        taking.pin_held(handle, plan)
         if not is_lost:
             plan = _with_present(handle, plan, f"before rollback to {target.label}")
         try:

@@ -26,8 +26,9 @@ from treesnap.errors import ErrorCode, InvalidArgument, shown
 from treesnap.model import CheckpointType, Snapshot
 from treesnap.plans import process
 from treesnap.plans.checkpoints import (
-    hold,
+    holding,
     let_go,
+    pin_held,
     save_thinned,
     take_snapshot,
     with_checkpoint,
@@ -154,7 +155,7 @@ class Runner:
             return self._run(self._saved)
         except BaseException as error:
             try:
-                end_interrupted(self._handle, self._saved)
+                save(self._handle, end_interrupted(self._handle, self._saved))
             except Exception as failure:
                 raise failure from error
             raise
@@ -169,6 +170,7 @@ class Runner:
         return plan
 
     def _save(self, plan: Plan) -> Plan:
+        self._saved = plan  # it may be written down though saving fails
         self._saved = save_thinned(self._handle, plan)
         return self._saved
 
@@ -183,7 +185,9 @@ class Runner:
             plan = self._with_checkpoint(plan, before, "before_step")
         for number in range(1, leaf.step.retries + 2):
             attempt = Attempt(step_index=index, number=number, snapshot_id=before.id)
-            plan = self._saved = hold(self._handle, plan.began(attempt), before.id)
+            plan = self._save(holding(self._handle, plan.began(attempt), before.id))
+            if number == 1:
+                pin_held(self._handle, plan)
             self._monitor.attempt_began(plan, attempt)
             ended = self._attempt(plan, leaf.step, attempt)
             if ended.is_success:
