@@ -166,7 +166,9 @@ def replace_file(
         sync_directory(fs, os.path.dirname(path))
 
 
-def _create_held(fs: FileSystem, path: str, content: bytes, temporary: str) -> Temporary:
+def _create_held(
+    fs: FileSystem, path: str, content: bytes, temporary: str, *, synced: bool
+) -> Temporary:
     for attempt in (1, 2, 3):
         file = Temporary(fs, temporary)
         try:
@@ -176,7 +178,7 @@ def _create_held(fs: FileSystem, path: str, content: bytes, temporary: str) -> T
             raise
         if file.is_held:
             try:
-                file.rename(path, synced=True)
+                file.rename(path, synced=synced)
                 return file
             except FileNotFoundError:
                 if attempt == 3:
@@ -186,16 +188,19 @@ def _create_held(fs: FileSystem, path: str, content: bytes, temporary: str) -> T
     raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
 
 
-def create_locked(fs: FileSystem, path: str, content: bytes, *, temporary: str) -> int:
+def create_locked(
+    fs: FileSystem, path: str, content: bytes, *, temporary: str, durable: bool = True
+) -> int:
     """Puts content under a new name, durably, and returns a descriptor that holds its lock.
 
     Whoever finds the name and gets its lock knows that the writer is gone. The
     descriptor is the caller's to unlock and close. No name is left when this raises,
-    but by a crash. Costs two syncs.
+    but by a crash. Costs two syncs, or none when it need not be durable.
     """
-    file = _create_held(fs, path, content, temporary)
+    file = _create_held(fs, path, content, temporary, synced=durable)
     try:
-        sync_directory(fs, os.path.dirname(path))
+        if durable:
+            sync_directory(fs, os.path.dirname(path))
     except BaseException:
         with suppress(OSError):
             unlink_if_present(fs, path)

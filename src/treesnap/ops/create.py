@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -51,15 +52,29 @@ class CreateRequest:
     max_size_bytes: int | None = None
 
 
-def create(handle: Handle, request: CreateRequest) -> CreateResult:
-    """Captures and publishes; see :meth:`treesnap.Handle.create`."""
+@contextmanager
+def checkpoint(handle: Handle, label: str | None) -> Iterator[CreateResult]:
+    """Captures and publishes before something risky is done.
+
+    The snapshot stays while the body runs, whatever a policy says, but for :func:`delete`.
+    """
+    with ExitStack() as holds:
+        request = CreateRequest(label=label, kind=SnapshotKind.RUN)
+        yield create(handle, request, holds)
+
+
+def create(handle: Handle, request: CreateRequest, holds: ExitStack | None = None) -> CreateResult:
+    """Captures and publishes; see :meth:`treesnap.Handle.create`.
+
+    Nothing lets the snapshot go until ``holds`` are closed.
+    """
     rules = given(request.exclude)
     scope = without_nested(list(request.paths)) if request.paths else None
     if scope == (b"",):
         scope = None
     check_words(request)
     _check_root(handle, force=request.force)
-    result = with_room(handle, lambda: _create(handle, request, scope, rules))
+    result = with_room(handle, lambda: _create(handle, request, scope, rules, holds))
     if not result.unchanged:
         keep_up(handle)
     return result
@@ -70,6 +85,7 @@ def _create(
     request: CreateRequest,
     scope: tuple[bytes, ...] | None,
     rules: tuple[IgnoreRules, ...],
+    holds: ExitStack | None,
 ) -> CreateResult:
     with opened(handle, "take a snapshot", create=True, recover=False) as pair:
         pair.root.register()
@@ -82,7 +98,11 @@ def _create(
                     with Capture(
                         handle, pair, scope=scope, rules=rules, size_bytes_max=size_bytes_max
                     ) as capture:
-                        return _publish(pair, capture, request)
+                        result = _publish(pair, capture, request)
+                    if holds is not None:
+                        with suppress(OSError):  # on a full disk it is as safe as any other
+                            holds.callback(pair.root.hold(result.snapshot.id))
+                    return result
                 except EpochChanged:
                     continue
     raise Busy("Garbage collections kept overtaking the capture")

@@ -373,12 +373,14 @@ class Handle(HandleState):
         Also for KeyboardInterrupt. When the roll-back itself fails, its error is raised from
         the body's.
         """
-        checkpoint = self.create(label=label, kind=SnapshotKind.RUN)
-        try:
-            yield checkpoint
-        except BaseException as error:
+        from treesnap.ops.create import checkpoint
+
+        with checkpoint(self, label) as made:
             try:
-                self.restore(checkpoint.id, force=True)
-            except Exception as failure:
-                raise failure from error
-            raise
+                yield made
+            except BaseException as error:
+                try:
+                    self.restore(made.id, force=True)
+                except Exception as failure:
+                    raise failure from error
+                raise

@@ -118,11 +118,11 @@ def _beyond(
 ) -> dict[SnapshotId, Decision]:
     """Returns the snapshots that have no room, as decisions against them.
 
-    What is pinned, named or of no concern stays, and so does the newest that was made by
-    hand, or else the newest of all.
+    What is pinned, named or of no concern stays, and so do the newest of all and the newest
+    that was made by hand.
     """
     by_hand = [item for item in snapshots if item.kind not in AUTOMATIC]
-    newest = (by_hand or snapshots)[:1]
+    newest = snapshots[:1] + by_hand[:1]
     safe: list[Snapshot] = []
     others: list[Snapshot] = []
     for item in snapshots:
@@ -209,12 +209,13 @@ def _unprotected(store: Store, root: Root, snapshots: list[Snapshot]) -> list[Sn
 def _protected(root: Root) -> dict[SnapshotId, str]:
     """Returns the snapshots of a root that stay whatever is said, each with the reason.
 
-    They are those that an interrupted restore needs, and those that the next undo and the
-    next redo go to.
+    They are those that an interrupted restore needs, those that the next undo and the next
+    redo go to, and those to which a process at work goes back if it fails.
     """
     history = load_history(root)
     nexts = {"undo": history.undo[-1:], "redo": history.redo[-1:]}
     found = {moment.snapshot_id: word for word, stack in nexts.items() for moment in stack}
+    found |= dict.fromkeys(root.held_snapshots(), "in use")
     return found | dict.fromkeys(needed_snapshots(root), "interrupted restore")
 
 

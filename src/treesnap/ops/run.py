@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, shown
-from treesnap.model import SnapshotKind
+from treesnap.ops.create import checkpoint
 from treesnap.results import RestoreResult, RunResult
 
 if TYPE_CHECKING:
+    from treesnap.model import SnapshotId
     from treesnap.ops.handle import Handle
 
 
@@ -20,26 +21,30 @@ def run(handle: Handle, command: Sequence[str], *, retries: int, label: str | No
         raise InvalidArgument("There is no command to run")
     if retries < 0:
         raise InvalidArgument(f"A command cannot be retried {retries} times")
-    checkpoint = handle.create(
-        label=label if label is not None else "before " + shown(" ".join(command)[:200]),
-        kind=SnapshotKind.RUN,
-    )
+    label = label if label is not None else "before " + shown(" ".join(command)[:200])
+    with checkpoint(handle, label) as made:
+        return _run(handle, command, retries, made.id)
+
+
+def _run(
+    handle: Handle, command: Sequence[str], retries: int, checkpoint_id: SnapshotId
+) -> RunResult:
     restored: RestoreResult | None = None
     for attempt in range(1, retries + 2):
-        exit_code = _attempt(handle, command, checkpoint.id)
+        exit_code = _attempt(handle, command, checkpoint_id)
         if exit_code == 0:
             return RunResult(
                 exit_code=0,
                 attempts=attempt,
-                snapshot_id=checkpoint.id,
+                snapshot_id=checkpoint_id,
                 rolled_back=False,
                 restore=restored,
             )
-        restored = handle.restore(checkpoint.id, force=True)
+        restored = handle.restore(checkpoint_id, force=True)
     return RunResult(
         exit_code=exit_code,
         attempts=retries + 1,
-        snapshot_id=checkpoint.id,
+        snapshot_id=checkpoint_id,
         rolled_back=True,
         restore=restored,
     )

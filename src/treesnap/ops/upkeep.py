@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from treesnap.errors import Busy, StorageFull, StoreMissing, TreesnapError
@@ -142,7 +143,10 @@ def _prune_all_roots(handle: Handle, opened_pair: Opened, size_bytes_max: int | 
 def _prune(handle: Handle, pair: Opened, settings: Settings) -> None:
     from treesnap.ops.prune import PruneRequest, prune_unasked
 
-    request = PruneRequest(policy=settings.policy, max_size_bytes=settings.root_size_bytes_max)
+    policy = settings.policy
+    if policy.keep_last == 0:
+        policy = replace(policy, keep_last=1)  # what was just made, and whose id was returned
+    request = PruneRequest(policy=policy, max_size_bytes=settings.root_size_bytes_max)
     prune_unasked(handle, pair, request)
 
 

@@ -19,6 +19,7 @@
 │   ├── journal                 a restore that is past its commit point
 │   ├── history                 what undo and redo go back and forth over
 │   ├── export-<16 hex>         a restore to another directory that is under way
+│   ├── hold-<id>               a snapshot that a process at work goes back to if it fails
 │   ├── plan-<ULID>             a plan; beside it what its steps wrote
 │   └── plans-lock              held by whoever works on a plan of the root
 ├── quarantine/                 damaged files that a repair took out of the way

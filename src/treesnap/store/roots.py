@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Self
 
 from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, seal, unseal
@@ -21,10 +21,12 @@ from treesnap.fs.durable import (
     unlink_if_present,
 )
 from treesnap.hashing import root_id
+from treesnap.model import SnapshotId
 from treesnap.store.layout import Layout, is_hex
 from treesnap.store.lock import held
 
 _EXPORT_PREFIX = "export-"
+_HOLD_PREFIX = "hold-"
 
 
 class ExportLock:
@@ -144,6 +146,48 @@ class Root:
         """Removes one of the root's files, durably."""
         if unlink_if_present(self._fs, self.file(name)):
             sync_directory(self._fs, self._layout.root_directory(self.id))
+
+    def hold(self, identity: SnapshotId) -> Callable[[], None]:
+        """Says that this process needs a snapshot; returns what ends that.
+
+        The caller holds the root's lock. What processes left that died goes first. Not
+        synced: a process does not survive a power cut either. Raises OSError.
+        """
+        live = self.held_snapshots()
+        for found in self._hold_names():
+            if found.removeprefix(_HOLD_PREFIX) not in live:
+                unlink_if_present(self._fs, self.file(found))
+        path = self.file(_HOLD_PREFIX + identity)
+        fd = create_locked(self._fs, path, b"", temporary=self._layout.temporary, durable=False)
+
+        def release() -> None:
+            with suppress(OSError):
+                unlink_if_present(self._fs, path)
+            self._fs.unlock(fd)
+            self._fs.close(fd)
+
+        return release
+
+    def held_snapshots(self) -> frozenset[SnapshotId]:
+        """Returns the snapshots that living processes need. Costs one listing."""
+        found = set()
+        for name in self._hold_names():
+            with suppress(FileNotFoundError):
+                fd = self._fs.open(self.file(name), os.O_RDONLY | os.O_NONBLOCK)
+                try:
+                    if not self._fs.lock(fd, exclusive=True):
+                        found.add(SnapshotId(name.removeprefix(_HOLD_PREFIX)))
+                finally:
+                    self._fs.close(fd)
+        return frozenset(found)
+
+    def _hold_names(self) -> list[str]:
+        names = self._fs.list_names(self._layout.root_directory(self.id))
+        return [
+            name
+            for name in names
+            if name.startswith(_HOLD_PREFIX) and is_hex(name.removeprefix(_HOLD_PREFIX), 64)
+        ]
 
     def export_names(self) -> list[str]:
         """Returns the names of the records of restores to other directories. Costs one listing."""

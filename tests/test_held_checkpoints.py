@@ -1,0 +1,103 @@
+"""What a process at work goes back to stays, whatever a policy says, and goes afterwards."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import treesnap
+from changing import World
+from oracle import difference, record
+from treesnap import SnapshotKind
+from treesnap.ops.retention import Policy
+from treesnap.testing.children import in_child
+
+NOTHING = Policy(keep_last=0)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    found = World(tmp_path)
+    found.change(1000)
+    for key in ("keep.last", "keep.hourly", "keep.daily", "keep.weekly"):
+        found.handle.config(key, "0")
+    return found
+
+
+def holds(world: World) -> list[Path]:
+    return list(world.store.glob("roots/*/hold-*"))
+
+
+PRUNING = """
+import sys, treesnap
+from treesnap.ops.retention import Policy
+handle = treesnap.open(sys.argv[1], sys.argv[2])
+for number in range(3):
+    with open(sys.argv[1] + "/file", "w") as file:
+        file.write(str(number))
+    handle.create(kind=treesnap.SnapshotKind.AUTOMATIC)
+handle.prune(Policy(keep_last=1))
+handle.gc()
+sys.exit(3)
+"""
+
+
+def test_that_of_a_run_survives_what_its_command_prunes(world):
+    before = record(world.root)
+    words = [sys.executable, "-c", PRUNING, str(world.root), str(world.store)]
+
+    result = world.handle.run(words, retries=1)
+
+    assert result.rolled_back
+    assert difference(before, record(world.root)) == []
+    assert holds(world) == []
+
+
+def test_that_of_a_block_survives_a_policy_that_keeps_nothing(world):
+    for _ in range(31):
+        world.create(SnapshotKind.MANUAL)
+    before = record(world.root)
+
+    def fail() -> None:
+        with world.handle.rollback_on_error():
+            assert len(world.handle.prune(NOTHING, dry_run=True).removed) == 31
+            world.handle.prune(NOTHING)
+            world.change(10)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+    assert difference(before, record(world.root)) == []
+
+
+def test_a_process_that_died_holds_nothing(world):
+    block = treesnap.open(world.root, world.store).rollback_on_error()
+
+    def die() -> None:
+        block.__enter__()
+
+    assert in_child(die).error is None
+    assert len(holds(world)) == 1
+
+    world.handle.prune(NOTHING)
+
+    assert world.ids() == []
+    with world.handle.rollback_on_error():
+        assert len(holds(world)) == 1
+    assert holds(world) == []
+
+
+@pytest.mark.parametrize("way", ["policy", "size"])
+def test_what_was_just_made_stays(world, way):
+    if way == "size":
+        world.handle.config("max-size", "1", for_root=True)
+        world.handle.config("keep.last", "50")
+    for _ in range(31):
+        world.create(SnapshotKind.MANUAL)
+
+    made = world.create(SnapshotKind.RUN)
+
+    assert world.ids()[0] == made
