@@ -98,7 +98,7 @@ class TestMaxSize:
         document = snap("prune", "--max-size", "1", "--json").json
 
         assert [item["id"] for item in document["kept"]] == [history[0], history[2]]
-        assert document["kept"][0]["reasons"] == ["undo"]
+        assert "undo" in document["kept"][0]["reasons"]
 
 
 def test_what_an_interrupted_restore_needs_stays(snap, root: Path, store: Path, tmp_path: Path):

@@ -87,20 +87,20 @@ def with_room(handle: Handle, attempt: Callable[[], _Result]) -> _Result:
     anything: another process may have just made the room, and another may take it. Raises
     StorageFull after :data:`ATTEMPTS`; what they wrote is garbage and collected by then.
     """
-    for _ in range(ATTEMPTS - 1):
+    why = None
+    left = ATTEMPTS
+    while True:
+        left -= 1
         try:
-            return attempt()
+            result = attempt()
         except StorageFull as error:
-            if not make_room(handle):
+            if not make_room(handle) or not left:
                 raise
-            text = f"{error.message}; it is tried again with what room could be made"
-            handle.monitor.remark(text)
-    try:
-        return attempt()
-    except StorageFull:
-        with suppress(TreesnapError, OSError):
-            _collect(handle, wait_s=handle.wait_s)
-        raise
+            why = error.message  # not the error: its frames keep files of the store open
+            continue
+        if why is not None:
+            handle.monitor.remark(f"{why}; room was made for it")
+        return result
 
 
 def make_room(handle: Handle) -> bool:
