@@ -162,7 +162,7 @@ def test_every_plan_comes_back_equal(plan):
 def test_every_field_is_stored():
     stored = unpack(encode_plan(PLAN), "plan")
 
-    assert set(stored) == {"version", *(field.name for field in fields(Plan))}
+    assert set(stored) == {"version", "step_lists", *(field.name for field in fields(Plan))}
 
 
 @given(plans(), st.data())
@@ -202,6 +202,33 @@ def test_any_bytes_are_a_plan_or_damage(payload):
     equal_or_corrupt(payload)
 
 
+def test_a_list_of_steps_is_stored_once_whatever_the_number_of_checkpoints():
+    long = replace(PLAN.content, steps=(replace(STEP, run="x" * 9000), *PLAN.content.steps[1:]))
+    plans = [replace(PLAN, checkpoints=(checkpoint(long),) * count) for count in (1, 50)]
+
+    one, many = (len(encode_plan(plan)) for plan in plans)
+
+    assert one > 9000
+    assert many - one < 49 * 500
+    assert decode_plan(encode_plan(plans[1])) == plans[1]
+
+
+def checkpoint(content: Content) -> Checkpoint:
+    return Checkpoint(
+        id=CheckpointId(PLAN.id),
+        snapshot_id=SnapshotId("cd" * 32),
+        root_hash="",
+        created_at_ns=1,
+        step_index=0,
+        label="",
+        reason="",
+        phase="",
+        source_tool="",
+        plan_state_hash="",
+        content=content,
+    )
+
+
 def test_unknown_fields_are_ignored():
     assert decoded_with(colour="red", milestones__colour="red", content__colour=(1,)) == PLAN
 
@@ -226,16 +253,29 @@ for _ in range(DEPTH_MAX):
         {"milestones__every_n_steps": 0},
         {"milestones__every_n_steps": 51},
         {"milestones__enabled": 1},
-        {"content__steps": ()},
-        {"content__steps": ({"name": "x"},)},
-        {"content__steps": ({"name": "x", "run": "x", "prompt": "y"},)},
-        {"content__steps": ({"name": "x", "run": "x", "retries": -1},)},
-        {"content__steps": ({"name": "x", "run": "x", "timeout_s": -1},)},
-        {"content__steps": (DEEP,), "content__progress": (("pending", 0, None),)},
+        {"step_lists": ()},
+        {"step_lists": (1,)},
+        {"step_lists": ((),), "content__progress": ()},
+        *(
+            {"step_lists": ((step,),), "content__progress": ((1, "pending", 0, None),)}
+            for step in (
+                {"name": "x"},
+                {"name": "x", "run": "x", "prompt": "y"},
+                {"name": "x", "run": "x", "retries": -1},
+                {"name": "x", "run": "x", "timeout_s": -1},
+                DEEP,
+            )
+        ),
+        {"content__steps": 1},
+        {"content__steps": -1},
         {"content__progress": ()},
-        {"content__progress": (("pending", 0),) * 2},
-        {"content__progress": (("pending", -1, None),) * 2},
-        {"content__progress": (("lost", 0, None),) * 2},
+        {"content__progress": (1,)},
+        {"content__progress": ((2, "pending", 0),)},
+        {"content__progress": ((1, "pending", 0, None),)},
+        {"content__progress": ((1 << 40, "pending", 0, None),)},
+        {"content__progress": ((0, "pending", 0, None), (2, "pending", 0, None))},
+        {"content__progress": ((2, "pending", -1, None),)},
+        {"content__progress": ((2, "lost", 0, None),)},
         {"attempt": (2, 1, "ab" * 32)},
         {"attempt": (-1, 1, "ab" * 32)},
         {"attempt": (0, 0, "ab" * 32)},

@@ -1,8 +1,13 @@
-"""Plans to bytes and back. Stored plans are untrusted; unknown fields are ignored."""
+"""Plans to bytes and back. Stored plans are untrusted; unknown fields are ignored.
+
+Checkpoints mostly have the same steps as their plan: each list of steps is stored once.
+Progress is stored as runs of equal items.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from itertools import groupby
+from typing import Any, NamedTuple, TypeVar
 
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.codec.snapshot import is_snapshot_id
@@ -35,6 +40,7 @@ _State = TypeVar("_State", PlanState, StepState)
 def encode_plan(plan: Plan) -> bytes:
     """Returns the payload of a plan's file."""
     attempt = plan.attempt
+    lists = _StepLists()
     return pack(
         {
             "version": VERSION,
@@ -44,8 +50,9 @@ def encode_plan(plan: Plan) -> bytes:
             "created_at_ns": plan.created_at_ns,
             "milestones": _encode_milestones(plan.milestones),
             "state": plan.state.value,
-            "content": _encode_content(plan.content),
-            "checkpoints": tuple(_encode_checkpoint(item) for item in plan.checkpoints),
+            "content": lists.encode(plan.content),
+            "checkpoints": tuple(_encode_checkpoint(item, lists) for item in plan.checkpoints),
+            "step_lists": tuple(lists.found),
             "attempt": None
             if attempt is None
             else (attempt.step_index, attempt.number, attempt.snapshot_id),
@@ -94,7 +101,29 @@ def _encode_step(step: Step) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value not in (None, (), False, 0)}
 
 
-def _encode_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+class _StepLists:
+    """The different lists of steps of a plan, encoded; known by identity while it lasts."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[dict[str, Any], ...]] = []
+        self._numbers: dict[int, int] = {}
+
+    def encode(self, content: Content) -> dict[str, Any]:
+        """Returns content with the number of its list."""
+        number = self._numbers.get(id(content.steps))
+        if number is None:
+            encoded = tuple(_encode_step(step) for step in content.steps)
+            if encoded not in self.found:
+                self.found.append(encoded)
+            number = self._numbers[id(content.steps)] = self.found.index(encoded)
+        runs = (
+            (len(tuple(items)), item.state.value, item.attempts, item.exit_code)
+            for item, items in groupby(content.progress)
+        )
+        return {"steps": number, "progress": tuple(runs)}
+
+
+def _encode_checkpoint(checkpoint: Checkpoint, lists: _StepLists) -> dict[str, Any]:
     return {
         "id": checkpoint.id,
         "snapshot_id": checkpoint.snapshot_id,
@@ -106,7 +135,7 @@ def _encode_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
         "phase": checkpoint.phase,
         "source_tool": checkpoint.source_tool,
         "plan_state_hash": checkpoint.plan_state_hash,
-        "content": _encode_content(checkpoint.content),
+        "content": lists.encode(checkpoint.content),
     }
 
 
@@ -116,7 +145,8 @@ def decode_plan(payload: bytes) -> Plan:
     fields.require_version(VERSION)
     name = fields.get("name", str)
     milestones = _decode_milestones(Fields(fields.get("milestones", dict), _WHAT))
-    content = _decode_content(fields.get("content", dict))
+    lists = tuple(map(_decode_steps, fields.get("step_lists", tuple)))
+    content = _decode_content(fields.get("content", dict), lists)
     problem = problem_of(name, milestones, content.steps)
     require(problem is None, _WHAT, problem or "")
     plan_id = fields.get("id", str)
@@ -131,7 +161,9 @@ def decode_plan(payload: bytes) -> Plan:
         milestones=milestones,
         state=_decode_state(PlanState, fields.get("state", str)),
         content=content,
-        checkpoints=tuple(map(_decode_checkpoint, fields.get("checkpoints", tuple))),
+        checkpoints=tuple(
+            _decode_checkpoint(item, lists) for item in fields.get("checkpoints", tuple)
+        ),
         attempt=_decode_attempt(fields.optional("attempt", tuple), len(content.progress)),
         rolling_back_to=CheckpointId(target) if target is not None else None,
         runner=fields.optional("runner", str),
@@ -159,13 +191,30 @@ def _decode_milestones(fields: Fields) -> Milestones:
     )
 
 
-def _decode_content(value: Any) -> Content:
+class _Steps(NamedTuple):
+    steps: tuple[Step, ...]
+    leaf_count: int
+
+
+def _decode_steps(value: Any) -> _Steps:
+    require(type(value) is tuple, _WHAT, "its steps are no list")
+    steps = tuple(_decode_step(item, 1) for item in value)
+    return _Steps(steps, sum(1 for _ in leaves_of(steps)))
+
+
+def _decode_content(value: Any, lists: tuple[_Steps, ...]) -> Content:
     fields = Fields(value, _WHAT)
-    steps = tuple(_decode_step(item, 1) for item in fields.get("steps", tuple))
-    progress = tuple(map(_decode_progress, fields.get("progress", tuple)))
-    leaves = sum(1 for _ in leaves_of(steps))
-    require(leaves == len(progress), _WHAT, "its progress does not fit its steps")
-    return Content(steps=steps, progress=progress)
+    number = fields.size("steps")
+    require(number < len(lists), _WHAT, "a list of steps is not there")
+    progress: list[StepProgress] = []
+    for run in fields.get("progress", tuple):
+        require(type(run) is tuple and len(run) == 4, _WHAT, "a step's progress is not whole")
+        count = run[0]
+        is_possible = type(count) is int and 0 < count <= lists[number].leaf_count - len(progress)
+        require(is_possible, _WHAT, "its progress does not fit its steps")
+        progress += [_decode_progress(run[1:])] * count
+    require(len(progress) == lists[number].leaf_count, _WHAT, "its progress does not fit its steps")
+    return Content(steps=lists[number].steps, progress=tuple(progress))
 
 
 def _decode_step(value: Any, depth: int) -> Step:
@@ -188,11 +237,7 @@ def _decode_step(value: Any, depth: int) -> Step:
 
 def _decode_progress(value: Any) -> StepProgress:
     require(
-        type(value) is tuple
-        and len(value) == 3
-        and type(value[1]) is int
-        and value[1] >= 0
-        and (value[2] is None or type(value[2]) is int),
+        type(value[1]) is int and value[1] >= 0 and (value[2] is None or type(value[2]) is int),
         _WHAT,
         "a step's progress is not whole",
     )
@@ -217,7 +262,7 @@ def _decode_attempt(value: tuple[Any, ...] | None, steps: int) -> Attempt | None
     return Attempt(step_index=value[0], number=value[1], snapshot_id=snapshot_id)
 
 
-def _decode_checkpoint(value: Any) -> Checkpoint:
+def _decode_checkpoint(value: Any, lists: tuple[_Steps, ...]) -> Checkpoint:
     fields = Fields(value, _WHAT)
     checkpoint_id = fields.get("id", str)
     require(is_ulid(checkpoint_id), _WHAT, "a checkpoint has no id")
@@ -232,5 +277,5 @@ def _decode_checkpoint(value: Any) -> Checkpoint:
         phase=fields.get("phase", str),
         source_tool=fields.get("source_tool", str),
         plan_state_hash=fields.get("plan_state_hash", str),
-        content=_decode_content(fields.get("content", dict)),
+        content=_decode_content(fields.get("content", dict), lists),
     )
