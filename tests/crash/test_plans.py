@@ -159,7 +159,7 @@ def test_a_kill_at_every_call(place, name, moment):
 
 
 @pytest.mark.parametrize(
-    "every", [7, pytest.param(1, marks=pytest.mark.slow)], ids=["sample", "all"]
+    "every", [3, pytest.param(1, marks=pytest.mark.slow)], ids=["sample", "all"]
 )
 def test_a_roll_back_that_fails_leaves_all_as_it_was(place, every):
     failures = 0
