@@ -17,6 +17,7 @@ from treesnap.events import CollectingMonitor
 from treesnap.fs.local import LocalFileSystem
 from treesnap.hashing import root_id
 from treesnap.ops.epoch import LEAP
+from treesnap.plans import Planner, Step
 from treesnap.store.collector import read_state
 from treesnap.store.layout import Layout
 from treesnap.store.slot import notes
@@ -240,6 +241,17 @@ class TestOthers:
 
         assert world.restores("second")
         world.handle().undo()
+
+    @pytest.mark.parametrize("how", HOWS)
+    def test_a_damaged_plan_goes_to_quarantine_and_the_others_stay(self, world, how):
+        planner = Planner(world.handle())
+        kept, lost = (planner.run(name, [Step(name="a", run="true")]) for name in ("one", "two"))
+        path = world.only(f"roots/*/plan-{lost.id}")
+        damage(path, how)
+
+        repaired(world, "bad-plan", str(path.relative_to(world.store)))
+
+        assert [plan.id for plan in planner.list()] == [kept.id]
 
     @pytest.mark.parametrize("how", ["0", "8", "version", "20", "-1", "-33", "longer"])
     def test_a_snapshot_whose_record_is_whole_is_written_anew(self, world, how):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
-from treesnap.codec.envelope import FileKind, unseal
+from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, unseal
 from treesnap.codec.history import decode_history
 from treesnap.codec.snapshot import decode_state
 from treesnap.errors import Corrupt, TreesnapError, UnsupportedFormat, shown
@@ -22,7 +22,7 @@ from treesnap.ops.access import needed_snapshots
 from treesnap.ops.epoch import oldest_epoch_possible, rebuild_state
 from treesnap.results import Problem
 from treesnap.store.collector import read_state
-from treesnap.store.layout import is_hex
+from treesnap.store.layout import PLAN_PREFIX, is_hex
 from treesnap.store.quarantine import Quarantine
 from treesnap.store.roots import Root, recorded_path
 from treesnap.store.snapshots import SnapshotName
@@ -139,6 +139,7 @@ class SmallFiles:
             problem = Problem(code="bad-root", message=reason, where=f"roots/{name}/root")
             yield Finding(problem, _registering(name, known))
         yield from self._history(name)
+        yield from self._plans(name)
         if known is not None:
             yield from self._journal(known)
 
@@ -165,6 +166,26 @@ class SmallFiles:
             message = f"{error.message}: 'undo' and 'redo' find nothing"
             problem = Problem(code="bad-history", message=message, where=f"roots/{name}/history")
             yield Finding(problem, _taking(path, "a history of restores"))
+
+    def _plans(self, name: str) -> Iterator[Finding]:
+        """Looks at the frames of plans; what they say is the business of their own layer."""
+        try:
+            names = self._fs.list_names(self._layout.root_directory(name))
+        except FileNotFoundError:
+            return
+        for file_name in names:
+            if not file_name.startswith(PLAN_PREFIX) or "." in file_name:
+                continue
+            path = self._layout.root_file(name, file_name)
+            try:
+                unseal(read_file(self._fs, path, SEALED_SIZE_MAX), FileKind.PLAN, path)
+            except FileNotFoundError:
+                continue
+            except (Corrupt, UnsupportedFormat) as error:
+                message = f"{error.message}: the plan cannot be resumed or rolled back"
+                where = f"roots/{name}/{file_name}"
+                problem = Problem(code="bad-plan", message=message, where=where)
+                yield Finding(problem, _taking(path, "a plan"))
 
     def _journal(self, path: bytes) -> Iterator[Finding]:
         root = self._store.root(path)

@@ -29,7 +29,7 @@ from treesnap.ops.access import Opened, opened
 from treesnap.plans.plan import Plan, PlanId
 from treesnap.plans.record import decode_plan, encode_plan
 from treesnap.plans.ulid import is_ulid, may_begin_ulid
-from treesnap.store.layout import Layout
+from treesnap.store.layout import PLAN_PREFIX, Layout
 from treesnap.store.lock import held
 from treesnap.store.roots import Root, registered_roots
 from treesnap.store.store import Store
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 FINISHED_MAX = 100
 """How many plans of a root are kept that nothing has interrupted, with their output."""
 
-_PREFIX = "plan-"
 _LOG = ".log"
 _LOCK = "plans-lock"
 _LOOK_S = 0.25
@@ -48,12 +47,12 @@ _LOOK_S = 0.25
 
 
 def _file_name(plan_id: str) -> str:
-    return f"{_PREFIX}{plan_id}"
+    return f"{PLAN_PREFIX}{plan_id}"
 
 
 def log_name(plan_id: str, step_index: int, attempt: int) -> str:
     """Returns the name of the file that has the output of one attempt."""
-    return f"{_PREFIX}{plan_id}-{step_index}-{attempt}{_LOG}"
+    return f"{PLAN_PREFIX}{plan_id}-{step_index}-{attempt}{_LOG}"
 
 
 def _names(store: Store, root: Root) -> list[str]:
@@ -64,7 +63,7 @@ def _names(store: Store, root: Root) -> list[str]:
 
 def _ids(names: list[str]) -> list[PlanId]:
     """Returns the plans among a root's files, newest first."""
-    found = (name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX))
+    found = (name.removeprefix(PLAN_PREFIX) for name in names if name.startswith(PLAN_PREFIX))
     return [PlanId(text) for text in found if is_ulid(text)]
 
 
@@ -207,6 +206,6 @@ def forget_old(handle: Handle) -> None:
         closed = [plan for plan in _plans(pair, pair.root) if not plan.is_interrupted]
         for plan in closed[FINISHED_MAX:]:
             for name in names:
-                if name.startswith(f"{_PREFIX}{plan.id}-"):
+                if name.startswith(f"{PLAN_PREFIX}{plan.id}-"):
                     unlink_if_present(handle.fs, pair.root.file(name))
             pair.root.remove(_file_name(plan.id))

@@ -41,6 +41,8 @@ DIRECTORIES = (
     "roots",
     "temporary",
 )
+PLAN_PREFIX = "plan-"
+"""What the names of plans among a root's files begin with; beside them lies their output."""
 
 
 class Layout:
