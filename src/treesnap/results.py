@@ -92,7 +92,7 @@ class RestoreResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RollbackResult:
+class PositionResult:
     """Outcome of a rollback of the position."""
 
     snapshot: Snapshot
@@ -133,6 +133,7 @@ class Work(StrEnum):
     EXPORT = "export"
     """A restore to another directory."""
     COLLECTION = "collection"
+    PLAN = "plan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

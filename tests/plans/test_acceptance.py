@@ -185,3 +185,20 @@ def test_a_checkpoint_has_all_metadata_that_was_asked_for(processes):
     snapshot = processes.json("show", item["snapshot_id"])
     assert (snapshot["session"], snapshot["root_hash"]) == (plan, item["root_hash"])
     assert processes.json("plan", "show", plan)["root"] == str(processes.root.resolve())
+
+
+def test_an_interrupted_plan_is_shown_by_the_doctor_and_waits_for_a_person(processes):
+    plan = processes.run()
+    assert processes.snap("doctor").returncode == 0
+    script = "test -e ../again || { touch ../again; kill -9 $PPID; }"
+    processes.snap("plan", "correct", plan, "--mode", "append", "--step", script)
+    assert processes.snap("plan", "resume", plan).returncode == -9
+
+    shown = processes.snap("doctor", "--json")
+
+    assert shown.returncode == 3
+    (item,) = json.loads(shown.stdout)["unfinished"]
+    assert (item["work"], item["root"], item["blocked"]) == ("plan", str(processes.root), True)
+    assert plan in item["outlook"]
+    assert processes.snap("plan", "resume", plan).returncode == 0
+    assert processes.snap("doctor").returncode == 0

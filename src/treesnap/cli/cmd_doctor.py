@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from treesnap.cli import doctor_forms
 from treesnap.cli.command import SnapCommand, pass_invocation
 from treesnap.cli.exits import ExitCode
 from treesnap.cli.invocation import Invocation
+from treesnap.plans.planner import Planner
 
 
 @click.command("doctor", cls=SnapCommand, examples=["snap doctor", "snap doctor --forget"])
@@ -21,6 +24,8 @@ def command(invocation: Invocation, *, forget: bool) -> None:
     """
     with invocation.open() as handle:
         result = handle.doctor(forget=forget)
+        plans = Planner(handle).unfinished()
+    result = replace(result, unfinished=(*result.unfinished, *plans))
     invocation.output.result(
         "doctor",
         fields=lambda: doctor_forms.fields(result),

@@ -14,6 +14,7 @@ _WORDS = {
     Work.RESTORE: "restore",
     Work.EXPORT: "restore to another directory, with the history",
     Work.COLLECTION: "garbage collection",
+    Work.PLAN: "plan",
 }
 _UNITS_S = (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
 

@@ -38,7 +38,7 @@ from treesnap.ops.notes import NotePlace, write_note
 from treesnap.ops.places import default_store_path, find_root, refuse_dangerous
 from treesnap.ops.position import mark_position, rollback, standing
 from treesnap.ops.run import check
-from treesnap.results import RollbackResult
+from treesnap.results import PositionResult
 
 __all__ = [
     "Checkpoint",
@@ -172,7 +172,7 @@ class CheckpointManager:
         return True
 
     @translated()
-    def rollback(self, session_id: str, checkpoint_id: str, *, hard_reset: bool) -> RollbackResult:
+    def rollback(self, session_id: str, checkpoint_id: str, *, hard_reset: bool) -> PositionResult:
         """Does as :meth:`rollback_to_checkpoint`, and returns what it did."""
         target = self.get_checkpoint(session_id, checkpoint_id).commit_sha
         session = _checked(session_id, "session")

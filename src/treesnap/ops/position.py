@@ -21,7 +21,7 @@ from treesnap.ops.diff import is_time_alone, status
 from treesnap.ops.history import count_rollback, position, resolve_in, unknown
 from treesnap.ops.restore import RestoreRequest, goal_of, reach, refuse_dangerous_restore
 from treesnap.ops.upkeep import keep_up
-from treesnap.results import RollbackResult, StatusResult
+from treesnap.results import PositionResult, StatusResult
 from treesnap.store.writer import EpochChanged, Writer
 from treesnap.worktree.ignore import given
 
@@ -98,7 +98,7 @@ def mark(handle: Handle, ref: str, request: CreateRequest) -> Snapshot:
 
 def rollback(
     handle: Handle, ref: str, *, session: str | None = None, keep_files: bool = False
-) -> RollbackResult:
+) -> PositionResult:
     """Goes back to a snapshot: restores the root unless told to keep the files, then moves
     the position, and counts that in the snapshot's state.
 
@@ -126,7 +126,7 @@ def rollback(
             stands_at = _published(handle, pair, goal.snapshot, metadata_of(request))
         count_rollback(handle, pair, goal.snapshot)
     keep_up(handle)
-    return RollbackResult(snapshot=goal.snapshot, position=stands_at, restore=restored)
+    return PositionResult(snapshot=goal.snapshot, position=stands_at, restore=restored)
 
 
 def _published(

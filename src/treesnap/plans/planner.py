@@ -42,6 +42,7 @@ from treesnap.plans.runner import (
     log_path,
 )
 from treesnap.plans.ulid import new_ulid
+from treesnap.results import Unfinished, Work
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -149,6 +150,22 @@ class Planner:
     def is_at_work(self, plan: Plan) -> bool:
         """Returns whether a process works on the plans of a plan's root right now."""
         return repository.is_at_work(self._handle, plan)
+
+    def unfinished(self) -> tuple[Unfinished, ...]:
+        """Returns the plans of all roots that were interrupted, as ``doctor`` shows them."""
+        return tuple(
+            Unfinished(
+                work=Work.PLAN,
+                root=plan.root,
+                outlook=(
+                    f"plan {plan.id} ({plan.name}) waits: 'snap plan resume' goes on with it, "
+                    "'snap plan rollback' goes back"
+                ),
+                blocked=True,
+            )
+            for plan in self.list(all_roots=True)
+            if plan.is_interrupted and not self.is_at_work(plan)
+        )
 
     def checkpoint(
         self,
