@@ -215,6 +215,7 @@ def test_capture_that_runs_out_of_space_leaves_no_damage(changed: Path) -> None:
         methods=frozenset({"write_at"}),
         where=lambda call: "/packs/" in call.path,
         moment=Moment.HALFWAY,
+        lasting=True,
     )
     size = [path.stat().st_size for path in (changed.parent / "store" / "packs").iterdir()]
     with pytest.raises(StorageFull):

@@ -291,9 +291,10 @@ class Reader(Actor):
 
     def _browse(self, number: int, handle: treesnap.Handle) -> None:
         try:
-            for entry in handle.ls("latest"):
+            newest = handle.resolve("latest").id
+            for entry in handle.ls(newest):
                 if entry.size:
-                    b"".join(handle.cat("latest", entry.name))
+                    b"".join(handle.cat(newest, entry.name))
         except NotFound:
             return
 

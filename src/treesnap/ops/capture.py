@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
@@ -127,6 +127,7 @@ class Capture:
         self.cache = usable_cache(handle, pair)
         self.writer = Writer(pair.store, size_bytes_max=size_bytes_max)
         self._builder: StatCacheBuilder | None = None
+        self._is_published = False
 
     def __enter__(self) -> Self:
         self.writer.__enter__()
@@ -138,9 +139,11 @@ class Capture:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._builder is not None:
-            self._builder.discard()
-        self.writer.__exit__(*exception)
+        # A snapshot that was published is there, whatever tidying up comes to.
+        with suppress(OSError) if self._is_published else nullcontext():
+            if self._builder is not None:
+                self._builder.discard()
+            self.writer.__exit__(*exception)
 
     def _scan(self) -> ScanResult:
         handle, store = self._handle, self._pair.store
@@ -190,6 +193,7 @@ class Capture:
         if record.parent is None and names:
             record = replace(record, parent=names[0].id)
         identity, name = self.writer.publish(record, root.id, sequence)
+        self._is_published = True
         if self._builder is not None:
             with suppress(OSError):  # the snapshot is published; the old cache does as well
                 self._builder.publish(root.file("cache"), identity, record.root.tree_id)
