@@ -66,7 +66,8 @@ def parse_document(text: str, where: str) -> Definition:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark is not None else None
-        raise _invalid(where, line, error.problem or "it is no YAML") from error
+        problem = ", ".join(filter(None, (error.context, error.problem)))
+        raise _invalid(where, line, problem or "it is no YAML") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise _invalid(where, None, str(error).splitlines()[0]) from error
     if node is None:
@@ -94,6 +95,7 @@ class _Reader:
         self._steps = 0
         self._open: list[int] = []
         self._prompt_line: int | None = None
+        self._keys: dict[int, str] = {}
 
     def definition(self, node: yaml.Node) -> Definition:
         """Returns the plan in a document's top node."""
@@ -112,10 +114,14 @@ class _Reader:
     def _fail(self, node: yaml.Node, problem: str) -> NoReturn:
         raise _invalid(self._where, node.start_mark.line + 1, problem)
 
+    def _fail_as(self, node: yaml.Node, rule: str) -> NoReturn:
+        """Fails a value, which its key names where it has one."""
+        self._fail(node, f"{self._keys.get(id(node), 'here')} has to be {rule}")
+
     def _table(self, node: yaml.Node, known: set[str]) -> Mapping[str, yaml.Node]:
         """Returns the values of a mapping by key; each key is known and there once."""
         if not isinstance(node, yaml.MappingNode):
-            self._fail(node, f"here has to be a mapping with {_words(known)}")
+            self._fail_as(node, f"a mapping with {_words(known)}")
         table: dict[str, yaml.Node] = {}
         for key, value in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else "?"
@@ -124,11 +130,12 @@ class _Reader:
             if name in table:
                 self._fail(key, f"the key {name!r} is given twice")
             table[name] = value
+            self._keys[id(value)] = repr(name)
         return table
 
     def _scalar(self, node: yaml.Node) -> Any:
         if not isinstance(node, yaml.ScalarNode):
-            self._fail(node, "here has to be a single value")
+            self._fail_as(node, "a single value")
         try:
             return yaml.SafeLoader("").construct_object(node)
         except (yaml.YAMLError, ValueError) as error:
@@ -136,23 +143,24 @@ class _Reader:
 
     def _text(self, node: yaml.Node) -> str:
         value = self._scalar(node)
-        if not isinstance(value, str):
-            self._fail(node, "here has to be a text that is not empty")
-        problem = problem_of_text(value)
+        if not isinstance(value, str) and node.value:
+            self._fail_as(node, f"a text; {node.value!r} is one in quotes only")
+        text = value if isinstance(value, str) else ""
+        problem = problem_of_text(text)
         if problem is not None:
-            self._fail(node, f"here has to be a text that {problem}")
-        return value
+            self._fail_as(node, f"a text that {problem}")
+        return text
 
     def _flag(self, node: yaml.Node) -> bool:
         value = self._scalar(node)
         if not isinstance(value, bool):
-            self._fail(node, "here has to be true or false")
+            self._fail_as(node, "true or false")
         return value
 
     def _number(self, node: yaml.Node, least: int, most: int) -> int:
         value = self._scalar(node)
         if type(value) is not int or not least <= value <= most:
-            self._fail(node, f"here has to be a number from {least} to {most}")
+            self._fail_as(node, f"a number from {least} to {most}")
         return value
 
     def _seconds(self, node: yaml.Node) -> int:
@@ -162,7 +170,7 @@ class _Reader:
         except InvalidArgument as error:
             self._fail(node, error.message)
         if type(seconds) is not int or not 0 < seconds <= TIMEOUT_S_MAX:
-            self._fail(node, "here has to be a time such as 90s or 10m, or a number of seconds")
+            self._fail_as(node, "a time such as 90s or 10m, or a number of seconds")
         return seconds
 
     def _milestones(self, node: yaml.Node) -> Milestones:
@@ -178,7 +186,7 @@ class _Reader:
 
     def _list_of_steps(self, node: yaml.Node) -> tuple[Step, ...]:
         if not isinstance(node, yaml.SequenceNode) or not node.value:
-            self._fail(node, "'steps' has to be a list of at least one step")
+            self._fail_as(node, "a list of at least one step")
         if id(node) in self._open:
             self._fail(node, "these steps contain themselves")
         if len(self._open) >= DEPTH_MAX:
