@@ -165,6 +165,11 @@ class TestCorrectResumeApply:
     def test_what_makes_no_sense_exits_2(self, snap, failed, words):
         assert snap("plan", "correct", failed, *words).code == 2
 
+    def test_a_missing_mode_is_named_with_its_choices(self, snap, failed):
+        result = snap("plan", "correct", failed)
+
+        assert "Missing option '--mode'. Choose from: revert, append\n" in result.err
+
     def test_resume_of_a_step_that_fails_again_exits_1(self, snap, failed):
         result = snap("plan", "resume", failed, "--json")
 

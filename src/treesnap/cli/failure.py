@@ -116,7 +116,7 @@ def usage(message: str, command_path: str | None = None) -> Failure:
 
 def _from_click(error: click.ClickException) -> Failure:
     context = error.ctx if isinstance(error, click.UsageError) else None
-    message = error.format_message().rstrip(".")
+    message = error.format_message().rstrip(".").replace("\n\t", " ")
     return usage(message, context.command_path if context is not None else None)
 
 
