@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import treesnap
+from plan_bench import end, is_alive
 from treesnap.compat import maestro
 from treesnap.compat.maestro import (
     CheckpointManager,
@@ -356,11 +357,11 @@ class TestValidate:
         [
             ("test -e code.py", True, []),
             (
-                "echo first; echo 1 failed; exit 3",
+                "seq 9999; echo 1 failed; echo; exit 3",
                 False,
                 ["The tests fail with exit code 3: 1 failed"],
             ),
-            ("exit 1", False, ["The tests fail with exit code 1: "]),
+            ("exit 1", False, ["The tests fail with exit code 1"]),
         ],
     )
     def test_runs_the_tests(self, make, line, passing, warnings):
@@ -369,6 +370,16 @@ class TestValidate:
         found = CheckpointManager(test_command=line).validate_checkpoint_state()
 
         assert (found.tests_passing, found.warnings, found.is_valid) == (passing, warnings, True)
+
+    def test_does_not_wait_for_what_the_tests_leave_running(self, make, tmp_path):
+        make("two")
+        line = "sleep 60 & echo $! > ../number"
+
+        found = CheckpointManager(test_command=line).validate_checkpoint_state()
+
+        number = int((tmp_path / "number").read_text())
+        assert (found.tests_passing, is_alive(number)) == (True, True)
+        end(number)
 
     def test_looks_at_the_files_after_the_tests(self, make):
         make("two")

@@ -243,7 +243,8 @@ class CheckpointManager:
         exit_code, last_line = check(self.handle, self.test_command)
         if exit_code == 0:
             return True, []
-        return False, [f"The tests fail with exit code {exit_code}: {last_line}"]
+        said = f": {last_line}" if last_line else ""
+        return False, [f"The tests fail with exit code {exit_code}{said}"]
 
 
 def _checked(identity: str, what: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ from treesnap.results import RestoreResult, RunResult
 if TYPE_CHECKING:
     from treesnap.model import SnapshotId
     from treesnap.ops.handle import Handle
+
+_LAST_LINE_BYTES = 4096
 
 
 def run(handle: Handle, command: Sequence[str], *, retries: int, label: str | None) -> RunResult:
@@ -53,18 +56,25 @@ def _run(
 def check(handle: Handle, line: str) -> tuple[int, str]:
     """Runs a line of the shell in the root; returns its exit code and its last line of output.
 
-    Nothing is captured or rolled back, and the line gets no standard input.
+    Nothing is captured or rolled back, and the line gets no standard input. What it leaves
+    running in the background is not waited for. Blank lines do not count.
     """
-    result = subprocess.run(  # noqa: S602 - the caller's own line
-        line,
-        shell=True,
-        cwd=handle.root,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
-    return result.returncode, shown((result.stdout.splitlines() or [b""])[-1])
+    output = os.memfd_create("output")  # a pipe would be open as long as the background is
+    try:
+        result = subprocess.run(  # noqa: S602 - the caller's own line
+            line,
+            shell=True,
+            cwd=handle.root,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        start = max(0, os.fstat(output).st_size - _LAST_LINE_BYTES)
+        lines = os.pread(output, _LAST_LINE_BYTES, start).strip().splitlines()
+    finally:
+        os.close(output)
+    return result.returncode, shown(lines[-1] if lines else b"")
 
 
 def _attempt(handle: Handle, command: Sequence[str], checkpoint_id: str) -> int:
