@@ -141,7 +141,19 @@ class TestRun:
 
         result = snap("plan", "run", plan_file, "--runner", "no-such-agent {prompt}")
 
+        plan_id = snap("plan", "show", "latest", "--json").json["plan_id"]
         assert result.code == 127
+        assert f"The plan stops there. To go on: snap plan resume {plan_id}\n" in result.err
+        assert snap("plan", "resume", plan_id, "--runner", "echo {prompt}").code == 0
+
+    def test_ends_the_last_line_of_a_step_that_did_not(self, snap, plan_file):
+        plan_file.write_text("steps: [{run: printf one}, {run: 'printf two; exit 1'}]")
+
+        said = snap("plan", "run", plan_file).out.splitlines()
+
+        assert said[:2] == ["one", "two"]
+        assert " failed at step 1, " in said[2]
+        assert snap("plan", "show", "latest", "--output", "0").out == "one"
 
     def test_of_a_signal_and_of_a_time_limit_say_so(self, snap, plan_file):
         plan_file.write_text("steps: [{name: a, run: 'kill -9 $$'}]")
@@ -198,6 +210,7 @@ class TestInterruption:
 
         assert running.returncode == code, err
         assert b"Traceback" not in err
+        assert b"\nThe plan stops there. To go on: treesnap plan resume " in err
         assert not is_alive(int((tmp_path / "number").read_text()))
         assert os.listdir(root) == ["done"]
         shown = snap("plan", "show", "latest", "--json").json

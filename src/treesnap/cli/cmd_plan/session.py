@@ -22,10 +22,14 @@ class ShowingMonitor:
     """Shows each attempt as it begins, and its output as it comes."""
 
     def __init__(self, invocation: Invocation) -> None:
+        self._invocation = invocation
         self._output = invocation.output
+        self._plan: Plan | None = None
+        self._line_is_open = False
 
     def attempt_began(self, plan: Plan, attempt: Attempt) -> None:
         """Shows the step's number and name."""
+        self._plan = plan
         leaf = plan.leaves[attempt.step_index]
         name = "/".join((*leaf.path, leaf.step.name))
         again = f", attempt {attempt.number} of {leaf.step.retries + 1}"
@@ -37,12 +41,21 @@ class ShowingMonitor:
     def output(self, data: bytes) -> None:
         """Passes the step's output on."""
         self._output.piece(data)
+        self._line_is_open = not data.endswith(b"\n")
 
     def attempt_ended(self, plan: Plan, attempt: Attempt, state: StepState) -> None:
-        """Says that a step failed."""
+        """Ends the step's last line, and says that a step failed."""
+        if self._line_is_open:
+            self.output(b"\n")
         if state == StepState.FAILED:
             name = plan.leaves[attempt.step_index].step.name
             self._output.remark(f"{shown(name)} failed; what it did was taken back")
+
+    def cut_off(self) -> None:
+        """Says how to go on with a plan that neither failed nor was completed."""
+        if self._plan is not None:
+            again = self._invocation.command_text("plan", "resume", self._plan.id)
+            self._output.remark(f"The plan stops there. To go on: {again}")
 
     def checkpoint_taken(self, plan: Plan, checkpoint: Checkpoint) -> None:
         """Says nothing: checkpoints are listed on demand."""
@@ -51,8 +64,13 @@ class ShowingMonitor:
 @contextmanager
 def planner(invocation: Invocation, runner: str | None = None) -> Iterator[Planner]:
     """Yields a planner for the root of the call. What is told to end takes its step back."""
+    monitor = ShowingMonitor(invocation)
     with _ended_in_order(), invocation.open(progress=False) as handle:
-        yield Planner(handle, monitor=ShowingMonitor(invocation), runner=runner)
+        try:
+            yield Planner(handle, monitor=monitor, runner=runner)
+        except BaseException:
+            monitor.cut_off()
+            raise
 
 
 @contextmanager
