@@ -16,7 +16,7 @@ from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
 from treesnap.testing.unsynced import UnsyncedFileSystem
 
 POINTS_MAX = 5000
-SPARSE = 1 if os.environ.get("TREESNAP_TEST_SIZE") == "full" else 2
+SPARSE = 1 if os.environ.get("TREESNAP_TEST_SIZE") == "full" else 4
 """Every how manieth point is tried where another test tries them all in much the same way."""
 
 

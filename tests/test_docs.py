@@ -22,6 +22,8 @@ REFERENCE = DOCS / "reference"
 PAGES = [PROJECT / "README.md", *sorted(DOCS.rglob("*.md"))]
 PAGE_TIMEOUT_S = 120
 MARK = "--8<-- command"
+MEASURING = "COVERAGE_"
+"""What the variables begin with that make commands count their lines, which takes longer."""
 
 
 def page_id(page: Path) -> str:
@@ -47,8 +49,12 @@ def pages_with(language: str) -> list[Path]:
 @pytest.fixture
 def environment(tmp_path):
     """The environment of somebody who has just installed treesnap."""
-    hidden = {"SNAP_STORE", "XDG_DATA_HOME", "PYTHONPATH"}
-    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    hidden = {"SNAP_STORE", "XDG_DATA_HOME", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in hidden and not name.startswith(MEASURING)
+    }
     return kept | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": str(tmp_path),
@@ -334,7 +340,9 @@ def test_first_restore_example_runs(environment):
     "tool_name",
     ["git stash", "shadow git", "treesnap", pytest.param("restic", marks=pytest.mark.slow)],
 )
-def test_comparison_table_is_what_the_experiments_give(tool_name):
+def test_comparison_table_is_what_the_experiments_give(tool_name, monkeypatch):
+    for name in [name for name in os.environ if name.startswith(MEASURING)]:
+        monkeypatch.delenv(name)
     path = PROJECT / "benchmarks" / "what_comes_back.py"
     specification = importlib.util.spec_from_file_location("what_comes_back", path)
     assert specification

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from everywhere import assert_turns_once, fail_everywhere, kill_everywhere
+from everywhere import SPARSE, assert_turns_once, fail_everywhere, kill_everywhere
 from treesnap.testing.faulty import Fault, Moment, error_at
 from treesnap.testing.state import differences, tree_state
 from treesnap.testing.wrapped import Kind
@@ -65,6 +65,7 @@ class TestKilled:
             "closed",
             lambda handle: handle.restore(name, to=target_of(scene)),
             check,
+            every=1 if name == "before" else SPARSE,
         )
 
         assert_turns_once(outcomes, "absent", "whole")
@@ -103,6 +104,7 @@ class TestKilled:
             lambda handle: handle.restore("before", to=target_of(scene)),
             check,
             at=by_half,
+            every=SPARSE,
         )
 
         assert set(outcomes) == {"absent"}
