@@ -187,7 +187,8 @@ class TestRun:
 
             running.send_signal(signal.SIGINT)
         assert busy.code == 6
-        assert f"is in use by process {running.pid}: plan run" in busy.err
+        said = f"The list of plans of '{root}' is in use by process {running.pid}: plan run"
+        assert said in busy.err
         assert "  running  " in listed.out
         assert "state:       running\n" in shown.out
 

@@ -73,7 +73,7 @@ def plan_lock(handle: Handle, operation: str) -> Iterator[None]:
     with opened(handle, operation, create=True, recover=False) as pair:
         pair.root.register()
         path = pair.root.file(_LOCK)
-    what = f"The plans of {shown(handle.root)!r}"
+    what = f"The list of plans of {shown(handle.root)!r}"
     with ExitStack() as stack:
         with reported(operation):
             lock = held(handle.fs, path, operation=operation, what=what, wait_s=_LOOK_S)
