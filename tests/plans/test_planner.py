@@ -221,6 +221,14 @@ def test_output_is_that_of_all_attempts(bench):
     assert list(bench.planner().output("latest", 0)) == [b"try\n"]
 
 
+@pytest.mark.parametrize("step_index", [-1, 1])
+def test_output_is_of_a_step_that_there_is(bench, step_index):
+    bench.run(Step(name="x", run="echo said"), milestones=NONE)
+
+    with pytest.raises(InvalidArgument, match=f"has no step {step_index}"):
+        list(bench.planner().output("latest", step_index))
+
+
 def test_a_clock_that_was_put_back_changes_no_order(bench):
     def back() -> None:
         bench.now_ns -= 10**18

@@ -194,8 +194,13 @@ class Planner:
         return taking.available(self._handle_of(plan), plan)
 
     def output(self, ref: str, step_index: int) -> Iterator[bytes]:
-        """Yields what a step wrote in its attempts, oldest first, as far as it is kept."""
+        """Yields what a step wrote in its attempts, oldest first, as far as it is kept.
+
+        Raises InvalidArgument for a step that there is not.
+        """
         plan = self.show(ref)
+        if not 0 <= step_index < len(plan.content.progress):
+            raise InvalidArgument(f"Plan {plan.id} has no step {step_index}")
         handle = self._handle_of(plan)
         for number in range(1, plan.content.progress[step_index].attempts + 1):
             yield from kept_output(handle.fs, log_path(handle, plan, step_index, number))

@@ -8,7 +8,6 @@ from treesnap.cli.cmd_plan import forms
 from treesnap.cli.cmd_plan.session import planner
 from treesnap.cli.command import SnapCommand, pass_invocation
 from treesnap.cli.invocation import Invocation
-from treesnap.errors import InvalidArgument
 
 
 @click.command(
@@ -41,8 +40,6 @@ def command(invocation: Invocation, *, plan_ref: str, step_index: int | None) ->
                 lines=lambda: forms.show_lines(plan, checkpoints, is_at_work=is_at_work),
             )
             return
-        if step_index >= len(plan.content.progress):
-            raise InvalidArgument(f"Plan {plan.id} has no step {step_index}")
         pieces = plans.output(plan.id, step_index)
         output.raw(
             "plan.show",
