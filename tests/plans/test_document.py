@@ -39,7 +39,7 @@ def test_everything_that_can_be_said():
             Step(name="implement", run="make feature", checkpoint=True, retries=2, timeout_s=90),
             Step(
                 name="optimize",
-                steps=(Step(name="step-3", prompt="Optimiza el rendimiento", timeout_s=7),),
+                steps=(Step(name="step-2", prompt="Optimiza el rendimiento", timeout_s=7),),
             ),
         ),
         prompt_line=11,
@@ -53,6 +53,21 @@ def test_what_is_left_out():
     assert definition.milestones == Milestones()
     assert definition.steps == (Step(name="step-1", run="true"),)
     assert definition.prompt_line is None
+
+
+def test_steps_without_a_name_are_named_by_the_order_in_which_they_run():
+    text = "steps: [{steps: [{steps: [{run: a}, {run: b}]}, {run: c}]}, {run: d}]"
+
+    first, last = parsed(text).steps
+    inner, third = first.steps
+
+    assert [step.name for step in (first, inner, *inner.steps)] == [
+        "step-1",
+        "step-1",
+        "step-1",
+        "step-2",
+    ]
+    assert (third.name, last.name) == ("step-3", "step-4")
 
 
 def test_steps_that_are_used_twice_are_two():

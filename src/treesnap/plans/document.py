@@ -93,6 +93,7 @@ class _Reader:
     def __init__(self, where: str) -> None:
         self._where = where
         self._steps = 0
+        self._leaves = 0
         self._open: list[int] = []
         self._prompt_line: int | None = None
         self._keys: dict[int, str] = {}
@@ -208,14 +209,16 @@ class _Reader:
         self._steps += 1
         if self._steps > STEPS_MAX:
             self._fail(node, f"there are more than {STEPS_MAX:,} steps")
-        number = self._steps
+        number = self._leaves + 1  # as it is counted when it runs; of a sub-plan, its first step
         table = self._table(node, {"name", *_ACTIONS, "checkpoint", "retries", "timeout"})
         given = [name for name in _ACTIONS if name in table]
         if len(given) != 1:
             self._fail(node, f"a step has one of {_words(set(_ACTIONS))}, and one only")
         if "prompt" in table and self._prompt_line is None:
             self._prompt_line = table["prompt"].start_mark.line + 1
-        if "steps" in table:
+        if "steps" not in table:
+            self._leaves += 1
+        else:
             for name in ("retries", "timeout", "checkpoint"):
                 if name in table:
                     self._fail(table[name], f"a step with steps of its own has no {name!r}")
