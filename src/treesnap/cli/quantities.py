@@ -18,8 +18,6 @@ class Duration(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Returns the seconds."""
-        if isinstance(value, int):
-            return value
         try:
             return parse_duration(value)
         except InvalidArgument as error:
@@ -33,8 +31,6 @@ class Size(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Returns the bytes."""
-        if isinstance(value, int):
-            return value
         try:
             return parse_size(value)
         except InvalidArgument as error:
@@ -50,8 +46,6 @@ class Part(click.ParamType[tuple[int, int]]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, int]:
         """Returns the number of the part, and how many there are."""
-        if isinstance(value, tuple):
-            return value
         found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", value)
         if found is None or not 1 <= int(found[1]) <= int(found[2]):
             self.fail(f"{value!r} is not of the form 1/7", param, ctx)
