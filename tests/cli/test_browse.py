@@ -182,3 +182,18 @@ def test_find_of_nothing_prints_nothing(snap, tree):
     result = snap("find", "nosuch*")
 
     assert (result.code, result.out) == (0, "")
+
+
+def test_find_names_every_snapshot_of_a_state_that_did_not_change(snap, tree):
+    ids = [snap("create").id for _ in range(3)]
+
+    (found,) = snap("find", "sub/b.bin", "--json").json["paths"]
+
+    assert found == {"path": "sub/b.bin", "snapshot_ids": ids[::-1]}
+
+
+def test_find_without_a_store_finds_nothing_and_makes_none(snap, tree, store):
+    result = snap("find", "*")
+
+    assert (result.code, result.out) == (0, "")
+    assert not store.exists()

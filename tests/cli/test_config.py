@@ -193,3 +193,9 @@ def test_a_size_may_be_a_number_in_the_file(snap, store):
     (store / "config.toml").write_text("max-size = 1048576\n")
 
     assert snap("config", "max-size").out == "1M\n"
+
+
+def test_a_limit_of_nothing_is_shown_as_it_is_given(snap):
+    assert snap("config", "max-size", "0").code == 0
+
+    assert snap("config", "max-size").out == "0\n"

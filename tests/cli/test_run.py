@@ -108,3 +108,15 @@ def test_command_runs_in_the_root_and_reads_standard_input(snap, tree, tmp_path)
     result = snap("run", "--", "sh", "-c", "pwd; cat", given=b"given", cwd=tree, **RUN)
 
     assert result.out == f"{os.path.realpath(tree)}\ngiven"
+
+
+def test_roll_back_names_what_it_leaves_alone(snap, tree):
+    (tree / "b.log").write_text("before\n")
+    script = "echo '*.log' > .snapignore; echo after | tee a b.log; exit 9"
+
+    result = snap("run", "--", "sh", "-c", script, **RUN)
+
+    assert result.code == 9
+    assert "1 path left alone:\n  b.log (excluded)\n" in result.err
+    assert (tree / "a").read_text() == "before\n"
+    assert (tree / "b.log").read_text() == "after\n"

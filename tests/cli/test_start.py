@@ -358,3 +358,46 @@ def test_json_is_one_line_of_ascii(snap, root):
 
     assert result.raw.isascii()
     assert json.loads(result.raw)["entries"][0]["path"] == "naïve\n\x1b[31m"
+
+
+def test_process_that_can_open_nothing_says_so(root, environment):
+    """Then our own modules cannot be loaded either, those that describe errors among them."""
+    program = """
+import resource, sys
+from treesnap.cli.main import execute
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+code = execute(["list"])
+resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+sys.exit(code)
+"""
+
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=root, capture_output=True, check=False
+    )
+
+    assert (result.returncode, result.stdout) == (1, b"")
+    assert result.stderr.startswith(b"snap: ")
+    assert result.stderr.count(b"Too many open files") == 2
+    assert result.stderr.count(b"\n") == 1
+
+
+def test_closed_stream_gets_its_number_back_where_a_lower_one_is_free(root, environment):
+    program = """
+import os, sys
+from treesnap.cli.main import execute
+os.close(0)
+code = execute(["create", "-q"])
+sys.exit(code or os.readlink("/proc/self/fd/1") != os.devnull or os.path.exists("/proc/self/fd/0"))
+"""
+
+    result = subprocess.run(
+        ["sh", "-c", 'exec "$0" -c "$1" >&-', sys.executable, program],
+        env=environment,
+        cwd=root,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+
+    assert (result.returncode, result.stderr) == (0, b"")
