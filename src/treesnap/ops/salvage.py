@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader, read_lists, read_segments
-from treesnap.errors import Corrupt, TreesnapError
+from treesnap.errors import TreesnapError
 from treesnap.events import Phase
 from treesnap.hashing import object_id
-from treesnap.model import Entry, EntryKind, IgnoreRules, ObjectId, ObjectKind, SnapshotRecord
-from treesnap.ops.access import MemoryObjects
+from treesnap.model import EntryKind, IgnoreRules, ObjectId, ObjectKind, Snapshot
+from treesnap.ops.access import MemoryObjects, entry_at
 from treesnap.ops.capture import scan_settings
 from treesnap.results import TakenBack
 from treesnap.store.roots import registered_roots
@@ -84,23 +84,17 @@ class Salvage:
             with DirectoryChain(self._fs, root_fd) as chain:
                 for path in sorted(paths):
                     try:
-                        pieces = self._pieces(record, trees, path)
+                        pieces = self._pieces(item.snapshot, trees, path)
                         self._from_file(chain, record.root_path, path, pieces, writer)
-                    except (Corrupt, OSError):
+                    except (TreesnapError, OSError):
                         continue
         finally:
             self._fs.close(root_fd)
 
-    def _pieces(
-        self, record: SnapshotRecord, trees: TreeReader, path: bytes
-    ) -> list[tuple[int, int]]:
+    def _pieces(self, snapshot: Snapshot, trees: TreeReader, path: bytes) -> list[tuple[int, int]]:
         """Returns where in a file its lost chunks begin, and their sizes."""
-        entry: Entry | None = record.root
-        for name in treepath.components(path):
-            if entry is None or not entry.is_directory:
-                return []
-            entry = trees.lookup(entry.tree_id, name)
-        if entry is None or entry.kind != EntryKind.FILE:
+        entry = entry_at(trees, snapshot, path)
+        if entry.kind != EntryKind.FILE:
             return []
         pieces = []
         position = 0
