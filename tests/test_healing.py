@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import treesnap
@@ -191,3 +192,23 @@ class TestTakingBack:
         lose(tmp_path / "store", content)
 
         assert handle.verify(read_data=True, repair=True).taken_back == ()
+
+
+def test_a_root_that_is_gone_holds_up_no_search_in_the_others(tmp_path):
+    handle = handle_on(tmp_path)
+    content = (tmp_path / "root" / "a").read_bytes()
+    twin = tmp_path / "twin"
+    twin.mkdir()
+    (twin / "same").write_bytes(content)
+    beside = treesnap.open(twin, tmp_path / "store")
+    beside.create()
+    first = handle.create()  # the newest, whose root is searched first
+    shutil.rmtree(tmp_path / "root")
+    lose(tmp_path / "store", content)
+
+    result = beside.verify(read_data=True, repair=True)
+
+    assert [(item.root, item.path) for item in result.taken_back] == [(os.fsencode(twin), b"same")]
+    assert beside.verify(read_data=True).ok
+    handle.restore(first.id)
+    assert (tmp_path / "root" / "a").read_bytes() == content

@@ -7,27 +7,12 @@ import shutil
 
 import pytest
 
+from interfering import Interfering
 from treesnap.errors import Conflict, OperationFailed, TreesnapError
 from treesnap.fs.base import FileSystem
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.state import tree_state
-from treesnap.testing.wrapped import Call, WrappedFileSystem
-
-
-class Interfering(WrappedFileSystem):
-    """Does something just before the n-th call of a method, once."""
-
-    def __init__(self, method: str, number: int, action) -> None:
-        super().__init__()
-        self.method, self.left, self.action = method, number, action
-
-    def around(self, call: Call):
-        if call.method == self.method:
-            self.left -= 1
-            if self.left == 0:
-                self.action()
-        return call.proceed()
 
 
 @pytest.fixture

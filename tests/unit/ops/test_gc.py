@@ -140,6 +140,27 @@ class TestSpace:
         handle.restore("first")
         assert (root / "one").read_bytes() == b"one"
 
+    def test_large_attributes_of_a_root_and_of_a_file_are_kept(
+        self, handle, root, store_path, tmp_path
+    ):
+        values = {"": b"r" * 4040, "one": b"f" * 4040}
+        try:
+            for path, value in values.items():
+                os.setxattr(root / path, "user.a", value[:60])
+                os.setxattr(root / path, "user.b", value)
+        except OSError as error:
+            pytest.skip(f"no attributes here: {error}")
+        handle.create(name="kept")
+        (root / "garbage").write_bytes(os.urandom(50_000))
+        handle.create(name="garbage")
+        handle.delete("garbage")
+
+        assert handle.gc().removed_objects > 0
+
+        handle.restore("kept", to=tmp_path / "out")
+        for path, value in values.items():
+            assert os.getxattr(tmp_path / "out" / path, "user.b") == value
+
 
 class TestWriters:
     """What collections and sessions do to each other; see treesnap.store.collector."""

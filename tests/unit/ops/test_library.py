@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from treesnap.errors import Busy, InvalidArgument
+from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound
 from treesnap.testing.children import in_child
 from treesnap.testing.state import tree_state
 
@@ -154,3 +154,15 @@ def test_a_handle_shows_what_it_is(handle, root, store_path):
 def test_a_root_must_be_a_path(make_handle, root):
     with pytest.raises(InvalidArgument):
         make_handle(root=root)
+
+
+@pytest.mark.parametrize("gone", ["", "directory", "directory/two"])
+def test_a_live_file_that_is_gone_is_not_found(handle, root, gone):
+    assert handle.read(None, "directory/two") == b"two"
+    target = root / gone
+    target.rename(root.with_name("elsewhere"))
+
+    with pytest.raises(NotFound) as caught:
+        handle.read(None, root / "directory/two")
+
+    assert (caught.value.code, caught.value.path) == (ErrorCode.PATH_NOT_FOUND, b"directory/two")

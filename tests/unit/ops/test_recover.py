@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.errors import ErrorCode, Refused, TreesnapError
+from interfering import Interfering
+from treesnap.errors import Conflict, ErrorCode, Refused, TreesnapError
 from treesnap.model import SnapshotKind
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
@@ -333,3 +334,66 @@ def test_what_was_written_into_a_new_directory_is_kept_when_an_error_takes_it_ba
     if rescued:
         handle.restore(rescued[0].id, to=tmp_path / "rescued")
         assert (tmp_path / "rescued/directory/new").read_bytes() == b"work"
+
+
+class TestMeanwhile:
+    """What happens while a restore is being finished."""
+
+    def test_another_process_that_finishes_it_first_is_enough(
+        self, make_handle, handle, root, before, crash
+    ):
+        crash(2)
+        late = make_handle(fs=Interfering("lock", 1, handle.recover))
+
+        assert late.recover() is None
+
+        assert late.monitor.remarks == []
+        assert differences(tree_state(root), before) == []
+
+    def test_a_change_makes_it_look_again_and_is_left(self, make_handle, root, crash):
+        crash(1)
+        fs = Interfering("exchange", 1, lambda: (root / "three").write_bytes(b"newer"))
+
+        said = make_handle(fs=fs).recover()
+
+        assert "left what somebody changed meanwhile as it is: 'three'" in said
+        assert (root / "three").read_bytes() == b"newer"
+        assert not list(root.glob(".treesnap*"))
+
+    def test_somebody_who_is_always_faster_is_a_conflict(self, make_handle, handle, root, crash):
+        crash(1)
+        edited = set()
+
+        class Restless(WrappedFileSystem):
+            def around(self, call: Call):
+                if call.method == "exchange":
+                    names = {os.path.relpath(path, root) for path in call.paths}
+                    for name in names & set(NAMES) - edited:
+                        (root / name).write_bytes(b"newer")
+                        edited.add(name)
+                return call.proceed()
+
+        with pytest.raises(Conflict) as caught:
+            make_handle(fs=Restless()).recover()
+
+        assert os.fsdecode(caught.value.path) in edited
+        assert handle.recover() == "completed an interrupted restore"
+        assert len(edited) == 3
+        for name in edited:
+            (found,) = handle.find(f"/{name}")
+            assert b"newer" in {handle.read(ref, name) for ref in found.snapshot_ids}
+
+    def test_a_directory_that_cannot_be_looked_into_has_it_taken_back(
+        self, make_handle, root, after, crash
+    ):
+        crash(1)
+        fault = Fault(
+            errno=errno.EIO,
+            methods=frozenset({"open"}),
+            where=lambda call: call.path == str(root / "directory"),
+        )
+
+        said = make_handle(fs=FaultyFileSystem(fault)).recover()
+
+        assert "because it could not be finished" in said
+        assert differences(tree_state(root), after) == []

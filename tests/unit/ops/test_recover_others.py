@@ -111,6 +111,25 @@ class TestMadeWhereNoSnapshotLooks:
         assert not list(root.glob(".treesnap*"))
         assert handle.recover() is None
 
+    def test_in_a_directory_to_be_replaced_by_a_file_stays(self, handle, root, crash):
+        (root / ".snapignore").write_text("__pycache__/\n")
+        handle.create()
+        (root / "one").unlink()
+        (root / "one").mkdir()
+        (root / "one/module").write_bytes(b"code")
+        (root / "directory/two").write_bytes(b"changed")
+        crash(FIRST_MOVE)
+        (root / "one/__pycache__").mkdir()
+        (root / "one/__pycache__/cached").write_bytes(b"cached")
+
+        said = handle.recover()
+
+        assert "left what somebody changed meanwhile as it is: 'one'" in said
+        assert (root / "one/__pycache__/cached").read_bytes() == b"cached"
+        assert (root / "one/module").read_bytes() == b"code"
+        assert not list(root.glob(".treesnap*"))
+        assert handle.recover() is None
+
     def test_in_a_directory_that_was_put_stays(self, handle, root, crash):
         (root / ".snapignore").write_text("*.log\n")
         (root / "d").mkdir()
@@ -136,6 +155,27 @@ class TestMadeWhereNoSnapshotLooks:
 
         assert "'directory/two'" in said
         assert (root / "directory/two").read_bytes() == b"changed directory/two"
+
+
+class TestChangedInPlace:
+    def test_by_excluding_a_file_is_named(self, handle, root, changed, crash):
+        crash(FIRST_MOVE)
+        (root / ".snapignore").write_text("three\n")
+
+        said = handle.recover()
+
+        assert "'three'" in said
+        assert (root / "three").read_bytes() == b"changed three"
+
+    def test_in_nothing_but_the_time_is_named(self, handle, root, changed, crash):
+        crash(FIRST_MOVE)
+        os.utime(root / "three", ns=(5, 5))
+
+        said = handle.recover()
+
+        assert "'three'" in said
+        assert (root / "three").stat().st_mtime_ns == 5
+        assert (root / "three").read_bytes() == b"changed three"
 
 
 def test_what_nobody_here_can_read_is_not_removed(handle, root, crash):

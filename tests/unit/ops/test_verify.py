@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from treesnap.codec.pack import RECORD_HEADER_SIZE
-from treesnap.errors import Corrupt
+from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.events import NullMonitor, Phase
 from treesnap.fs.local import LocalFileSystem
 from treesnap.store.store import Store
@@ -193,6 +193,11 @@ class TestLooking:
         make_handle(monitor=monitor).verify(sample=(1, 4))
 
         assert monitor.totals[0] == sum(store.packs.sizes().values()) // 4
+
+    @pytest.mark.parametrize("sample", [(0, 4), (5, 4), (1, 0)])
+    def test_a_part_that_there_is_not_is_refused(self, handle, ids, sample):
+        with pytest.raises(InvalidArgument, match=f"no part {sample[0]} of {sample[1]}"):
+            handle.verify(sample=sample)
 
 
 class Counting(NullMonitor):
