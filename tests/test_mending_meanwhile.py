@@ -1,0 +1,139 @@
+"""Small files of a store that somebody removes while it is verified, or while it is mended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import treesnap
+from interfering import Interfering
+from treesnap.codec.envelope import FileKind, seal
+from treesnap.codec.journal import Journal, encode_journal
+from treesnap.events import CollectingMonitor
+from treesnap.plans import Planner, Step
+from world import World, damage
+
+
+@pytest.fixture
+def world(tmp_path) -> World:
+    return World(tmp_path)
+
+
+def state(world: World) -> Path:
+    return world.store / "states" / world.handle().pin("second").id
+
+
+def plan(world: World) -> Path:
+    made = Planner(world.handle()).run("plan", [Step(name="a", run="true")])
+    return world.only(f"roots/*/plan-{made.id}")
+
+
+def history(world: World) -> Path:
+    return world.only("roots/*/history")
+
+
+def snapshot(world: World) -> Path:
+    return world.only(f"snapshots/*/*-{world.handle().resolve('second').id}")
+
+
+def journal(world: World) -> Path:
+    path = history(world).with_name("journal")
+    content = Journal(
+        stage_name=b".treesnap-restore-0123456789abcdef",
+        root_before=None,
+        device=0,
+        started_at_ns=0,
+    )
+    path.write_bytes(seal(FileKind.JOURNAL, encode_journal(content)))
+    return path
+
+
+def mended(world: World, fs: Interfering) -> tuple[treesnap.VerifyResult, list[str]]:
+    """Returns what a repair on a file system did, and what it remarked."""
+    monitor = CollectingMonitor()
+    result = world.handle(fs=fs, monitor=monitor).verify(repair=True)
+    assert fs.left <= 0
+    return result, list(monitor.remarks)
+
+
+@pytest.mark.parametrize(
+    ("make", "number"), [(state, 1), (state, 2), (state, 3), (plan, 1), (history, 1)]
+)
+def test_what_goes_before_it_is_read_is_no_damage(world, make, number):
+    """A state is read with its snapshot too, each time that is looked at."""
+    path = make(world)
+    damage(path, "30")
+    fs = Interfering("open", number, path.unlink, where=lambda call: call.path == str(path))
+
+    assert world.handle(fs=fs).verify().ok
+    assert fs.left <= 0
+
+
+@pytest.mark.parametrize("make", [state, plan, history, snapshot, journal])
+def test_what_goes_before_it_is_mended_needs_no_mending(world, make):
+    path = make(world)
+    damage(path, "empty")
+    lock = str(world.store / "collector/lock")
+    fs = Interfering("lock", 1, path.unlink, where=lambda call: call.path == lock)
+
+    result, remarks = mended(world, fs)
+
+    assert len(result.problems) == 1
+    assert (result.repaired, result.left, remarks) == ((), (), [])
+    assert world.handle().create().snapshot.complete
+
+
+def test_a_journal_that_goes_while_it_is_given_up_is_not_missed(world):
+    path = journal(world)
+    damage(path, "empty")
+    fs = Interfering("rename", 1, path.unlink, where=lambda call: call.path == str(path))
+
+    result, remarks = mended(world, fs)
+
+    assert [item.code for item in result.problems] == ["bad-journal"]
+    assert (result.repaired, result.left, remarks) == ((), (), [])
+
+
+def test_all_that_is_known_of_a_root_but_its_snapshots_may_be_gone(world):
+    directory = world.only("roots/*/root").parent
+    whole = (directory / "root").read_bytes()
+    shutil.rmtree(directory)
+
+    result = world.handle().verify(repair=True)
+
+    assert [item.code for item in result.problems] == ["bad-root"]
+    assert (directory / "root").read_bytes() == whole
+    assert world.restores("second")
+
+
+def test_the_record_of_a_root_is_found_in_any_of_its_snapshots(world, tmp_path):
+    record = world.only("roots/*/root")
+    whole = record.read_bytes()
+    record.unlink()
+    newest = max(world.store.glob("snapshots/*/*"), key=lambda path: path.name)
+    damage(newest, "empty")
+    (tmp_path / "other").mkdir()
+
+    result = treesnap.open(tmp_path / "other", world.store).verify(repair=True)
+
+    assert [item.code for item in result.left] == []
+    assert record.read_bytes() == whole
+    assert world.restores("second")
+
+
+def test_the_damaged_record_of_a_root_of_which_nothing_is_there_is_removed(world):
+    record = world.store / "roots" / ("ab" * 16) / "root"
+    record.parent.mkdir()
+    record.write_bytes(os.urandom(100))
+
+    result = world.handle().verify(repair=True)
+
+    assert [item.where for item in result.problems] == [f"roots/{'ab' * 16}/root"]
+    assert result.repaired == (
+        f"Removed the record of root {'ab' * 16}, of which nothing is in the store",
+    )
+    assert not record.exists()
+    assert world.handle().verify().ok
