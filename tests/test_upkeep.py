@@ -5,6 +5,7 @@ The trees and the disks are real, and a snapshot is counted as kept when its fil
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -19,6 +20,7 @@ from changing import World
 from mounting import mounting
 from oracle import difference, record
 from treesnap import CollectingMonitor, ErrorCode, SnapshotKind, StorageFull
+from treesnap.testing.faulty import Fault, FaultyFileSystem
 
 DAY_NS = 86_400 * 10**9
 OVER_QUOTA = 8
@@ -122,6 +124,26 @@ class TestPolicy:
 
         assert monitor.remarks == []
         assert len(world.ids()) < 32
+
+    def test_an_error_of_it_is_a_remark_and_fails_no_snapshot(self, world):
+        for _ in range(31):
+            world.create()
+        fault = Fault(
+            errno=errno.EIO,
+            methods=frozenset({"unlink"}),
+            where=lambda call: "/snapshots/" in call.path,
+        )
+        world.handle.config("keep.last", "1")
+        world.handle.fs = FaultyFileSystem(fault)
+        world.handle.monitor = CollectingMonitor()
+
+        newest = world.create()
+
+        assert world.handle.fs.hits_of(fault) == 1
+        (said,) = world.handle.monitor.remarks
+        assert said.startswith("The store could not be tidied: ")
+        assert "Input/output error" in said
+        assert newest == world.ids()[0]
 
 
 class TestGrowth:
@@ -239,6 +261,22 @@ class TestQuota:
 
         assert difference(before, record(world.root)) == []
 
+    def test_a_collection_that_is_busy_makes_no_room_and_says_so(self, world):
+        world.handle.wait_s = 0.0
+        world.create()
+        monitor = world.handle.monitor = CollectingMonitor()
+        world.change(100_000)
+
+        with open(world.store / "collector/lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with pytest.raises(StorageFull) as caught:
+                world.create(max_size_bytes=1)
+
+        assert caught.value.code == ErrorCode.OVER_QUOTA
+        (said,) = monitor.remarks
+        assert said.startswith("The store could not be tidied: ")
+        assert len(world.ids()) == 1
+
     def test_is_said_on_the_command_line(self, tmp_path):
         place = Place(tmp_path / "root", tmp_path / "store")
         place.make("file")
@@ -253,6 +291,17 @@ class TestQuota:
 
 
 class TestFullDisk:
+    def test_without_room_for_a_store_there_is_nothing_to_tidy(self, world):
+        fault = Fault(errno=errno.ENOSPC, methods=frozenset({"make_directory"}), lasting=True)
+        world.handle.fs = FaultyFileSystem(fault)
+        world.handle.monitor = CollectingMonitor()
+
+        with pytest.raises(StorageFull, match="Could not take a snapshot"):
+            world.create()
+
+        assert world.handle.monitor.remarks == []
+        assert not world.store.exists()
+
     def test_automatic_snapshots_make_room(self, tmp_path, monkeypatch):
         monkeypatch.setattr("treesnap.store.packs.PACK_SIZE_TARGET", 512 << 10)
         with mounting() as mount:

@@ -1,0 +1,82 @@
+"""What a restore says and leaves where it may not do everything, or fails half-way."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+
+import pytest
+
+from interfering import Interfering
+from treesnap.errors import OperationFailed
+from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.state import tree_state
+
+NOBODY_ID = 65534
+AT_STAGING = Fault(errno=errno.EIO, methods=frozenset({"sync_file_system"}))
+
+
+@pytest.mark.parametrize(("count", "end"), [(2, ""), (7, ", ...")])
+def test_owners_that_may_not_be_put_back_are_named_up_to_a_number(
+    make_handle, handle, root, count, end
+):
+    names = [f"file{number}" for number in range(count)]
+    for name in names:
+        (root / name).write_text(name)
+    handle.create()
+    for name in names:
+        (root / name).unlink()
+    fault = Fault(errno=errno.EPERM, methods=frozenset({"change_owner"}), lasting=True)
+    refusing = make_handle(fs=FaultyFileSystem(fault))
+
+    refusing.restore("latest")
+
+    assert [(root / name).read_text() for name in names] == names
+    (said,) = refusing.monitor.remarks
+    assert said.startswith("The owner or privileged attributes could not be put back")
+    assert said.endswith(", ".join(map(repr, names[:5])) + end)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser gives a directory away")
+def test_a_root_of_somebody_else_keeps_no_failed_restore_from_being_taken_back(
+    make_handle, handle, root
+):
+    handle.create()
+    (root / "one").write_bytes(b"changed")
+    os.chown(root, NOBODY_ID, NOBODY_ID)
+    before = tree_state(root)
+    refused = Fault(
+        errno=errno.EPERM,
+        methods=frozenset({"change_times"}),
+        where=lambda call: call.path == str(root),
+        lasting=True,
+    )
+    fs = FaultyFileSystem(AT_STAGING, refused)
+
+    with pytest.raises(OperationFailed, match="Input/output error"):
+        make_handle(fs=fs).restore("latest")
+
+    assert fs.hits_of(refused) == 1
+    found = tree_state(root)
+    assert {path: item for path, item in found.items() if path} == {
+        path: item for path, item in before.items() if path
+    }
+    assert handle.recover() is None
+
+
+def test_what_somebody_makes_in_a_root_that_is_made_anew_stays_when_that_fails(
+    make_handle, handle, root
+):
+    handle.create()
+    shutil.rmtree(root)
+    interfering = Interfering("remove_directory", 1, lambda: (root / "new").write_text("new"))
+    interfering.where = lambda call: call.path == str(root)
+
+    with pytest.raises(OperationFailed, match="Input/output error"):
+        make_handle(fs=FaultyFileSystem(AT_STAGING, inner=interfering)).restore("latest")
+
+    assert [path.name for path in root.iterdir()] == ["new"]
+    assert handle.recover() is None
+    handle.restore("latest")
+    assert (root / "one").read_bytes() == b"one"
