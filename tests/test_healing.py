@@ -196,19 +196,18 @@ class TestTakingBack:
 
 def test_a_root_that_is_gone_holds_up_no_search_in_the_others(tmp_path):
     handle = handle_on(tmp_path)
-    content = (tmp_path / "root" / "a").read_bytes()
+    first = handle.create()
+    contents = [(tmp_path / "root" / name).read_bytes() for name in ("a", "sub/b")]
     twin = tmp_path / "twin"
     twin.mkdir()
-    (twin / "same").write_bytes(content)
+    (twin / "same").write_bytes(contents[0])
     beside = treesnap.open(twin, tmp_path / "store")
     beside.create()
-    first = handle.create()  # the newest, whose root is searched first
     shutil.rmtree(tmp_path / "root")
-    lose(tmp_path / "store", content)
+    lose(tmp_path / "store", *contents)
 
     result = beside.verify(read_data=True, repair=True)
 
     assert [(item.root, item.path) for item in result.taken_back] == [(os.fsencode(twin), b"same")]
-    assert beside.verify(read_data=True).ok
-    handle.restore(first.id)
-    assert (tmp_path / "root" / "a").read_bytes() == content
+    assert [item.paths for item in result.partial] == [(b"sub/b",)]
+    assert handle.read(first.id, "a") == contents[0]
