@@ -147,6 +147,24 @@ class TestAFileThatChangesWhileItIsRead:
         assert parts == [b"0" * (ATTEMPTS + 1)]
         assert found.read_bytes == sum(range(2, ATTEMPTS + 2))
 
+    def test_has_every_byte_that_was_read_when_it_is_cut_at_the_last_attempt(
+        self, fs, path: Path, monkeypatch
+    ):
+        """Bytes that wait for the next window are not lost when there is none."""
+        window = 512 << 10
+        monkeypatch.setattr("treesnap.worktree.content.WINDOW_SIZE", window)
+        data = os.urandom(2 * window + 1)
+        path.write_bytes(data)
+        attempt = [path.touch, lambda: None, lambda: None]
+        cut = [lambda: None, lambda: os.truncate(path, window)]
+        fs = Meddling(fs, "read_at", [*attempt * (ATTEMPTS - 1), *cut])
+
+        found, parts = read(fs, path)
+
+        assert not found.is_stable
+        assert b"".join(parts) == data[:window]
+        assert (found.size, found.stat.st_size) == (window, window)
+
 
 @pytest.mark.parametrize("size", [0, 1, 300_000, 3_000_000])
 def test_bytes_in_memory_are_stored_like_a_files(fs, path: Path, size: int):

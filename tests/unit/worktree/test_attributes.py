@@ -1,0 +1,134 @@
+"""Metadata of one file: read as far as it is there, put back as far as it is permitted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from treesnap.fs.base import FileSystem
+from treesnap.model import Entry, EntryKind
+from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.worktree.attributes import apply_metadata, apply_xattrs, read_xattrs
+
+ONE, TWO = (b"user.one", b"1"), (b"user.two", b"2")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A file with two attributes."""
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    for name, value in (ONE, TWO):
+        os.setxattr(path, name, value)
+    return str(path)
+
+
+@pytest.fixture
+def fd(path: str):
+    fd = os.open(path, os.O_RDONLY)
+    yield fd
+    os.close(fd)
+
+
+def failing(method: str, code: int) -> FileSystem:
+    return FaultyFileSystem(Fault(methods=frozenset({method}), errno=code))
+
+
+def attributes(path: str) -> dict[str, bytes]:
+    return {name: os.getxattr(path, name) for name in os.listxattr(path)}
+
+
+class TestReading:
+    def test_a_file_system_that_knows_no_attributes_has_none(self, path):
+        assert read_xattrs(failing("list_xattrs", errno.ENOTSUP), path) is None
+
+    @pytest.mark.parametrize("code", [errno.ENODATA, errno.ENOTSUP])
+    def test_one_that_goes_meanwhile_is_left_out(self, path, code):
+        """The first of the two that are listed; which that is, is up to the file system."""
+        found = read_xattrs(failing("get_xattr", code), path)
+
+        assert found in {(ONE,), (TWO,)}
+
+    @pytest.mark.parametrize("method", ["list_xattrs", "get_xattr"])
+    def test_other_errors_are_raised(self, path, method):
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            read_xattrs(failing(method, errno.EIO), path)
+
+
+class Strict(WrappedFileSystem):
+    """Changes attributes of writable files only, for root too, as the kernel does for others."""
+
+    def around(self, call: Call) -> object:
+        where = call.arguments[0]
+        if call.method in {"set_xattr", "remove_xattr"} and not (
+            os.stat(where).st_mode & stat.S_IWUSR
+        ):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return super().around(call)
+
+
+class TestPuttingBack:
+    def test_a_read_only_file_gets_them_and_stays_read_only(self, path, fd):
+        os.chmod(path, 0o440)
+
+        assert apply_xattrs(Strict(), fd, ((b"user.two", b"new"), (b"user.three", b"3")))
+
+        assert attributes(path) == {"user.two": b"new", "user.three": b"3"}
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o440
+
+    def test_a_read_only_file_is_read_only_again_after_an_error(self, path, fd):
+        os.chmod(path, 0o440)
+        fault = Fault(methods=frozenset({"set_xattr"}), number=2, errno=errno.ENOSPC)
+
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            apply_xattrs(FaultyFileSystem(fault, inner=Strict()), fd, (ONE, (b"user.two", b"new")))
+
+        assert attributes(path) == {"user.one": b"1", "user.two": b"2"}
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o440
+
+    def test_by_its_path_alone_a_read_only_file_is_not_made_writable(self, path):
+        os.chmod(path, 0o440)
+
+        with pytest.raises(PermissionError):
+            apply_xattrs(Strict(), path, (ONE,))
+
+        assert attributes(path) == {"user.one": b"1", "user.two": b"2"}
+
+    def test_one_that_is_gone_already_need_not_be_removed(self, path, fd):
+        fs = failing("remove_xattr", errno.ENODATA)
+
+        assert apply_xattrs(fs, fd, (TWO,))
+
+    @pytest.mark.parametrize(
+        ("name", "code"),
+        [
+            (b"user.new", errno.ENOTSUP),
+            (b"security.new", errno.EPERM),
+            (b"trusted.new", errno.EACCES),
+        ],
+    )
+    def test_one_that_is_refused_is_reported_and_the_rest_put_back(self, path, fd, name, code):
+        fault = Fault(
+            methods=frozenset({"set_xattr"}),
+            where=lambda call: call.arguments[1] == os.fsdecode(name),
+            errno=code,
+        )
+
+        assert not apply_xattrs(FaultyFileSystem(fault), fd, ((name, b""), (b"user.last", b"3")))
+
+        assert attributes(path) == {"user.last": b"3"}
+
+    def test_an_owner_that_is_refused_is_reported_and_the_rest_put_back(self, path, fd):
+        entry = Entry(b"file", EntryKind.FILE, 0o604, os.getuid() + 1, 0, 5, 0, (0,), None)
+
+        assert not apply_metadata(failing("change_owner", errno.EPERM), fd, entry, (ONE,))
+
+        found = os.stat(path)
+        assert (stat.S_IMODE(found.st_mode), found.st_mtime_ns) == (0o604, 5)
+        assert found.st_uid == os.getuid()
+        assert attributes(path) == {"user.one": b"1"}
