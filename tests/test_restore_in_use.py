@@ -17,6 +17,7 @@ import treesnap
 from calling import Place
 from oracle import difference, record
 from treesnap.testing.children import in_child
+from treesnap.testing.faulty import Fault, FaultyFileSystem
 
 NOBODY_ID = 65534
 
@@ -212,6 +213,31 @@ class TestNotToBeMoved:
             assert difference(before, record(place.root)) == []
             assert place.litter() == []
         place.done("restore", "before")
+
+    def test_a_directory_whose_permissions_may_not_be_changed_stops_the_restore(self, place):
+        """The error is that of the move, not that of the attempt to permit it."""
+        place.make("a", "z")
+        treesnap.open(place.root, place.store).create(name="before")
+        place.edit("a", "z")
+        before = record(place.root)
+        moves = frozenset({"exchange", "rename_to_absent"})
+        fs = FaultyFileSystem(
+            Fault(number=2, methods=moves, errno=errno.EACCES),
+            Fault(
+                methods=frozenset({"change_mode"}),
+                where=lambda call: call.path == str(place.root),
+                errno=errno.EPERM,
+                lasting=True,
+            ),
+        )
+        handle = treesnap.Handle(root=place.root, store_path=str(place.store), fs=fs)
+
+        with pytest.raises(treesnap.OperationFailed, match="Permission denied") as caught:
+            handle.restore("before")
+
+        assert caught.value.errno == errno.EACCES
+        assert difference(before, record(place.root)) == []
+        assert place.litter() == []
 
 
 def test_without_privileges_a_directory_of_somebody_else_stops_the_restore():

@@ -132,6 +132,101 @@ class TestConflicts:
         assert any("left so" in remark for remark in handle.monitor.remarks)
         assert handle.status().recovered is None
 
+    def test_a_file_that_appears_as_one_is_put_back_is_not_replaced(
+        self, make_handle, root, changed
+    ):
+        (root / "one").unlink()
+        fs = Interfering(
+            "rename_to_absent",
+            1,
+            lambda: edit(root / "one"),
+            where=lambda call: call.arguments[1] == b"one",
+        )
+
+        with pytest.raises(Conflict) as caught:
+            make_handle(fs=fs).restore("before")
+
+        assert caught.value.path == b"one"
+        assert (root / "one").read_bytes() == b"by somebody else"
+        assert (root / "three").read_bytes() == b"changed three"
+
+
+class TestChangesBehindTheLastStep:
+    """Everything is done, and about to be durable, when somebody comes."""
+
+    @pytest.fixture
+    def restore(self, make_handle, root):
+        """Fails to restore while somebody does something and removes "three"; returns remarks."""
+
+        def restorer(action) -> list[str]:
+            def interfere() -> None:
+                (root / "three").unlink()
+                action()
+
+            handle = make_handle(fs=Interfering("sync_file_system", 2, interfere))
+            with pytest.raises(Conflict):
+                handle.restore("before")
+            assert (root / "three").read_bytes() == b"changed three"
+            assert handle.status().recovered is None
+            return handle.monitor.remarks
+
+        return restorer
+
+    def test_what_was_put_and_removed_by_somebody_becomes_what_it_was(self, restore, root, changed):
+        assert restore(lambda: None) == []
+
+        assert tree_state(root) == changed
+
+    def test_what_was_put_and_replaced_by_somebody_is_left_so(self, restore, root, changed):
+        def replace() -> None:
+            edit(root / "new")
+            (root / "new").rename(root / "one")
+
+        remarks = restore(replace)
+
+        assert any("'one'" in remark and "left so" in remark for remark in remarks)
+        assert (root / "one").read_bytes() == b"by somebody else"
+
+    def test_what_was_removed_and_made_anew_by_somebody_is_left_so(self, restore, root, changed):
+        remarks = restore(lambda: edit(root / "added"))
+
+        assert any("'added'" in remark and "left so" in remark for remark in remarks)
+        assert (root / "added").read_bytes() == b"by somebody else"
+
+    @pytest.fixture
+    def permissions_changed(self, root, handle):
+        """One file has only other permissions than before, another has other content."""
+        (root / "three").write_bytes(b"three")
+        (root / "one").chmod(0o600)
+        handle.create(name="before")
+        (root / "three").write_bytes(b"changed three")
+        (root / "one").chmod(0o644)
+
+    def test_a_file_that_was_written_to_after_its_permissions_came_back_is_left_so(
+        self, restore, root, permissions_changed
+    ):
+        remarks = restore(lambda: edit(root / "one"))
+
+        assert any("'one'" in remark and "left so" in remark for remark in remarks)
+        assert (root / "one").read_bytes() == b"by somebody else"
+        assert (root / "one").stat().st_mode & 0o777 == 0o600
+
+    def test_another_file_in_the_place_of_one_whose_permissions_came_back_keeps_its_own(
+        self, restore, root, permissions_changed
+    ):
+        """Even one that cannot be told from it but by its inode."""
+
+        def replace() -> None:
+            (root / "new").write_bytes(b"new")
+            shutil.copystat(root / "one", root / "new")
+            (root / "new").chmod(0o755)
+            (root / "new").rename(root / "one")
+
+        restore(replace)
+
+        assert (root / "one").read_bytes() == b"new"
+        assert (root / "one").stat().st_mode & 0o777 == 0o755
+
 
 class TestAfterACrash:
     @pytest.fixture
