@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from random import Random
 
 import pytest
 
 from treesnap.fs.durable import (
+    Prepared,
     Temporary,
+    create_locked,
     ensure_directories,
     make_directories,
     read_file,
@@ -126,6 +129,71 @@ def test_a_file_that_is_swept_every_time_is_given_up(tmp_path, temporary):
     assert fs.hits_of(fault) == 3
 
 
+def test_prepared_content_that_is_swept_is_written_again(fs, tmp_path, temporary):
+    prepared = Prepared(fs, str(tmp_path / "file"), b"content", temporary=temporary)
+    (name,) = os.listdir(temporary)
+    os.unlink(os.path.join(temporary, name))
+
+    prepared.publish()
+
+    assert (tmp_path / "file").read_bytes() == b"content"
+    assert [item.path for item in fs.syncs][-1] == str(tmp_path)
+    assert os.listdir(temporary) == []
+
+
+class Sweeping(WrappedFileSystem):
+    """A sweep of others finds new files before they are locked, the first so many times.
+
+    It holds the lock when the writer wants it, or has already removed the file.
+    """
+
+    def __init__(self, count: int, *, holds: bool) -> None:
+        super().__init__()
+        self.count = count
+        self.holds = holds
+
+    def around(self, call: Call):
+        if call.method != "lock" or not self.count:
+            return call.proceed()
+        self.count -= 1
+        fd = os.open(call.path, os.O_RDWR)
+        try:
+            if self.holds:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            else:
+                os.unlink(call.path)
+            return call.proceed()
+        finally:
+            os.close(fd)
+
+
+class TestALockedFile:
+    @pytest.mark.parametrize("holds", [True, False])
+    def test_that_is_swept_twice_is_there_and_locked(self, tmp_path, temporary, holds):
+        path = tmp_path / "file"
+
+        fd = create_locked(Sweeping(2, holds=holds), str(path), b"content", temporary=temporary)
+
+        assert path.read_bytes() == b"content"
+        with path.open("rb") as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert os.listdir(temporary) == []
+        os.close(fd)
+
+    @pytest.mark.parametrize(
+        ("holds", "error"), [(True, BlockingIOError), (False, FileNotFoundError)]
+    )
+    def test_that_is_swept_every_time_is_given_up(self, tmp_path, temporary, holds, error):
+        fs = Sweeping(3, holds=holds)
+
+        with pytest.raises(error):
+            create_locked(fs, str(tmp_path / "file"), b"content", temporary=temporary)
+
+        assert fs.count == 0
+        assert os.listdir(tmp_path) == ["temporary"]
+        assert os.listdir(temporary) == []
+
+
 def test_a_lock_that_fails_leaves_no_file(temporary):
     fs = FaultyFileSystem(Fault(methods=frozenset({"lock"}), errno=errno.ENOLCK))
 
@@ -177,8 +245,12 @@ def test_directories_are_made_with_their_parents_and_each_is_synced(fs, tmp_path
 
 def test_directories_that_count_as_durable_cost_no_sync(fs, tmp_path):
     make_directories(fs, str(tmp_path))
+    before = [*fs.syncs]
+    make_directories(fs, str(tmp_path / "a/b"))
 
-    assert fs.syncs == []
+    assert before == []
+    assert (tmp_path / "a/b").is_dir()
+    assert [item.path for item in fs.syncs][-2:] == [str(tmp_path), str(tmp_path / "a")]
 
 
 @pytest.mark.parametrize("number", range(1, 5))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from contextlib import nullcontext
 
 import pytest
 
@@ -12,7 +14,9 @@ from treesnap.codec.pack import PACK_SIZE_TARGET, RECORD_HEADER_SIZE, TRAILER_SI
 from treesnap.errors import Corrupt
 from treesnap.hashing import object_id
 from treesnap.model import ObjectKind
-from treesnap.store.packs import PackAppender
+from treesnap.store.packs import PackAppender, PackReader
+from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.wrapped import Call, WrappedFileSystem
 
 
 @pytest.fixture
@@ -64,6 +68,15 @@ def nothing():
     return []
 
 
+def seal(fs, layout, pack_id) -> int:
+    """Seals a pack; returns where its footer begins."""
+    appender, _ = PackAppender.resume(fs, layout, pack_id, 0)
+    begin = appender.end
+    appender.seal()
+    appender.close()
+    return begin
+
+
 def test_what_was_appended_is_read(store, pack):
     _, entries = pack
 
@@ -90,6 +103,35 @@ def test_sizes_leaves_foreign_files_out(store, layout):
         file.write("not a pack")
 
     assert store.packs.sizes() == {}
+
+
+def test_sizes_leaves_out_what_a_collection_removes_meanwhile(fs, layout, pack):
+    class Collected(WrappedFileSystem):
+        def around(self, call: Call):
+            result = call.proceed()
+            if call.method != "scan":
+                return result
+            with result as entries:
+                found = [*entries]
+            os.unlink(layout.pack(pack[0]))
+            return nullcontext(found)
+
+    kept = PackAppender.create(fs, layout)
+    kept.close()
+
+    assert PackReader(Collected(), layout).sizes() == {kept.pack_id: HEADER_SIZE}
+
+
+def test_scan_of_a_sealed_pack_goes_on_behind_damage(fs, store, layout, pack):
+    """Its footer names every record, the damaged one too."""
+    pack_id, entries = pack
+    seal(fs, layout, pack_id)
+    flip(path_of(layout, pack_id), entries[1].offset)
+
+    records, end = store.packs.scan(pack_id)
+
+    assert [record.id for record in records] == [entry.id for entry in entries]
+    assert end == entries[2].offset + RECORD_HEADER_SIZE + entries[2].stored_size
 
 
 def test_a_missing_pack_is_not_found(store, pack):
@@ -196,6 +238,15 @@ class TestResume:
 
     def test_is_refused_for_a_pack_that_is_gone(self, fs, layout):
         assert PackAppender.resume(fs, layout, bytes(16), 0) is None
+
+    def test_that_fails_leaves_no_file_open(self, layout, pack):
+        fs = FaultyFileSystem(Fault(methods=frozenset({"map"}), errno=errno.EIO))
+        before = os.listdir("/proc/self/fd")
+
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            PackAppender.resume(fs, layout, pack[0], 0)
+
+        assert os.listdir("/proc/self/fd") == before
 
     def test_is_refused_for_a_full_pack(self, fs, layout, pack):
         pack_id, _ = pack
@@ -309,6 +360,15 @@ class TestInventory:
         found = store.packs.inventory(pack_id, end, lambda: entries)
 
         assert found.entries == entries[1:]
+
+    def test_notices_a_damaged_footer_of_whole_records(self, fs, store, layout, pack):
+        pack_id, entries = pack
+        end = seal(fs, layout, pack_id)
+        flip(path_of(layout, pack_id), end + RECORD_HEADER_SIZE)
+
+        found = store.packs.inventory(pack_id, end, nothing)
+
+        assert (found.entries, found.damaged_at) == (entries, end)
 
     def test_of_a_pack_cut_inside_its_trailer_has_every_record(self, fs, store, layout, pack):
         pack_id, entries = pack

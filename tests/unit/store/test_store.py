@@ -7,10 +7,13 @@ import os
 
 import pytest
 
+from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.errors import Corrupt, StoreMissing, UnsupportedFormat
 from treesnap.model import ObjectKind
 from treesnap.store.layout import DIRECTORIES
-from treesnap.store.store import Store
+from treesnap.store.store import Store, format_problem
+from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.wrapped import Call, WrappedFileSystem
 
 CHUNK = ObjectKind.CHUNK
 
@@ -60,7 +63,16 @@ class TestOpening:
             Store.open(fs, store_path, writing=True)
 
     @pytest.mark.parametrize(
-        "content", ["", "{}", "[]", '{"format": "1", "min_reader": 1}', "\xff"]
+        "content",
+        [
+            "",
+            "{}",
+            "[]",
+            '{"format": "1", "min_reader": 1}',
+            '{"format": "1", "min_reader": "1", "min_writer": "1"}',
+            '{"format": 1, "min_reader": 1, "min_writer": 2}',
+            "\xff",
+        ],
     )
     def test_a_damaged_format_file_is_named(self, fs, store, store_path, content):
         with open(store.layout.format, "w", encoding="latin-1") as file:
@@ -68,6 +80,15 @@ class TestOpening:
 
         with pytest.raises(Corrupt, match="format file"):
             Store.open(fs, store_path)
+
+    def test_what_a_format_file_says_is_judged_only_where_its_version_is_known(self, store):
+        said = []
+        for version in (1, 2):
+            change_format(store, format=version, hash="another")
+            with open(store.layout.format, "rb") as file:
+                said.append(format_problem(file.read()))
+
+        assert said == ["The format file has a wrong hash", None]
 
 
 class TestFinding:
@@ -124,3 +145,50 @@ class TestFinding:
             file.write(b"\xff")
 
         assert open_store().get(CHUNK, identity) == b"one" * 10
+
+    @pytest.mark.parametrize("is_covered", [False, True])
+    def test_packs_that_a_collection_removes_meanwhile_are_passed_over(
+        self, store, store_path, put, is_covered
+    ):
+        """They are gone by the time that they are looked into, whatever the index says."""
+        put(b"one")
+        path = store.layout.pack(*store.packs.sizes())
+        if not is_covered:
+            store.index.remove_parts(list(store.index.parts))
+
+        class Collected(WrappedFileSystem):
+            def around(self, call: Call):
+                if call.method == "open" and call.path == path and os.path.exists(path):
+                    os.unlink(path)
+                return call.proceed()
+
+        with (
+            Store.open(Collected(UnsyncedFileSystem()), store_path) as other,
+            pytest.raises(Corrupt, match="is missing"),
+        ):
+            other.get(CHUNK, b"x" * 32)
+
+        assert not os.path.exists(path)
+
+
+class TestSound:
+    def test_what_no_index_covers_counts_up_to_the_first_wrong_content(self, open_store, put):
+        """It may have been torn by a power cut; what lies behind it is right, and is kept."""
+        put(b"one")
+        covered = open_store().index.covered()
+        known = list(open_store().index.parts)
+        ids = put(b"two" * 10, b"three" * 10, b"four" * 10)
+        store = open_store()
+        (pack_id,) = store.packs.sizes()
+        wrong = store.index.find(ids[1])
+        right = [store.index.find(ids[0]), store.index.find(ids[2])]
+        store.index.remove_parts([name for name in store.index.parts if name not in known])
+        with open(store.layout.pack(pack_id), "r+b") as file:
+            file.seek(wrong.offset + RECORD_HEADER_SIZE)
+            file.write(b"wrong")
+
+        found = open_store().sound(pack_id)
+
+        assert covered[pack_id] < found.covered == wrong.offset
+        assert found.entries[1:] == right
+        assert not found.is_whole
