@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import pytest
 
 from treesnap.fs.local import LocalFileSystem
 from treesnap.testing.conformance import FileSystemTests
 from treesnap.testing.disk import load
-from treesnap.testing.faulty import FaultyFileSystem, error_at
+from treesnap.testing.faulty import Fault, FaultyFileSystem, error_at
 from treesnap.testing.power import PoweredFileSystem
 from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.unsynced import UnsyncedFileSystem
@@ -64,6 +65,20 @@ class TestStackedFileSystems(FileSystemTests):
     @pytest.fixture
     def fs(self):
         return RecordingFileSystem(FaultyFileSystem(inner=RecordingFileSystem()))
+
+
+def test_where_attributes_do_not_work_their_test_is_skipped(directory):
+    fs = FaultyFileSystem(Fault(methods=frozenset({"set_xattr"}), errno=errno.ENOTSUP))
+
+    with pytest.raises(pytest.skip.Exception, match="attributes do not work here"):
+        FileSystemTests().test_attributes_come_and_go(fs, directory)
+
+
+def test_where_attributes_fail_otherwise_their_test_fails(directory):
+    fs = FaultyFileSystem(Fault(methods=frozenset({"set_xattr"}), errno=errno.EIO))
+
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        FileSystemTests().test_attributes_come_and_go(fs, directory)
 
 
 def test_every_method_of_the_seam_is_wrapped():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from random import Random
 
 import pytest
 
@@ -12,10 +14,14 @@ from treesnap.hashing import object_id
 from treesnap.model import ObjectKind
 from treesnap.store.collector import CollectorState, write_state
 from treesnap.store.index import PARTS_MAX
+from treesnap.store.store import Store
 from treesnap.store.writer import EpochChanged, Writer
+from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.unsynced import UnsyncedFileSystem
 
 ROOT_ID = "0" * 32
 CHUNK = ObjectKind.CHUNK
+CHUNKS = [Random(number).randbytes(1000) for number in range(4)]
 
 
 def pack_ids(store) -> list[bytes]:
@@ -238,17 +244,43 @@ def test_objects_are_found_without_any_index(open_store, put):
     assert [open_store().get(CHUNK, item) for item in ids] == [b"one", b"two"]
 
 
-def test_copies_are_verified_and_new(open_store, put):
-    (identity,) = put(b"one")
-    store = open_store()
-    entry = store.index.find(identity)
+def test_many_objects_are_in_the_index_before_the_session_ends(open_store, monkeypatch):
+    """Their entries would take more and more memory."""
+    monkeypatch.setattr("treesnap.store.writer._ENTRIES_MAX", 2)
     with Writer(open_store()) as writer:
-        writer.copy([entry], frozenset([entry.pack_id]))
+        ids = [writer.put(CHUNK, chunk) for chunk in CHUNKS]
+        writer.get(CHUNK, ids[-1])
 
-    again = open_store()
-    place = again.index.find(identity, frozenset([entry.pack_id]))
-    assert place is not None
-    assert again.packs.read(place) == b"one"
+        other = open_store()
+        assert [other.index.find(item) is not None for item in ids] == [True] * 4
+        assert [other.get(CHUNK, item) for item in ids] == CHUNKS
+        assert [writer.get(CHUNK, item) for item in ids] == CHUNKS
+
+
+def test_a_pack_that_cannot_be_read_is_not_gone_on_with_and_not_left_open(
+    open_store, put, store_path
+):
+    put(b"one")
+    store = open_store()
+    store.index.remove_parts(list(store.index.parts))
+    fault = Fault(
+        methods=frozenset({"read_at"}),
+        where=lambda call: call.arguments[1] > RECORD_HEADER_SIZE,
+        errno=errno.EIO,
+    )
+    before = len(os.listdir("/proc/self/fd"))
+    size = os.path.getsize(store.layout.pack(*pack_ids(store)))
+
+    with (
+        Store.open(FaultyFileSystem(fault, inner=UnsyncedFileSystem()), store_path) as failing,
+        Writer(failing) as writer,
+    ):
+        writer.put(CHUNK, b"two")
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            writer.flush()
+
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert os.path.getsize(store.layout.pack(*pack_ids(store))) == size
 
 
 class TestPublish:
