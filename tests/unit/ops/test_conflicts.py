@@ -227,6 +227,27 @@ class TestChangesBehindTheLastStep:
         assert (root / "one").read_bytes() == b"new"
         assert (root / "one").stat().st_mode & 0o777 == 0o755
 
+    def test_another_link_in_the_place_of_one_whose_time_came_back_keeps_its_own(
+        self, restore, root, handle
+    ):
+        times = {"old": (0, 10**18), "new": (0, 10**18 + 1)}
+        (root / "three").write_bytes(b"three")
+        (root / "link").symlink_to("one")
+        os.utime(root / "link", ns=times["old"], follow_symlinks=False)
+        handle.create(name="before")
+        (root / "three").write_bytes(b"changed three")
+        os.utime(root / "link", ns=times["new"], follow_symlinks=False)
+
+        def replace() -> None:
+            (root / "another").symlink_to("two")
+            os.utime(root / "another", ns=times["old"], follow_symlinks=False)
+            (root / "another").rename(root / "link")
+
+        restore(replace)
+
+        assert os.readlink(root / "link") == "two"
+        assert (root / "link").lstat().st_mtime_ns == 10**18
+
 
 class TestAfterACrash:
     @pytest.fixture
