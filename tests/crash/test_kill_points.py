@@ -101,7 +101,9 @@ class TestRestore:
             assert scene.handle().verify(read_data=True).ok
             return scene.name_of_state("absent", "before")
 
-        outcomes = kill_everywhere(scene, "removed", lambda handle: handle.restore("before"), check)
+        outcomes = kill_everywhere(
+            scene, "removed", lambda handle: handle.restore("before"), check, every=SPARSE
+        )
 
         assert_turns_once(outcomes, "absent", "before")
 
@@ -248,7 +250,9 @@ class TestGarbageCollection:
             scene.handle().gc()
             return str(scene.handle().stats().objects)
 
-        outcomes = kill_everywhere(scene, "garbage", lambda handle: handle.gc(), check)
+        outcomes = kill_everywhere(
+            scene, "garbage", lambda handle: handle.gc(), check, every=SPARSE
+        )
 
         assert set(outcomes) == {str(expected)}
 
