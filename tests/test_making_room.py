@@ -17,6 +17,7 @@ import treesnap
 from changing import World
 from oracle import difference, record
 from treesnap import SnapshotKind, StorageFull
+from treesnap.ops.upkeep import with_room
 from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed
 from treesnap.testing.wrapped import Call, WrappedFileSystem
 
@@ -200,3 +201,29 @@ def test_is_done_for_several_writers_at_once(world, tmp_path):
         shutil.rmtree(root)
         treesnap.open(root, world.store).restore("latest")
         assert difference(before, record(root)) == []
+
+
+@pytest.mark.parametrize(
+    ("written_bytes", "wait_s", "tries"), [(1000, 600.0, 8), (1000, 0.0, 3), (2_000_000, 600.0, 3)]
+)
+def test_goes_on_while_others_take_what_was_made(world, written_bytes, wait_s, tries):
+    """Eight times the room is gone before it can be used; three tries are for what cannot fit."""
+    world.create()
+    world.handle.config("max-size", "1M")
+    patient = treesnap.open(world.root, world.store, wait_s=wait_s)
+    tried = []
+
+    def attempt() -> str:
+        tried.append(written_bytes)
+        if len(tried) < 8:
+            error = StorageFull("others were faster")
+            error.written_bytes = written_bytes
+            raise error
+        return "published"
+
+    if tries == 8:
+        assert with_room(patient, attempt) == "published"
+    else:
+        with pytest.raises(StorageFull):
+            with_room(patient, attempt)
+    assert len(tried) == tries

@@ -142,9 +142,14 @@ class Corrupt(TreesnapError):
 
 
 class StorageFull(TreesnapError):
-    """The file system or the quota has no room for the operation."""
+    """The file system or the quota has no room for the operation.
+
+    ``written_bytes`` is how much had been written of what did not fit into the store's limit,
+    with what did not fit any more; 0 where that is not known.
+    """
 
     code = ErrorCode.NO_SPACE
+    written_bytes: int = 0
 
 
 class OperationFailed(TreesnapError):

@@ -12,6 +12,7 @@ under way, because without room it fails.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -85,16 +86,24 @@ def with_room(handle: Handle, attempt: Callable[[], _Result]) -> _Result:
     Automatic snapshots of all roots go first, as their policies allow, then garbage,
     which includes what the failed attempt left. It is tried again whether or not that freed
     anything: another process may have just made the room, and another may take it. Raises
-    StorageFull after :data:`ATTEMPTS`; what they wrote is garbage and collected by then.
+    StorageFull after :data:`ATTEMPTS`, unless there is room by then for what did not fit
+    within the store's limit: others took it meanwhile, and their turn is over some time. That
+    goes on for the handle's ``wait_s`` at most. What the attempts wrote is garbage and
+    collected when it raises.
     """
     why = None
     left = ATTEMPTS
+    deadline = time.monotonic() + handle.wait_s
     while True:
         left -= 1
         try:
             result = attempt()
         except StorageFull as error:
-            if not make_room(handle) or not left:
+            room_bytes = make_room(handle)
+            if room_bytes is None:
+                raise
+            is_taken = 0 < error.written_bytes <= room_bytes
+            if left <= 0 and not (is_taken and time.monotonic() < deadline):
                 raise
             why = error.message  # not the error: its frames keep files of the store open
             continue
@@ -103,23 +112,27 @@ def with_room(handle: Handle, attempt: Callable[[], _Result]) -> _Result:
         return result
 
 
-def make_room(handle: Handle) -> bool:
-    """Removes what may go without being asked and collects; returns whether that was possible.
+def make_room(handle: Handle) -> int | None:
+    """Removes what may go without being asked and collects.
 
-    Waits for another collection, which is likely to make room as well.
+    Returns how many bytes the store may take then, as far as its limit goes, 0 if it has none,
+    or None when no room could be made. Waits for another collection, which is likely to make
+    room as well.
     """
     try:
         with opened(handle, "tidy the store", writing=True, recover=False) as pair:
             settings = settings_or_defaults(handle, pair)
+            limit_bytes = settings.store_size_bytes_max if settings is not None else None
             if settings is not None and settings.is_automatic:
-                _prune_all_roots(handle, pair, settings.store_size_bytes_max)
+                _prune_all_roots(handle, pair, limit_bytes)
         _collect(handle, wait_s=handle.wait_s)
+        with opened(handle, "tidy the store", recover=False) as pair:
+            return max(0, (limit_bytes or 0) - pair.store.size_bytes())
     except StoreMissing:  # it could not even be made
-        return False
+        return None
     except (TreesnapError, OSError) as error:
         handle.monitor.remark(f"The store could not be tidied: {error_text(error)}")
-        return False
-    return True
+        return None
 
 
 def _prune_all_roots(handle: Handle, opened_pair: Opened, size_bytes_max: int | None) -> None:

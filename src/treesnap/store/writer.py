@@ -179,12 +179,14 @@ class Writer:
             self._flush_index()
 
     def _over_quota(self) -> StorageFull:
-        return StorageFull(
+        error = StorageFull(
             f"The store may take {size_text(self._size_bytes_max or 0)}, "
             "and the snapshot needs more",
             code=ErrorCode.OVER_QUOTA,
             path=self._store.path,
         )
+        error.written_bytes = self.added_bytes
+        return error
 
     def _current_pack(self) -> PackAppender:
         if self._pack is None:
