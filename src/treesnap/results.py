@@ -24,7 +24,7 @@ class CreateStats:
     read_bytes: int
     objects_added: int
     added_bytes: int
-    """Bytes by which the store grew, snapshot record included."""
+    """Bytes that were new in the packs, as ``list`` and ``stats`` show them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from treesnap.codec.snapshot import encode_snapshot, state_hash
+from treesnap.codec.snapshot import state_hash
 from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused, shown
 from treesnap.model import IgnoreRules, Purpose, SkipReason, Snapshot, SnapshotKind, SnapshotRecord
 from treesnap.ops.access import Opened, locked_root, opened
@@ -197,7 +197,7 @@ def _unreadable(capture: Capture) -> Refused:
 
 def _result(capture: Capture, snapshot: Snapshot, *, unchanged: bool) -> CreateResult:
     result = capture.result
-    added = 0 if unchanged else capture.writer.added_bytes + record_size(snapshot.record)
+    added = 0 if unchanged else capture.writer.added_bytes
     stats = CreateStats(
         files=result.totals.files,
         directories=result.totals.directories,
@@ -209,8 +209,3 @@ def _result(capture: Capture, snapshot: Snapshot, *, unchanged: bool) -> CreateR
         added_bytes=added,
     )
     return CreateResult(snapshot=snapshot, unchanged=unchanged, skipped=result.skipped, stats=stats)
-
-
-def record_size(record: SnapshotRecord) -> int:
-    """Returns the bytes that a snapshot's own file takes, without its frame."""
-    return len(encode_snapshot(record))

@@ -232,9 +232,11 @@ def test_a_snapshot_says_what_it_added(handle, root, store_path):
     before = all_records_bytes(store_path) if store_path.exists() else 0
     for number in range(3):
         (root / "new").write_bytes(os.urandom(1000 * (number + 1)))
-        handle.create()
+        made = handle.create()
         after = all_records_bytes(store_path)
-        assert handle.list()[0].record.added_bytes == after - before > 1000 * (number + 1)
+        (newest,) = handle.list()[:1]
+        assert newest.record.added_bytes == made.stats.added_bytes == after - before
+        assert after - before > 1000 * (number + 1)
         before = after
 
 
