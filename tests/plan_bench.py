@@ -7,14 +7,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from treesnap.model import SnapshotId
 from treesnap.ops.handle import Handle
 from treesnap.plans import (
     Attempt,
     Checkpoint,
+    CheckpointId,
+    Content,
     Milestones,
     NullPlanMonitor,
     Plan,
     Planner,
+    RollbackResult,
     Step,
     StepState,
 )
@@ -99,6 +103,37 @@ class Bench:
 def noted(name: str, more: str = "", **options) -> Step:
     """A step that writes its name down, then does more."""
     return Step(name=name, run=f"echo {name} >> {LOG}; {more}", **options)
+
+
+STEPS = (noted("one"), noted("two"), noted("three"))
+
+
+def labels(bench: Bench, ref: str = "latest") -> list[str]:
+    """The labels of a plan's checkpoints, newest first."""
+    return [item.label for item in bench.planner().checkpoints(ref)]
+
+
+def to(bench: Bench, label: str) -> RollbackResult:
+    """Rolls back to the newest checkpoint with a label."""
+    found = bench.planner().checkpoints("latest")
+    return bench.planner().rollback("latest", next(i.id for i in found if i.label == label))
+
+
+def checkpoint_of(content: Content) -> Checkpoint:
+    """A checkpoint of a plan's content that says nothing else."""
+    return Checkpoint(
+        id=CheckpointId("01J9ZKM8F4Q6T2W8X0Y2A4C6E9"),
+        snapshot_id=SnapshotId("cd" * 32),
+        root_hash="",
+        created_at_ns=1,
+        step_index=0,
+        label="",
+        reason="",
+        phase="",
+        source_tool="",
+        plan_state_hash="",
+        content=content,
+    )
 
 
 def shortest(wanted: str, among: Iterable[str]) -> str:

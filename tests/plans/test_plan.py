@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from plan_bench import checkpoint_of
 from treesnap.model import SnapshotId
 from treesnap.plans import (
     Attempt,
-    Checkpoint,
     CheckpointId,
     Plan,
     PlanId,
@@ -128,19 +128,7 @@ def test_an_appended_step_comes_last_and_leaves_the_others(before, after):
 
 def test_rolling_back_takes_the_content_of_the_checkpoint():
     early = plan_of()
-    checkpoint = Checkpoint(
-        id=CheckpointId("01J9ZKM8F4Q6T2W8X0Y2A4C6E9"),
-        snapshot_id=SNAPSHOT,
-        root_hash="",
-        created_at_ns=1,
-        step_index=0,
-        label="",
-        reason="",
-        phase="",
-        source_tool="",
-        plan_state_hash="",
-        content=early.content,
-    )
+    checkpoint = checkpoint_of(early.content)
     late = replace(
         done(early, 0).began(attempt(1)), checkpoints=(checkpoint,), rolling_back_to=checkpoint.id
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oracle import difference, record
-from plan_bench import NONE, end, noted
+from plan_bench import NONE, end, labels, noted, to
 from treesnap import ErrorCode, InvalidArgument, NotFound, Refused
 from treesnap.plans import (
     CorrectionMode,
@@ -16,30 +16,6 @@ from treesnap.plans import (
     Step,
     StepState,
 )
-
-STEPS = (noted("one"), noted("two"), noted("three"))
-
-
-@pytest.fixture
-def plan(bench) -> Plan:
-    """A completed plan of three steps, with a checkpoint before each."""
-    return bench.run(*STEPS)
-
-
-@pytest.fixture
-def failed(bench) -> Plan:
-    """A plan of which the second step failed."""
-    return bench.run(noted("one"), noted("two", "test -e ready"), noted("three"))
-
-
-def labels(bench, ref: str = "latest") -> list[str]:
-    return [item.label for item in bench.planner().checkpoints(ref)]
-
-
-def to(bench, label: str) -> RollbackResult:
-    """Rolls back to the newest checkpoint with a label."""
-    found = bench.planner().checkpoints("latest")
-    return bench.planner().rollback("latest", next(i.id for i in found if i.label == label))
 
 
 class TestCorrect:

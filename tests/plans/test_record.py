@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from plan_bench import checkpoint_of
 from treesnap import Corrupt, UnsupportedFormat
 from treesnap.codec.envelope import FileKind, seal, unseal
 from treesnap.codec.message import pack, unpack
@@ -204,29 +205,13 @@ def test_any_bytes_are_a_plan_or_damage(payload):
 
 def test_a_list_of_steps_is_stored_once_whatever_the_number_of_checkpoints():
     long = replace(PLAN.content, steps=(replace(STEP, run="x" * 9000), *PLAN.content.steps[1:]))
-    plans = [replace(PLAN, checkpoints=(checkpoint(long),) * count) for count in (1, 50)]
+    plans = [replace(PLAN, checkpoints=(checkpoint_of(long),) * count) for count in (1, 50)]
 
     one, many = (len(encode_plan(plan)) for plan in plans)
 
     assert one > 9000
     assert many - one < 49 * 500
     assert decode_plan(encode_plan(plans[1])) == plans[1]
-
-
-def checkpoint(content: Content) -> Checkpoint:
-    return Checkpoint(
-        id=CheckpointId(PLAN.id),
-        snapshot_id=SnapshotId("cd" * 32),
-        root_hash="",
-        created_at_ns=1,
-        step_index=0,
-        label="",
-        reason="",
-        phase="",
-        source_tool="",
-        plan_state_hash="",
-        content=content,
-    )
 
 
 def test_unknown_fields_are_ignored():

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from oracle import difference, record
-from plan_bench import NONE, noted, shortest
+from plan_bench import NONE, STEPS, labels, noted, shortest, to
 from treesnap import ErrorCode, NotFound, Refused, SnapshotKind
 from treesnap.plans import (
     Attempt,
@@ -17,34 +17,9 @@ from treesnap.plans import (
     Milestones,
     Plan,
     PlanState,
-    RollbackResult,
 )
 from treesnap.plans.checkpoints import with_checkpoint
 from treesnap.plans.repository import save
-
-STEPS = (noted("one"), noted("two"), noted("three"))
-
-
-@pytest.fixture
-def plan(bench) -> Plan:
-    """A completed plan of three steps, with a checkpoint before each."""
-    return bench.run(*STEPS)
-
-
-@pytest.fixture
-def failed(bench) -> Plan:
-    """A plan of which the second step failed."""
-    return bench.run(noted("one"), noted("two", "test -e ready"), noted("three"))
-
-
-def labels(bench, ref: str = "latest") -> list[str]:
-    return [item.label for item in bench.planner().checkpoints(ref)]
-
-
-def to(bench, label: str) -> RollbackResult:
-    """Rolls back to the newest checkpoint with a label."""
-    found = bench.planner().checkpoints("latest")
-    return bench.planner().rollback("latest", next(i.id for i in found if i.label == label))
 
 
 class TestRollback:
