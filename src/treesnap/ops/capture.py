@@ -12,6 +12,8 @@ from treesnap.events import Phase
 from treesnap.fs.base import FileSystem
 from treesnap.model import IgnoreRules, Snapshot, SnapshotRecord
 from treesnap.ops.access import MemoryObjects, Opened
+from treesnap.ops.history import snapshots_of
+from treesnap.store.snapshots import Listing
 from treesnap.store.writer import Writer
 from treesnap.worktree.scan import Scanner
 from treesnap.worktree.scanned import ScanResult, ScanSettings
@@ -35,24 +37,20 @@ def identity_of(fs: FileSystem, path: str) -> tuple[int, int] | None:
 
 def latest(pair: Opened, scope: tuple[bytes, ...] | None = None) -> Snapshot | None:
     """Returns the newest readable snapshot of the root with this scope, or None."""
-    log = pair.store.snapshots
-    for name in log.names(pair.root.id):
-        try:
-            snapshot = log.load(pair.root.id, name)
-        except (Corrupt, NotFound):
-            continue
-        if snapshot.record.scope == scope:
-            return snapshot
-    return None
+    return next((item for item in snapshots_of(pair) if item.record.scope == scope), None)
 
 
-def usable_cache(handle: Handle, pair: Opened) -> StatCache | None:
-    """Returns the root's stat cache if the trees that it names are sure to exist."""
+def usable_cache(handle: Handle, pair: Opened, listing: Listing | None = None) -> StatCache | None:
+    """Returns the root's stat cache if the trees that it names are sure to exist.
+
+    ``listing`` is what the caller has listed of the root's snapshots.
+    """
     cache = load(handle.fs, pair.root.file("cache"))
     if cache is None or not pair.store.has_all_packs():
         return None
-    names = pair.store.snapshots.names(pair.root.id)
-    if any(name.id == cache.snapshot_id for name in names):
+    if listing is None:
+        listing = pair.store.snapshots.listing(pair.root.id)
+    if cache.snapshot_id in listing:
         return cache
     newest = latest(pair)
     return cache if newest is not None and newest.record.root.content == cache.tree_id else None
@@ -106,7 +104,8 @@ def preview(
 class Capture:
     """One walk of the root into a writing session. Use as a context manager.
 
-    The caller holds the root's lock. Nothing is visible before :meth:`publish`.
+    The caller holds the root's lock, so that no other snapshot of it comes or goes
+    meanwhile. Nothing is visible before :meth:`publish`.
     """
 
     def __init__(
@@ -124,7 +123,8 @@ class Capture:
         self._scope = scope
         self._rules = rules
         self.recorder = recorder
-        self.cache = usable_cache(handle, pair)
+        self._listing = pair.store.snapshots.listing(pair.root.id)
+        self.cache = usable_cache(handle, pair, self._listing)
         self.writer = Writer(pair.store, size_bytes_max=size_bytes_max)
         self._builder: StatCacheBuilder | None = None
         self._is_published = False
@@ -163,10 +163,17 @@ class Capture:
         return scanner.scan()
 
     def _expected_totals(self) -> tuple[int | None, int | None]:
-        newest = latest(self._pair, self._scope)
+        """Returns what progress is shown against: what the last snapshot held of the same paths."""
+        newest = self._listing.newest
         if newest is None:
             return None, None
-        totals = newest.record.totals
+        try:
+            record = self._pair.store.snapshots.load(self._pair.root.id, newest).record
+        except (Corrupt, NotFound):
+            return None, None
+        if record.scope != self._scope:
+            return None, None
+        totals = record.totals
         return totals.files + totals.others, totals.size_bytes
 
     def record(self, **fields: object) -> SnapshotRecord:
@@ -188,11 +195,10 @@ class Capture:
     def publish(self, record: SnapshotRecord) -> Snapshot:
         """Publishes the snapshot, durably, then the stat cache; may raise EpochChanged."""
         store, root = self._pair.store, self._pair.root
-        names = store.snapshots.names(root.id)
-        sequence = names[0].sequence + 1 if names else 1
-        if record.parent is None and names:
-            record = replace(record, parent=names[0].id)
-        identity, name = self.writer.publish(record, root.id, sequence)
+        newest = self._listing.newest
+        if record.parent is None and newest is not None:
+            record = replace(record, parent=newest.id)
+        identity, name = self.writer.publish(record, root.id, self._listing.next_sequence)
         self._is_published = True
         if self._builder is not None:
             with suppress(OSError):  # the snapshot is published; the old cache does as well

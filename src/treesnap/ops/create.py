@@ -76,7 +76,7 @@ def create(handle: Handle, request: CreateRequest, holds: ExitStack | None = Non
     _check_root(handle, force=request.force)
     result = with_room(handle, lambda: _create(handle, request, scope, rules, holds))
     if not result.unchanged:
-        keep_up(handle)
+        keep_up(handle, result.snapshot.sequence)
     return result
 
 

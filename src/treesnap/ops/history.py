@@ -43,7 +43,7 @@ def snapshots_of(pair: Opened, root_id: str | None = None) -> Iterator[Snapshot]
     """Yields the readable snapshots of a root, newest first."""
     log = pair.store.snapshots
     wanted = root_id if root_id is not None else pair.root.id
-    for name in log.names(wanted):
+    for name in log.listing(wanted):
         try:
             yield log.load(wanted, name)
         except (Corrupt, NotFound):
@@ -105,8 +105,7 @@ def reading(pair: Opened, snapshot: Snapshot) -> Iterator[None]:
     try:
         yield
     except Corrupt as error:
-        names = pair.store.snapshots.names(pair.root.id)
-        if any(name.id == snapshot.id for name in names):
+        if snapshot.id in pair.store.snapshots.listing(pair.root.id):
             raise
         raise NotFound(f"Snapshot {snapshot.id[:12]} was deleted meanwhile") from error
 

@@ -92,7 +92,7 @@ def mark(handle: Handle, ref: str, request: CreateRequest) -> Snapshot:
             marked = _published(handle, pair, resolve_in(pair, ref), metadata_of(request), rules)
     except StoreMissing as error:
         raise unknown(ref) from error
-    keep_up(handle)
+    keep_up(handle, marked.sequence)
     return marked
 
 
@@ -147,7 +147,7 @@ def _published(
         rules=tuple(dict.fromkeys((*snapshot.record.rules, *rules))),
         **metadata,
     )
-    sequence = pair.store.snapshots.names(pair.root.id)[0].sequence + 1
+    sequence = pair.store.snapshots.listing(pair.root.id).next_sequence
     for _ in range(ATTEMPTS):
         try:
             with Writer(pair.store) as writer:

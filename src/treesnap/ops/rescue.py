@@ -163,7 +163,7 @@ class _Rescue:
                 if entry is not None:
                     kept[self._path(name) or name] = entry
             tree_id, totals = _at_their_paths(kept, old, writer, walked.trees)
-            names = store.snapshots.names(root.id)
+            sequence = store.snapshots.listing(root.id).next_sequence
             record = SnapshotRecord(
                 root=old.root._replace(content=tree_id),
                 links=None,
@@ -175,7 +175,7 @@ class _Rescue:
                 label=f"changed during restore {self._target_id[:12]}",
                 host=os.uname().nodename,
             )
-            identity, _ = writer.publish(record, root.id, names[0].sequence + 1 if names else 1)
+            identity, _ = writer.publish(record, root.id, sequence)
         shown_paths = ", ".join(repr(shown(path)) for path in sorted(kept))
         self._handle.monitor.remark(
             f"What somebody changed in {shown_paths} while it was being replaced is in snapshot "

@@ -2,7 +2,8 @@
 
 Every :data:`EVERY` snapshots of a root, whoever made the last one removes what the
 policy does not keep, and collects garbage when the packs have grown by half since the
-last time. So each byte is looked at a bounded number of times, whatever the number of
+last time. Where many snapshots stay, the policy is applied more rarely, in proportion. So
+each byte, and each record, is looked at a bounded number of times, whatever the number of
 snapshots. That waits for nobody: what is busy now is done next time. Nor does it fail
 an operation: its snapshot is published already.
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 EVERY = 32
 """How many snapshots of a root lie between two looks."""
+KEPT_SHARE = 5
+"""Of a long history, at least this part is added before the next look at all of it."""
 ATTEMPTS = 3
 """How often a snapshot is tried for which there is no room."""
 GROWTH_BYTES_MIN = 64 << 20
@@ -56,21 +59,27 @@ def settings_or_defaults(handle: Handle, pair: Opened) -> Settings | None:
         return None
 
 
-def keep_up(handle: Handle) -> None:
+def keep_up(handle: Handle, sequence: int | None = None) -> None:
     """Removes what the policy does not keep, when it is time; never raises for that.
 
-    To be called after a snapshot of the handle's root was published, without its lock.
+    To be called after a snapshot of the handle's root was published, without the root's
+    lock, with the snapshot's number, or else the newest one counts. With a number it costs
+    nothing when it is not time.
     """
+    if sequence is not None and sequence % EVERY:
+        return
     try:
         with opened(handle, "tidy the store", recover=False) as pair:
             names = pair.store.snapshots.names(pair.root.id)
-            if not names or names[0].sequence % EVERY:
+            number = sequence or (names[0].sequence if names else 0)
+            if number == 0 or number % EVERY:
                 return
             settings = settings_or_defaults(handle, pair)
             if settings is None or not settings.is_automatic:
                 return
-            with suppress(Busy):
-                _prune(handle, pair, settings)
+            if settings.root_size_bytes_max is not None or number % period(len(names)) == 0:
+                with suppress(Busy):
+                    _prune(handle, pair, settings)
             size_bytes = pair.store.size_bytes()
             collected_bytes = noted_size(handle.fs, pair.store.layout)
         if size_bytes >= collected_bytes + max(GROWTH_BYTES_MIN, collected_bytes // 2):
@@ -78,6 +87,18 @@ def keep_up(handle: Handle) -> None:
                 _collect(handle, wait_s=0.0)
     except (TreesnapError, OSError) as error:
         handle.monitor.remark(f"The store could not be tidied: {error_text(error)}")
+
+
+def period(count: int) -> int:
+    """Returns how many snapshots lie between two looks at a history of ``count``.
+
+    A look reads the record of each. So it waits until a fifth of their number was added, and
+    each snapshot pays for five records at most, however long the history is.
+    """
+    between = EVERY
+    while between * KEPT_SHARE <= count:
+        between *= 2
+    return between
 
 
 def with_room(handle: Handle, attempt: Callable[[], _Result]) -> _Result:

@@ -24,8 +24,12 @@ from treesnap.model import ObjectId
 from treesnap.store.layout import Layout, is_hex
 
 PARTS_MAX = 8
-_VERIFIED_SIZE_MAX = 4 << 20
-"""Parts up to this size are checked whole when opened; larger ones were synced."""
+VERIFIED_SIZE_MAX = 16 << 10
+"""Parts up to this size are checked whole when opened; larger ones were synced.
+
+Opening costs the same then, however much the store holds. A large part that is damaged all
+the same misleads nobody, because what it says of an object is compared with the pack.
+"""
 
 
 class ObjectIndex:
@@ -68,7 +72,7 @@ class ObjectIndex:
             if size <= CHECKSUM_SIZE:
                 raise Corrupt(f"Index {path} is cut short", path=path)
             part = IndexPart(memoryview(self._fs.map(fd)), path)
-            if size <= _VERIFIED_SIZE_MAX:
+            if size <= VERIFIED_SIZE_MAX:
                 part.verify()
             return part
         except (Corrupt, UnsupportedFormat) as error:
@@ -140,7 +144,8 @@ class ObjectIndex:
             os.path.join(self._layout.index, name),
             data,
             temporary=self._layout.temporary,
-            durable=durable or len(data) > _VERIFIED_SIZE_MAX,
+            durable=durable or len(data) > VERIFIED_SIZE_MAX,
+            durable_name=durable,
         )
         if self._parts is not None:
             part = self._open(name)
@@ -178,6 +183,7 @@ class ObjectIndex:
         return chosen
 
     def _merge(self, names: list[str]) -> None:
+        names = [name for name in names if self._is_sound(name)]
         if len(names) < 2:
             return
         parts = [self.parts[name] for name in names]
@@ -188,6 +194,19 @@ class ObjectIndex:
                 covered[pack_id] = max(size, covered.get(pack_id, 0))
         self._publish(encode_index(entries, covered), durable=True)
         self.remove_parts(names)
+
+    def _is_sound(self, name: str) -> bool:
+        """Returns whether a part matches its checksum; sets it aside otherwise.
+
+        Whatever its size: damage must not get into a new part.
+        """
+        try:
+            self.parts[name].verify()
+        except Corrupt as error:
+            self.damaged[name] = error.message
+            del self.parts[name]
+            return False
+        return True
 
     def drop_damaged(self) -> None:
         """Removes the parts that cannot be used; a power cut may have torn one.

@@ -8,8 +8,10 @@ the id of its name is damaged; it is reported and takes nothing else with it.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cached_property
 from typing import NamedTuple
 
 from treesnap.codec.envelope import FileKind, seal, unseal
@@ -34,6 +36,7 @@ from treesnap.fs.durable import (
 from treesnap.model import Snapshot, SnapshotId, SnapshotRecord, SnapshotState
 from treesnap.store.layout import Layout, is_hex
 
+_FILE_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{64})\Z")
 SEQUENCE_MAX = (1 << 64) - 1
 """The largest number that a file name has room for."""
 
@@ -51,10 +54,46 @@ class SnapshotName(NamedTuple):
 
 
 def _parsed(file_name: str) -> SnapshotName | None:
-    sequence, _, identity = file_name.partition("-")
-    if is_hex(sequence, 16) and is_hex(identity, 64):
-        return SnapshotName(int(sequence, 16), SnapshotId(identity))
-    return None
+    found = _FILE_NAME.match(file_name)
+    if found is None:
+        return None
+    return SnapshotName(int(found[1], 16), SnapshotId(found[2]))
+
+
+class Listing:
+    """The names of a root's snapshots, as they were at one moment.
+
+    Iterates over them, newest first. A history may be long and the newest all that is asked
+    for, so that the others are only taken apart and put in order when somebody comes to them.
+    """
+
+    def __init__(self, file_names: list[str]) -> None:
+        self._file_names = file_names
+
+    @cached_property
+    def newest(self) -> SnapshotName | None:
+        """The newest name, or None when there are none."""
+        greatest = max(self._file_names, default="")
+        return _parsed(greatest) or next(iter(self._ordered), None)
+
+    @property
+    def next_sequence(self) -> int:
+        """The number of the snapshot that is published next; 1 for the first."""
+        return self.newest.sequence + 1 if self.newest is not None else 1
+
+    @cached_property
+    def _ordered(self) -> list[SnapshotName]:
+        found = map(_parsed, self._file_names)
+        return sorted((name for name in found if name is not None), reverse=True)
+
+    def __iter__(self) -> Iterator[SnapshotName]:
+        if self.newest is not None:
+            yield self.newest
+            yield from self._ordered[1:]
+
+    def __contains__(self, identity: object) -> bool:
+        """Returns whether a snapshot has this id."""
+        return any(name.id == identity for name in self)
 
 
 class SnapshotLog:
@@ -63,15 +102,22 @@ class SnapshotLog:
     def __init__(self, fs: FileSystem, layout: Layout) -> None:
         self._fs = fs
         self._layout = layout
+        self._founded: set[str] = set()
+        """Roots of which a snapshot was seen."""
+
+    def listing(self, root_id: str) -> Listing:
+        """Returns the names of a root's snapshots. Reads one directory."""
+        try:
+            listing = Listing(self._fs.list_names(self._layout.root_snapshots(root_id)))
+        except FileNotFoundError:
+            return Listing([])
+        if listing.newest is not None:
+            self._founded.add(root_id)
+        return listing
 
     def names(self, root_id: str) -> list[SnapshotName]:
         """Returns the names of a root's snapshots, newest first. Reads one directory."""
-        try:
-            listed = self._fs.list_names(self._layout.root_snapshots(root_id))
-        except FileNotFoundError:
-            return []
-        found = (_parsed(name) for name in listed)
-        return sorted((name for name in found if name is not None), reverse=True)
+        return list(self.listing(root_id))
 
     def root_ids(self) -> list[str]:
         """Returns the roots that have, or had, snapshots."""
@@ -154,7 +200,8 @@ class SnapshotLog:
     def promote(self, pending_path: str, root_id: str, name: SnapshotName) -> None:
         """Publishes a pending snapshot; durable after return. Not there when it raises.
 
-        Costs one sync, and three more for a root's first snapshot: see :meth:`_found`.
+        Costs one sync, and three more for a root's first snapshot: see :meth:`_found`; a
+        listing of its snapshots unless they were listed before.
         Raises Corrupt when the history has no number left, because a file name says
         that the last one is taken.
         """
@@ -177,9 +224,8 @@ class SnapshotLog:
         the root's record and directory, and the directory of its snapshots.
         """
         directory = self._layout.root_snapshots(root_id)
-        with suppress(FileNotFoundError):
-            if any(_parsed(name) for name in self._fs.list_names(directory)):
-                return
+        if root_id in self._founded or self.listing(root_id).newest is not None:
+            return
         add_directory(self._fs, directory)
         with suppress(FileNotFoundError):  # no files of the root, none to lose
             sync_directory(self._fs, self._layout.root_directory(root_id))

@@ -21,6 +21,8 @@ class Recorded:
     paths: tuple[str, ...]
     size_bytes: int
     """Bytes of content read, mapped or written."""
+    names: int
+    """How many names a listing returned."""
     errno: int | None
     """The error number that it raised, or None."""
 
@@ -53,6 +55,7 @@ class RecordingFileSystem(WrappedFileSystem):
                     kind=call.kind,
                     paths=call.paths,
                     size_bytes=_size_of(call, result),
+                    names=len(result) if isinstance(result, list) else 0,
                     errno=number,
                 )
             )

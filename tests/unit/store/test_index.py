@@ -8,7 +8,7 @@ import pytest
 
 from treesnap.codec.index import IndexEntry
 from treesnap.model import ObjectId, ObjectKind
-from treesnap.store.index import PARTS_MAX, ObjectIndex
+from treesnap.store.index import PARTS_MAX, VERIFIED_SIZE_MAX, ObjectIndex
 from treesnap.testing.recording import RecordingFileSystem
 
 PACK = b"p" * 16
@@ -116,6 +116,40 @@ def test_a_damaged_part_is_left_out_and_named(fs, store, index):
     assert again.find(identity(1)) == entry(1)
     assert again.find(identity(2)) is None
     assert list(again.damaged) == [bad]
+
+
+@pytest.fixture
+def large_and_damaged(fs, store, index):
+    """A part that is not checked when it is opened; the last entry of it is not right."""
+    name = index.write_part(map(entry, range(2000)), {PACK: 5000})
+    path = os.path.join(store.layout.index, name)
+    assert os.path.getsize(path) > VERIFIED_SIZE_MAX
+    with open(path, "r+b") as file:
+        file.seek(-41, os.SEEK_END)
+        file.write(b"\xff")
+    return name
+
+
+def test_a_large_part_is_opened_without_reading_it(fs, store, large_and_damaged):
+    again = ObjectIndex(fs, store.layout)
+
+    assert list(again.parts) == [large_and_damaged]
+    assert again.damaged == {}
+    assert again.find(identity(1)) == entry(1)
+
+
+def test_damage_does_not_get_into_a_merged_part(fs, store, large_and_damaged):
+    again = ObjectIndex(fs, store.layout)
+    for number in range(PARTS_MAX):
+        again.write_part(map(entry, range(5000 + 2000 * number, 7000 + 2000 * number)), {PACK: 9})
+
+    again.merge_if_many()
+
+    assert list(again.damaged) == [large_and_damaged]
+    assert again.find(identity(1)) is None
+    assert again.find(identity(5000)) == entry(5000)
+    again.drop_damaged()
+    assert large_and_damaged not in part_names(store)
 
 
 @pytest.mark.parametrize("size", [0, 10, 40])
