@@ -49,7 +49,7 @@ HOMES = {
     # Chance: only names of temporary and random files, and samples from a given seed.
     "random.*": ["testing/cuts.py"],
     "uuid.*": ["compat/maestro.py"],
-    "os.urandom": ["fs/durable.py", "store/*", "worktree/staging.py"],
+    "os.urandom": ["fs/durable.py", "store/*", "worktree/staging.py", "worktree/watched.py"],
     "secrets.*": [],
     # The environment and the terminal.
     "os.environ": ["cli/*", "ops/places.py", "plans/process.py"],

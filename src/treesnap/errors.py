@@ -43,6 +43,7 @@ class ErrorCode(StrEnum):
     UNSAVED_CHANGES = "unsaved-changes"
     UNREADABLE = "unreadable"
     NOT_A_DIRECTORY = "not-a-directory"
+    NOT_WATCHABLE = "not-watchable"
     TARGET_NOT_EMPTY = "target-not-empty"
     CONFLICT = "conflict"
     RESTORE_INTERRUPTED = "restore-interrupted"

@@ -48,6 +48,7 @@ EXIT_CODES: dict[ErrorCode, ExitCode] = {
     ErrorCode.UNSAVED_CHANGES: ExitCode.REFUSED,
     ErrorCode.UNREADABLE: ExitCode.REFUSED,
     ErrorCode.NOT_A_DIRECTORY: ExitCode.REFUSED,
+    ErrorCode.NOT_WATCHABLE: ExitCode.REFUSED,
     ErrorCode.TARGET_NOT_EMPTY: ExitCode.REFUSED,
     ErrorCode.CONFLICT: ExitCode.REFUSED,
     ErrorCode.RESTORE_INTERRUPTED: ExitCode.REFUSED,

@@ -47,6 +47,7 @@ HINTS: dict[ErrorCode, str | None] = {
     ErrorCode.UNSAVED_CHANGES: "capture them: leave --no-commit-first out",
     ErrorCode.UNREADABLE: "make it readable, or name it in .snapignore",
     ErrorCode.NOT_A_DIRECTORY: "name a directory",
+    ErrorCode.NOT_WATCHABLE: "every command works without a watcher, and looks at everything",
     ErrorCode.TARGET_NOT_EMPTY: "name a directory that is empty or does not exist",
     ErrorCode.CONFLICT: "stop what writes there, then run the command again",
     ErrorCode.RESTORE_INTERRUPTED: (

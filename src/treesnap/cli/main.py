@@ -32,6 +32,7 @@ COMMANDS = {
     "undo": "Takes the newest restore back.",
     "redo": "Takes the newest undo back.",
     "run": "Runs a command, and rolls back what it did if it fails.",
+    "watch": "Keeps the list of changed paths ready, and makes snapshots by itself if asked.",
     "plan": "Runs steps in order, with checkpoints to go back to.",
     "session": "Makes and uses the checkpoints of Maestro sessions.",
     "delete": "Removes snapshots; gc then gives their space back.",

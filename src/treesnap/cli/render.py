@@ -69,6 +69,18 @@ class Output:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
 
+    def flush(self) -> None:
+        """Hands over what was printed, because the command goes on."""
+        sys.stdout.flush()
+
+    def detach(self) -> None:
+        """Prints nothing more: whoever started this process does not listen any longer."""
+        self.quiet = True
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(null, number)
+        os.close(null)
+
     def remark(self, message: str) -> None:
         """Prints a line that people may want to know, and scripts may ignore."""
         if self.as_json:

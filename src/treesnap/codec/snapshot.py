@@ -15,12 +15,12 @@ from typing import Any
 from treesnap.codec.chunklist import check_content
 from treesnap.codec.envelope import CHECKSUM_SIZE, HEADER_SIZE
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
+from treesnap.codec.rules import decode_rules, encode_rules
 from treesnap.codec.tree import decode_entry, decode_totals
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.hashing import ID_SIZE, object_id
 from treesnap.model import (
     EntryKind,
-    IgnoreRules,
     ObjectKind,
     SnapshotId,
     SnapshotKind,
@@ -58,7 +58,7 @@ def encode_snapshot(record: SnapshotRecord) -> bytes:
         "host": record.host,
         "links": record.links,
         "scope": record.scope,
-        "rules": tuple(_encode_rule(rule) for rule in record.rules),
+        "rules": encode_rules(record.rules),
         "unstable": record.unstable,
         "step": record.step,
         "added_bytes": record.added_bytes,
@@ -120,7 +120,7 @@ def decode_snapshot(payload: bytes) -> SnapshotRecord:
         totals=decode_totals(fields.get("totals", tuple)),
         kind=kind,
         scope=checked_scope,
-        rules=_decode_rules(fields.optional("rules", tuple) or ()),
+        rules=decode_rules(fields.optional("rules", tuple) or (), "snapshot"),
         unstable=unstable,
         parent=SnapshotId(parent) if parent is not None else None,
         host=fields.optional("host", str) or "",
@@ -140,33 +140,6 @@ def is_snapshot_id(text: str) -> bool:
 def _bytes(value: Any) -> bytes:
     require(type(value) is bytes, "snapshot", "a path is no byte string")
     return value  # type: ignore[no-any-return]  # checked above
-
-
-def _encode_rule(rule: IgnoreRules) -> tuple[bytes, tuple[bytes, ...]]:
-    """Patterns are byte strings like the names that they stand for: not every one is UTF-8."""
-    return rule.directory, tuple(
-        pattern.encode("utf-8", "surrogateescape") for pattern in rule.patterns
-    )
-
-
-def _decode_rules(value: tuple[Any, ...]) -> tuple[IgnoreRules, ...]:
-    rules = []
-    for item in value:
-        require(
-            type(item) is tuple
-            and len(item) == 2
-            and type(item[0]) is bytes
-            and type(item[1]) is tuple
-            and all(type(pattern) is bytes for pattern in item[1]),
-            "snapshot",
-            "its exclusions are no patterns",
-        )
-        try:
-            patterns = tuple(pattern.decode("utf-8", "surrogateescape") for pattern in item[1])
-            rules.append(IgnoreRules(parse(item[0]), patterns))
-        except InvalidArgument as error:
-            raise Corrupt(f"Stored snapshot is not valid: {error}") from error
-    return tuple(rules)
 
 
 def _decode_map(value: dict[Any, Any], kind: type) -> dict[str, Any]:

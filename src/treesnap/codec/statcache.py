@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.codec.tree import decode_totals
+from treesnap.codec.watch import WatchNote, decode_note, encode_note
 from treesnap.errors import Corrupt
 from treesnap.hashing import ID_SIZE, checksum
 from treesnap.model import ObjectId, SkipReason, Totals
@@ -146,6 +147,8 @@ class Meta(NamedTuple):
     """For a file of recent rows, the snapshot of the file that they go before; else None."""
     removed: frozenset[bytes] = frozenset()
     """Directories whose rows in that file, and all below them, do not count any more."""
+    watch: WatchNote | None = None
+    """There when a watcher was asked before the walk began that the rows are from."""
 
 
 def encode_meta(meta: Meta) -> bytes:
@@ -153,6 +156,8 @@ def encode_meta(meta: Meta) -> bytes:
     fields: dict[str, Any] = {"version": 1, "snapshot": meta.snapshot_id, "tree": meta.tree_id}
     if meta.base_id is not None:
         fields |= {"base": meta.base_id, "removed": tuple(sorted(meta.removed))}
+    if meta.watch is not None:
+        fields["watch"] = encode_note(meta.watch)
     return pack(fields)
 
 
@@ -162,9 +167,11 @@ def decode_meta(payload: memoryview) -> Meta:
     fields.require_version(1)
     removed = fields.optional("removed", tuple) or ()
     require(all(type(path) is bytes for path in removed), "stat cache", "a path is no bytes")
+    watch = fields.optional("watch", dict)
     return Meta(
         fields.get("snapshot", str),
         ObjectId(fields.get("tree", bytes)),
         fields.optional("base", str),
         frozenset(removed),
+        decode_note(watch) if watch is not None else None,
     )

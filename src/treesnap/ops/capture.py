@@ -7,12 +7,14 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
+from treesnap.codec.watch import WatchNote
 from treesnap.errors import Corrupt, NotFound
 from treesnap.events import Phase
 from treesnap.fs.base import FileSystem
 from treesnap.model import IgnoreRules, Snapshot, SnapshotRecord
 from treesnap.ops.access import MemoryObjects, Opened
 from treesnap.ops.history import snapshots_of
+from treesnap.ops.watching import NOTHING_KNOWN, Outlook, outlook
 from treesnap.store.snapshots import Listing
 from treesnap.store.writer import Writer
 from treesnap.worktree.scan import Scanner
@@ -57,7 +59,10 @@ def usable_cache(handle: Handle, pair: Opened, listing: Listing | None = None) -
 
 
 def scan_settings(
-    handle: Handle, scope: tuple[bytes, ...] | None, rules: tuple[IgnoreRules, ...]
+    handle: Handle,
+    scope: tuple[bytes, ...] | None,
+    rules: tuple[IgnoreRules, ...],
+    known: Outlook = NOTHING_KNOWN,
 ) -> ScanSettings:
     """Returns the settings for a walk of the handle's root that begins now."""
     return ScanSettings(
@@ -66,6 +71,8 @@ def scan_settings(
         rules=rules,
         store=identity_of(handle.fs, handle.store_path),
         started_ns=handle.clock_ns(),
+        changed=known.changed,
+        noted_rules=known.note.rules if known.note is not None else (),
     )
 
 
@@ -92,7 +99,7 @@ def preview(
     handle.monitor.begin(Phase.SCAN, None, None)
     scanner = Scanner(
         handle.fs,
-        scan_settings(handle, scope, rules),
+        scan_settings(handle, scope, rules, outlook(handle, pair, cache)),
         objects,
         handle.monitor,
         cache,
@@ -147,13 +154,19 @@ class Capture:
 
     def _scan(self) -> ScanResult:
         handle, store = self._handle, self._pair.store
+        self._known = known = outlook(handle, self._pair, self.cache)
+        is_partial = known.changed is not None
         if self._scope is None:
-            self._builder = StatCacheBuilder(handle.fs, store.layout.temporary, self.cache)
-        totals = self._expected_totals()
+            self._builder = StatCacheBuilder(
+                handle.fs, store.layout.temporary, self.cache, is_partial=is_partial
+            )
+        totals = (None, None) if is_partial else self._expected_totals()
         handle.monitor.begin(Phase.SCAN, *totals)
+        settings = scan_settings(handle, self._scope, self._rules, known)
+        self._started_ns = settings.started_ns
         scanner = Scanner(
             handle.fs,
-            scan_settings(handle, self._scope, self._rules),
+            settings,
             self.writer,
             handle.monitor,
             self.cache,
@@ -202,5 +215,13 @@ class Capture:
         self._is_published = True
         if self._builder is not None:
             with suppress(OSError):  # the snapshot is published; the old cache does as well
-                self._builder.publish(root.file("cache"), identity, record.root.tree_id)
+                watch = self._watch_note(self._builder.linked)
+                self._builder.publish(root.file("cache"), identity, record.root.tree_id, watch)
         return store.snapshots.load(root.id, name)
+
+    def _watch_note(self, linked: tuple[bytes, ...]) -> WatchNote | None:
+        mark, note = self._known.mark, self._known.note
+        if mark is None:
+            return None
+        walked_ns = note.walked_ns if note is not None else self._started_ns
+        return WatchNote(mark, walked_ns, linked, self.result.rules)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from treesnap.model import Change, Entry, Purpose, Skipped, Snapshot, SnapshotKind
@@ -104,6 +104,19 @@ class Handle(HandleState):
             max_size_bytes=max_size_bytes,
         )
         return create(self, request)
+
+    def watch(self) -> AbstractContextManager[Handle]:
+        """Watches the root while the body runs; yields a handle that uses the watcher.
+
+        Methods of that handle look at nothing but what changed, once it has made a snapshot;
+        whenever the watcher cannot be sure, at everything. Costs a thread, and 1 KiB of the
+        kernel's memory for each directory.
+        Raises Refused where changes are not reported, StorageFull (code ``no-space``) when the
+        user may have no more watches, OperationFailed.
+        """
+        from treesnap.ops.watching import watching
+
+        return watching(self)
 
     def list(
         self,

@@ -14,6 +14,7 @@ from treesnap.treepath import from_user
 
 if TYPE_CHECKING:
     from treesnap.fs.base import FileSystem
+    from treesnap.ops.watching import ChangeSource
 
 WAIT_DEFAULT_S = 30.0
 """How long an operation waits for another one in the same root."""
@@ -33,6 +34,7 @@ class HandleState:
         wait_s: float = WAIT_DEFAULT_S,
         fs: FileSystem | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
+        watcher: ChangeSource | None = None,
     ) -> None:
         root_text = os.fsdecode(root)
         if not root_text or "\0" in root_text:
@@ -48,6 +50,8 @@ class HandleState:
         self.wait_s = wait_s
         self.fs: FileSystem = fs or LocalFileSystem()
         self.clock_ns = clock_ns
+        self.watcher = watcher
+        """Knows what changed in the root, or None; then another process may."""
 
     def __repr__(self) -> str:
         return f"Handle(root={self.root!r}, store={self.store_path!r})"

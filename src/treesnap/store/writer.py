@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, Compressor
 from treesnap.codec.envelope import HEADER_SIZE
@@ -30,6 +29,9 @@ from treesnap.store.reserve import Reserve
 from treesnap.store.slot import Slot, acquire, sweep_pending
 from treesnap.store.snapshots import SnapshotName
 from treesnap.store.store import Store
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 BATCH_SIZE = 4 << 20
 BATCH_OBJECTS_MAX = 4096
@@ -139,6 +141,8 @@ class Writer:
 
     def _submit(self) -> None:
         if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor  # small captures never come here
+
             self._pool = ThreadPoolExecutor(2, thread_name_prefix="treesnap-compress")
         batch, self._batch, self._batch_size = self._batch, [], 0
         future = self._pool.submit(self._compressor.compress, [data for _, _, data in batch])

@@ -10,6 +10,7 @@ that imports pathspec, and only when there are patterns.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -69,7 +70,7 @@ def _compile(patterns: Iterable[str]) -> Any:
 
     try:
         return GitIgnoreSpec.from_lines(map(_on_one_line, patterns))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, re.error) as error:
         raise InvalidArgument(f"A pattern is not valid: {error}") from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,9 +76,9 @@ def list_directory(
     else:
         has_ignore_file, has_stage = _observe_all(fs, fd, listing, encoding)
     if has_ignore_file:
-        _read_ignore_file(fs, fd, path, listing)
+        read_ignore_file(fs, fd, path, listing)
     if listing.exclusions or has_stage:
-        _hide(path, listing)
+        hide(path, listing)
     return listing
 
 
@@ -110,18 +111,24 @@ def _observe_all(fs: FileSystem, fd: int, listing: Listing, encoding: str) -> tu
 
 
 def _observe_scope(fs: FileSystem, fd: int, path: bytes, scope: Scope, listing: Listing) -> None:
-    for name in sorted(scope):
+    observe_names(fs, fd, scope, listing)
+    for item in list(listing.observations):
+        name, mode = item[0], item[1]
+        if scope[name] is None or stat_module.S_ISDIR(mode):
+            continue
+        if stat_module.S_ISLNK(mode):
+            where = shown(treepath.join(path, name))
+            raise InvalidArgument(f"The path leads through the symbolic link {where!r}", path=where)
+        listing.observations.remove(item)
+        listing.linked = [other for other in listing.linked if other[0] != name]
+
+
+def observe_names(fs: FileSystem, fd: int, names: Iterable[bytes], listing: Listing) -> None:
+    """Looks at some names of a directory, in order; those that are gone are left out."""
+    for name in sorted(names):
         try:
             stat = fs.lstat(name, dir_fd=fd)
         except FileNotFoundError:
-            continue
-        is_directory = stat_module.S_ISDIR(stat.st_mode)
-        if scope[name] is not None and not is_directory:
-            if stat_module.S_ISLNK(stat.st_mode):
-                where = shown(treepath.join(path, name))
-                raise InvalidArgument(
-                    f"The path leads through the symbolic link {where!r}", path=where
-                )
             continue
         listing.observations.append(
             (
@@ -134,11 +141,15 @@ def _observe_scope(fs: FileSystem, fd: int, path: bytes, scope: Scope, listing: 
                 stat.st_dev,
             )
         )
-        if stat.st_nlink > 1 and not is_directory:
+        if stat.st_nlink > 1 and not stat_module.S_ISDIR(stat.st_mode):
             listing.linked.append((name, stat.st_dev, stat.st_ino, stat.st_nlink))
 
 
-def _read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: Listing) -> None:
+def read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: Listing) -> None:
+    """Adds what the directory's own ignore file says to its exclusions.
+
+    Raises OSError, InvalidArgument for a pattern that is none.
+    """
     try:
         ignore_fd = fs.open(IGNORE_FILE, os.O_RDONLY | os.O_NONBLOCK, dir_fd=fd)
     except OSError:
@@ -151,11 +162,15 @@ def _read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: Listing) ->
         fs.close(ignore_fd)
     rule = IgnoreRules(path, parse_patterns(data))
     if rule.patterns and rule not in listing.exclusions.rules:
-        listing.exclusions = listing.exclusions.entering(rule)
+        try:
+            listing.exclusions = listing.exclusions.entering(rule)
+        except InvalidArgument as error:
+            where = treepath.join(path, IGNORE_FILE)
+            raise InvalidArgument(f"{shown(where)!r}: {error.message}", path=where) from error
         listing.rule = rule
 
 
-def _hide(path: bytes, listing: Listing) -> None:
+def hide(path: bytes, listing: Listing) -> None:
     """Replaces what was observed of names that are left out by zeros."""
     exclusions = listing.exclusions
     for position, item in enumerate(listing.observations):

@@ -59,14 +59,17 @@ class Mounts:
             return other_device
         return path in points
 
+    def kind(self, path: str) -> str | None:
+        """Returns the type of the file system that holds a real path, or None."""
+        kinds = self._kinds or {}
+        point = os.fsencode(path)
+        while point not in kinds:
+            if point in (b"/", b""):
+                return None
+            point = os.path.dirname(point)
+        return kinds[point]
+
     def granularity_ns(self, root: str) -> int:
         """Returns the step of file times on the file system that holds a real path."""
-        kinds = self._kinds or {}
-        path = os.fsencode(root)
-        while True:
-            if path in kinds:
-                precise = kinds[path] in _PRECISE
-                return PRECISE_GRANULARITY_NS if precise else COARSE_GRANULARITY_NS
-            if path in (b"/", b""):
-                return COARSE_GRANULARITY_NS
-            path = os.path.dirname(path)
+        precise = self.kind(root) in _PRECISE
+        return PRECISE_GRANULARITY_NS if precise else COARSE_GRANULARITY_NS

@@ -10,6 +10,10 @@ An observation is *distrusted* when its times are so young that a change could
 still hide behind them (the racy entries of git's index): it is looked at again
 next time, whatever it says then.
 
+With a tree of what changed since the cached rows were made, nothing else is looked at:
+see :mod:`treesnap.worktree.revisit`. The rows are trusted then whatever their times,
+because who knows what changed knows that from before they were made.
+
 The walk keeps one frame per level in memory, with the observations of its
 directory. It does not recurse, so depth costs memory only.
 """
@@ -23,15 +27,13 @@ from typing import Any
 
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader
-from treesnap.codec.statcache import Row, decode_observations, encode_observations
-from treesnap.codec.tree import put_tree
+from treesnap.codec.statcache import decode_observations, encode_observations
 from treesnap.errors import Corrupt, ErrorCode, NotFound, Refused, shown
 from treesnap.events import Monitor
 from treesnap.fs.base import FileSystem
 from treesnap.model import (
     Entry,
     IgnoreRules,
-    ObjectId,
     Skipped,
     SkipReason,
     Totals,
@@ -45,12 +47,15 @@ from treesnap.worktree.capture import (
     skipped_entry,
     stored_xattrs,
 )
+from treesnap.worktree.changed import Changed
 from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
 from treesnap.worktree.ignore import Exclusions
 from treesnap.worktree.links import LinkGroups
 from treesnap.worktree.listing import Scope, list_directory, scope_of
 from treesnap.worktree.mounts import Mounts
-from treesnap.worktree.scanned import Frame, ScanResult, ScanSettings, totals_of
+from treesnap.worktree.revisit import Recall, look_again, recalled_rules
+from treesnap.worktree.rows import Rows
+from treesnap.worktree.scanned import Frame, ScanResult, ScanSettings
 from treesnap.worktree.statcache import StatCache, StatCacheBuilder
 
 DEPTH_MAX = 16384
@@ -61,6 +66,10 @@ CLOCK_ERROR_MAX_NS = 24 * 3600 * 10**9
 
 _DIRECTORY = stat_module.S_IFDIR
 _FORMAT_MASK = 0o170000
+
+
+def _position(skipped: Skipped) -> list[bytes]:
+    return treepath.components(skipped.path)
 
 
 class Scanner:
@@ -83,7 +92,9 @@ class Scanner:
         self._trees = TreeReader(sink.get)
         self._monitor = monitor
         self._cache = cache
-        self._builder = builder
+        self._recall = Recall(cache, self._trees) if cache is not None else None
+        self._rows = Rows(self._trees, sink, builder, self._recall)
+        self._changed = settings.changed if cache is not None else None
         self._recorder = recorder
         self._mounts = Mounts(fs)
         self._mount_points = self._mounts.below(os.fsencode(settings.root))
@@ -123,18 +134,23 @@ class Scanner:
             links=self._links.store(self._sink.put),
             shared=self._links.shared(),
             totals=totals,
-            skipped=tuple(self._skipped),
+            skipped=tuple(sorted(self._skipped, key=_position)),
             unstable=tuple(sorted(self._unstable)),
-            rules=tuple(self._rules),
+            rules=tuple(self._all_rules()),
             files_read=self._files_read,
             read_bytes=self._read_bytes,
         )
+
+    def _all_rules(self) -> list[IgnoreRules]:
+        if self._changed is None:
+            return self._rules
+        return recalled_rules(self._settings, self._rules, self._changed)
 
     def _walk(self, chain: DirectoryChain, root_fd: int) -> tuple[Entry, Totals]:
         scope = scope_of(self._settings.scope)
         settings = self._settings
         exclusions = Exclusions(settings.rules, heeds_files=settings.heeds_ignore_files)
-        frame = self._enter(root_fd, b"", b"", exclusions, scope, fresh=True)
+        frame = self._enter(root_fd, b"", b"", exclusions, scope, self._changed, fresh=True)
         stack = [frame]
         names: list[bytes] = []
         while True:
@@ -148,7 +164,7 @@ class Scanner:
                 else:
                     stack.append(child)
                 continue
-            tree_id, totals, changed = self._leave(frame)
+            tree_id, totals, changed = self._rows.leave(frame)
             stack.pop()
             if not stack:
                 root = directory_entry(b"", frame.stat, tree_id, frame.xattrs)
@@ -171,11 +187,13 @@ class Scanner:
         """Enters a subdirectory; returns None when it is gone or cannot be read."""
         path = treepath.join(parent.path, name)
         below = parent.scope.get(name) if parent.scope is not None else None
+        changed = parent.changed.at(name) if parent.changed is not None else None
+        fresh = name in parent.fresh
         try:
             if len(names) > DEPTH_MAX:
                 raise OSError(36, "It is too deep")
             fd = chain.open_names(names)
-            return self._enter(fd, path, name, parent.exclusions, below, fresh=name in parent.fresh)
+            return self._enter(fd, path, name, parent.exclusions, below, changed, fresh=fresh)
         except FileNotFoundError:
             parent.distrusted.add(name)
             parent.children_changed = True
@@ -194,27 +212,24 @@ class Scanner:
         name: bytes,
         exclusions: Exclusions,
         scope: Scope | None,
+        changed: Changed | None,
         *,
         fresh: bool,
     ) -> Frame:
-        """Looks at all names of a directory, and captures those that changed."""
+        """Looks at the names of a directory, and captures those that changed."""
         stat = self._fs.fstat(fd)
         xattrs = stored_xattrs(self._sink, read_xattrs(self._fs, fd)) if fresh else None
         frame = Frame(path, name, stat, xattrs, exclusions, scope)
-        listing = list_directory(self._fs, fd, path, exclusions, scope, self._encoding)
-        frame.exclusions, frame.observations = listing.exclusions, listing.observations
-        frame.skipped, frame.linked = listing.hidden, listing.linked
-        if listing.rule is not None and listing.rule not in self._rules:
-            self._rules.append(listing.rule)
         found = self._cache.find(path) if self._cache is not None and scope is None else None
         if found is not None:
             frame.row, frame.place = found
-        frame.packed = encode_observations(frame.observations)
+        self._list(fd, frame, changed)
+        row = frame.row
         frame.is_same = (
-            frame.row is not None
-            and frame.row.observations == frame.packed
-            and not frame.row.distrusted
-            and frame.row.rules == frame.exclusions.fingerprint
+            row is not None
+            and row.observations == frame.packed
+            and row.rules == frame.exclusions.fingerprint
+            and not any(frame.looked is None or name in frame.looked for name in row.distrusted)
         )
         if frame.is_same:
             self._take_over(frame)
@@ -230,6 +245,26 @@ class Scanner:
         self._monitor.advance(files, sum(item[2] for item in frame.observations))
         return frame
 
+    def _list(self, fd: int, frame: Frame, changed: Changed | None) -> None:
+        """Looks at all names of a directory, or at those that may have changed."""
+        path, row, listing = frame.path, frame.row, None
+        if changed is not None and row is not None:
+            listing = look_again(self._fs, fd, path, row, changed, frame.exclusions)
+        if listing is not None and changed is not None:
+            frame.looked = frozenset(changed.names)
+        else:
+            listing = list_directory(
+                self._fs, fd, path, frame.exclusions, frame.scope, self._encoding
+            )
+        frame.exclusions, frame.observations = listing.exclusions, listing.observations
+        frame.skipped, frame.linked = listing.hidden, listing.linked
+        frame.packed = encode_observations(frame.observations)
+        if listing.rule is not None and listing.rule not in self._rules:
+            self._rules.append(listing.rule)
+        if changed is not None and frame.scope is None:
+            changed.is_whole |= row is None or row.rules != frame.exclusions.fingerprint
+        frame.changed = None if changed is not None and changed.is_whole else changed
+
     def _take_over(self, frame: Frame) -> None:
         """Goes on with a directory whose names are all as they were."""
         assert frame.row is not None
@@ -241,12 +276,24 @@ class Scanner:
             for item in reversed(frame.observations)
             if item[1] & _FORMAT_MASK == _DIRECTORY and item[0] not in left_out
         ]
+        if frame.changed is not None:
+            names = frame.changed.names
+            frame.reused = {name for name in frame.subdirectories if name not in names}
+            frame.subdirectories = [name for name in frame.subdirectories if name in names]
+            self._note_skipped_below(frame)
         for name in left_out:
             frame.linked = [item for item in frame.linked if item[0] != name]
 
     def _note_skipped(self, frame: Frame) -> None:
         for name, reason in frame.skipped:
             self._skipped.append(Skipped(treepath.join(frame.path, name), SkipReason(reason)))
+
+    def _note_skipped_below(self, frame: Frame) -> None:
+        """Notes what was left out below subdirectories that are not entered."""
+        row = frame.row
+        if row is not None and self._recall is not None and row.totals.skipped > len(row.skipped):
+            for name in sorted(frame.reused):
+                self._skipped += self._recall.skipped(treepath.join(frame.path, name))
 
     def _skip(self, frame: Frame, name: bytes, reason: SkipReason) -> None:
         frame.entries[name] = skipped_entry(name, reason)
@@ -278,6 +325,9 @@ class Scanner:
             else:
                 self._capture_name(fd, frame, item)
         frame.subdirectories.reverse()
+        for name in frame.reused:
+            frame.entries[name] = known[name]
+        self._note_skipped_below(frame)
 
     def _known(self, frame: Frame) -> tuple[dict[bytes, Any], dict[bytes, Entry] | None]:
         """Returns what was observed last time and may be trusted, and the entries of then."""
@@ -290,7 +340,8 @@ class Scanner:
             return {}, None
         seen: dict[bytes, Any] = dict(decode_observations(row.observations))
         for name in row.distrusted:
-            seen.pop(name, None)
+            if frame.looked is None or name in frame.looked:
+                seen.pop(name, None)
         return seen, old
 
     def _plan_descent(self, frame: Frame, item: Any, *, is_known: bool) -> None:
@@ -303,10 +354,15 @@ class Scanner:
             path, self._mount_points, other_device=other_device
         ):
             self._skip(frame, name, SkipReason.MOUNT)
+        elif is_known and frame.changed is not None and name not in frame.changed.names:
+            frame.reused.add(name)
         else:
             frame.subdirectories.append(name)
             if not is_known:
                 frame.fresh.add(name)
+                changed = frame.changed
+                if changed is not None and frame.scope is None and name not in changed.names:
+                    changed.at(name).is_whole = True
 
     def _capture_name(self, fd: int, frame: Frame, item: Any) -> None:
         name, mode = item[0], item[1]
@@ -333,51 +389,3 @@ class Scanner:
         if not captured.is_stable:
             frame.distrusted.add(name)
             self._unstable.append(path)
-
-    def _leave(self, frame: Frame) -> tuple[ObjectId, Totals, bool]:
-        """Returns a directory's tree, its totals, and whether the tree is not the cached one."""
-        row = frame.row
-        if row is not None and frame.is_same and not frame.children_changed:
-            if self._builder is not None:
-                assert frame.place is not None
-                self._builder.keep(frame.path, frame.place)
-            return row.tree_id, row.totals, False
-        if row is not None and frame.is_same:
-            self._complete_from_row(frame, row)
-        entries = [frame.entries[name] for name in sorted(frame.entries)]
-        totals = totals_of(frame, entries)
-        tree_id = put_tree(entries, totals, self._sink.put)
-        if self._builder is not None and frame.scope is None:
-            self._remove_lost(self._builder, frame)
-            self._builder.add(
-                Row(
-                    path=frame.path,
-                    tree_id=tree_id,
-                    totals=totals,
-                    rules=frame.exclusions.fingerprint,
-                    distrusted=tuple(sorted(frame.distrusted)),
-                    linked=bool(frame.linked),
-                    skipped=tuple(frame.skipped),
-                    observations=frame.packed,
-                )
-            )
-        return tree_id, totals, row is None or row.tree_id != tree_id
-
-    def _remove_lost(self, builder: StatCacheBuilder, frame: Frame) -> None:
-        """Lets cached rows not count below directories that were there, and were not walked."""
-        if frame.row is None:
-            builder.remove(frame.path)
-            return
-        for name, seen in decode_observations(frame.row.observations).items():
-            if seen.mode & _FORMAT_MASK == _DIRECTORY and name not in frame.children:
-                builder.remove(treepath.join(frame.path, name))
-
-    def _complete_from_row(self, frame: Frame, row: Row) -> None:
-        """Fills in the entries of a directory in which only children changed."""
-        changed = frame.entries
-        frame.entries = {entry.name: entry for entry in self._trees.entries(row.tree_id)}
-        for name, (tree_id, _) in frame.children.items():
-            frame.entries[name] = frame.entries[name]._replace(content=tree_id)
-        for name in frame.distrusted:
-            frame.entries.pop(name, None)
-        frame.entries.update(changed)

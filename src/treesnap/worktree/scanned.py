@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from treesnap.model import (
     Totals,
     Xattrs,
 )
+from treesnap.worktree.changed import Changed
 from treesnap.worktree.ignore import Exclusions
 from treesnap.worktree.listing import Scope
 from treesnap.worktree.statcache import Place
@@ -35,6 +37,10 @@ class ScanSettings:
     """Device and inode of the store, which is never captured."""
     started_ns: int
     """The time when the walk began."""
+    changed: Changed | None = None
+    """What may have changed since the walk of the stat cache; None when nobody knows."""
+    noted_rules: tuple[IgnoreRules, ...] = ()
+    """The exclusions that were in force in that walk, when it is known what changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +69,12 @@ class Frame:
     xattrs: Xattrs | ObjectId | None
     exclusions: Exclusions
     scope: Scope | None
+    changed: Changed | None = None
+    """What to look at below, or None for everything."""
+    looked: frozenset[bytes] | None = None
+    """The names that were looked at, or None when all were."""
+    reused: set[bytes] = field(default_factory=set)
+    """Subdirectories that are not entered, because nothing in them changed."""
     observations: list[Any] = field(default_factory=list)
     packed: bytes = b""
     row: Row | None = None
@@ -82,8 +94,11 @@ class Frame:
     children: dict[bytes, tuple[ObjectId, Totals]] = field(default_factory=dict)
 
 
-def totals_of(frame: Frame, entries: list[Entry]) -> Totals:
-    """Returns the sums over a directory's entries and everything below them."""
+def totals_of(frame: Frame, entries: list[Entry], recall: Callable[[Entry], Totals]) -> Totals:
+    """Returns the sums over a directory's entries and everything below them.
+
+    ``recall`` knows those of subdirectories that were not entered.
+    """
     files = others = size_bytes = skipped = incomplete = 0
     sums = Totals()
     for entry in entries:
@@ -91,7 +106,8 @@ def totals_of(frame: Frame, entries: list[Entry]) -> Totals:
             files += 1
             size_bytes += entry.size
         elif entry.kind == EntryKind.DIRECTORY:
-            sums = sums.plus(frame.children[entry.name][1])
+            child = frame.children.get(entry.name)
+            sums = sums.plus(child[1] if child is not None else recall(entry))
             sums = sums._replace(directories=sums.directories + 1)
         elif entry.kind == EntryKind.SKIPPED:
             skipped += 1

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from treesnap import treepath
@@ -38,6 +40,7 @@ from treesnap.codec.statcache import (
     path_hash,
     unframe,
 )
+from treesnap.codec.watch import WatchNote
 from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import Temporary, unlink_if_present, write_all
@@ -49,6 +52,8 @@ BASE_ROWS_MIN = 1024
 """A cache of fewer rows is written whole: that costs little."""
 RECENT_SHARE_MAX = 8
 """The second file has at most this part of the rows of the first."""
+MARKS_MAX = 32
+"""How many times a watcher is asked with the same mark before a new one is noted."""
 _BUFFER_SIZE = 1 << 20
 
 
@@ -75,11 +80,8 @@ class CacheFile:
             raise Corrupt(f"Stat cache {where} is not whole", path=where)
         self.meta = decode_meta(meta)
         hashes_end = table + 8 * self.count
-        self._hashes = array("Q", bytes(data[table:hashes_end]))
-        self._offsets = array("Q", bytes(data[hashes_end : hashes_end + 8 * self.count]))
-        if struct.pack("=H", 1) != struct.pack("<H", 1):
-            self._hashes.byteswap()
-            self._offsets.byteswap()
+        self._hashes = _numbers(data[table:hashes_end])
+        self._offsets = _numbers(data[hashes_end : hashes_end + 8 * self.count])
 
     def find(self, path: bytes) -> tuple[Row, int, int] | None:
         """Returns a directory's row with offset and size of its frame, or None."""
@@ -102,6 +104,22 @@ class CacheFile:
         """Returns the bytes of a frame, for copying."""
         return self._data[offset : offset + size]
 
+    def rows(self) -> Iterator[tuple[int, int, memoryview]]:
+        """Yields hash, offset and payload of every row that is whole."""
+        for hashed, offset in zip(self._hashes, self._offsets, strict=True):
+            payload = unframe(self._data, offset)
+            if payload is not None:
+                yield hashed, offset, payload
+
+
+def _numbers(data: memoryview) -> Sequence[int]:
+    """Returns little-endian numbers of eight bytes in place."""
+    if sys.byteorder == "little":
+        return data.cast("Q")
+    numbers = array("Q", bytes(data))
+    numbers.byteswap()
+    return numbers
+
 
 class StatCache:
     """The rows of a root, from one file or from two."""
@@ -113,6 +131,15 @@ class StatCache:
         self.snapshot_id = meta.snapshot_id
         self.tree_id = meta.tree_id
         self.removed = meta.removed
+        self.watch = meta.watch
+        """What the walk noted of its watcher, or None when there was none."""
+
+    @property
+    def is_grown(self) -> bool:
+        """Returns whether the second file is so large that both should become one."""
+        return self.recent is not None and (
+            self.recent.count * RECENT_SHARE_MAX > max(self.base.count, BASE_ROWS_MIN)
+        )
 
     def find(self, path: bytes) -> tuple[Row, Place] | None:
         """Returns a directory's row and its place, or None."""
@@ -169,10 +196,13 @@ class StatCacheBuilder:
     """Writes the next stat cache while a walk goes on.
 
     Rows that did not change are noted by place; nothing is written at all when there is
-    no new one.
+    no new one. A walk that looks at nothing but changes notes no others; then all rows stay
+    of which nothing else is said.
     """
 
-    def __init__(self, fs: FileSystem, temporary: str, old: StatCache | None) -> None:
+    def __init__(
+        self, fs: FileSystem, temporary: str, old: StatCache | None, *, is_partial: bool = False
+    ) -> None:
         self._fs = fs
         self._directory = temporary
         self._old = old
@@ -184,13 +214,24 @@ class StatCacheBuilder:
         self._kept = (array("Q"), array("Q"))
         """Hash, offset and size of each row that is kept, of both files of the old cache."""
         self._removed: set[bytes] = set()
+        self._is_partial = is_partial and old is not None
+        self._linked: list[bytes] = []
 
-    def keep(self, path: bytes, place: Place) -> None:
+    @property
+    def linked(self) -> tuple[bytes, ...]:
+        """The directories with rows that say that names have other links, in order."""
+        return tuple(sorted(self._linked))
+
+    def keep(self, row: Row, place: Place) -> None:
         """Takes over a row of the old cache."""
-        self._kept[place.is_recent].extend((path_hash(path), place.offset, place.size))
+        self._kept[place.is_recent].extend((path_hash(row.path), place.offset, place.size))
+        if row.linked:
+            self._linked.append(row.path)
 
     def add(self, row: Row) -> None:
         """Adds a new row."""
+        if row.linked:
+            self._linked.append(row.path)
         self._table.append((path_hash(row.path), self._position))
         self._write(frame(encode_row(row)))
 
@@ -217,29 +258,53 @@ class StatCacheBuilder:
             write_all(self._fs, self._file.fd, b"".join(self._buffer))
         self._buffer, self._buffered = [], 0
 
-    def publish(self, path: str, snapshot_id: str, tree_id: ObjectId) -> None:
+    def publish(
+        self, path: str, snapshot_id: str, tree_id: ObjectId, watch: WatchNote | None = None
+    ) -> None:
         """Replaces the stat cache; all rows belong to ``snapshot_id`` from now on.
 
-        Without a new row the old files stay, and with them the snapshot that they name;
-        the new snapshot has the same tree. Not synced: see the format.
+        Without a new row, and nothing new to note of a watcher, the old files stay, and with
+        them the snapshot that they name; the new snapshot has the same tree. Not synced: see
+        the format.
         """
         old = self._old
-        if old is not None and not self._table:
+        if old is not None and not self._table and not _is_new(watch, old.watch):
             return
-        self._copy_kept(is_recent=True)
-        if old is not None and self._is_small_beside(old):
+        if old is not None and self._is_partial:
+            self._copy_unseen(old)
+        else:
+            self._copy_kept(is_recent=True)
+        if old is not None and (self._is_partial or self._is_small_beside(old)):
             removed = old.removed | self._removed
             base_id = old.base.meta.snapshot_id
-            self._finish(path + RECENT, Meta(snapshot_id, tree_id, base_id, frozenset(removed)))
+            meta = Meta(snapshot_id, tree_id, base_id, frozenset(removed), watch)
+            self._finish(path + RECENT, meta)
             return
         self._copy_kept(is_recent=False)
-        self._finish(path, Meta(snapshot_id, tree_id))
+        self._finish(path, Meta(snapshot_id, tree_id, watch=watch))
         unlink_if_present(self._fs, path + RECENT)
 
     def _is_small_beside(self, old: StatCache) -> bool:
         rows: int = old.base.count
         recent = len(self._table) + len(old.removed | self._removed)
         return rows >= BASE_ROWS_MIN and recent * RECENT_SHARE_MAX <= rows
+
+    def _copy_unseen(self, old: StatCache) -> None:
+        """Copies the recent rows that are neither replaced nor below a removed directory."""
+        replaced = {hashed for hashed, _ in self._table}
+        for hashed, offset, payload in old.recent.rows() if old.recent is not None else ():
+            if hashed in replaced or (self._removed and self._is_lost(payload)):
+                continue
+            self._table.append((hashed, self._position))
+            place = Place(offset, FRAME_SIZE + len(payload), is_recent=True)
+            self._write(old.bytes_at(place))
+
+    def _is_lost(self, payload: memoryview) -> bool:
+        try:
+            path = decode_row(payload).path
+        except Corrupt:
+            return True
+        return any(above in self._removed for above in (path, *treepath.parents(path)))
 
     def _copy_kept(self, *, is_recent: bool) -> None:
         kept = self._kept[is_recent]
@@ -267,3 +332,16 @@ class StatCacheBuilder:
         if self._file is not None:
             self._file.discard()
             self._file = None
+
+
+def _is_new(watch: WatchNote | None, old: WatchNote | None) -> bool:
+    """Returns whether a note is worth a file although no row is new.
+
+    An old mark of the same watcher does as well, but what changed since gets more.
+    """
+    return watch is not None and (
+        old is None
+        or old.mark.watcher != watch.mark.watcher
+        or old.walked_ns != watch.walked_ns
+        or watch.mark.number - old.mark.number >= MARKS_MAX
+    )

@@ -54,8 +54,7 @@ def build(fs, tmp_path, path):
     ) -> None:
         made = StatCacheBuilder(fs, str(temporary), old)
         for name in kept:
-            _, place = old.find(name)
-            made.keep(name, place)
+            made.keep(*old.find(name))
         for item in rows:
             made.add(item)
         for name in removed:

@@ -1,0 +1,153 @@
+"""What a watcher says, and what the stat cache notes of it.
+
+A watcher gives marks. Asked for what changed since a mark, it answers with a new mark
+and with paths, or with a new mark alone when it cannot know: the mark is of another
+watcher, or changes were lost since. The idea is that of Watchman's clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
+from treesnap.codec.rules import decode_rules, encode_rules
+from treesnap.model import IgnoreRules
+from treesnap.results import WatchStatus
+
+ANSWER_SIZE_MAX = 64 << 20
+"""Bytes of the longest answer; whoever has more to say says that it cannot know."""
+QUESTION_SIZE_MAX = 4096
+
+
+class Mark(NamedTuple):
+    """A moment in the life of one watcher, until which it had seen every change."""
+
+    watcher: bytes
+    """Which watcher, of all that ever were."""
+    number: int
+
+
+class Answer(NamedTuple):
+    """What a watcher knows."""
+
+    mark: Mark
+    """Now: what changes later is reported to whoever asks with this mark."""
+    paths: tuple[bytes, ...] | None
+    """What may have changed, or None when that can be anything."""
+    whole: tuple[bytes, ...] = ()
+    """Directories below which everything may have changed."""
+
+
+class WatchNote(NamedTuple):
+    """What the next walk needs to know, to look at nothing but what changed since this one."""
+
+    mark: Mark
+    """Given before the walk began."""
+    walked_ns: int
+    """When a walk last looked at everything, in ns since the epoch."""
+    linked: tuple[bytes, ...]
+    """Directories that hold a name with more than one hard link, in order."""
+    rules: tuple[IgnoreRules, ...]
+    """The exclusions that were in force, in the order of the walk."""
+
+
+def encode_note(note: WatchNote) -> dict[str, Any]:
+    """Returns a note as a map."""
+    return {
+        "watcher": note.mark.watcher,
+        "number": note.mark.number,
+        "walked_at": note.walked_ns,
+        "linked": note.linked,
+        "rules": encode_rules(note.rules),
+    }
+
+
+def decode_note(value: dict[str, Any]) -> WatchNote:
+    """Returns a stored note, or raises Corrupt."""
+    fields = Fields(value, "watch note")
+    return WatchNote(
+        Mark(fields.get("watcher", bytes), fields.size("number")),
+        fields.size("walked_at"),
+        _paths(fields.get("linked", tuple)),
+        decode_rules(fields.get("rules", tuple), "watch note"),
+    )
+
+
+class Asked(StrEnum):
+    """What a watcher in another process can be asked."""
+
+    CHANGES = "changes"
+    STATUS = "status"
+    STOP = "stop"
+
+
+def encode_question(asked: Asked, since: Mark | None = None) -> bytes:
+    """Returns the bytes of a question; that for changes may be with a mark."""
+    known = {"watcher": since.watcher, "number": since.number} if since is not None else {}
+    return pack({"version": 1, "ask": asked.value, **known})
+
+
+def decode_question(data: bytes) -> tuple[Asked, Mark | None]:
+    """Returns what is asked, and the mark that it is asked with; raises Corrupt."""
+    fields = Fields(unpack(data, "question"), "question")
+    fields.require_version(1)
+    asked = fields.get("ask", str)
+    require(asked in Asked._value2member_map_, "question", "nobody knows what it asks")
+    watcher = fields.optional("watcher", bytes)
+    mark = Mark(watcher, fields.size("number")) if watcher is not None else None
+    return Asked(asked), mark
+
+
+def encode_answer(answer: Answer) -> bytes:
+    """Returns the bytes of an answer."""
+    return pack(
+        {
+            "version": 1,
+            "watcher": answer.mark.watcher,
+            "number": answer.mark.number,
+            "paths": answer.paths,
+            "whole": answer.whole,
+        }
+    )
+
+
+def decode_answer(data: bytes) -> Answer:
+    """Returns a watcher's answer; raises Corrupt."""
+    fields = Fields(unpack(data, "answer", LONG_ARRAY_LENGTH_MAX), "answer")
+    fields.require_version(1)
+    paths = fields.optional("paths", tuple)
+    return Answer(
+        Mark(fields.get("watcher", bytes), fields.size("number")),
+        _paths(paths) if paths is not None else None,
+        _paths(fields.get("whole", tuple)),
+    )
+
+
+def encode_status(status: WatchStatus) -> bytes:
+    """Returns the bytes of a status."""
+    return pack({"version": 1, **asdict(status)})
+
+
+def decode_status(data: bytes) -> WatchStatus:
+    """Returns what a watcher says of itself; raises Corrupt."""
+    fields = Fields(unpack(data, "status"), "status")
+    fields.require_version(1)
+    every_ms = fields.optional("every_ms", int)
+    return WatchStatus(
+        process_id=fields.size("process_id"),
+        started_at_ns=fields.size("started_at_ns"),
+        directories=fields.size("directories"),
+        every_ms=every_ms,
+        on_change=fields.get("on_change", bool),
+        snapshots=fields.size("snapshots"),
+        last_snapshot=fields.optional("last_snapshot", str),
+        last_error=fields.optional("last_error", str),
+        why_lost=fields.optional("why_lost", str),
+    )
+
+
+def _paths(value: tuple[Any, ...]) -> tuple[bytes, ...]:
+    require(all(type(path) is bytes for path in value), "list of paths", "one is no bytes")
+    return value

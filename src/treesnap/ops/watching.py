@@ -1,0 +1,138 @@
+"""Asking a watcher what changed: the handle's own, or one that runs by itself.
+
+No answer is never an error: whoever gets none looks at everything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from treesnap.codec.watch import (
+    Answer,
+    Asked,
+    Mark,
+    WatchNote,
+    decode_answer,
+    encode_question,
+)
+from treesnap.errors import Corrupt
+from treesnap.fs.failure import reported
+from treesnap.ops.access import Opened, opened
+from treesnap.ops.places import refuse_dangerous
+from treesnap.worktree.changed import Changed, changed_from
+from treesnap.worktree.statcache import StatCache
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+    from treesnap.worktree.watcher import Watcher
+
+WALK_EVERY_NS = 3600 * 10**9
+"""After this time a walk looks at everything again, for what no kernel reports."""
+CHANGES_MAX = 50_000
+"""With more changes a whole walk is no slower."""
+
+
+class ChangeSource(Protocol):
+    """Something that knows what changed."""
+
+    def answer(self, since: Mark | None) -> Answer | None:
+        """Returns what changed since a mark, or None when it cannot work."""
+
+
+class Outlook(NamedTuple):
+    """What is known before a walk."""
+
+    mark: Mark | None = None
+    """Given by a watcher just now, or None without one."""
+    changed: Changed | None = None
+    """What to look at, or None for everything."""
+    note: WatchNote | None = None
+    """What the walk before noted, when it is known what changed since."""
+
+
+NOTHING_KNOWN = Outlook()
+
+
+def outlook(handle: Handle, pair: Opened, cache: StatCache | None) -> Outlook:
+    """Asks the watcher, if there is one, what changed since the stat cache was made.
+
+    To be called before the walk. Costs a look, or a question.
+    """
+    note = cache.watch if cache is not None and not cache.is_grown else None
+    if note is not None and not 0 <= handle.clock_ns() - note.walked_ns < WALK_EVERY_NS:
+        note = None
+    since = note.mark if note is not None else None
+    if handle.watcher is not None:
+        answer = handle.watcher.answer(since)
+    else:
+        answer = ask_other_process(handle, pair, since)
+    if answer is None:
+        return NOTHING_KNOWN
+    if note is None or answer.paths is None:
+        return Outlook(answer.mark)
+    if len(answer.paths) + len(answer.whole) > CHANGES_MAX:
+        return Outlook(answer.mark)
+    changed = changed_from(answer.paths, answer.whole, note.linked)
+    return Outlook(answer.mark, changed, note)
+
+
+def ask_other_process(handle: Handle, pair: Opened, since: Mark | None) -> Answer | None:
+    """Returns the answer of the watcher that has the root's socket, or None."""
+    directory = pair.root.file("watch")
+    try:
+        handle.fs.lstat(os.path.join(directory, "socket"))
+    except OSError:
+        return None  # the usual case, which costs this one look
+    from treesnap.ops.watch_socket import ask
+
+    try:
+        return decode_answer(ask(handle.fs, directory, encode_question(Asked.CHANGES, since)))
+    except (OSError, Corrupt):
+        return None
+
+
+def watch_directory(handle: Handle) -> str:
+    """Returns the directory of the root's watchers, made if need be, and the store too."""
+    with opened(handle, "watch", create=True) as pair:
+        pair.root.register()
+        path = pair.root.file("watch")
+        with suppress(FileExistsError):
+            handle.fs.make_directory(path)
+        return path
+
+
+@contextmanager
+def watched(handle: Handle) -> Iterator[tuple[Handle, Watcher]]:
+    """Watches the handle's root while the body runs; yields a handle that uses the watcher."""
+    from treesnap.ops.capture import identity_of
+    from treesnap.worktree.watcher import Watcher
+
+    refuse_dangerous(handle.root, handle.store_path)
+    cookies = watch_directory(handle)
+    store = identity_of(handle.fs, handle.store_path)
+    watcher = Watcher(handle.fs, handle.root, cookies, store=store)
+    with reported("watch"):
+        watcher.__enter__()
+    try:
+        other = type(handle)(
+            root=handle.root,
+            store_path=handle.store_path,
+            monitor=handle.monitor,
+            wait_s=handle.wait_s,
+            fs=handle.fs,
+            clock_ns=handle.clock_ns,
+            watcher=watcher,
+        )
+        yield other, watcher
+    finally:
+        watcher.__exit__(None, None, None)
+
+
+@contextmanager
+def watching(handle: Handle) -> Iterator[Handle]:
+    """Does the same for who needs the handle alone; see :meth:`treesnap.Handle.watch`."""
+    with watched(handle) as (other, _):
+        yield other

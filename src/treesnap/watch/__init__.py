@@ -1,0 +1,1 @@
+"""A watcher that runs by itself: it answers other processes, and makes snapshots."""

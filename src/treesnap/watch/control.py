@@ -1,0 +1,120 @@
+"""Asking the watcher of a root for its status, stopping it, and starting one in the background."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from treesnap.codec.watch import Asked, decode_status, encode_question
+from treesnap.errors import (
+    Busy,
+    Corrupt,
+    ErrorCode,
+    OperationFailed,
+    StoreMissing,
+    TreesnapError,
+)
+from treesnap.ops.access import opened
+from treesnap.ops.watch_socket import ask
+from treesnap.results import WatchStatus
+from treesnap.store.lock import held
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+
+def status(handle: Handle) -> WatchStatus | None:
+    """Returns what the root's watcher says of itself, or None when there is none.
+
+    Raises Busy when it does not answer in time.
+    """
+    return _asked(handle, Asked.STATUS)
+
+
+def stop(handle: Handle) -> WatchStatus | None:
+    """Stops the root's watcher and waits until it has ended; returns its last status, or None.
+
+    Raises Busy when it does not answer, or does not end within the handle's ``wait_s``.
+    """
+    last = _asked(handle, Asked.STOP)
+    if last is not None:
+        directory = _directory(handle)
+        assert directory is not None
+        with held(
+            handle.fs,
+            os.path.join(directory, "lock"),
+            operation="watch --stop",
+            what="The watch",
+            wait_s=handle.wait_s,
+        ):
+            pass
+    return last
+
+
+def _directory(handle: Handle) -> str | None:
+    try:
+        with opened(handle, "look for a watcher", recover=False) as pair:
+            return pair.root.file("watch")
+    except StoreMissing:
+        return None
+
+
+def _asked(handle: Handle, asked: Asked) -> WatchStatus | None:
+    directory = _directory(handle)
+    if directory is None:
+        return None
+    try:
+        return decode_status(ask(handle.fs, directory, encode_question(asked), handle.wait_s))
+    except (FileNotFoundError, ConnectionError):
+        return None
+    except TimeoutError:
+        raise Busy(
+            "The watcher does not answer; a process that is stopped goes on with SIGCONT",
+            path=directory,
+        ) from None
+    except (OSError, Corrupt) as error:
+        raise OperationFailed(f"The watcher cannot be asked: {error}", path=directory) from error
+
+
+def start(handle: Handle, options: list[str]) -> WatchStatus:
+    """Starts a watcher in the background, with options of ``snap watch``; returns its status.
+
+    It belongs to no terminal. Raises the error with which it could not begin.
+    """
+    words = [sys.executable, "-m", "treesnap", "--json", "-C", handle.root]
+    words += ["--store", handle.store_path, "--wait", str(handle.wait_s), "watch", *options]
+    try:
+        process = subprocess.Popen(  # noqa: S603 - our own program, without a shell
+            [*words, "--detached"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise OperationFailed(f"The watcher cannot be started: {error}") from error
+    assert process.stdout is not None
+    with process.stdout as told:
+        line = told.readline()
+    _raise_told(line, process)
+    found = status(handle)
+    if found is None:
+        raise OperationFailed("The watcher ended as soon as it had begun")
+    return found
+
+
+def _raise_told(line: bytes, process: subprocess.Popen[bytes]) -> None:
+    """Raises the error that a watcher told of instead of beginning."""
+    try:
+        told = json.loads(line)
+        if told["schema"].startswith("treesnap.watch/"):
+            return
+        error = TreesnapError(told["message"], code=ErrorCode(told["code"]))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        ended = process.wait()
+        raise OperationFailed(f"The watcher could not begin: it ended with {ended}") from None
+    raise error

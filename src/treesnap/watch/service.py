@@ -1,0 +1,183 @@
+"""The process that watches a root: its socket, and its loop.
+
+One process watches a root at a time; a lock says so, and ends with it. Whoever was killed
+leaves a socket on which nobody listens: that is the same to others as none.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
+
+from treesnap.codec.watch import (
+    ANSWER_SIZE_MAX,
+    QUESTION_SIZE_MAX,
+    Answer,
+    Asked,
+    decode_question,
+    encode_answer,
+    encode_status,
+)
+from treesnap.errors import Corrupt, TreesnapError, shown
+from treesnap.fs.failure import reported
+from treesnap.model import SnapshotKind
+from treesnap.ops.watch_socket import receive, send, socket_address
+from treesnap.ops.watching import watch_directory, watched
+from treesnap.results import CreateResult, WatchStatus
+from treesnap.store.lock import held
+from treesnap.watch.schedule import Schedule
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+_TIMEOUT_S = 5.0
+"""How long somebody who asks may take to do it."""
+
+
+class WatchService:
+    """Watches a handle's root until it is stopped."""
+
+    def __init__(
+        self,
+        handle: Handle,
+        *,
+        every_s: float | None = None,
+        on_change: bool = False,
+        on_snapshot: Callable[[CreateResult], None] = lambda _: None,
+        on_error: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._handle = handle
+        self._schedule = Schedule(every_s=every_s, on_change=on_change, now_s=time.monotonic())
+        self._on_snapshot = on_snapshot
+        self._on_error = on_error
+        self._started_at_ns = handle.clock_ns()
+        self._is_stopping = False
+        self._snapshots = 0
+        self._last_snapshot: str | None = None
+        self._last_error: str | None = None
+
+    def run(self, on_ready: Callable[[WatchStatus], None] = lambda _: None) -> WatchStatus:
+        """Watches until :meth:`stop`; returns what became of it.
+
+        Raises Busy when the root is watched already, what :meth:`treesnap.Handle.watch` raises,
+        and OperationFailed for a socket that cannot be made.
+        """
+        handle = self._handle
+        with ExitStack() as stack:
+            directory = watch_directory(handle)
+            what = f"The watch of {shown(handle.root)!r}"
+            lock = os.path.join(directory, "lock")
+            stack.enter_context(held(handle.fs, lock, operation="watch", what=what, wait_s=0.0))
+            self._watched, self._watcher = stack.enter_context(watched(handle))
+            with reported("watch"):
+                self._listen(stack, directory)
+            on_ready(self.status())
+            while not self._is_stopping:
+                self._wait()
+            return self.status()
+
+    def stop(self) -> None:
+        """Ends :meth:`run`, after the snapshot that is being made; from any thread."""
+        self._is_stopping = True
+        if hasattr(self, "_watcher"):
+            self._watcher.changed.set()
+
+    def status(self) -> WatchStatus:
+        """Returns what the watcher says of itself."""
+        every_s = self._schedule.every_s
+        return WatchStatus(
+            process_id=os.getpid(),
+            started_at_ns=self._started_at_ns,
+            directories=self._watcher.directories,
+            every_ms=int(every_s * 1000) if every_s is not None else None,
+            on_change=self._schedule.on_change,
+            snapshots=self._snapshots,
+            last_snapshot=self._last_snapshot,
+            last_error=self._last_error,
+            why_lost=self._watcher.why_lost or None,
+        )
+
+    def _wait(self) -> None:
+        due_in_s = self._schedule.due_in_s(time.monotonic())
+        if due_in_s == 0.0:
+            self._make_snapshot()
+        elif self._watcher.changed.wait(due_in_s):
+            self._watcher.changed.clear()
+            self._schedule.noticed(time.monotonic())
+
+    def _make_snapshot(self) -> None:
+        try:
+            result = self._watched.create(kind=SnapshotKind.WATCH, skip_unchanged=True)
+        except TreesnapError as error:
+            self._last_error = error.message
+            self._on_error(error.message)
+        else:
+            self._last_error = None
+            if not result.unchanged:
+                self._snapshots += 1
+                self._last_snapshot = result.snapshot.id
+                self._on_snapshot(result)
+        self._schedule.done(time.monotonic())
+
+    def _listen(self, stack: ExitStack, directory: str) -> None:
+        fs = self._handle.fs
+        path = os.path.join(directory, "socket")
+        with suppress(FileNotFoundError):
+            fs.unlink(path)  # of one that was killed: we have its lock
+        fd = fs.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(fs.close, fd)
+        listening = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        old_mask = os.umask(0o177)
+        try:
+            listening.bind(socket_address(fd))
+        finally:
+            os.umask(old_mask)
+        stack.callback(_unlink, self._handle, path)
+        listening.listen(64)
+        thread = threading.Thread(
+            target=self._serve, args=[listening], name="treesnap-watch-socket", daemon=True
+        )
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(_wake, listening)
+
+    def _serve(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return  # it was shut down: the watcher ends
+            with connection, suppress(OSError, Corrupt):
+                connection.settimeout(_TIMEOUT_S)
+                asked, mark = decode_question(receive(connection, QUESTION_SIZE_MAX))
+                if asked is Asked.CHANGES:
+                    answer = self._watcher.answer(mark)
+                    if answer is not None:
+                        send(connection, _encoded(answer))
+                    continue
+                if asked is Asked.STOP:
+                    self.stop()
+                send(connection, encode_status(self.status()))
+
+
+def _encoded(answer: Answer) -> bytes:
+    """Returns an answer's bytes; one that is too long says that anything may have changed."""
+    encoded = encode_answer(answer)
+    if len(encoded) > ANSWER_SIZE_MAX:
+        encoded = encode_answer(Answer(answer.mark, None))
+    return encoded
+
+
+def _wake(listening: socket.socket) -> None:
+    with suppress(OSError):
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+def _unlink(handle: Handle, path: str) -> None:
+    with suppress(OSError):
+        handle.fs.unlink(path)

@@ -1,0 +1,87 @@
+"""What becomes of a directory that was walked: its tree, and its row for the next walk."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from treesnap import treepath
+from treesnap.codec.reader import TreeReader
+from treesnap.codec.statcache import Row, decode_observations
+from treesnap.codec.tree import put_tree
+from treesnap.model import Entry, ObjectId, Totals
+from treesnap.worktree.capture import ObjectSink
+from treesnap.worktree.revisit import Recall
+from treesnap.worktree.scanned import Frame, totals_of
+from treesnap.worktree.statcache import StatCacheBuilder
+
+_DIRECTORY = 0o040000
+_FORMAT_MASK = 0o170000
+
+
+class Rows:
+    """Stores the trees of directories that were walked, and adds their rows to a cache."""
+
+    def __init__(
+        self,
+        trees: TreeReader,
+        sink: ObjectSink,
+        builder: StatCacheBuilder | None,
+        recall: Recall | None,
+    ) -> None:
+        self._trees = trees
+        self._sink = sink
+        self._builder = builder
+        self._recall = recall
+
+    def leave(self, frame: Frame) -> tuple[ObjectId, Totals, bool]:
+        """Returns a directory's tree, its totals, and whether the tree is not the cached one."""
+        row = frame.row
+        if row is not None and frame.is_same and not frame.children_changed:
+            if self._builder is not None:
+                assert frame.place is not None
+                self._builder.keep(row, frame.place)
+            return row.tree_id, row.totals, False
+        if row is not None and frame.is_same:
+            self._complete_from_row(frame, row)
+        entries = [frame.entries[name] for name in sorted(frame.entries)]
+        totals = totals_of(frame, entries, partial(self._totals_below, frame))
+        tree_id = put_tree(entries, totals, self._sink.put)
+        if self._builder is not None and frame.scope is None:
+            self._remove_lost(self._builder, frame)
+            self._builder.add(
+                Row(
+                    path=frame.path,
+                    tree_id=tree_id,
+                    totals=totals,
+                    rules=frame.exclusions.fingerprint,
+                    distrusted=tuple(sorted(frame.distrusted)),
+                    linked=bool(frame.linked),
+                    skipped=tuple(frame.skipped),
+                    observations=frame.packed,
+                )
+            )
+        return tree_id, totals, row is None or row.tree_id != tree_id
+
+    def _totals_below(self, frame: Frame, entry: Entry) -> Totals:
+        assert self._recall is not None
+        return self._recall.totals(treepath.join(frame.path, entry.name), entry.tree_id)
+
+    def _remove_lost(self, builder: StatCacheBuilder, frame: Frame) -> None:
+        """Lets cached rows not count below directories that were there, and were not walked."""
+        if frame.row is None:
+            builder.remove(frame.path)
+            return
+        for name, seen in decode_observations(frame.row.observations).items():
+            is_walked = name in frame.children or name in frame.reused
+            if seen.mode & _FORMAT_MASK == _DIRECTORY and not is_walked:
+                builder.remove(treepath.join(frame.path, name))
+
+    def _complete_from_row(self, frame: Frame, row: Row) -> None:
+        """Fills in the entries of a directory in which only children changed."""
+        changed = frame.entries
+        frame.entries = {entry.name: entry for entry in self._trees.entries(row.tree_id)}
+        for name, (tree_id, _) in frame.children.items():
+            frame.entries[name] = frame.entries[name]._replace(content=tree_id)
+        for name in frame.distrusted:
+            frame.entries.pop(name, None)
+        frame.entries.update(changed)

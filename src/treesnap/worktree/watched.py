@@ -1,0 +1,330 @@
+"""The directories of a tree that are watched, and what was reported of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from contextlib import suppress
+
+from treesnap import treepath
+from treesnap.codec.journal import STAGE_PREFIX
+from treesnap.codec.watch import Answer, Mark
+from treesnap.fs.base import FileSystem
+from treesnap.fs.notify import (
+    CREATED,
+    DELETED,
+    IGNORED,
+    IS_DIRECTORY,
+    MOVED_FROM,
+    MOVED_TO,
+    NAMES,
+    OVERFLOWED,
+    SELF_GONE,
+    UNMOUNTED,
+    Notifier,
+    Report,
+)
+from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.mappings import mapped_files
+from treesnap.worktree.mounts import Mounts
+
+CHANGES_MAX = 1 << 18
+"""More changed names are forgotten, the oldest first."""
+COOKIE_PREFIX = "cookie-"
+
+
+class Lost(Exception):
+    """What is known is not sure any more; the message says why."""
+
+
+class _Directory:
+    """A watched directory: its place in the tree, and its watch."""
+
+    __slots__ = ("children", "name", "parent", "watch")
+
+    def __init__(self, parent: _Directory | None, name: bytes, watch: int) -> None:
+        self.parent = parent
+        self.name = name
+        self.watch = watch
+        self.children: dict[bytes, _Directory] = {}
+
+    def path(self) -> bytes | None:
+        """Returns the directory's path in the tree, or None when it is not there any more."""
+        names = []
+        node = self
+        while node.parent is not None:
+            if node.parent.children.get(node.name) is not node:
+                return None
+            names.append(node.name)
+            node = node.parent
+        return b"/".join(reversed(names))
+
+
+_Name = tuple[_Directory, bytes]
+
+
+class WatchedTree:
+    """One queue of reports, the directories that it is of, and the names that changed.
+
+    Not for several threads at once. After an exception it is good for nothing but
+    :meth:`close`.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        root: str,
+        cookies: str,
+        store: tuple[int, int] | None,
+        notifier: Notifier,
+    ) -> None:
+        """Prepares to watch ``root``.
+
+        ``cookies`` is a directory outside of the tree; ``store`` is device and inode of what
+        is never captured, and not watched.
+        """
+        self._fs = fs
+        self._root_path = root
+        self._store = store
+        self._notifier = notifier
+        self._id = os.urandom(16)
+        self._number = 0
+        self._forgotten = -1
+        """Changes up to this number are not known any more."""
+        self._directories: dict[int, _Directory] = {}
+        self._changes: dict[_Name, int] = {}
+        """The number under which each name changed last, in the order of these changes."""
+        self._whole: dict[_Name, int] = {}
+        """The same for directories of which everything below may have changed."""
+        self._cookies = cookies
+        self._cookie = ""
+        self._cookie_fd = -1
+        self._cookie_count = 0
+        self._cookie_watch = -1
+        self._root_fd = -1
+        self._mount_points: frozenset[bytes] = frozenset()
+
+    def begin(self) -> None:
+        """Watches every directory. Raises OSError, Lost."""
+        self._cookie = os.path.join(self._cookies, f"{COOKIE_PREFIX}{self._id.hex()}-0")
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        self._cookie_fd = self._fs.open(self._cookie, flags)
+        self._fs.lock(self._cookie_fd, exclusive=True)
+        fd = self._fs.open(self._cookies, OPEN_DIRECTORY)
+        try:
+            self._cookie_watch = self._notifier.watch(fd, MOVED_TO)
+        finally:
+            self._fs.close(fd)
+        self._mount_points = Mounts(self._fs).below(os.fsencode(self._root_path))
+        self._root_fd = self._fs.open(self._root_path, OPEN_DIRECTORY)
+        watch = self._notifier.watch(self._root_fd, NAMES | SELF_GONE)
+        self._top = _Directory(None, b"", watch)
+        self._directories[watch] = self._top
+        self._watch_below(self._top)
+
+    def close(self) -> None:
+        """Ends all watches."""
+        self._notifier.close()
+        if self._cookie_fd >= 0:
+            with suppress(OSError):  # or else the next watcher removes it
+                self._fs.unlink(self._cookie)
+            self._fs.close(self._cookie_fd)
+        if self._root_fd >= 0:
+            self._fs.close(self._root_fd)
+
+    @property
+    def count(self) -> int:
+        """How many directories are watched."""
+        return len(self._directories)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits until something is reported; for any thread."""
+        return self._notifier.wait(timeout_s)
+
+    def take(self) -> bool:
+        """Takes in what was reported until now; returns whether anything was. Raises Lost."""
+        has_changed = False
+        while reports := self._notifier.take():
+            for report in reports:
+                has_changed |= self._take_one(report)
+        return has_changed
+
+    def sync(self, deadline: float) -> None:
+        """Takes in everything that was done before this call. Raises Lost, OSError.
+
+        ``deadline`` is a time of ``time.monotonic``.
+        """
+        self._cookie_count += 1
+        name = f"{COOKIE_PREFIX}{self._id.hex()}-{self._cookie_count}"
+        path = os.path.join(self._cookies, name)
+        self._fs.rename(self._cookie, path)
+        self._cookie = path
+        wanted = os.fsencode(name)
+        while True:
+            reports = self._notifier.take()
+            for report in reports:
+                if report.watch == self._cookie_watch and report.name == wanted:
+                    wanted = b""
+                self._take_one(report)
+            if not wanted and not reports:
+                return
+            if wanted and not reports and not self._notifier.wait(deadline - time.monotonic()):
+                raise Lost("the kernel's reports were late")
+
+    def check(self) -> None:
+        """Raises Lost when another directory is in the root's place, or mounts changed."""
+        try:
+            now, then = self._fs.lstat(self._root_path), self._fs.fstat(self._root_fd)
+        except OSError:
+            raise Lost("the root is gone") from None
+        if (now.st_dev, now.st_ino) != (then.st_dev, then.st_ino):
+            raise Lost("another directory has the root's place")
+        if Mounts(self._fs).below(os.fsencode(self._root_path)) != self._mount_points:
+            raise Lost("file systems were mounted or unmounted")
+
+    def answer(self, since: Mark | None) -> Answer:
+        """Returns what changed since a mark, as far as it was taken in."""
+        mark = Mark(self._id, self._number)
+        self._number += 1
+        if since is None or since.watcher != self._id or since.number < self._forgotten:
+            return Answer(mark, None)
+        paths = set(mapped_files(self._fs, self._root_path))
+        whole = set()
+        for key, number in reversed(self._changes.items()):
+            if number <= since.number:
+                break
+            directory = key[0].path()
+            if directory is None:
+                continue  # something above it changed whole, later
+            path = treepath.join(directory, key[1])
+            if self._whole.get(key, -1) > since.number:
+                whole.add(path)
+            else:
+                paths.add(path)
+        return Answer(mark, tuple(sorted(paths)), tuple(sorted(whole)))
+
+    def _take_one(self, report: Report) -> bool:
+        watch, mask, name = report
+        if mask & (OVERFLOWED | UNMOUNTED):
+            raise Lost("the queue overflowed" if mask & OVERFLOWED else "it was unmounted")
+        directory = self._directories.get(watch)
+        if directory is None:
+            return False  # a cookie, or a directory that was removed from the tree
+        if mask & SELF_GONE:
+            raise Lost("the root was moved or removed")
+        if mask & IGNORED:
+            if directory is self._top:
+                raise Lost("the root is not watched any more")
+            if directory.parent is not None:
+                self._note(directory.parent, directory.name, is_whole=True)
+                self._drop(directory)
+            return True
+        if not name:
+            return directory is self._top  # its parent's watch reports the same with its name
+        if not mask & IS_DIRECTORY:
+            self._note(directory, name, is_whole=False)
+            return True
+        known = directory.children.get(name)
+        is_new = bool(mask & (CREATED | MOVED_TO)) or (known is None and not mask & DELETED)
+        self._note(directory, name, is_whole=is_new or bool(mask & MOVED_FROM))
+        if known is not None and mask & (CREATED | MOVED_TO | DELETED | MOVED_FROM):
+            self._drop(known)
+        if is_new and not mask & MOVED_FROM:
+            self._watch_name(directory, name)
+        return True
+
+    def _note(self, directory: _Directory, name: bytes, *, is_whole: bool) -> None:
+        key = (directory, name)
+        self._changes.pop(key, None)
+        self._changes[key] = self._number
+        if is_whole:
+            self._whole[key] = self._number
+        if len(self._changes) > CHANGES_MAX:
+            oldest = next(iter(self._changes))
+            self._forgotten = max(self._forgotten, self._changes.pop(oldest))
+            self._whole.pop(oldest, None)
+
+    def _drop(self, directory: _Directory) -> None:
+        """Forgets a directory that is not in its place any more, and all below it."""
+        parent = directory.parent
+        if parent is not None and parent.children.get(directory.name) is directory:
+            del parent.children[directory.name]
+        pending = [directory]
+        while pending:
+            node = pending.pop()
+            pending += node.children.values()
+            if self._directories.pop(node.watch, None) is not None:
+                self._notifier.unwatch(node.watch)
+
+    def _watch_name(self, parent: _Directory, name: bytes) -> None:
+        """Watches a directory that appeared, and all below it."""
+        path = parent.path()
+        if path is None:
+            return
+        with DirectoryChain(self._fs, self._root_fd) as chain:
+            child = self._watch_one(chain, parent, name, treepath.join(path, name))
+        if child is not None:
+            self._watch_below(child)
+
+    def _watch_below(self, directory: _Directory) -> None:
+        """Watches every directory below one that is watched.
+
+        Each is watched before it is listed: what appears in it is found or reported.
+        """
+        with DirectoryChain(self._fs, self._root_fd) as chain:
+            pending = [directory]
+            while pending:
+                node = pending.pop()
+                path = node.path()
+                if path is None:
+                    continue
+                for name in self._subdirectories(chain, path):
+                    child = self._watch_one(chain, node, name, treepath.join(path, name))
+                    if child is not None:
+                        pending.append(child)
+
+    def _subdirectories(self, chain: DirectoryChain, path: bytes) -> list[bytes]:
+        try:
+            fd = chain.open(path)
+            with self._fs.scan(fd) as entries:
+                return [
+                    os.fsencode(entry.name)
+                    for entry in entries
+                    if entry.is_dir(follow_symlinks=False)
+                ]
+        except OSError as error:
+            if error.errno in NO_DIRECTORY or error.errno == errno.EACCES:
+                return []  # gone, which is reported, or nothing that a walk can see
+            raise
+
+    def _watch_one(
+        self, chain: DirectoryChain, parent: _Directory, name: bytes, path: bytes
+    ) -> _Directory | None:
+        if name.startswith(STAGE_PREFIX) or path in self._mount_points:
+            return None
+        try:
+            fd = chain.open(path)
+        except OSError as error:
+            if error.errno in NO_DIRECTORY or error.errno == errno.EACCES:
+                return None
+            raise
+        stat = self._fs.fstat(fd)
+        if (stat.st_dev, stat.st_ino) == self._store:
+            return None
+        known = parent.children.get(name)
+        if known is not None:
+            self._drop(known)
+        watch = self._notifier.watch(fd, NAMES)
+        elsewhere = self._directories.get(watch)
+        if elsewhere is not None:
+            # It was moved after it had been found there, which is reported later.
+            if elsewhere is self._top or elsewhere.parent is None:
+                raise Lost("the root is below itself")
+            self._note(elsewhere.parent, elsewhere.name, is_whole=True)
+            self._drop(elsewhere)
+            watch = self._notifier.watch(fd, NAMES)
+        child = _Directory(parent, name, watch)
+        parent.children[name] = child
+        self._directories[watch] = child
+        return child
