@@ -56,6 +56,17 @@ def test_list_does_not_import_what_it_does_not_use(snap, environment, root):
     assert set() == modules & {"rich", "pyfastcdc", "pathspec", "difflib", "subprocess"}
 
 
+def test_create_of_an_unchanged_root_does_not_import_what_it_does_not_use(snap, environment, root):
+    snap("create")
+
+    modules = modules_after(["create"], environment, root)
+
+    unused = {"rich", "pyfastcdc", "pathspec", "subprocess", "tomllib", "zstandard", "logging"}
+    assert set() == modules & (unused | {"concurrent.futures"})
+    results = {name for name in modules if name.startswith("treesnap.results.")}
+    assert results <= {"treesnap.results.capturing", "treesnap.results.watching"}
+
+
 def commands_below(group, words=()):
     """Yields each command below a group: its words, the sentence in the table, itself."""
     for name, sentence in group.sentences.items():

@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from enum import IntEnum
-
-import zstandard
+from typing import TYPE_CHECKING
 
 from treesnap.errors import Corrupt
+
+if TYPE_CHECKING:
+    import zstandard
 
 OBJECT_SIZE_MAX = 16 << 20
 """The largest object before compression; a larger one is refused unread."""
@@ -40,6 +42,8 @@ class Compressor:
     def _own(self) -> zstandard.ZstdCompressor:
         compressor = getattr(self._local, "compressor", None)
         if compressor is None:
+            import zstandard
+
             compressor = zstandard.ZstdCompressor(level=self._level)
             self._local.compressor = compressor
         return compressor
@@ -83,6 +87,8 @@ def decompress(compression: int, stored: bytes, raw_size: int) -> bytes:
         return stored
     if compression != Compression.ZSTD:
         raise Corrupt(f"Stored object has the unknown compression {compression}")
+    import zstandard
+
     own = getattr(_decompressor, "own", None)
     if own is None:
         own = _decompressor.own = zstandard.ZstdDecompressor()

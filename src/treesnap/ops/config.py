@@ -17,12 +17,12 @@ from treesnap.fs.durable import read_file, replace_file, unlink_if_present
 from treesnap.ops.access import Opened, opened
 from treesnap.ops.retention import AUTOMATIC, DEFAULT, Policy
 from treesnap.quantities import duration_text, parse_duration, parse_size, size_text
-from treesnap.results import ConfigResult, Setting, SettingSource
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
+    from treesnap.results import ConfigResult, Setting, SettingSource
 
-_Sources = tuple[tuple[SettingSource, dict[str, Any]], ...]
+    _Sources = tuple[tuple[SettingSource, dict[str, Any]], ...]
 
 _FILE_SIZE_MAX = 1 << 16
 _COUNT_MAX = 10**9
@@ -113,6 +113,8 @@ def config(
     handle: Handle, key: str | None, value: str | None, *, for_root: bool, unset: bool
 ) -> ConfigResult:
     """Shows or changes settings; see :meth:`treesnap.Handle.config`."""
+    from treesnap.results import ConfigResult, SettingSource
+
     if key is not None and key not in KEYS:
         raise InvalidArgument(f"There is no setting {key!r}; there are: {', '.join(KEYS)}")
     changes = value is not None or unset
@@ -139,6 +141,8 @@ def config(
 
 
 def _setting(name: str, sources: _Sources) -> Setting:
+    from treesnap.results import Setting, SettingSource
+
     for source, values in sources:
         if name in values:
             return Setting(name, KEYS[name].text(values[name]), source)
