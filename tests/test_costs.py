@@ -223,6 +223,15 @@ class TestRestore:
         assert len(changed) == 10
         assert touched == changed | {path.parent for path in changed}
 
+    def test_to_another_directory_sets_of_files_only_their_times(self, handle, fs, tmp_path):
+        handle.restore("first", to=tmp_path / "out")
+
+        below = str(tmp_path)
+        files = [item for item in fs.calls("change_times") if "file-" in item.path]
+        assert len(files) == FILES
+        for method in ("change_mode", "change_owner"):
+            assert [item for item in fs.calls(method, below=below) if "file-" in item.path] == []
+
     def test_moves_each_changed_file_once(self, handle, fs, root):
         change_files(root, 10)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from treesnap.codec.message import pack, require, unpack
+from treesnap.codec.message import pack, refused, require, unpack
 from treesnap.model import ObjectId, ObjectKind, Segment
 
 INLINE_SEGMENTS_MAX = 16
@@ -74,21 +74,21 @@ def decode_list(data: bytes) -> tuple[Any, ...]:
 
 def check_content(content: Any, length_max: int = 2 * INLINE_SEGMENTS_MAX + 1) -> int:
     """Returns the bytes that a content covers; raises Corrupt unless it is well formed."""
-    require(
-        type(content) is tuple and 0 < len(content) <= length_max and len(content) % 2 == 1,
-        "content",
-        "it is no list of segments",
-    )
+    if type(content) is not tuple or not 0 < len(content) <= length_max or len(content) % 2 == 0:
+        raise refused("content", "it is no list of segments")
     level = content[0]
-    require(type(level) is int and 0 <= level <= LEVEL_MAX, "content", "its level is unknown")
+    if type(level) is not int or not 0 <= level <= LEVEL_MAX:
+        raise refused("content", "its level is unknown")
     total = 0
     for position in range(1, len(content), 2):
         object_id, size = content[position], content[position + 1]
         if object_id is None:
             require(level == 0, "content", "a list has no id")
-        else:
-            require(type(object_id) is bytes and len(object_id) == 32, "content", "bad id")
-        require(type(size) is int and 0 < size <= FILE_SIZE_MAX, "content", "bad size")
+        elif type(object_id) is not bytes or len(object_id) != 32:
+            raise refused("content", "bad id")
+        if type(size) is not int or not 0 < size <= FILE_SIZE_MAX:
+            raise refused("content", "bad size")
         total += size
-    require(total <= FILE_SIZE_MAX, "content", "it is too large")
+    if total > FILE_SIZE_MAX:
+        raise refused("content", "it is too large")
     return total

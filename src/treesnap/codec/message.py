@@ -76,7 +76,15 @@ def _refuse_map(_value: Any) -> None:
 def require(condition: object, what: str, problem: str) -> None:
     """Raises Corrupt unless a stored value keeps a rule."""
     if not condition:
-        raise Corrupt(f"Stored {what} is not valid: {problem}")
+        raise refused(what, problem)
+
+
+def refused(what: str, problem: str) -> Corrupt:
+    """Returns the error for a stored value that breaks a rule.
+
+    For loops over every entry of a tree, which ask before they call.
+    """
+    return Corrupt(f"Stored {what} is not valid: {problem}")
 
 
 class Fields:

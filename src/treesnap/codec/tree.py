@@ -19,7 +19,7 @@ from typing import Any
 from zlib import crc32
 
 from treesnap.codec.chunklist import FILE_SIZE_MAX, check_content
-from treesnap.codec.message import pack, require, unpack
+from treesnap.codec.message import pack, refused, require, unpack
 from treesnap.errors import InvalidArgument
 from treesnap.hashing import ID_SIZE
 from treesnap.model import (
@@ -47,11 +47,13 @@ INLINE_XATTRS_SIZE_MAX = 4096
 """Larger extended attributes are stored as a chunk of their own."""
 TARGET_SIZE_MAX = 65536
 
-_INT64 = range(-(1 << 63), 1 << 63)
+_INT64_MAX = (1 << 63) - 1
 _DEVICE_NUMBER_MAX = (1 << 31) - 1
 _OWNER_MAX = (1 << 32) - 2
 """One more means "leave it as it is" to the system."""
 _SPLIT_MASK = 0x3FF
+_ENTRY_LENGTH = len(Entry._fields)
+_FILE = int(EntryKind.FILE)
 
 
 def put_tree(
@@ -111,9 +113,12 @@ def decode_tree(data: bytes) -> Tree:
     previous = b""
     for row in rows:
         entry = decode_entry(row)
-        require(is_valid_name(entry.name), "tree", f"the name {entry.name!r} is not allowed")
-        require(entry.name > previous, "tree", "its names are not in order")
-        previous = entry.name
+        name = entry[0]
+        if not is_valid_name(name):
+            raise refused("tree", f"the name {name!r} is not allowed")
+        if name <= previous:
+            raise refused("tree", "its names are not in order")
+        previous = name
         entries.append(entry)
     return Tree(checked_totals, tuple(entries))
 
@@ -153,32 +158,33 @@ def _decode_pages(rows: tuple[Any, ...]) -> tuple[TreePage, ...]:
 
 def decode_entry(row: Any) -> Entry:
     """Returns an entry from a stored row, or raises Corrupt. The name is checked by callers."""
-    require(type(row) is tuple and len(row) == len(Entry._fields), "entry", "bad field count")
-    entry = Entry._make(row)
-    require(type(entry.name) is bytes, "entry", "its name is no byte string")
+    if type(row) is not tuple or len(row) != _ENTRY_LENGTH:
+        raise refused("entry", "bad field count")
+    name, kind, mode, uid, gid, mtime_ns, size, content, xattrs = row
+    if type(name) is not bytes:
+        raise refused("entry", "its name is no byte string")
     numbers_are_good = (
-        type(entry.kind) is int
-        and type(entry.mode) is int
-        and 0 <= entry.mode <= 0o7777
-        and type(entry.uid) is int
-        and 0 <= entry.uid <= _OWNER_MAX
-        and type(entry.gid) is int
-        and 0 <= entry.gid <= _OWNER_MAX
-        and type(entry.mtime_ns) is int
-        and entry.mtime_ns in _INT64
-        and type(entry.size) is int
+        type(kind) is type(mode) is type(uid) is type(gid) is type(mtime_ns) is type(size) is int
+        and 0 <= mode <= 0o7777
+        and 0 <= uid <= _OWNER_MAX
+        and 0 <= gid <= _OWNER_MAX
+        and -_INT64_MAX - 1 <= mtime_ns <= _INT64_MAX
     )
-    require(numbers_are_good, "entry", "its numbers are out of range")
-    _check_content(entry)
-    _check_xattrs(entry.xattrs)
+    if not numbers_are_good:
+        raise refused("entry", "its numbers are out of range")
+    entry = tuple.__new__(Entry, row)
+    if kind == _FILE:
+        if check_content(content) != size:
+            raise refused("entry", "content and size differ")
+    else:
+        _check_no_file(entry)
+    if xattrs is not None:
+        _check_xattrs(xattrs)
     return entry
 
 
-def _check_content(entry: Entry) -> None:
+def _check_no_file(entry: Entry) -> None:
     kind, content = entry.kind, entry.content
-    if kind == EntryKind.FILE:
-        require(check_content(content) == entry.size, "entry", "content and size differ")
-        return
     require(entry.size == 0, "entry", "only files have a size")
     if kind == EntryKind.DIRECTORY:
         require(_is_id(content), "entry", "a directory has no tree")
@@ -209,7 +215,7 @@ def _check_content(entry: Entry) -> None:
 
 
 def _check_xattrs(value: Any) -> None:
-    if value is None or _is_id(value):
+    if _is_id(value):
         return
     require(type(value) is tuple and value, "entry", "its attributes are no list")
     previous = b""

@@ -30,11 +30,12 @@ def write_all(fs: FileSystem, fd: int, data: bytes | memoryview) -> None:
 
 def write_all_at(fs: FileSystem, fd: int, data: bytes | memoryview, position: int) -> None:
     """Writes everything at a position; a short write is continued."""
-    view = memoryview(data)
-    while view:
-        taken = fs.write_at(fd, view, position)
+    while data:
+        taken = fs.write_at(fd, data, position)
+        if taken == len(data):
+            return
         position += taken
-        view = view[taken:]
+        data = memoryview(data)[taken:]
 
 
 def sync_directory(fs: FileSystem, path: str) -> None:

@@ -12,7 +12,7 @@ import fcntl
 import mmap
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
@@ -37,6 +37,26 @@ def _reachable(name: Name | int) -> Name:
     cannot be used for changing metadata, but its entry in /proc can; see open(2).
     """
     return f"/proc/self/fd/{name}" if isinstance(name, int) else name
+
+
+def _changed_by_descriptor(change: Callable[..., None], name: Name | int, *values: Any) -> bool:
+    """Changes metadata through a descriptor; returns False for a name, and for O_PATH.
+
+    Costs one call, where a path in /proc has to be looked up component by component.
+    """
+    if not isinstance(name, int):
+        return False
+    try:
+        change(name, *values)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        return False
+    return True
+
+
+def _utime(fd: int, times: tuple[int, int]) -> None:
+    os.utime(fd, ns=times)
 
 
 @cache
@@ -253,22 +273,23 @@ class LocalFileSystem:
 
     def change_mode(self, name: Name | int, mode: int, *, dir_fd: int | None = None) -> None:
         """Sets the permission bits of an open file, or of a name that is no symlink."""
-        os.chmod(_reachable(name), mode, dir_fd=dir_fd)
+        if not _changed_by_descriptor(os.fchmod, name, mode):
+            os.chmod(_reachable(name), mode, dir_fd=dir_fd)
 
     def change_owner(
         self, name: Name | int, uid: int, gid: int, *, dir_fd: int | None = None
     ) -> None:
         """Sets owner and group of an open file or a name."""
-        os.chown(_reachable(name), uid, gid, dir_fd=dir_fd, follow_symlinks=isinstance(name, int))
+        if not _changed_by_descriptor(os.fchown, name, uid, gid):
+            follow = isinstance(name, int)
+            os.chown(_reachable(name), uid, gid, dir_fd=dir_fd, follow_symlinks=follow)
 
     def change_times(self, name: Name | int, mtime_ns: int, *, dir_fd: int | None = None) -> None:
         """Sets the modification time, and the access time to the same."""
-        os.utime(
-            _reachable(name),
-            ns=(mtime_ns, mtime_ns),
-            dir_fd=dir_fd,
-            follow_symlinks=isinstance(name, int),
-        )
+        times = (mtime_ns, mtime_ns)
+        if not _changed_by_descriptor(_utime, name, times):
+            follow = isinstance(name, int)
+            os.utime(_reachable(name), ns=times, dir_fd=dir_fd, follow_symlinks=follow)
 
     def list_xattrs(self, path: str | int) -> list[str]:
         """Returns the names of extended attributes."""

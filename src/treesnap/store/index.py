@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 
 from treesnap.codec.envelope import CHECKSUM_SIZE
@@ -81,11 +81,13 @@ class ObjectIndex:
         finally:
             self._fs.close(fd)
 
-    def find_all(self, object_id: ObjectId) -> list[IndexEntry]:
-        """Returns every known place of an object."""
-        found = [entry for part in self.parts.values() for entry in part.find_all(object_id)]
+    def find_all(self, object_id: ObjectId) -> Iterator[IndexEntry]:
+        """Yields every known place of an object; each further one is looked for when asked for."""
+        for part in list(self.parts.values()):
+            yield from part.find_all(object_id)
         scanned = self._scanned.get(object_id)
-        return [*found, scanned] if scanned is not None else found
+        if scanned is not None:
+            yield scanned
 
     def find(self, object_id: ObjectId, avoid: frozenset[bytes] = frozenset()) -> IndexEntry | None:
         """Returns one place of an object outside the packs to avoid, or None."""

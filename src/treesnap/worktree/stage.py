@@ -143,11 +143,10 @@ class Stager:
         self._note(path, permitted=permitted)
 
     def _make_file(self, dir_fd: int, entry: Entry, path: bytes) -> None:
-        fd = self._fs.open(entry.name, _CREATE, 0o600, dir_fd=dir_fd)
+        fd = self._fs.open(entry.name, _CREATE, entry.mode & 0o777, dir_fd=dir_fd)
         try:
             self._write_content(fd, entry)
-            permitted = apply_owner(self._fs, fd, entry.uid, entry.gid)
-            self._fs.change_mode(fd, entry.mode)
+            permitted = self._give_owner_and_mode(fd, entry)
             if entry.xattrs is not None:
                 permitted &= apply_xattrs(self._fs, fd, self._trees.xattrs(entry))
             if not self._touch:
@@ -155,6 +154,21 @@ class Stager:
         finally:
             self._fs.close(fd)
         self._note(path, permitted=permitted)
+
+    def _give_owner_and_mode(self, fd: int, entry: Entry) -> bool:
+        """Sets what a new file does not have by being made; returns whether that was permitted.
+
+        A change of the owner takes permission bits away, so that they are set again.
+        """
+        born = self._fs.fstat(fd)
+        if (born.st_uid, born.st_gid) == (entry.uid, entry.gid):
+            permitted = True
+            if stat_module.S_IMODE(born.st_mode) == entry.mode:
+                return True
+        else:
+            permitted = apply_owner(self._fs, fd, entry.uid, entry.gid)
+        self._fs.change_mode(fd, entry.mode)
+        return permitted
 
     def _write_content(self, fd: int, entry: Entry) -> None:
         position = 0

@@ -85,7 +85,7 @@ def test_every_place_of_an_object_is_known(index):
 def test_what_a_scan_found_counts_in_this_process(index):
     index.add_scanned([entry(7)])
 
-    assert index.find_all(identity(7)) == [entry(7)]
+    assert list(index.find_all(identity(7))) == [entry(7)]
 
 
 def test_entries_of_a_pack_are_told_apart(index):
