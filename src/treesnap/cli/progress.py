@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 DELAY_S = 0.5
 """How long an operation lasts before its bar appears."""
+REFRESH_S = 0.1
+"""How long what the bar shows stays."""
 
 PHASE_WORDS = {
     Phase.SCAN: "Reading",
@@ -72,6 +74,7 @@ class ProgressMonitor(RemarkMonitor):
         self._phase_from = clock()
         self._visible_from = self._phase_from + delay_s
         self._make_console = make_console or _console_of_stderr
+        self._drawn_at = 0.0
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._phase = Phase.SCAN
@@ -100,7 +103,12 @@ class ProgressMonitor(RemarkMonitor):
         """Counts, and draws the bar when it is time for one."""
         self._files += files
         self._bytes += size_bytes
-        if self._bar is not None or self._clock() >= self._visible_from:
+        now = self._clock()
+        if self._bar is None:
+            is_due = now >= self._visible_from
+        else:
+            is_due = not 0 <= now - self._drawn_at < REFRESH_S
+        if is_due:
             self._draw()
 
     def remark(self, message: str) -> None:
@@ -129,6 +137,8 @@ class ProgressMonitor(RemarkMonitor):
         self._bar.update(self._task, completed=self._bytes, amounts=self._amounts_text())
         if is_new:
             self._bar.start()
+        self._bar.refresh()
+        self._drawn_at = self._clock()
 
     def _amounts_text(self) -> str:
         """Returns files, bytes and rate; totals only when they are known."""
@@ -165,4 +175,5 @@ def _new_bar(console: Console, clock: Callable[[], float]) -> Progress:
         console=console,
         get_time=clock,
         transient=True,
+        auto_refresh=False,  # a thread for it would stand in the way of helpers (fs.forked)
     )

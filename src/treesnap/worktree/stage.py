@@ -12,20 +12,49 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import NamedTuple
 
 from treesnap import treepath
 from treesnap.codec.reader import Get, TreeReader, read_segments
 from treesnap.errors import Corrupt
-from treesnap.events import Monitor
+from treesnap.events import Monitor, NullMonitor
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import write_all_at
+from treesnap.fs.forked import Helper, Report, helper_count
 from treesnap.model import Entry, EntryKind, ObjectKind
 from treesnap.worktree.attributes import apply_owner, apply_xattrs, path_of
 from treesnap.worktree.directory import DirectoryChain
 from treesnap.worktree.links import Groups
+from treesnap.worktree.staging import remove_below
 
+HELPED_FILES_MIN = 4096
+"""Files of a directory from which on other processes help: starting one takes milliseconds."""
+_SHARES_EACH = 8
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+
+
+class Share(NamedTuple):
+    """A directory that was made, and still has to be filled."""
+
+    entry: Entry
+    path: bytes
+    """Where it will be in the tree."""
+    names: tuple[bytes, ...]
+    """The way to it from the staging directory."""
+
+
+def dealt(shares: Sequence[Share], weights: Sequence[int], piles: int) -> list[list[Share]]:
+    """Returns all shares in piles of about the same weight."""
+    found: list[list[Share]] = [[] for _ in range(piles)]
+    sums = [0] * piles
+    for number in sorted(range(len(shares)), key=lambda number: -weights[number]):
+        lightest = sums.index(min(sums))
+        found[lightest].append(shares[number])
+        sums[lightest] += weights[number]
+    return found
 
 
 class Stager:
@@ -71,18 +100,108 @@ class Stager:
             self._put_leaf(self._root_fd, entry._replace(name=staged), path)
             return
         self._make_directory(self._root_fd, staged)
-        stack = [(entry, path, [staged], self._trees.entries(entry.tree_id))]
+        share = Share(entry, path, (staged,))
+        helpers = 0
+        if not self._groups and self._trees.totals(entry.tree_id).files >= HELPED_FILES_MIN:
+            helpers = helper_count()
+        if helpers:
+            self._put_with(helpers, share)
+        else:
+            self._put_below(share)
+
+    def _put_below(self, share: Share) -> None:
+        """Builds what is below a directory that was made, then gives it its metadata."""
+        stack = [(share.entry, share.path, [*share.names], self._entries_of(share.entry))]
         while stack:
             directory, directory_path, names, entries = stack[-1]
             below = self._put_children(directory_path, names, entries)
             if below is not None:
                 child_path = treepath.join(directory_path, below.name)
                 child_names = [*names, below.name]
-                stack.append((below, child_path, child_names, self._trees.entries(below.tree_id)))
+                stack.append((below, child_path, child_names, self._entries_of(below)))
                 continue
             stack.pop()
-            fd = self._chain.open_names(names)
-            self._finish_directory(fd, directory, directory_path, is_top=len(names) == 1)
+            self._finish(Share(directory, directory_path, tuple(names)))
+
+    def _entries_of(self, entry: Entry) -> Iterator[Entry]:
+        return self._trees.entries(entry.tree_id)
+
+    def _put_with(self, helpers: int, share: Share) -> None:
+        """Builds a large directory in several processes, each of which takes some below it."""
+        files = self._trees.totals(share.entry.tree_id).files
+        opened: list[Share] = []
+        shares: list[Share] = []
+        self._open_up(share, files // (_SHARES_EACH * (helpers + 1)), opened, shares)
+        piles = dealt(shares, [self._weight(item) for item in shares], helpers + 1)
+        with ExitStack() as ends:
+            pairs = []
+            for pile in piles[1:]:
+                with suppress(OSError):
+                    helper = Helper(partial(self._help, pile))
+                    pairs.append((pile, ends.enter_context(helper)))
+            helped = [pile for pile, _ in pairs]
+            for pile in piles:
+                if pile not in helped:
+                    for item in pile:
+                        self._put_below(item)
+            for pile, helper in pairs:
+                self._take(pile, helper.reports())
+        for item in reversed(opened):
+            self._finish(item)
+
+    def _open_up(
+        self, share: Share, files_max: int, opened: list[Share], shares: list[Share]
+    ) -> None:
+        """Builds the files of a directory and makes its subdirectories.
+
+        Goes on with those that hold much, unless it is their own files that are many.
+        """
+        opened.append(share)
+        subdirectories = []
+        entries = self._entries_of(share.entry)
+        while (below := self._put_children(share.path, [*share.names], entries)) is not None:
+            path = treepath.join(share.path, below.name)
+            subdirectories.append(Share(below, path, (*share.names, below.name)))
+        for item in subdirectories:
+            if self._weight(item) > files_max >= self._own_count(item):
+                self._open_up(item, files_max, opened, shares)
+            else:
+                shares.append(item)
+
+    def _weight(self, share: Share) -> int:
+        totals = self._trees.totals(share.entry.tree_id)
+        return totals.files + totals.directories + totals.others
+
+    def _own_count(self, share: Share) -> int:
+        tree = self._trees.tree(share.entry.tree_id)
+        return len(tree.entries) + sum(page.entry_count for page in tree.pages)
+
+    def _help(self, pile: Sequence[Share], report: Report) -> None:
+        """Builds some directories as a helper, and reports each that is whole."""
+        self._monitor = NullMonitor()
+        self._chain = DirectoryChain(self._fs, self._root_fd)
+        for number, share in enumerate(pile):
+            self.degraded = []
+            self._put_below(share)
+            words = [b"%d" % number, *(path.hex().encode() for path in self.degraded)]
+            report(b" ".join(words) + b"\n")
+
+    def _take(self, pile: Sequence[Share], reports: bytes) -> None:
+        """Takes over what a helper built, and builds what it left."""
+        left = dict(enumerate(pile))
+        for line in reports.split(b"\n")[:-1]:
+            number, *degraded = line.decode().split()
+            share = left.pop(int(number))
+            self.degraded += map(bytes.fromhex, degraded)
+            totals = self._trees.totals(share.entry.tree_id)
+            self._monitor.advance(totals.files + totals.others, totals.size_bytes)
+        for share in left.values():
+            remove_below(self._fs, self._chain.open_names([*share.names]))
+            self._put_below(share)
+
+    def _finish(self, share: Share) -> None:
+        fd = self._chain.open_names([*share.names])
+        self._finish_directory(fd, share.entry, share.path, is_top=len(share.names) == 1)
 
     def _put_children(
         self, path: bytes, names: list[bytes], entries: Iterator[Entry]
