@@ -1,0 +1,104 @@
+"""The command line of the suite."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.suite import peers, report, session
+from benchmarks.suite.floors import PROJECT
+from benchmarks.suite.results import Results
+from benchmarks.suite.session import Options, Session
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns what reads the options."""
+    default = Options(PROJECT / "build" / "benchmark", PROJECT / "docs" / "benchmarks")
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks.suite",
+        description="Compares treesnap with other tools; writes numbers, a page and pictures.",
+    )
+    names = [tool.name for tool in peers.all_tools()]
+    made.add_argument("--quick", action="store_true", help="fewer trees, one round: minutes")
+    made.add_argument(
+        "--trees",
+        type=_names,
+        help=f"comma-separated, of {', '.join(session.TREES)}, database-MIB, files-N",
+    )
+    made.add_argument("--tools", type=_names, help=f"comma-separated, of {', '.join(names)}")
+    made.add_argument("--rounds", type=int, help=f"default {default.rounds}")
+    made.add_argument(
+        "--repeat-seconds",
+        type=float,
+        help="a tool does not repeat a work once its rounds have taken so long together;"
+        f" default {default.repeat_s:g}",
+    )
+    made.add_argument(
+        "--minutes",
+        type=float,
+        help=f"nothing is begun after so long; default {default.minutes:g}",
+    )
+    made.add_argument(
+        "--checkpoints", type=int, help=f"in the series of many; default {default.checkpoints}"
+    )
+    made.add_argument("--linux", type=Path, help="an unpacked Linux source; it is copied")
+    made.add_argument(
+        "--all-tools-with-many",
+        action="store_true",
+        help="let all tools capture 1,000,000 files, which takes an hour more",
+    )
+    made.add_argument("--out", type=Path, help="where numbers, page and pictures go")
+    made.add_argument("--work", type=Path, help="where trees and stores go; trees are kept")
+    made.add_argument(
+        "--render", type=Path, metavar="JSON", help="measure nothing, show these numbers"
+    )
+    return made
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    """Returns what the arguments ask for."""
+    options = Options(PROJECT / "build" / "benchmark", PROJECT / "docs" / "benchmarks")
+    if arguments.quick:
+        options = options.made_quick()
+    given = {
+        "trees": arguments.trees,
+        "tools": arguments.tools,
+        "rounds": arguments.rounds,
+        "repeat_s": arguments.repeat_seconds,
+        "minutes": arguments.minutes,
+        "checkpoints": arguments.checkpoints,
+        "linux": arguments.linux and arguments.linux.absolute(),
+        "out": arguments.out and arguments.out.absolute(),
+        "work": arguments.work and arguments.work.absolute(),
+        "all_tools_with_many": arguments.all_tools_with_many,
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return Options(**{**vars(options), **chosen})
+
+
+def main() -> None:
+    """Measures, or shows what was measured."""
+    arguments = parser().parse_args()
+    options = options_of(arguments)
+    if arguments.render:
+        results = Results.from_json(arguments.render.read_text(encoding="utf-8"))
+    else:
+        running = Session(options)
+        results = running.results
+        try:
+            running.run()
+        except KeyboardInterrupt:
+            results.leave_out("The run was interrupted.")
+    session.write(results, options.out)
+    print("\n".join(report.summary(results)))
+    for sentence in results.left_out:
+        print(f"left out: {sentence}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""What is promised of speed and size, and whether what was measured keeps it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from benchmarks.suite import floors, peers, trees, watching
+from benchmarks.suite.results import ADDED, MEMORY, SECONDS, STORE, Case, Results
+
+TEN = "10 files changed"
+BACK = peers.BACK.format(edit=TEN)
+ONE = "1 file changed"
+KIB = 1024
+MB = 1_000_000
+CHECKPOINT_TREE = "files-10000"
+EARLY = "create, first checkpoints"
+LATE = "create, last checkpoints"
+SIZES = ("files-1000", trees.LINUX, trees.MILLION)
+
+
+class Form(Enum):
+    """How a promise's number comes from medians."""
+
+    RATIO = "ratio"
+    """What is measured, divided by what it is measured against."""
+
+    BOUND = "bound"
+    """The largest of what is measured, as it is."""
+
+    SPREAD = "spread"
+    """The largest of what is measured, divided by the smallest."""
+
+
+class State(Enum):
+    """What became of a promise."""
+
+    MET = "met"
+    MISSED = "missed"
+    NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One bound on one kind of work."""
+
+    work: str
+    words: str
+    form: Form
+    limit: float
+    cases: tuple[Case, ...]
+    against: Case | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was measured of one promise."""
+
+    promise: Promise
+    state: State
+    number: float | None = None
+    """In the promise's own unit, a ratio or bytes or seconds; None when not measured."""
+
+    excess: float | None = None
+    """The number divided by the limit: above 1 the promise is missed by this factor."""
+
+
+def verdict_of(promise: Promise, results: Results) -> Verdict:
+    """Returns whether a promise is kept; every number that it needs must have been measured."""
+    medians = [results.median(case) for case in promise.cases]
+    values = [value for value in medians if value is not None]
+    reference = results.median(promise.against) if promise.against else None
+    if len(values) < len(medians) or (promise.against and reference is None):
+        return Verdict(promise, State.NOT_MEASURED)
+    number = max(values)
+    if promise.form is Form.RATIO:
+        assert reference is not None
+        number /= reference
+    elif promise.form is Form.SPREAD:
+        number /= min(values)
+    excess = number / promise.limit
+    return Verdict(promise, State.MET if excess <= 1 else State.MISSED, number, excess)
+
+
+def _ratio(work: str, words: str, limit: float, case: Case, against: Case) -> Promise:
+    return Promise(work, words, Form.RATIO, limit, (case,), against)
+
+
+def _linux(work: str, tool: str, quantity: str = SECONDS) -> Case:
+    return Case(trees.LINUX, work, tool, quantity)
+
+
+def _own(work: str, quantity: str = SECONDS) -> Case:
+    return _linux(work, "treesnap", quantity)
+
+
+CLICK = Case("", floors.CLICK, floors.FLOOR)
+
+PROMISES = (
+    _ratio(
+        "first snapshot",
+        "≤ 1.1 × `tar | zstd -1 -T2`",
+        1.1,
+        _own(peers.FIRST),
+        _linux(peers.FIRST, "tar | zstd"),
+    ),
+    _ratio(
+        "first snapshot", "≤ 0.25 × restic", 0.25, _own(peers.FIRST), _linux(peers.FIRST, "restic")
+    ),
+    _ratio("first snapshot", "≤ 0.12 × git", 0.12, _own(peers.FIRST), _linux(peers.FIRST, "git")),
+    _ratio(
+        "snapshot, nothing changed",
+        "≤ 1.2 × git without help",
+        1.2,
+        _own(peers.SAME),
+        _linux(peers.SAME, "git"),
+    ),
+    _ratio(
+        "snapshot, nothing changed",
+        "with `watch` ≤ 3 × `python -c 'import click'`",
+        3,
+        _linux(peers.SAME, watching.WATCH),
+        CLICK,
+    ),
+    _ratio(
+        "snapshot, 10 files changed",
+        "≤ 1.2 × git without help, + 20 %",
+        1.44,
+        _own(TEN),
+        _linux(TEN, "git"),
+    ),
+    _ratio(
+        "snapshot, 10 files changed",
+        "with `watch` ≤ 3 × `python -c 'import click'`, + 20 %",
+        3.6,
+        _linux(TEN, watching.WATCH),
+        CLICK,
+    ),
+    _ratio(
+        "roll those 10 back",
+        "≤ 1.5 × git, with the safety snapshot and every sync",
+        1.5,
+        _own(BACK),
+        _linux(BACK, "git"),
+    ),
+    _ratio(
+        "roll those 10 back",
+        "with `watch` ≤ 4 × `python -c 'import click'`",
+        4,
+        _linux(BACK, watching.WATCH),
+        CLICK,
+    ),
+    _ratio(
+        "restore all into an empty directory",
+        "≤ tar on the same file system",
+        1,
+        _own(peers.RESTORE),
+        _linux(peers.RESTORE, "tar | zstd"),
+    ),
+    _ratio(
+        "store size",
+        "≤ restic",
+        1,
+        _own(peers.FIRST, STORE),
+        _linux(peers.FIRST, "restic", STORE),
+    ),
+    Promise(
+        "new bytes for an unchanged tree",
+        "≤ 4 KiB",
+        Form.BOUND,
+        4 * KIB,
+        (_own(peers.SAME, ADDED),),
+    ),
+    Promise(
+        "new bytes for 10 changed files",
+        "≤ 200 KiB",
+        Form.BOUND,
+        200 * KIB,
+        (_own(TEN, ADDED),),
+    ),
+    Promise(
+        "4 KiB edit inside a 1 GiB file",
+        "≤ 512 KiB of new bytes",
+        Form.BOUND,
+        512 * KIB,
+        (Case("database", "4 KiB edit", "treesnap", ADDED),),
+    ),
+    Promise(
+        "in-process `create` with watch, one file changed of 78k",
+        "≤ 10 ms median",
+        Form.BOUND,
+        0.010,
+        (_linux(watching.IN_PROCESS, watching.LIBRARY_WATCH),),
+    ),
+    Promise(
+        "peak memory at 1,000,000 files",
+        "≤ 200 MB",
+        Form.BOUND,
+        200 * MB,
+        tuple(
+            Case(trees.MILLION, work, "treesnap", MEMORY)
+            for work in (peers.FIRST, peers.SAME, BACK)
+        ),
+    ),
+    _ratio(
+        "`snap --version`",
+        "≤ 1.2 × `python -c 'import click'`",
+        1.2,
+        Case("", "snap --version", "treesnap"),
+        CLICK,
+    ),
+    _ratio(
+        "`snap list`",
+        "≤ 1.6 × `python -c 'import click'`",
+        1.6,
+        Case("", "snap list", "treesnap"),
+        CLICK,
+    ),
+    Promise(
+        "`create` with watch, one file changed, at 1,000, 78,635 and 1,000,000 files",
+        "the same within 1.3 ×",
+        Form.SPREAD,
+        1.3,
+        tuple(Case(tree, ONE, watching.WATCH) for tree in SIZES),
+    ),
+    _ratio(
+        "many small checkpoints of 10,000 files",
+        "the last as fast as the first, within 1.3 ×",
+        1.3,
+        Case(CHECKPOINT_TREE, LATE, "treesnap"),
+        Case(CHECKPOINT_TREE, EARLY, "treesnap"),
+    ),
+)
+"""All of them, in the order of the table that promises them."""

@@ -1,0 +1,298 @@
+"""The page: what was promised, where a peer is better, and all tables, from the numbers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from benchmarks.suite import floors, peers, promises, trees, watching
+from benchmarks.suite.promises import PROMISES, Form, Promise, State, Verdict
+from benchmarks.suite.results import ADDED, MEMORY, SECONDS, STORE, Case, Results, distinct
+
+OWN = {"treesnap", watching.WATCH, watching.LIBRARY, watching.LIBRARY_WATCH}
+COMMAND = "tox -e bench"
+QUANTITIES = {SECONDS: "time", STORE: "store", ADDED: "new bytes", MEMORY: "peak memory"}
+
+INTRODUCTION = f"""\
+# Benchmarks
+
+`{COMMAND}` makes this page, its [numbers](results.json) and its pictures anew. Nothing here is
+written by hand.
+"""
+
+METHOD = """\
+## How it is measured
+
+- Every work is a whole process, or a pipeline of them, from its start to its end. Before each,
+  everything that was written is synced, so nobody pays for somebody else's writing.
+- All tools work on the same tree in the same run, in turn, round by round, and each round begins
+  with another tool. Numbers are medians; *n* is how many samples the work that was repeated most
+  has. A work that takes a tool long is repeated less often.
+- Caches are warm: a first snapshot reads its files from memory.
+- Rolling back means: after the snapshot of the change the same files were changed once more, and
+  go back to what they were before both. The content is compared afterwards, and so are the counts
+  of files and bytes after *restore all*.
+- Sizes of stores are the sum of all their files, hard links counted once; directories, of which
+  rsync makes all anew each time, are not counted. New bytes are what the store grew by.
+- Peak memory is that of the largest process. Whatever starts programs takes about 14 MB itself, and
+  no smaller number can be seen.
+- *+ 20 %* in a promise is taken to raise the bound of the row above it by a fifth.
+- The library, the walk in Python, and reading, hashing and compressing are measured inside a
+  process, without its start.
+"""
+
+
+@dataclass(frozen=True)
+class BetterPeer:
+    """A number in which a peer beats treesnap."""
+
+    tree: str
+    work: str
+    tool: str
+    quantity: str
+    theirs: float
+    ours: float
+
+
+def page(results: Results, pictures: Sequence[tuple[str, str]] = ()) -> str:
+    """Returns the page in Markdown; ``pictures`` are names of files with their titles."""
+    sections = [
+        INTRODUCTION,
+        _machine(results),
+        _promises(results),
+        _better_peers(results),
+        *(_tree(results, tree) for tree in _tree_names(results)),
+        _starts(results),
+        _pictures(pictures),
+        _left_out(results),
+        METHOD,
+        _tools(results),
+    ]
+    return "\n".join(section for section in sections if section)
+
+
+def shown(value: float, quantity: str) -> str:
+    """Returns a number as people read it."""
+    if quantity == SECONDS:
+        if value < 1:
+            return f"{value * 1000:.3g} ms"
+        return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+    if abs(value) < 1_000:
+        return f"{value:.0f} B"
+    for unit, size in (("kB", 1e3), ("MB", 1e6)):
+        if abs(value) < size * 1_000:
+            return f"{value / size:.1f} {unit}"
+    return f"{value / 1e9:.2f} GB"
+
+
+def verdict_words(verdict: Verdict) -> str:
+    """Returns whether a promise is met, and by how much."""
+    if verdict.state is State.NOT_MEASURED or verdict.excess is None:
+        return "not measured"
+    if verdict.state is State.MET:
+        return f"met, {(1 - verdict.excess) * 100:.0f} % to spare"
+    if verdict.excess < 2:
+        return f"**missed** by {(verdict.excess - 1) * 100:.0f} %"
+    return f"**missed**, {verdict.excess:.1f} × the limit"
+
+
+def better_peers(results: Results) -> list[BetterPeer]:
+    """Returns every number in which a peer's median is below treesnap's."""
+    found = []
+    for case in results.samples:
+        if case.tool in OWN or case.tool == floors.FLOOR:
+            continue
+        theirs = results.median(case)
+        ours = results.median(case._replace(tool="treesnap"))
+        if theirs is not None and ours is not None and theirs < ours:
+            found.append(BetterPeer(case.tree, case.work, case.tool, case.quantity, theirs, ours))
+    return found
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Returns a table in Markdown, with a line end."""
+    lines = [_line(header), "| --- " * len(header) + "|", *map(_line, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    escaped = (cell.replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
+
+
+def _machine(results: Results) -> str:
+    facts = results.facts
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    words = (
+        f"{facts['cores']} cores, {facts['memory_gib']} GiB of memory, {facts['file_system']},"
+        f" {facts['system']}, {facts['python']}. Load before the run: {facts['load_at_start']}."
+        f" Versions: {versions}. Commit: {facts['commit']}."
+    )
+    if facts.get("quick"):
+        words += "\n\nThis was a quick run: fewer trees, one round. It is no basis for a verdict."
+    return words + "\n"
+
+
+def _measured_words(verdict: Verdict, results: Results) -> str:
+    promise, number = verdict.promise, verdict.number
+    if number is None:
+        return ""
+    if promise.form is Form.BOUND:
+        return shown(number, promise.cases[0].quantity)
+    cases = [*promise.cases, *([promise.against] if promise.against else [])]
+    values = [results.median(case) or 0.0 for case in cases]
+    between = " against " if promise.form is Form.RATIO else ", "
+    words = between.join(
+        shown(value, case.quantity) for value, case in zip(values, cases, strict=True)
+    )
+    return f"{words}: {number:.2f} ×"
+
+
+def _promises(results: Results) -> str:
+    verdicts = [promises.verdict_of(promise, results) for promise in PROMISES]
+    counts = {state: sum(verdict.state is state for verdict in verdicts) for state in State}
+    summary = ", ".join(f"{count} {state.value}" for state, count in counts.items() if count)
+    rows = [
+        (
+            verdict.promise.work,
+            verdict.promise.words,
+            _measured_words(verdict, results),
+            verdict_words(verdict),
+        )
+        for verdict in verdicts
+    ]
+    return (
+        f"## What is promised, and what is kept\n\n{summary[:1].upper()}{summary[1:]}. Unless a row"
+        " names another tree, it is the Linux source.\n\n"
+        + table(("work", "promise", "measured", "verdict"), rows)
+    )
+
+
+def _better_peers(results: Results) -> str:
+    found = better_peers(results)
+    title = "## Where a peer is better\n\n"
+    if not found:
+        return title + "In nothing that was measured in this run.\n"
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for better in found:
+        what = (better.tree, better.work, QUANTITIES[better.quantity])
+        factor = f" ({better.ours / better.theirs:.2g} ×)" if better.theirs > 0 else ""
+        words = f"{better.tool} {shown(better.theirs, better.quantity)}{factor}"
+        rows.setdefault((*what, shown(better.ours, better.quantity)), []).append(words)
+    return (
+        title + "Every number of this run in which another tool beats treesnap without a watcher,"
+        " whatever it leaves undone. In brackets: how many times theirs treesnap's is.\n\n"
+        + table(
+            ("tree", "work", "what", "treesnap", "better"),
+            [(*what, ", ".join(words)) for what, words in rows.items()],
+        )
+    )
+
+
+def _tree_names(results: Results) -> list[str]:
+    return distinct(case.tree for case in results.samples if case.tree)
+
+
+def _tree(results: Results, tree: str) -> str:
+    cases = [case for case in results.samples if case.tree == tree]
+    tools = distinct(case.tool for case in cases if case.tool != floors.FLOOR)
+    rows = []
+    for quantity, what in QUANTITIES.items():
+        for work in distinct(case.work for case in cases if case.quantity == quantity):
+            row = [Case(tree, work, tool, quantity) for tool in tools]
+            if any(case in results.samples for case in row):
+                words = work if quantity == SECONDS else f"{work}, {what}"
+                rows.append((words, *(_cell(results, case) for case in row)))
+    floor_words = [
+        f"{case.work} {shown(results.median(case) or 0, SECONDS)}"
+        for case in cases
+        if case.tool == floors.FLOOR
+    ]
+    size = results.trees.get(tree)
+    about = (
+        f"{size['files']:,} files, {size['directories']:,} directories,"
+        f" {shown(size['size_bytes'], STORE)}. "
+        if size
+        else ""
+    )
+    most = max((len(results.samples[case]) for case in cases), default=0)
+    words = f"{about}n is at most {most}. In brackets: how many times treesnap's."
+    if floor_words:
+        words += f" Floors: {', '.join(floor_words)}."
+    title = trees.tree_named(tree).title
+    return f"## {title[:1].upper()}{title[1:]}\n\n{words}\n\n" + table(("work", *tools), rows)
+
+
+def _cell(results: Results, case: Case) -> str:
+    value = results.median(case)
+    if value is None:
+        return ""
+    own = results.median(case._replace(tool="treesnap"))
+    words = shown(value, case.quantity)
+    if own is None or own <= 0 or case.tool == "treesnap":
+        return words
+    return f"{words} ({value / own:.2g} ×)"
+
+
+def _starts(results: Results) -> str:
+    rows = []
+    click = results.median(promises.CLICK)
+    for case in results.samples:
+        value = results.median(case)
+        if not case.tree and click and value is not None:
+            rows.append((f"`{case.work}`", shown(value, SECONDS), f"{value / click:.2f} ×"))
+    if not rows:
+        return ""
+    return "## How long programs take to start\n\n" + table(
+        ("command", "time", "of `import click`"), rows
+    )
+
+
+def _pictures(pictures: Sequence[tuple[str, str]]) -> str:
+    if not pictures:
+        return ""
+    lines = [f"![{title}]({name})\n" for name, title in pictures]
+    return "## How cost grows\n\n" + "\n".join(lines)
+
+
+def _left_out(results: Results) -> str:
+    title = "## What this run left out\n\n"
+    if not results.left_out:
+        return title + "Nothing.\n"
+    return title + "\n".join(f"- {sentence}" for sentence in results.left_out) + "\n"
+
+
+def _tools(results: Results) -> str:
+    used = {case.tool for case in results.samples}
+    rows = [(tool.name, tool.remark) for tool in peers.all_tools() if tool.name in used]
+    return "## What the tools do\n\n" + table(("tool", "how it is used"), rows) + RUN
+
+
+RUN = f"""
+## Run it
+
+On Debian or Ubuntu, with about 30 GB of disk:
+
+```sh
+sudo apt install git restic borgbackup zstd rsync gcc npm linux-source-6.1 python3-venv
+{COMMAND}
+```
+
+`{COMMAND} -- --quick` takes minutes. `--trees` and `--tools` choose, `--minutes` bounds the whole,
+`--work` names a directory for trees and stores, `--help` tells the rest. What does not fit the
+time or the disk is left out, and named above.
+"""
+
+
+def summary(results: Results) -> list[str]:
+    """Returns one line for each promise, for a terminal."""
+    lines = []
+    for promise in PROMISES:
+        verdict = promises.verdict_of(promise, results)
+        words = verdict_words(verdict).replace("*", "")
+        lines.append(f"{_name(promise)}: {_measured_words(verdict, results)} -> {words}")
+    return lines
+
+
+def _name(promise: Promise) -> str:
+    return f"{promise.work} ({promise.words})".replace("`", "")

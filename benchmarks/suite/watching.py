@@ -1,0 +1,99 @@
+"""What `snap watch` saves: whole commands beside a running watcher, and the library's own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.suite import floors, peers, process
+from benchmarks.suite.edits import ChangedFiles, Edit
+from benchmarks.suite.results import Case, Results
+from benchmarks.suite.works import Clock
+
+WATCH = "treesnap, watch"
+LIBRARY = "library"
+LIBRARY_WATCH = "library, watch"
+IN_PROCESS = "create in one process, 1 file changed"
+
+
+def is_there(environment: Mapping[str, str]) -> bool:
+    """Returns whether this treesnap has a watcher."""
+    return process.works([*peers.snap_command().split(), "watch", "--help"], environment)
+
+
+def measure(
+    tree: str,
+    root: Path,
+    store: Path,
+    environment: Mapping[str, str],
+    results: Results,
+    clock: Clock,
+    *,
+    rounds: int,
+) -> None:
+    """Measures commands beside a watcher; the store must hold a snapshot of the root.
+
+    Raises CommandFailed.
+    """
+    if clock.is_over():
+        results.leave_out(f"{tree}: snap watch: no time was left.")
+        return
+    snap = f"{peers.snap_command()} -q -C {root} --store {store}"
+    edits: list[Edit] = [ChangedFiles(root, 1), ChangedFiles(root, 10)]
+    process.timed(f"{snap} watch --detach", root, environment)
+    try:
+        for _ in range(2):  # the first may still walk, and the second tells what it left
+            process.timed(f"{snap} create", root, environment)
+        for number in range(rounds):
+            print(f"{tree}: round {number + 1} of {rounds} with a watcher", file=sys.stderr)
+            _round(tree, root, snap, edits, number, environment, results)
+    finally:
+        for edit in edits:
+            edit.take_back()
+        process.timed(f"{snap} watch --stop", root, environment)
+
+
+def _round(
+    tree: str,
+    root: Path,
+    snap: str,
+    edits: list[Edit],
+    number: int,
+    environment: Mapping[str, str],
+    results: Results,
+) -> None:
+    click = f"{sys.executable} -c 'import click'"
+    outcome = process.timed(click, root, environment)
+    results.add(Case("", floors.CLICK, floors.FLOOR), outcome.seconds)
+    outcome = process.timed(f"{snap} create", root, environment)
+    results.add(Case(tree, peers.SAME, WATCH), outcome.seconds)
+    for edit in edits:
+        edit.apply(number)
+        outcome = process.timed(f"{snap} create", root, environment)
+        results.add(Case(tree, peers.CHANGED.format(edit=edit.name), WATCH), outcome.seconds)
+        edit.apply(number + 1_000)
+        outcome = process.timed(f"{snap} restore latest~1", root, environment)
+        results.add(Case(tree, peers.BACK.format(edit=edit.name), WATCH), outcome.seconds)
+        if not edit.is_taken_back():
+            results.leave_out(f"{tree}: roll back, {WATCH}: the content was not what it was.")
+        process.timed(f"{snap} create", root, environment)
+
+
+def measure_library(
+    tree: str,
+    root: Path,
+    store: Path,
+    environment: Mapping[str, str],
+    results: Results,
+    *,
+    rounds: int,
+    tools: Sequence[str],
+) -> None:
+    """Measures snapshots of one changed file in a process that stays. Raises CommandFailed."""
+    for tool in tools:
+        kind = "watch" if tool == LIBRARY_WATCH else "walk"
+        taken = floors.inside(environment, "one_changed", root, store, str(rounds), kind)
+        assert isinstance(taken, list)
+        for seconds in taken:
+            results.add(Case(tree, IN_PROCESS, tool), seconds)

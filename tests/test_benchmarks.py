@@ -1,0 +1,272 @@
+"""The benchmark suite: what it says of given numbers, and that it measures at all.
+
+Expected ratios and verdicts are worked out here by hand, not by the suite.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.suite import peers, promises, report
+from benchmarks.suite.edits import ChangedFiles, ChangedRow
+from benchmarks.suite.peers import Tool
+from benchmarks.suite.process import CommandFailed, environment_of, timed
+from benchmarks.suite.promises import State
+from benchmarks.suite.results import Case, Results
+from benchmarks.suite.trees import make_database, make_files, measure
+from benchmarks.suite.works import Clock, Comparison, Contender
+
+PROJECT = Path(__file__).parent.parent
+MIB = 1 << 20
+CLICK = ("", "python -c 'import click'", "floor", "seconds")
+LINUX = "linux"
+WATCH = "treesnap, watch"
+
+# Work and limit of each promise; what is measured; what it is measured against.
+PROMISED = [
+    ("first snapshot", 1.1, [(LINUX, "first snapshot", "treesnap", "seconds")],
+     (LINUX, "first snapshot", "tar | zstd", "seconds")),
+    ("first snapshot", 0.25, [(LINUX, "first snapshot", "treesnap", "seconds")],
+     (LINUX, "first snapshot", "restic", "seconds")),
+    ("first snapshot", 0.12, [(LINUX, "first snapshot", "treesnap", "seconds")],
+     (LINUX, "first snapshot", "git", "seconds")),
+    ("snapshot, nothing changed", 1.2, [(LINUX, "nothing changed", "treesnap", "seconds")],
+     (LINUX, "nothing changed", "git", "seconds")),
+    ("snapshot, nothing changed", 3, [(LINUX, "nothing changed", WATCH, "seconds")], CLICK),
+    ("snapshot, 10 files changed", 1.44, [(LINUX, "10 files changed", "treesnap", "seconds")],
+     (LINUX, "10 files changed", "git", "seconds")),
+    ("snapshot, 10 files changed", 3.6, [(LINUX, "10 files changed", WATCH, "seconds")], CLICK),
+    ("roll those 10 back", 1.5, [(LINUX, "roll back, 10 files changed", "treesnap", "seconds")],
+     (LINUX, "roll back, 10 files changed", "git", "seconds")),
+    ("roll those 10 back", 4, [(LINUX, "roll back, 10 files changed", WATCH, "seconds")], CLICK),
+    ("restore all into an empty directory", 1, [(LINUX, "restore all", "treesnap", "seconds")],
+     (LINUX, "restore all", "tar | zstd", "seconds")),
+    ("store size", 1, [(LINUX, "first snapshot", "treesnap", "store_bytes")],
+     (LINUX, "first snapshot", "restic", "store_bytes")),
+    ("new bytes for an unchanged tree", 4096,
+     [(LINUX, "nothing changed", "treesnap", "added_bytes")], None),
+    ("new bytes for 10 changed files", 204_800,
+     [(LINUX, "10 files changed", "treesnap", "added_bytes")], None),
+    ("4 KiB edit inside a 1 GiB file", 524_288,
+     [("database", "4 KiB edit", "treesnap", "added_bytes")], None),
+    ("in-process `create` with watch, one file changed of 78k", 0.01,
+     [(LINUX, "create in one process, 1 file changed", "library, watch", "seconds")], None),
+    ("peak memory at 1,000,000 files", 200_000_000,
+     [("files-1000000", work, "treesnap", "memory_bytes")
+      for work in ("first snapshot", "nothing changed", "roll back, 10 files changed")], None),
+    ("`snap --version`", 1.2, [("", "snap --version", "treesnap", "seconds")], CLICK),
+    ("`snap list`", 1.6, [("", "snap list", "treesnap", "seconds")], CLICK),
+]  # fmt: skip
+
+
+def results_with(*samples) -> Results:
+    """Returns results that hold the given cases, each with its values."""
+    facts = {
+        "cores": 2, "memory_gib": 8, "file_system": "ext4", "system": "Debian", "commit": "abc",
+        "python": "CPython 3.11", "load_at_start": 0.1, "versions": {"git": "2.39"},
+    }  # fmt: skip
+    results = Results(facts=facts)
+    for case, *values in samples:
+        for value in values:
+            results.add(Case(*case), value)
+    return results
+
+
+@pytest.mark.parametrize(
+    ("promise", "expected"), list(zip(promises.PROMISES, PROMISED, strict=False))
+)
+def test_a_promise_is_met_up_to_its_limit_and_not_above(promise, expected):
+    work, limit, measured, against = expected
+    assert promise.work == work
+
+    for factor, state in ((0.5, State.MET), (0.999, State.MET), (1.001, State.MISSED)):
+        value = limit * factor * (7 if against else 1)
+        samples = [(case, value) for case in measured]
+        verdict = promises.verdict_of(
+            promise, results_with(*samples, *([(against, 7.0)] if against else []))
+        )
+
+        assert verdict.state is state
+        assert verdict.excess == pytest.approx(factor)
+        assert verdict.number == pytest.approx(limit * factor)
+
+
+@pytest.mark.parametrize("promise", promises.PROMISES, ids=lambda promise: promise.words)
+def test_a_promise_is_not_judged_before_all_it_needs_is_measured(promise):
+    needed = [*promise.cases, *([promise.against] if promise.against else [])]
+    for absent in needed:
+        results = results_with(*((case, 1.0) for case in needed if case != absent))
+
+        assert promises.verdict_of(promise, results).state is State.NOT_MEASURED
+
+
+def test_the_largest_of_several_bounds_is_what_counts():
+    memory = next(promise for promise in promises.PROMISES if "memory" in promise.work)
+    values = dict(zip(memory.cases, (100e6, 100e6, 250e6), strict=True))
+
+    verdict = promises.verdict_of(memory, results_with(*values.items()))
+
+    assert verdict.state is State.MISSED
+    assert verdict.excess == pytest.approx(1.25)
+
+
+def test_sizes_are_compared_with_each_other():
+    same = next(promise for promise in promises.PROMISES if "78,635" in promise.work)
+    assert same.limit == 1.3
+
+    values = dict(zip(same.cases, (0.20, 0.25, 0.30), strict=True))
+
+    assert promises.verdict_of(same, results_with(*values.items())).number == pytest.approx(1.5)
+
+
+def test_the_page_has_every_promise_with_the_median_and_the_verdict():
+    case = Case(LINUX, "first snapshot", "treesnap")
+    page = report.page(
+        results_with(
+            (case, 9.0, 100.0, 6.0),
+            ((LINUX, "first snapshot", "git"), 60.0),
+            ((LINUX, "first snapshot", "tar | zstd"), 4.0),
+        )
+    )
+
+    rows = [row for row in page.splitlines() if row.startswith("| ")]
+    for work, *_ in PROMISED:
+        assert any(row.startswith(f"| {work} |") for row in rows), work
+    assert len(promises.PROMISES) == len(PROMISED) + 2
+    assert (
+        "| first snapshot | ≤ 0.12 × git | 9.00 s against 60.0 s: 0.15 × | **missed** by 25 % |"
+        in rows
+    )
+    assert any(
+        "9.00 s against 4.00 s: 2.25 × | **missed**, 2.0 × the limit |" in row for row in rows
+    )
+    assert "| first snapshot | ≤ 0.25 × restic |  | not measured |" in rows
+    assert "2 missed, 18 not measured" in page
+
+
+def test_the_page_names_every_number_in_which_a_peer_is_better():
+    results = results_with(
+        ((LINUX, "nothing changed", "treesnap"), 0.9),
+        ((LINUX, "nothing changed", "git"), 0.6),
+        ((LINUX, "nothing changed", "restic"), 8.0),
+        ((LINUX, "nothing changed", WATCH), 0.1),
+        ((LINUX, "walk, compiled", "floor"), 0.2),
+        (("venv", "first snapshot", "treesnap", "store_bytes"), 30e6),
+        (("venv", "first snapshot", "borg", "store_bytes"), 20e6),
+    )
+
+    better = [(found.tree, found.tool, found.quantity) for found in report.better_peers(results)]
+    page = report.page(results)
+
+    assert better == [(LINUX, "git", "seconds"), ("venv", "borg", "store_bytes")]
+    assert "| linux | nothing changed | time | 900 ms | git 600 ms (1.5 ×) |" in page
+    assert "| venv | first snapshot | store | 30.0 MB | borg 20.0 MB (1.5 ×) |" in page
+
+
+def test_numbers_come_back_from_their_file():
+    results = results_with(((LINUX, "nothing changed", "git"), 0.5, 0.25))
+    results.trees[LINUX] = {"files": 3, "directories": 1, "size_bytes": 10}
+    results.checkpoints["git"] = [{"number": 1, "seconds": 0.5}]
+    results.leave_out("borg: not installed.")
+
+    assert Results.from_json(results.to_json()) == results
+    assert json.loads(results.to_json())["cases"][0]["median"] == 0.375
+
+
+def test_edits_change_what_they_say_and_are_taken_back(tmp_path):
+    files, database = tmp_path / "files", tmp_path / "database"
+    for directory in (files, database):
+        directory.mkdir()
+    make_files(files, 250)
+    make_database(database, 1)
+    before = {path: path.read_bytes() for path in files.rglob("*") if path.is_file()}
+    assert len(before) == len(set(before.values())) == 250
+
+    edit, row = ChangedFiles(files, 10), ChangedRow(database)
+    for number in (1, 2):
+        edit.apply(number)
+        row.apply(number)
+    changed = [path for path, content in before.items() if path.read_bytes() != content]
+    assert len(changed) == 10
+    assert not edit.is_taken_back()
+    assert not row.is_taken_back()
+    edit.take_back()
+    row.take_back()
+
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert edit.is_taken_back()
+    assert row.is_taken_back()
+    assert measure(database)["files"] == 1
+
+
+def test_a_failing_tool_and_a_wrong_result_are_named_and_stop_nobody(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    make_files(root, 30)
+    environment = environment_of(tmp_path / "home")
+    copy = "mkdir {store} && cp -a . {store}/{now}"
+    tools = [
+        Tool("fails", (), "", "", "true", first="exit 3", again="true"),
+        Tool("forgets", (), "", "", "true", copy, again="true", back="true", restore="mkdir {out}"),
+        Tool("copies", (), "", "", "true", copy, again="true", back="cp -a {store}/0/. .",
+             restore="cp -a {store}/0 {out}"),
+    ]  # fmt: skip
+    contenders = [Contender(tool, tmp_path / tool.name, environment) for tool in tools]
+    results = results_with()
+    clock = Clock(time.monotonic() + 600, repeat_s=100)
+
+    Comparison("files-30", root, ChangedFiles(root, 10), contenders, results, clock).run(2)
+
+    assert [sentence.split(" after ")[0] for sentence in results.left_out] == [
+        "files-30: first snapshot, fails: failed, exit code 3",
+        "files-30: restore all, forgets: the content was not what it should be.",
+        "files-30: roll back, 10 files changed, forgets: the content was not what it should be.",
+    ]
+    assert len(results.samples[Case("files-30", "roll back, 10 files changed", "copies")]) == 2
+    assert measure(root)["size_bytes"] == measure(tmp_path / "copies" / "store" / "0")["size_bytes"]
+
+
+def test_memory_of_a_command_is_its_own(tmp_path):
+    ballast = bytearray(200 * MIB)
+    small = timed("true", tmp_path, os.environ)
+    large = timed(f"{sys.executable} -c 'bytearray(100 << 20)' | cat", tmp_path, os.environ)
+
+    assert small.memory_bytes < 50 * MIB < 100 * MIB <= large.memory_bytes < len(ballast)
+    with pytest.raises(CommandFailed, match="exit code 4"):
+        timed("(exit 4) | cat", tmp_path, os.environ)
+
+
+def test_the_suite_measures_tiny_trees(tmp_path):
+    work, out = tmp_path / "work", tmp_path / "out"
+    command = [sys.executable, "-m", "benchmarks.suite", "--trees", "files-60"]
+    options = ["--tools", "treesnap,git", "--rounds", "1", "--work", work, "--out", out]
+    done = subprocess.run(
+        [*command, *options], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+    written = (out / "results.json").read_text(encoding="utf-8")
+    page = (out / "index.md").read_text(encoding="utf-8")
+    results = Results.from_json(written)
+    works = [peers.FIRST, peers.SAME, "10 files changed", "roll back, 10 files changed"]
+    for tool in ("treesnap", "git"):
+        for name in [*works, peers.RESTORE]:
+            assert results.median(Case("files-60", name, tool)) > 0, name
+        assert results.median(Case("files-60", "first snapshot", tool, "store_bytes")) > 0
+    for walk in ("walk, Python", "read, hash, compress"):
+        assert results.median(Case("files-60", walk, "floor")) > 0
+    assert results.trees["files-60"] == measure(work / "trees" / "files-60")
+    assert "linux: not chosen." in results.left_out
+    assert not [sentence for sentence in results.left_out if "failed" in sentence]
+    for text in (written, page):
+        assert str(tmp_path) not in text
+        assert socket.gethostname() not in text
+    assert page.count("\n## ") >= 6
