@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from oracle import difference, record
-from treesnap import SnapshotKind
+from treesnap import Refused, SnapshotKind
 from treesnap.codec.envelope import FileKind, seal
 from treesnap.codec.snapshot import encode_snapshot, snapshot_id
 from treesnap.fs.local import LocalFileSystem
@@ -52,7 +52,7 @@ class Cost(NamedTuple):
 class Checkpoints:
     """A small tree that changes by a file at a time, and its checkpoints."""
 
-    def __init__(self, directory: Path, kind: SnapshotKind) -> None:
+    def __init__(self, directory: Path, kind: SnapshotKind, *, named: bool = False) -> None:
         self.root, self.store = directory / "root", directory / "store"
         for number in range(20):
             path = self.root / f"directory-{number % 4}" / f"file-{number}"
@@ -60,6 +60,7 @@ class Checkpoints:
             path.write_bytes(b"%d" % number)
         self._paths = sorted(path for path in self.root.rglob("file-*"))
         self._kind = kind
+        self._named = named
         self._number = 0
         self.handle = Handle(
             root=self.root,
@@ -73,7 +74,8 @@ class Checkpoints:
         while self._number < until:
             self._number += 1
             self._paths[self._number % len(self._paths)].write_bytes(b"%d" % self._number)
-            self.handle.create(kind=self._kind)
+            name = f"checkpoint {self._number}" if self._named else None
+            self.handle.create(kind=self._kind, name=name)
 
     def files(self) -> int:
         """How many files there are in the store that are no snapshots."""
@@ -85,7 +87,9 @@ class Checkpoints:
         newest = self.handle.list()[0]
         (directory,) = (self.store / "snapshots").iterdir()
         for number in range(newest.sequence + 1, until + 1):
-            payload = encode_snapshot(replace(newest.record, created_at_ns=number))
+            name = f"history {number}" if self._named else None
+            record = replace(newest.record, created_at_ns=number, name=name)
+            payload = encode_snapshot(record)
             path = directory / f"{number:016x}-{snapshot_id(payload)}"
             path.write_bytes(seal(FileKind.SNAPSHOT, payload))
 
@@ -127,7 +131,7 @@ def _cost_of(recording: RecordingFileSystem, snapshots: str) -> Cost:
 
 @pytest.fixture
 def checkpoints(tmp_path):
-    return lambda kind: Checkpoints(tmp_path, kind)
+    return lambda kind, **options: Checkpoints(tmp_path, kind, **options)
 
 
 def assert_flat(few: Cost, many: Cost) -> None:
@@ -152,6 +156,21 @@ def test_a_checkpoint_costs_the_same_after_two_thousand_that_stay(checkpoints):
     assert_flat(few, world.cost(2 * EVERY))
     assert few.listings <= 1.1
     assert world.handle.list()[0].sequence > 2048
+
+
+def test_a_checkpoint_with_a_name_costs_as_many_calls_after_two_thousand(checkpoints):
+    world = checkpoints(SnapshotKind.MANUAL, named=True)
+    world.take(FEW)
+    few = world.cost(2 * EVERY)
+
+    world.add_history(2048)
+    world.take(FEW + 2 * EVERY + 1)  # reads the names once
+
+    many = world.cost(2 * EVERY)
+    assert many.calls <= FLAT * few.calls
+    assert many.written_bytes <= FLAT * few.written_bytes
+    with pytest.raises(Refused):
+        world.handle.create(name="history 1000")
 
 
 def test_a_checkpoint_costs_the_same_when_old_ones_go(checkpoints):

@@ -46,6 +46,7 @@ class FileKind(IntEnum):
     EXPORT = 11
     COLLECTED_SIZE = 12
     PLAN = 13
+    NAMES = 14
 
 
 def header(kind: FileKind, version: int = 1) -> bytes:

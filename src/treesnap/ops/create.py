@@ -13,7 +13,8 @@ from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused,
 from treesnap.model import IgnoreRules, Purpose, SkipReason, Snapshot, SnapshotKind, SnapshotRecord
 from treesnap.ops.access import Opened, locked_root, opened
 from treesnap.ops.capture import Capture, latest
-from treesnap.ops.history import STEP_MAX, means_something_else, snapshots_of
+from treesnap.ops.history import STEP_MAX, means_something_else
+from treesnap.ops.naming import find_named
 from treesnap.ops.places import refuse_dangerous
 from treesnap.ops.upkeep import keep_up, settings_or_defaults, with_room
 from treesnap.results import CreateResult, CreateStats
@@ -148,8 +149,11 @@ def _check_root(handle: Handle, *, force: bool) -> None:
 
 
 def check_name(pair: Opened, name: str) -> None:
-    """Raises Refused when a snapshot of the root has a name already."""
-    if any(snapshot.name == name for snapshot in snapshots_of(pair)):
+    """Raises Refused when a snapshot of the root has a name already.
+
+    The caller holds the root's lock.
+    """
+    if find_named(pair, name, note=True) is not None:
         raise Refused(
             f"A snapshot of this root is named {name!r} already", code=ErrorCode.NAME_TAKEN
         )

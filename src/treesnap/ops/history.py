@@ -135,9 +135,11 @@ def resolve_in(pair: Opened, ref: str, *, session: str | None = None) -> Snapsho
     exact = [name for name in names if name.id == ref]
     if exact:
         return pair.store.snapshots.load(pair.root.id, exact[0])
-    for snapshot in snapshots_of(pair):
-        if snapshot.name == ref:
-            return snapshot
+    from treesnap.ops.naming import find_named
+
+    named = find_named(pair, ref)
+    if named is not None:
+        return named
     return pair.store.snapshots.load(pair.root.id, _by_beginning(names, ref))
 
 

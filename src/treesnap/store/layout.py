@@ -16,6 +16,7 @@
 │   ├── lock                    held by create and restore
 │   ├── cache                   the stat cache; can be thrown away
 │   ├── cache-recent            what of it is newer; can be thrown away too
+│   ├── names                   which snapshots had names; can be thrown away
 │   ├── journal                 a restore that is past its commit point
 │   ├── history                 what undo and redo go back and forth over
 │   ├── export-<16 hex>         a restore to another directory that is under way

@@ -93,7 +93,8 @@ class Listing:
 
     def __contains__(self, identity: object) -> bool:
         """Returns whether a snapshot has this id."""
-        return any(name.id == identity for name in self)
+        found = (name for name in self._file_names if name.endswith(f"-{identity}"))
+        return any(_parsed(name) is not None for name in found)
 
 
 class SnapshotLog:

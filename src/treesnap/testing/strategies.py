@@ -13,7 +13,9 @@ from treesnap.codec.export import EXPORT_STAGE_PREFIX, ExportRecord
 from treesnap.codec.history import Moment, RestoreHistory
 from treesnap.codec.index import IndexEntry
 from treesnap.codec.journal import STAGE_PREFIX, Commit, Finish, Journal
+from treesnap.codec.names import NameTable
 from treesnap.codec.statcache import Observation, Row
+from treesnap.hashing import ID_SIZE
 from treesnap.model import (
     Entry,
     EntryKind,
@@ -188,6 +190,13 @@ def histories() -> SearchStrategy[RestoreHistory]:
     """Restore histories."""
     stack = st.lists(st.builds(Moment, snapshot_ids(), scopes()), max_size=3).map(tuple)
     return st.builds(RestoreHistory, stack, stack)
+
+
+def name_tables() -> SearchStrategy[NameTable]:
+    """Name tables."""
+    numbers = st.integers(0, (1 << 64) - 1)
+    rows = st.tuples(st.text(), numbers, st.binary(min_size=ID_SIZE, max_size=ID_SIZE))
+    return st.builds(NameTable, numbers, st.lists(rows, max_size=3).map(tuple))
 
 
 def journals() -> SearchStrategy[Journal]:

@@ -21,6 +21,7 @@ from treesnap.codec import (
     export,
     history,
     journal,
+    names,
     pack,
     snapshot,
     statcache,
@@ -168,6 +169,9 @@ CASES = {
         history.decode_history,
         ours.histories().map(history.encode_history),
         history.encode_history,
+    ),
+    "name table": Case(
+        names.decode_names, ours.name_tables().map(names.encode_names), names.encode_names
     ),
     "journal": Case(
         journal.decode_journal, ours.journals().map(journal.encode_journal), journal.encode_journal
