@@ -49,6 +49,8 @@ class WatchNote(NamedTuple):
     """When a walk last looked at everything, in ns since the epoch."""
     linked: tuple[bytes, ...]
     """Directories that hold a name with more than one hard link, in order."""
+    unfinished_links: bytes
+    """Stands for the files of which not all names were found, see ``worktree.links``."""
     rules: tuple[IgnoreRules, ...]
     """The exclusions that were in force, in the order of the walk."""
 
@@ -60,6 +62,7 @@ def encode_note(note: WatchNote) -> dict[str, Any]:
         "number": note.mark.number,
         "walked_at": note.walked_ns,
         "linked": note.linked,
+        "unfinished_links": note.unfinished_links,
         "rules": encode_rules(note.rules),
     }
 
@@ -71,6 +74,7 @@ def decode_note(value: dict[str, Any]) -> WatchNote:
         Mark(fields.get("watcher", bytes), fields.size("number")),
         fields.size("walked_at"),
         _paths(fields.get("linked", tuple)),
+        fields.get("unfinished_links", bytes),
         decode_rules(fields.get("rules", tuple), "watch note"),
     )
 

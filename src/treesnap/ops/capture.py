@@ -14,7 +14,7 @@ from treesnap.fs.base import FileSystem
 from treesnap.model import IgnoreRules, Snapshot, SnapshotRecord
 from treesnap.ops.access import MemoryObjects, Opened
 from treesnap.ops.history import snapshots_of
-from treesnap.ops.watching import NOTHING_KNOWN, Outlook, outlook
+from treesnap.ops.watching import NOTHING_KNOWN, Outlook, outlook, surely
 from treesnap.store.snapshots import Listing
 from treesnap.store.writer import Writer
 from treesnap.worktree.scan import Scanner
@@ -96,16 +96,18 @@ def preview(
     """Walks the root without writing anything."""
     objects = MemoryObjects(pair.store)
     cache = usable_cache(handle, pair)
-    handle.monitor.begin(Phase.SCAN, None, None)
-    scanner = Scanner(
-        handle.fs,
-        scan_settings(handle, scope, rules, outlook(handle, pair, cache)),
-        objects,
-        handle.monitor,
-        cache,
-        recorder=recorder,
-    )
-    return Preview(scanner.scan(), objects, cache)
+
+    def walk(known: Outlook) -> ScanResult:
+        if recorder is not None:
+            recorder.clear()
+        handle.monitor.begin(Phase.SCAN, None, None)
+        settings = scan_settings(handle, scope, rules, known)
+        return Scanner(
+            handle.fs, settings, objects, handle.monitor, cache, recorder=recorder
+        ).scan()
+
+    _, result = surely(walk, outlook(handle, pair, cache), scope)
+    return Preview(result, objects, cache)
 
 
 class Capture:
@@ -153,18 +155,25 @@ class Capture:
             self.writer.__exit__(*exception)
 
     def _scan(self) -> ScanResult:
-        handle, store = self._handle, self._pair.store
-        self._known = known = outlook(handle, self._pair, self.cache)
+        known = outlook(self._handle, self._pair, self.cache)
+        self._known, result = surely(self._walk, known, self._scope)
+        return result
+
+    def _walk(self, known: Outlook) -> ScanResult:
+        handle, temporary = self._handle, self._pair.store.layout.temporary
         is_partial = known.changed is not None
+        if self._builder is not None:
+            self._builder.discard()
         if self._scope is None:
             self._builder = StatCacheBuilder(
-                handle.fs, store.layout.temporary, self.cache, is_partial=is_partial
+                handle.fs, temporary, self.cache, is_partial=is_partial
             )
-        totals = (None, None) if is_partial else self._expected_totals()
-        handle.monitor.begin(Phase.SCAN, *totals)
+        if self.recorder is not None:
+            self.recorder.clear()
+        handle.monitor.begin(Phase.SCAN, *((None, None) if is_partial else self._expected_totals()))
         settings = scan_settings(handle, self._scope, self._rules, known)
         self._started_ns = settings.started_ns
-        scanner = Scanner(
+        return Scanner(
             handle.fs,
             settings,
             self.writer,
@@ -172,8 +181,7 @@ class Capture:
             self.cache,
             self._builder,
             self.recorder,
-        )
-        return scanner.scan()
+        ).scan()
 
     def _expected_totals(self) -> tuple[int | None, int | None]:
         """Returns what progress is shown against: what the last snapshot held of the same paths."""
@@ -224,4 +232,5 @@ class Capture:
         if mark is None:
             return None
         walked_ns = note.walked_ns if note is not None else self._started_ns
-        return WatchNote(mark, walked_ns, linked, self.result.rules)
+        unfinished = self.result.unfinished_links
+        return WatchNote(mark, walked_ns, linked, unfinished, self.result.rules)

@@ -6,7 +6,7 @@ No answer is never an error: whoever gets none looks at everything.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -23,6 +23,7 @@ from treesnap.fs.failure import reported
 from treesnap.ops.access import Opened, opened
 from treesnap.ops.places import refuse_dangerous
 from treesnap.worktree.changed import Changed, changed_from
+from treesnap.worktree.scanned import ScanResult
 from treesnap.worktree.statcache import StatCache
 
 if TYPE_CHECKING:
@@ -77,6 +78,24 @@ def outlook(handle: Handle, pair: Opened, cache: StatCache | None) -> Outlook:
         return Outlook(answer.mark)
     changed = changed_from(answer.paths, answer.whole, note.linked)
     return Outlook(answer.mark, changed, note)
+
+
+def surely(
+    walk: Callable[[Outlook], ScanResult], known: Outlook, scope: tuple[bytes, ...] | None
+) -> tuple[Outlook, ScanResult]:
+    """Returns what a walk found, and what was known before it; does it twice if need be.
+
+    A name that a file gets elsewhere is reported there and nowhere else. So when a file has
+    names that a walk of changes did not find, they may be where nobody looked, unless it was
+    the same after the walk before.
+    """
+    result = walk(known)
+    if known.note is not None:
+        noted = known.note.unfinished_links if scope is None else b""
+        if result.unfinished_links != noted:
+            known = Outlook(known.mark)
+            result = walk(known)
+    return known, result
 
 
 def ask_other_process(handle: Handle, pair: Opened, since: Mark | None) -> Answer | None:

@@ -15,6 +15,7 @@ from treesnap.codec.chunklist import Put
 from treesnap.codec.message import pack, require, unpack_groups
 from treesnap.codec.reader import Get, read_segments
 from treesnap.errors import Corrupt, InvalidArgument
+from treesnap.hashing import checksum
 from treesnap.model import ObjectKind
 from treesnap.treepath import parse
 from treesnap.worktree.content import store_bytes
@@ -48,6 +49,18 @@ class LinkGroups:
             if len(paths) < self._link_counts[identity]
             for path in paths
         )
+
+    def unfinished(self) -> bytes:
+        """Returns what stands for all groups with names that were not found; empty for none.
+
+        Equal for equal groups. A name that appears where nobody looked makes it another.
+        """
+        groups = sorted(
+            (*identity, self._link_counts[identity], len(paths))
+            for identity, paths in self._paths.items()
+            if len(paths) < self._link_counts[identity]
+        )
+        return checksum(pack(tuple(groups)), 16) if groups else b""
 
     def store(self, put: Put) -> tuple[Any, ...] | None:
         """Stores the table and returns its content, or None when there is no group."""

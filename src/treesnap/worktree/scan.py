@@ -133,6 +133,7 @@ class Scanner:
             root=root,
             links=self._links.store(self._sink.put),
             shared=self._links.shared(),
+            unfinished_links=self._links.unfinished(),
             totals=totals,
             skipped=tuple(sorted(self._skipped, key=_position)),
             unstable=tuple(sorted(self._unstable)),

@@ -51,6 +51,8 @@ class ScanResult:
     links: tuple[Any, ...] | None
     shared: frozenset[bytes]
     """Paths of files that have other names where the walk did not come."""
+    unfinished_links: bytes
+    """Stands for the groups of these files: other groups, another value."""
     totals: Totals
     skipped: tuple[Skipped, ...]
     unstable: tuple[bytes, ...]

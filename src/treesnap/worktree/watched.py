@@ -113,12 +113,12 @@ class WatchedTree:
         self._fs.lock(self._cookie_fd, exclusive=True)
         fd = self._fs.open(self._cookies, OPEN_DIRECTORY)
         try:
-            self._cookie_watch = self._notifier.watch(fd, MOVED_TO)
+            self._cookie_watch = self._watch(fd, MOVED_TO)
         finally:
             self._fs.close(fd)
         self._mount_points = Mounts(self._fs).below(os.fsencode(self._root_path))
         self._root_fd = self._fs.open(self._root_path, OPEN_DIRECTORY)
-        watch = self._notifier.watch(self._root_fd, NAMES | SELF_GONE)
+        watch = self._watch(self._root_fd, NAMES | SELF_GONE)
         self._top = _Directory(None, b"", watch)
         self._directories[watch] = self._top
         self._watch_below(self._top)
@@ -143,17 +143,20 @@ class WatchedTree:
         return self._notifier.wait(timeout_s)
 
     def take(self) -> bool:
-        """Takes in what was reported until now; returns whether anything was. Raises Lost."""
+        """Takes in what was reported until now; returns whether anything was.
+
+        Raises Lost, OSError.
+        """
         has_changed = False
         while reports := self._notifier.take():
             for report in reports:
                 has_changed |= self._take_one(report)
         return has_changed
 
-    def sync(self, deadline: float) -> None:
-        """Takes in everything that was done before this call. Raises Lost, OSError.
+    def sync(self, deadline: float) -> bool:
+        """Takes in everything that was done before this call; returns whether that was anything.
 
-        ``deadline`` is a time of ``time.monotonic``.
+        ``deadline`` is a time of ``time.monotonic``. Raises Lost, OSError.
         """
         self._cookie_count += 1
         name = f"{COOKIE_PREFIX}{self._id.hex()}-{self._cookie_count}"
@@ -161,15 +164,17 @@ class WatchedTree:
         self._fs.rename(self._cookie, path)
         self._cookie = path
         wanted = os.fsencode(name)
+        has_changed = False
         while True:
             reports = self._notifier.take()
             for report in reports:
                 if report.watch == self._cookie_watch and report.name == wanted:
                     wanted = b""
-                self._take_one(report)
+                has_changed |= self._take_one(report)
             if not wanted and not reports:
-                return
-            if wanted and not reports and not self._notifier.wait(deadline - time.monotonic()):
+                return has_changed
+            left_s = max(0.0, deadline - time.monotonic())
+            if wanted and not reports and not self._notifier.wait(left_s):
                 raise Lost("the kernel's reports were late")
 
     def check(self) -> None:
@@ -219,6 +224,7 @@ class WatchedTree:
             if directory.parent is not None:
                 self._note(directory.parent, directory.name, is_whole=True)
                 self._drop(directory)
+                self._watch_name(directory.parent, directory.name)
             return True
         if not name:
             return directory is self._top  # its parent's watch reports the same with its name
@@ -298,6 +304,16 @@ class WatchedTree:
                 return []  # gone, which is reported, or nothing that a walk can see
             raise
 
+    def _watch(self, fd: int, mask: int) -> int:
+        try:
+            return self._notifier.watch(fd, mask)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise Lost(
+                "the kernel gives this user no more watches; see fs.inotify.max_user_watches"
+            ) from None
+
     def _watch_one(
         self, chain: DirectoryChain, parent: _Directory, name: bytes, path: bytes
     ) -> _Directory | None:
@@ -315,7 +331,7 @@ class WatchedTree:
         known = parent.children.get(name)
         if known is not None:
             self._drop(known)
-        watch = self._notifier.watch(fd, NAMES)
+        watch = self._watch(fd, NAMES)
         elsewhere = self._directories.get(watch)
         if elsewhere is not None:
             # It was moved after it had been found there, which is reported later.
@@ -323,7 +339,7 @@ class WatchedTree:
                 raise Lost("the root is below itself")
             self._note(elsewhere.parent, elsewhere.name, is_whole=True)
             self._drop(elsewhere)
-            watch = self._notifier.watch(fd, NAMES)
+            watch = self._watch(fd, NAMES)
         child = _Directory(parent, name, watch)
         parent.children[name] = child
         self._directories[watch] = child

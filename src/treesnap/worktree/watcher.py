@@ -35,6 +35,8 @@ REPORTING = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "tmpfs", "xfs", "zfs"}
 )
 """File systems that nobody but this kernel changes, so that it can report every change."""
+RETRY_S = 60.0
+"""How long it does not try to begin anew after that failed: the next walks look at everything."""
 _LOOK_S = 0.2
 """How long the thread waits for reports before it looks whether it is over."""
 
@@ -73,6 +75,7 @@ class Watcher:
         self._tree: WatchedTree | None = None
         self._thread: threading.Thread | None = None
         self._is_over = False
+        self._not_before_s = 0.0
         self.changed = threading.Event()
         """Set when something changed, or may have; whoever waits for it clears it."""
         self.why_lost = ""
@@ -81,13 +84,16 @@ class Watcher:
     def __enter__(self) -> Self:
         """Begins to watch. Costs an open, a watch and a listing per directory.
 
-        Raises Refused where not every change is reported, OSError: with ENOSPC when the user
-        may have no more watches.
+        Raises Refused where not every change is reported, or when the kernel gives the user no
+        more watches; OSError.
         """
         refuse_unreported(self._fs, self._root)
         _sweep(self._fs, self._cookies)
         with self._lock:
-            self._begin()
+            try:
+                self._begin()
+            except Lost as error:
+                raise _refused(self._root, str(error)) from error
         if self._reads_ahead:
             self._thread = threading.Thread(
                 target=self._read_ahead, name="treesnap-watch", daemon=True
@@ -124,16 +130,20 @@ class Watcher:
             try:
                 if self._tree is not None:
                     try:
-                        self._tree.sync(deadline)
+                        if self._tree.sync(deadline):
+                            self.changed.set()
                         self._tree.check()
                         return self._tree.answer(since)
                     except Lost as error:
                         self._give_up(str(error))
+                if time.monotonic() < self._not_before_s:
+                    return None
                 tree = self._begin()
                 tree.sync(deadline)
                 return tree.answer(None)
             except (Lost, OSError) as error:
                 self._give_up(str(error))
+                self._not_before_s = time.monotonic() + RETRY_S
                 return None
 
     def _begin(self) -> WatchedTree:
@@ -179,12 +189,14 @@ def refuse_unreported(fs: FileSystem, root: str) -> None:
     """Raises Refused for a root on a file system of which not every change is reported."""
     kind = Mounts(fs).kind(root)
     if kind not in REPORTING:
-        raise Refused(
-            f"{shown(root)!r} cannot be watched: it is on a file system ({kind or 'unknown'}) of "
-            "which not every change is reported",
-            code=ErrorCode.NOT_WATCHABLE,
-            path=root,
-        )
+        of = kind or "unknown"
+        raise _refused(root, f"of its file system ({of}) not every change is reported")
+
+
+def _refused(root: str, why: str) -> Refused:
+    return Refused(
+        f"{shown(root)!r} cannot be watched: {why}", code=ErrorCode.NOT_WATCHABLE, path=root
+    )
 
 
 def _sweep(fs: FileSystem, cookies: str) -> None:

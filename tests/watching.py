@@ -1,0 +1,113 @@
+"""A root that is watched, a store beside it, and a count of what a walk looks at."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import treesnap
+from oracle import difference, record
+from treesnap.fs.notify import OVERFLOWED, KernelNotifier, Notifier, Report
+from treesnap.ops.handle import Handle
+from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.worktree.watcher import Watcher
+
+
+class Looks(WrappedFileSystem):
+    """Counts the directories that are listed, and the calls of each kind below a root."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed = 0
+        self.calls = 0
+
+    def around(self, call: Call) -> Any:
+        self.listed += call.method == "scan"
+        self.calls += 1
+        return call.proceed()
+
+
+class WatchedWorld:
+    """One root, its handle with a watcher, and one without."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.root = directory / "root"
+        self.store = directory / "store"
+        self.looks = Looks()
+        self.now_ns = 0
+        self.stack = ExitStack()
+        self.notifiers: list[Notifier] = []
+        self.root.mkdir()
+        for number in range(3):
+            (self.root / f"d{number}" / "deep").mkdir(parents=True)
+            (self.root / f"d{number}" / "deep" / "file").write_text(f"content {number}")
+            (self.root / f"d{number}" / "other").write_text("other")
+
+    def watch(
+        self, notifier: Callable[[], Notifier] = KernelNotifier, *, reads_ahead: bool = True
+    ) -> Handle:
+        """Returns a handle with a new watcher, which has made its first snapshot."""
+        plain = treesnap.open(self.root, self.store)
+        plain.create()
+        (cookies,) = [path / "watch" for path in self.store.glob("roots/*")]
+        cookies.mkdir(exist_ok=True)
+        inside = os.stat(self.store)
+        self.watcher = self.stack.enter_context(
+            Watcher(
+                plain.fs,
+                plain.root,
+                str(cookies),
+                store=(inside.st_dev, inside.st_ino),
+                notifier=notifier,
+                reads_ahead=reads_ahead,
+            )
+        )
+        self.handle = Handle(
+            root=self.root, store_path=str(self.store), fs=self.looks, watcher=self.watcher
+        )
+        self.handle.create()
+        return self.handle
+
+    def listed_by_create(self) -> int:
+        """Makes a snapshot, checks that it is complete, and returns how many were listed."""
+        self.looks.listed = 0
+        made = self.handle.create()
+        listed = self.looks.listed
+        there = self.directory / f"restored-{made.id}"
+        treesnap.open(self.root, self.store).restore(made.id, to=there)
+        assert difference(record(self.root), record(there)) == []
+        return listed
+
+
+class Forging(KernelNotifier):
+    """A queue whose reports a test can hold back, lose or add to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watches_max = 1 << 30
+        self.count = 0
+        self.is_late = False
+        self.added: list[Report] = []
+
+    def watch(self, fd: int, mask: int) -> int:
+        if self.count >= self.watches_max:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.count += 1
+        return super().watch(fd, mask)
+
+    def take(self) -> list[Report]:
+        if self.is_late:
+            return []
+        added, self.added = self.added, []
+        return [*added, *super().take()]
+
+    def wait(self, timeout_s: float) -> bool:
+        return False if self.is_late else super().wait(timeout_s)
+
+    def overflow(self) -> None:
+        self.added.append(Report(-1, OVERFLOWED, b""))
