@@ -37,6 +37,8 @@ REPORTING = frozenset(
 """File systems that nobody but this kernel changes, so that it can report every change."""
 RETRY_S = 60.0
 """How long it does not try to begin anew after that failed: the next walks look at everything."""
+PAUSE_S = 5.0
+"""After giving up, how long it waits to begin anew if nobody asks: much may be going on."""
 _LOOK_S = 0.2
 """How long the thread waits for reports before it looks whether it is over."""
 
@@ -76,6 +78,7 @@ class Watcher:
         self._thread: threading.Thread | None = None
         self._is_over = False
         self._not_before_s = 0.0
+        self._again_s = 0.0
         self.changed = threading.Event()
         """Set when something changed, or may have; whoever waits for it clears it."""
         self.why_lost = ""
@@ -156,8 +159,19 @@ class Watcher:
         self._tree = tree
         return tree
 
+    def _begin_again(self) -> None:
+        """Begins to watch although nobody asks, so that changes are noticed."""
+        try:
+            self._begin()
+        except (Lost, OSError) as error:
+            self.why_lost = str(error)
+            self._again_s = self._not_before_s = time.monotonic() + RETRY_S
+        else:
+            self.changed.set()
+
     def _give_up(self, why: str) -> None:
         self.why_lost = why
+        self._again_s = time.monotonic() + PAUSE_S
         self._close()
         self.changed.set()
 
@@ -172,6 +186,8 @@ class Watcher:
             with self._lock:
                 if self._is_over:
                     return
+                if self._tree is None and time.monotonic() >= self._again_s:
+                    self._begin_again()
                 tree = self._tree
                 try:
                     if tree is not None and tree.take():
