@@ -32,6 +32,9 @@ class Outcome:
     """What one command took."""
 
     seconds: float
+    cpu_seconds: float
+    """Of all processes together, also what the kernel did for them."""
+
     memory_bytes: int
     """The most that any single process of the command line had resident."""
 
@@ -78,7 +81,7 @@ def timed(command: str, directory: Path, environment: Mapping[str, str]) -> Outc
     answer = json.loads(launcher.stdout.readline())
     if answer["exit_code"]:
         raise CommandFailed(f"exit code {answer['exit_code']} after {answer['seconds']:.1f} s")
-    return Outcome(answer["seconds"], answer["memory_bytes"])
+    return Outcome(answer["seconds"], answer["cpu_seconds"], answer["memory_bytes"])
 
 
 @cache
@@ -123,6 +126,7 @@ def _launch(order: dict[str, Any]) -> dict[str, float]:
     process.returncode = os.waitstatus_to_exitcode(status)
     return {
         "seconds": seconds,
+        "cpu_seconds": usage.ru_utime + usage.ru_stime,
         "memory_bytes": usage.ru_maxrss * 1024,
         "exit_code": process.returncode,
     }

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 SCHEMA = "treesnap-benchmark/1"
 SECONDS = "seconds"
+CPU = "cpu_seconds"
 MEMORY = "memory_bytes"
 STORE = "store_bytes"
 ADDED = "added_bytes"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.suite import floors, peers, process
 from benchmarks.suite.edits import ChangedFiles, Edit
-from benchmarks.suite.results import Case, Results
+from benchmarks.suite.results import CPU, MEMORY, Case, Results
 from benchmarks.suite.works import Clock
 
 WATCH = "treesnap, watch"
@@ -67,17 +67,23 @@ def _round(
     outcome = process.timed(click, root, environment)
     results.add(Case("", floors.CLICK, floors.FLOOR), outcome.seconds)
     outcome = process.timed(f"{snap} create", root, environment)
-    results.add(Case(tree, peers.SAME, WATCH), outcome.seconds)
+    _note(results, Case(tree, peers.SAME, WATCH), outcome)
     for edit in edits:
         edit.apply(number)
         outcome = process.timed(f"{snap} create", root, environment)
-        results.add(Case(tree, peers.CHANGED.format(edit=edit.name), WATCH), outcome.seconds)
+        _note(results, Case(tree, peers.CHANGED.format(edit=edit.name), WATCH), outcome)
         edit.apply(number + 1_000)
         outcome = process.timed(f"{snap} restore latest~1", root, environment)
-        results.add(Case(tree, peers.BACK.format(edit=edit.name), WATCH), outcome.seconds)
+        _note(results, Case(tree, peers.BACK.format(edit=edit.name), WATCH), outcome)
         if not edit.is_taken_back():
             results.leave_out(f"{tree}: roll back, {WATCH}: the content was not what it was.")
         process.timed(f"{snap} create", root, environment)
+
+
+def _note(results: Results, case: Case, outcome: process.Outcome) -> None:
+    results.add(case, outcome.seconds)
+    results.add(case._replace(quantity=CPU), outcome.cpu_seconds)
+    results.add(case._replace(quantity=MEMORY), outcome.memory_bytes)
 
 
 def measure_library(

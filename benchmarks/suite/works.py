@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.suite import peers, process, trees
 from benchmarks.suite.edits import Edit
 from benchmarks.suite.peers import Tool
-from benchmarks.suite.results import ADDED, MEMORY, STORE, Case, Results
+from benchmarks.suite.results import ADDED, CPU, MEMORY, STORE, Case, Results
 
 
 @dataclass
@@ -155,6 +155,7 @@ class Comparison:
             self.edit.apply(number + 1_000)
         outcome = contender.run(command, self.root)
         self.results.add(case, outcome.seconds)
+        self.results.add(case._replace(quantity=CPU), outcome.cpu_seconds)
         self.results.add(case._replace(quantity=MEMORY), outcome.memory_bytes)
         print(f"  {case.work}, {case.tool}: {outcome.seconds:.2f} s", file=sys.stderr)
         if work == peers.BACK:
