@@ -234,6 +234,27 @@ def test_a_failing_tool_and_a_wrong_result_are_named_and_stop_nobody(tmp_path):
     assert measure(root)["size_bytes"] == measure(tmp_path / "copies" / "store" / "0")["size_bytes"]
 
 
+def test_a_way_back_leads_to_the_tree_before_the_change_also_when_time_is_short(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    make_files(root, 30)
+    copy = "mkdir -p {store} && cp -a . {store}/{now}"
+    tool = Tool("copies", (), "", "", "true", copy, again=copy, back="cp -a {store}/{before}/. .")
+    contenders = [Contender(tool, tmp_path / "copies", environment_of(tmp_path / "home"))]
+    results = results_with()
+    clock = Clock(time.monotonic() + 600, repeat_s=1e-9)
+
+    for count in (30, 29):  # as the series of more and more changes does
+        edit = ChangedFiles(root, count)
+        works = peers.WORKS if count == 30 else (peers.SAME, peers.CHANGED, peers.BACK)
+        Comparison("files-30", root, edit, contenders, results, clock, works).run(2)
+
+    assert results.left_out == []
+    for name, times in (("first snapshot", 1), ("nothing changed", 2), ("30 files changed", 1)):
+        assert len(results.samples[Case("files-30", name, "copies")]) == times
+    assert len(results.samples[Case("files-30", "roll back, 29 files changed", "copies")]) == 1
+
+
 def test_memory_of_a_command_is_its_own(tmp_path):
     ballast = bytearray(200 * MIB)
     small = timed("true", tmp_path, os.environ)

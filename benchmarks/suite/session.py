@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -111,11 +112,13 @@ class Session:
             print(f"{name}: preparing", file=sys.stderr)
             try:
                 root = trees.prepare(tree, self._trees)
-            except trees.Unavailable as error:
+                self.results.trees[name] = trees.measure(root)
+                self._measure_tree(tree, root)
+            except (trees.Unavailable, process.CommandFailed) as error:
                 self.results.leave_out(f"{name}: {error}.")
-                continue
-            self.results.trees[name] = trees.measure(root)
-            self._measure_tree(tree, root)
+            except (OSError, subprocess.SubprocessError) as error:  # their words name places
+                print(f"{name}: {error}", file=sys.stderr)
+                self.results.leave_out(f"{name}: not measured whole, {type(error).__name__}.")
             shutil.rmtree(self._stores / name, ignore_errors=True)
         for name in sorted(set(TREES) - set(self._options.trees)):
             self.results.leave_out(f"{name}: not chosen.")
