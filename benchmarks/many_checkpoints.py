@@ -6,10 +6,12 @@
 Makes a tree of small files, a hundred to a directory, then changes one file and takes a
 checkpoint, over and over, in one process. Of kind ``manual`` every snapshot stays; of kind
 ``run`` the default policy is in force, and old ones go. Prints the median milliseconds of the
-first and of the last checkpoints, their ratio, and what the store takes. At some numbers it
-also counts, over one period of upkeep, the calls of the file system, the names listed, and
-the bytes read and written for each checkpoint. Unlike times, these are the same on every
-machine. Not counted are the looks at the files of the tree, which are made beside the seam.
+first and of the last checkpoints, wall clock and processor, and what the store takes. A machine
+is not the same after an hour: so the last ones take turns with those of a young history of an
+equal tree, and the ratio is to these. At some numbers it also counts, over one period of
+upkeep, the calls of the file system, the names listed, and the bytes read and written for each
+checkpoint. Unlike times, these are the same on every machine. Not counted are the looks at the
+files of the tree, which are made beside the seam.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from treesnap import SnapshotKind
 from treesnap.fs.local import LocalFileSystem
@@ -31,6 +33,16 @@ from treesnap.testing.recording import RecordingFileSystem
 
 FILES_PER_DIRECTORY = 100
 MIB = 1 << 20
+WARM_UP = 20
+"""Checkpoints of the young history that are not measured."""
+
+
+class Took(NamedTuple):
+    """The time of a checkpoint."""
+
+    ms: float
+    cpu_ms: float
+    """Of the processor, which others at work on the machine hardly change."""
 
 
 class Checkpoints:
@@ -51,13 +63,14 @@ class Checkpoints:
     def _path(self, number: int) -> Path:
         return self.root / f"directory-{number // FILES_PER_DIRECTORY}" / f"file-{number}"
 
-    def take(self) -> float:
-        """Changes one file, takes a checkpoint, and returns the milliseconds of the latter."""
+    def take(self) -> Took:
+        """Changes one file, takes a checkpoint, and returns what the latter took."""
         self.number += 1
         self._path(self.number * 7919 % self._files).write_bytes(b"change %d\n" % self.number)
-        begin_s = time.perf_counter()
+        begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
         self._handle.create(kind=self._kind)
-        return (time.perf_counter() - begin_s) * 1000
+        cpu_s = time.process_time() - begin_cpu_s
+        return Took((time.perf_counter() - begin_s) * 1000, cpu_s * 1000)
 
     def count(self) -> dict[str, float]:
         """Takes one period of checkpoints and returns what each cost, on average."""
@@ -100,36 +113,45 @@ def measure(
 ) -> dict[str, Any]:
     """Takes checkpoints in a new directory below ``directory``, and returns the numbers.
 
-    ``edge`` is how many of the first and of the last ones the medians are of.
+    ``edge`` is how many of the first, the last and the young ones the medians are of.
     """
     place = Path(tempfile.mkdtemp(prefix="many-checkpoints-", dir=directory))
     try:
-        checkpoints = Checkpoints(place, files, kind)
-        times_ms: list[float] = []
-        counts = []
-        milestones = {10, 100, 1_000, 10_000, creates}
-        first = checkpoints.stored()
-        while len(times_ms) < creates:
-            times_ms.append(checkpoints.take())
-            if len(times_ms) in milestones:
+        checkpoints = Checkpoints(place / "old", files, kind)
+        store_first = checkpoints.stored()
+        first = [checkpoints.take() for _ in range(edge)]
+        counts = [checkpoints.count()]
+        while checkpoints.number < creates:
+            checkpoints.take()
+            if checkpoints.number in {1_000, 10_000, creates}:
                 counts.append(checkpoints.count())
-        last = checkpoints.stored()
+        young = Checkpoints(place / "young", files, kind)
+        for _ in range(WARM_UP):
+            young.take()
+        turns = [(young.take(), checkpoints.take()) for _ in range(edge)]
+        store_last = checkpoints.stored()
     finally:
         shutil.rmtree(place)
-    first_ms = statistics.median(times_ms[:edge])
-    last_ms = statistics.median(times_ms[-edge:])
+    times = {
+        "first": first,
+        "young": [item for item, _ in turns],
+        "last": [item for _, item in turns],
+    }
+    medians = {
+        f"{when}_{field}": round(statistics.median(getattr(item, field) for item in items), 2)
+        for when, items in times.items()
+        for field in Took._fields
+    }
     return {
         "creates": creates,
         "files": files,
         "kind": kind.value,
-        "first_ms": round(first_ms, 2),
-        "last_ms": round(last_ms, 2),
-        "ratio": round(last_ms / first_ms, 3),
-        "mean_first_ms": round(statistics.mean(times_ms[: 10 * edge]), 2),
-        "mean_last_ms": round(statistics.mean(times_ms[-10 * edge :]), 2),
+        **medians,
+        "ratio": round(medians["last_ms"] / medians["young_ms"], 3),
+        "cpu_ratio": round(medians["last_cpu_ms"] / medians["young_cpu_ms"], 3),
         "counts": counts,
-        "store_first": first,
-        "store_last": last,
+        "store_first": store_first,
+        "store_last": store_last,
     }
 
 
@@ -139,8 +161,9 @@ def text(result: dict[str, Any]) -> str:
         "{creates:,} checkpoints ({kind}) of {files:,} files, one changed each time".format(
             **result
         ),
-        "median of the first {first_ms} ms, of the last {last_ms} ms: x {ratio}".format(**result),
-        "mean, upkeep included: {mean_first_ms} ms, {mean_last_ms} ms".format(**result),
+        "median of the first {first_ms} ms ({first_cpu_ms} ms of the processor)".format(**result),
+        "in turn, of the last {last_ms} ms ({last_cpu_ms}), of a young history {young_ms} ms "
+        "({young_cpu_ms}): x {ratio} (x {cpu_ratio})".format(**result),
         f"{'number':>8} {'calls':>9} {'names':>9} {'read B':>11} {'written B':>11}",
     ]
     lines += [
