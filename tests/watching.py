@@ -16,6 +16,9 @@ from treesnap.ops.handle import Handle
 from treesnap.testing.wrapped import Call, WrappedFileSystem
 from treesnap.worktree.watcher import Watcher
 
+DIRECTORIES = 7
+"""How many a whole walk of the world's tree lists."""
+
 
 class Looks(WrappedFileSystem):
     """Counts the directories that are listed, and the calls of each kind below a root."""

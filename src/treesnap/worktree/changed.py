@@ -39,15 +39,6 @@ class Changed:
             node = node.names.get(name)
         return node
 
-    def count(self) -> int:
-        """Returns how many names are in it."""
-        count, pending = 0, [self]
-        while pending:
-            node = pending.pop()
-            count += len(node.names)
-            pending += node.names.values()
-        return count
-
 
 def changed_from(
     paths: Iterable[bytes], whole: Iterable[bytes] = (), listed: Iterable[bytes] = ()

@@ -27,12 +27,15 @@ def mapped_files(fs: FileSystem, root: str) -> Iterator[bytes]:
     Costs a read of the maps of each process, about 40 microseconds.
     """
     prefix = os.fsencode(root).rstrip(b"/") + b"/"
+    shown_prefix = prefix.replace(b"\n", rb"\012")
     for name in fs.list_names("/proc"):
         if not name.isdigit():
             continue
         try:
             maps = read_file(fs, f"/proc/{name}/maps", _SIZE_MAX)
         except OSError:  # it has ended, or belongs to somebody else
+            continue
+        if shown_prefix not in maps:
             continue
         for found in _SHARED_WRITABLE.findall(maps):
             path = found.replace(rb"\012", b"\n")

@@ -8,7 +8,7 @@ from treesnap import treepath
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.statcache import Row, decode_observations
 from treesnap.codec.tree import put_tree
-from treesnap.model import Entry, ObjectId, Totals
+from treesnap.model import TOTAL_MAX, Entry, ObjectId, Totals
 from treesnap.worktree.capture import ObjectSink
 from treesnap.worktree.revisit import Recall
 from treesnap.worktree.scanned import Frame, totals_of
@@ -44,7 +44,7 @@ class Rows:
         if row is not None and frame.is_same:
             self._complete_from_row(frame, row)
         entries = [frame.entries[name] for name in sorted(frame.entries)]
-        totals = totals_of(frame, entries, partial(self._totals_below, frame))
+        totals = self._totals(frame, entries)
         tree_id = put_tree(entries, totals, self._sink.put)
         if self._builder is not None and frame.scope is None:
             self._remove_lost(self._builder, frame)
@@ -61,6 +61,38 @@ class Rows:
                 )
             )
         return tree_id, totals, row is None or row.tree_id != tree_id
+
+    def _totals(self, frame: Frame, entries: list[Entry]) -> Totals:
+        """Returns the sums over a directory and all below it.
+
+        Where most is as it was, costs as much as what is not.
+        """
+        row, old = frame.row, frame.old
+        if row is None or old is None or frame.changed is None or TOTAL_MAX in row.totals:
+            return totals_of(frame, entries, partial(self._totals_below, frame))
+        sums = list(row.totals)
+        for name in old.keys() | frame.entries.keys():
+            before, now = old.get(name), frame.entries.get(name)
+            if before is now or before == now:
+                continue
+            child = frame.children.get(name)
+            if now is not None:
+                below = child[1] if child is not None and now.is_directory else None
+                self._add(sums, frame, now, 1, below)
+            if before is not None:
+                self._add(sums, frame, before, -1, None)
+        return Totals(*sums)
+
+    def _add(
+        self, sums: list[int], frame: Frame, entry: Entry, sign: int, below: Totals | None
+    ) -> None:
+        if entry.is_directory:
+            totals = below if below is not None else self._totals_below(frame, entry)
+            totals = totals._replace(directories=totals.directories + 1)
+        else:
+            totals = totals_of(frame, [entry], partial(self._totals_below, frame))
+        for position, number in enumerate(totals):
+            sums[position] += sign * number
 
     def _totals_below(self, frame: Frame, entry: Entry) -> Totals:
         assert self._recall is not None
@@ -79,7 +111,8 @@ class Rows:
     def _complete_from_row(self, frame: Frame, row: Row) -> None:
         """Fills in the entries of a directory in which only children changed."""
         changed = frame.entries
-        frame.entries = {entry.name: entry for entry in self._trees.entries(row.tree_id)}
+        frame.old = {entry.name: entry for entry in self._trees.entries(row.tree_id)}
+        frame.entries = dict(frame.old)
         for name, (tree_id, _) in frame.children.items():
             frame.entries[name] = frame.entries[name]._replace(content=tree_id)
         for name in frame.distrusted:

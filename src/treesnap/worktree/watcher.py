@@ -39,6 +39,8 @@ RETRY_S = 60.0
 """How long it does not try to begin anew after that failed: the next walks look at everything."""
 PAUSE_S = 5.0
 """After giving up, how long it waits to begin anew if nobody asks: much may be going on."""
+_GATHER_S = 0.02
+"""How long it lets reports gather, so that it does not wake for each: the queue holds thousands."""
 _LOOK_S = 0.2
 """How long the thread waits for reports before it looks whether it is over."""
 
@@ -197,8 +199,8 @@ class Watcher:
                     tree = None
             if tree is None:
                 time.sleep(_LOOK_S)
-            else:
-                tree.wait(_LOOK_S)
+            elif tree.wait(_LOOK_S):
+                time.sleep(_GATHER_S)
 
 
 def refuse_unreported(fs: FileSystem, root: str) -> None:

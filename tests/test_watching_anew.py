@@ -1,0 +1,213 @@
+"""What makes a watcher begin anew: the next snapshot is complete, and the one after it quick."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import treesnap
+from mounting import mounting
+from treesnap import ErrorCode, Refused
+from treesnap.ops import watching
+from treesnap.ops.handle import Handle
+from treesnap.worktree import watched, watcher
+from watching import DIRECTORIES, Forging, WatchedWorld
+
+
+@pytest.fixture
+def world(tmp_path: Path):
+    made = WatchedWorld(tmp_path)
+    with made.stack:
+        yield made
+
+
+class TestAWholeWalkIsDone:
+    """Each time the next snapshot is complete, and the one after it lists nothing again."""
+
+    def recovers(self, world: WatchedWorld) -> None:
+        (world.root / "d2" / "deep" / "file").write_text("at the same time")
+        assert world.listed_by_create() >= DIRECTORIES
+        (world.root / "d2" / "deep" / "file").write_text("and later")
+        assert world.listed_by_create() == 0
+
+    def test_after_more_changes_than_the_queue_holds(self, world):
+        limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+        world.watch(reads_ahead=False)
+        fds = [os.open(world.root / "d0" / name, os.O_WRONLY) for name in ("other", "deep/file")]
+        for number in range(limit + 100):
+            os.pwrite(fds[number % 2], b"x", 0)
+        for fd in fds:
+            os.close(fd)
+
+        self.recovers(world)
+        assert world.watcher.why_lost == "the queue overflowed"
+
+    def test_when_reports_are_late(self, world, monkeypatch):
+        world.watch(lambda: self.forged(world))
+        forged = world.notifiers[-1]
+        forged.is_late = True
+        (world.root / "d0" / "other").write_text("nobody has heard of it")
+        assert world.watcher.answer(None, timeout_s=0.0).paths is None
+
+        self.recovers(world)
+        assert world.watcher.why_lost == "the kernel's reports were late"
+
+    def forged(self, world: WatchedWorld) -> Forging:
+        world.notifiers.append(Forging())
+        return world.notifiers[-1]
+
+    def test_when_another_directory_has_the_roots_place(self, world):
+        world.watch()
+        world.root.rename(world.directory / "old")
+        shutil.copytree(world.directory / "old", world.root)
+        (world.root / "d0" / "other").write_text("another tree")
+
+        self.recovers(world)
+
+    def test_when_the_root_was_gone(self, world):
+        world.watch()
+        shutil.rmtree(world.root)
+        with pytest.raises(treesnap.NotFound):
+            world.handle.create()
+        world.watcher._not_before_s = 0.0
+        treesnap.open(world.root, world.store).restore("latest")
+
+        self.recovers(world)
+
+    def test_when_something_is_mounted(self, world):
+        with mounting() as mounter:
+            world.watch()
+            mounter.tmpfs(world.root / "d0")
+            (world.root / "d0" / "file").write_text("of another file system")
+
+            made = world.handle.create()
+            assert [item.path for item in made.skipped] == [b"d0"]
+        self.recovers(world)
+
+    def test_when_another_process_made_a_snapshot_without_it(self, world):
+        world.watch()
+        (world.root / "d0" / "other").write_text("captured by another")
+        treesnap.open(world.root, world.store).create()
+
+        self.recovers(world)
+
+    def test_when_it_is_another_watcher(self, world):
+        world.watch()
+        world.stack.close()
+        (world.root / "d0" / "other").write_text("between two watchers")
+        with world.stack:
+            (cookies,) = world.store.glob("roots/*/watch")
+            world.watcher = world.stack.enter_context(
+                watcher.Watcher(world.looks, str(world.root), str(cookies))
+            )
+            world.handle = Handle(
+                root=world.root,
+                store_path=str(world.store),
+                fs=world.looks,
+                watcher=world.watcher,
+            )
+
+            self.recovers(world)
+
+    def test_after_an_hour(self, world):
+        world.watch()
+        now_ns = world.handle.clock_ns() + watching.WALK_EVERY_NS
+        world.handle.clock_ns = lambda: now_ns
+
+        self.recovers(world)
+
+    def test_when_the_clock_went_back(self, world):
+        world.watch()
+        now_ns = world.handle.clock_ns() - 10**9 * 3600
+        world.handle.clock_ns = lambda: now_ns
+
+        self.recovers(world)
+
+    def test_when_more_changed_than_it_can_remember(self, world, monkeypatch):
+        monkeypatch.setattr(watched, "CHANGES_MAX", 10)
+        world.watch()
+        for number in range(30):
+            (world.root / f"new-{number}").write_text("x")
+
+        self.recovers(world)
+
+    def test_when_more_changed_than_is_worth_telling(self, world, monkeypatch):
+        monkeypatch.setattr(watching, "CHANGES_MAX", 10)
+        world.watch()
+        for number in range(30):
+            (world.root / f"new-{number}").write_text("x")
+
+        self.recovers(world)
+
+    def test_when_the_kernel_gives_no_more_watches(self, world):
+        def forged() -> Forging:
+            made = Forging()
+            made.watches_max = DIRECTORIES + 2  # the cookies' directory, and one new one
+            return made
+
+        world.watch(forged)
+        for name in ("new-1", "new-2"):
+            (world.root / name).mkdir()
+            (world.root / name / "file").write_text("x")
+
+        assert world.listed_by_create() >= DIRECTORIES
+        (world.root / "new-2" / "file").write_text("not watched")
+        assert world.listed_by_create() >= DIRECTORIES
+        assert "max_user_watches" in world.watcher.why_lost
+
+        shutil.rmtree(world.root / "new-1")
+        world.watcher._not_before_s = 0.0
+        self.recovers(world)
+
+    def test_in_a_forked_child(self, world):
+        world.watch()
+        (world.root / "d0" / "other").write_text("seen by the parent alone")
+        child = os.fork()
+        if child == 0:
+            listed = 0
+            try:
+                world.looks.listed = 0
+                world.handle.create()
+                listed = world.looks.listed
+            finally:
+                os._exit(listed)
+        _, status = os.waitpid(child, 0)
+
+        assert os.waitstatus_to_exitcode(status) >= DIRECTORIES
+
+
+def test_a_watch_that_ends_is_begun_anew(world):
+    """Nothing is known of a directory whose watch the kernel ended, until it has one again."""
+    world.watch(reads_ahead=False)
+    tree = world.watcher._tree
+    (number,) = (n for n, item in tree._directories.items() if item.path() == b"d0/deep")
+    tree._notifier.unwatch(number)
+    (world.root / "d0" / "deep" / "file").write_text("unseen")
+
+    world.listed_by_create()
+    (world.root / "d0" / "deep" / "file").write_text("seen")
+
+    assert world.listed_by_create() == 0
+
+
+def test_is_refused_when_there_are_too_few_watches(world):
+    def forged() -> Forging:
+        made = Forging()
+        made.watches_max = 3
+        return made
+
+    with pytest.raises(Refused) as caught:
+        world.watch(forged)
+
+    assert caught.value.code == ErrorCode.NOT_WATCHABLE
+    assert "max_user_watches" in caught.value.message
+
+
+def test_is_refused_where_others_can_change_files(tmp_path):
+    with pytest.raises(Refused) as caught:
+        watcher.refuse_unreported(treesnap.open(tmp_path).fs, "/proc/self")
+
+    assert caught.value.code == ErrorCode.NOT_WATCHABLE
