@@ -65,7 +65,7 @@ class TestKilled:
             "closed",
             lambda handle: handle.restore(name, to=target_of(scene)),
             check,
-            every=(SPARSE + 1) // 2 if name == "before" else SPARSE,
+            every=(SPARSE + 1) // 2,
         )
 
         assert_turns_once(outcomes, "absent", "whole")

@@ -14,9 +14,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Self
+from typing import Self, TypeVar
 
 HELPERS_MAX = 3
 _PR_SET_PDEATHSIG = 1
@@ -24,6 +24,7 @@ _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What a helper leaves to its parent, with whom it ends."""
 
 Report = Callable[[bytes], None]
+Share = TypeVar("Share")
 
 
 def helper_count() -> int:
@@ -37,6 +38,17 @@ def helper_count() -> int:
     if threading is not None and threading.active_count() > 1:
         return 0
     return min(HELPERS_MAX, len(os.sched_getaffinity(0)) - 1)
+
+
+def dealt(shares: Sequence[Share], weights: Sequence[int], piles: int) -> list[list[Share]]:
+    """Returns all shares in piles of about the same weight."""
+    found: list[list[Share]] = [[] for _ in range(piles)]
+    sums = [0] * piles
+    for number in sorted(range(len(shares)), key=lambda number: -weights[number]):
+        lightest = sums.index(min(sums))
+        found[lightest].append(shares[number])
+        sums[lightest] += weights[number]
+    return found
 
 
 class Helper:

@@ -93,13 +93,15 @@ def subdirectories(row: Row) -> list[bytes]:
 
 
 def recalled_rules(
-    settings: ScanSettings, found: list[IgnoreRules], changed: Changed
+    settings: ScanSettings, found: list[IgnoreRules], changed: Changed | None
 ) -> list[IgnoreRules]:
     """Returns all rules in the order of a whole walk.
 
     ``found`` are those that were given, which come first, and those of directories that
     were entered; to these come the noted ones of directories in scope that were not.
     """
+    if changed is None:
+        return found
     given_count = len(settings.rules)
     here = found[given_count:]
     scope = settings.scope if settings.scope is not None else (b"",)

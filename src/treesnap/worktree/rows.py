@@ -33,6 +33,11 @@ class Rows:
         self._builder = builder
         self._recall = recall
 
+    def keep_unseen(self) -> None:
+        """Lets the rows of directories that are not walked stay as they are."""
+        if self._builder is not None:
+            self._builder.keep_unseen()
+
     def leave(self, frame: Frame) -> tuple[ObjectId, Totals, bool]:
         """Returns a directory's tree, its totals, and whether the tree is not the cached one."""
         row = frame.row

@@ -57,6 +57,7 @@ from treesnap.worktree.revisit import Recall, look_again, recalled_rules
 from treesnap.worktree.rows import Rows
 from treesnap.worktree.scanned import Frame, ScanResult, ScanSettings
 from treesnap.worktree.statcache import StatCache, StatCacheBuilder
+from treesnap.worktree.survey import survey
 
 DEPTH_MAX = 16384
 """Directories deeper than this are reported as unreadable."""
@@ -125,6 +126,7 @@ class Scanner:
                 path=self._settings.root,
             ) from None
         try:
+            self._survey(root_fd)
             with DirectoryChain(self._fs, root_fd) as chain:
                 root, totals = self._walk(chain, root_fd)
         finally:
@@ -137,15 +139,19 @@ class Scanner:
             totals=totals,
             skipped=tuple(sorted(self._skipped, key=_position)),
             unstable=tuple(sorted(self._unstable)),
-            rules=tuple(self._all_rules()),
+            rules=tuple(recalled_rules(self._settings, self._rules, self._changed)),
             files_read=self._files_read,
             read_bytes=self._read_bytes,
         )
 
-    def _all_rules(self) -> list[IgnoreRules]:
-        if self._changed is None:
-            return self._rules
-        return recalled_rules(self._settings, self._rules, self._changed)
+    def _survey(self, root_fd: int) -> None:
+        """Lets other processes say where a large tree differs, when nobody else knows."""
+        settings, cache = self._settings, self._cache
+        if cache is None or self._changed is not None or settings.scope or settings.rules:
+            return
+        self._changed = survey(self._fs, root_fd, cache)
+        if self._changed is not None:
+            self._rows.keep_unseen()
 
     def _walk(self, chain: DirectoryChain, root_fd: int) -> tuple[Entry, Totals]:
         scope = scope_of(self._settings.scope)

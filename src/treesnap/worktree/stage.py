@@ -23,7 +23,7 @@ from treesnap.errors import Corrupt
 from treesnap.events import Monitor, NullMonitor
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import write_all_at
-from treesnap.fs.forked import Helper, Report, helper_count
+from treesnap.fs.forked import Helper, Report, dealt, helper_count
 from treesnap.model import Entry, EntryKind, ObjectKind
 from treesnap.worktree.attributes import apply_owner, apply_xattrs, path_of
 from treesnap.worktree.directory import DirectoryChain
@@ -44,17 +44,6 @@ class Share(NamedTuple):
     """Where it will be in the tree."""
     names: tuple[bytes, ...]
     """The way to it from the staging directory."""
-
-
-def dealt(shares: Sequence[Share], weights: Sequence[int], piles: int) -> list[list[Share]]:
-    """Returns all shares in piles of about the same weight."""
-    found: list[list[Share]] = [[] for _ in range(piles)]
-    sums = [0] * piles
-    for number in sorted(range(len(shares)), key=lambda number: -weights[number]):
-        lightest = sums.index(min(sums))
-        found[lightest].append(shares[number])
-        sums[lightest] += weights[number]
-    return found
 
 
 class Stager:

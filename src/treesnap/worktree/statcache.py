@@ -222,6 +222,10 @@ class StatCacheBuilder:
         """The directories with rows that say that names have other links, in order."""
         return tuple(sorted(self._linked))
 
+    def keep_unseen(self) -> None:
+        """Lets all rows stay of which nothing else is said."""
+        self._is_partial = self._old is not None
+
     def keep(self, row: Row, place: Place) -> None:
         """Takes over a row of the old cache."""
         self._kept[place.is_recent].extend((path_hash(row.path), place.offset, place.size))

@@ -1,0 +1,158 @@
+"""Looking for changes in a large tree from several processes, before it is walked.
+
+Each process lists some of the directories and compares each with its cached row in one go. Of
+what is found nothing is taken: the walk looks again at every directory in which something
+differs, and at no other. So a helper has nothing to hand over but paths, and one that fails
+leaves its directories to the walk.
+
+A directory counts as changed, too, where its row alone could not say otherwise: names that
+are distrusted, files with other links, exclusions.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import NamedTuple
+
+from treesnap import treepath
+from treesnap.codec.statcache import Row, encode_observations
+from treesnap.fs.base import FileSystem
+from treesnap.fs.forked import Helper, Report, dealt, helper_count
+from treesnap.worktree.changed import Changed
+from treesnap.worktree.directory import DirectoryChain
+from treesnap.worktree.ignore import NO_RULES, Exclusions
+from treesnap.worktree.listing import list_directory
+from treesnap.worktree.revisit import subdirectories
+from treesnap.worktree.statcache import StatCache
+
+ROWS_MIN = 1024
+"""Cached rows from which on other processes help: starting one takes milliseconds."""
+_SHARES_EACH = 8
+_DIRECTORY = 0o040000
+_FORMAT_MASK = 0o170000
+_LISTED, _WHOLE, _DONE = b"listed", b"whole", b"done"
+
+Finding = tuple[bytes, bytes]
+"""Whether a directory's own names or all below it are to be looked at, and its path."""
+
+
+class _Share(NamedTuple):
+    """A directory to look at."""
+
+    path: bytes
+    is_deep: bool
+    """Whether what is below it belongs to the share."""
+    weight: int
+
+
+def survey(fs: FileSystem, root_fd: int, cache: StatCache) -> Changed | None:
+    """Returns what differs from the rows of a cache, or None when helpers are of no use.
+
+    The root itself is always to be looked at, and everything in which it differs.
+    """
+    found = cache.find(b"")
+    helpers = helper_count() if cache.base.count >= ROWS_MIN and not cache.is_grown else 0
+    if found is None or found[0].rules != NO_RULES or not helpers:
+        return None
+    totals = found[0].totals
+    weight_max = (totals.files + totals.directories) // (_SHARES_EACH * (helpers + 1))
+    shares = list(_shares(cache, b"", found[0], weight_max))
+    piles = dealt(shares, [share.weight for share in shares], helpers + 1)
+    changed = Changed(is_listed=True)
+    with ExitStack() as ends:
+        pairs = []
+        for pile in piles[1:]:
+            with suppress(OSError):
+                helper = Helper(partial(_help, fs, root_fd, cache, pile))
+                pairs.append((pile, ends.enter_context(helper)))
+        helped = [pile for pile, _ in pairs]
+        for pile in piles:
+            if pile not in helped:
+                _note(changed, _looked(fs, root_fd, cache, pile))
+        for pile, helper in pairs:
+            _note(changed, _reported(pile, helper.reports()))
+    return changed
+
+
+def _shares(cache: StatCache, path: bytes, row: Row, weight_max: int) -> Iterator[_Share]:
+    """Yields all that is below a directory, in parts of at most some weight if possible."""
+    for name in subdirectories(row):
+        below = treepath.join(path, name)
+        found = cache.find(below)
+        if found is None:
+            yield _Share(below, is_deep=True, weight=1)
+            continue
+        totals = found[0].totals
+        weight = totals.files + totals.directories + totals.others + 1
+        if weight > weight_max and totals.directories:
+            yield _Share(below, is_deep=False, weight=1)
+            yield from _shares(cache, below, found[0], weight_max)
+        else:
+            yield _Share(below, is_deep=True, weight=weight)
+
+
+def _help(
+    fs: FileSystem, root_fd: int, cache: StatCache, pile: Sequence[_Share], report: Report
+) -> None:
+    """Looks at some directories as a helper."""
+    lines = [
+        b"%s %s\n" % (what, path.hex().encode()) for what, path in _looked(fs, root_fd, cache, pile)
+    ]
+    report(b"".join([*lines, _DONE, b" \n"]))
+
+
+def _reported(pile: Sequence[_Share], reports: bytes) -> Iterator[Finding]:
+    """Yields what a helper found; all of its directories when it did not end well."""
+    words = [line.split(b" ") for line in reports.split(b"\n")[:-1]]
+    if not words or words[-1][0] != _DONE:
+        yield from ((_WHOLE if share.is_deep else _LISTED, share.path) for share in pile)
+        return
+    for what, path in words[:-1]:
+        yield what, bytes.fromhex(path.decode())
+
+
+def _note(changed: Changed, findings: Iterable[Finding]) -> None:
+    for what, path in findings:
+        node = changed.at(path)
+        node.is_listed |= what == _LISTED
+        node.is_whole |= what == _WHOLE
+
+
+def _looked(
+    fs: FileSystem, root_fd: int, cache: StatCache, pile: Sequence[_Share]
+) -> Iterator[Finding]:
+    """Yields what differs in some directories; raises nothing but what ends a process."""
+    nothing = Exclusions()
+    encoding = sys.getfilesystemencoding()
+    with DirectoryChain(fs, root_fd) as chain:
+        for share in sorted(pile):
+            pending = [share.path]
+            while pending:
+                path = pending.pop()
+                found = cache.find(path)
+                if found is None:
+                    yield _WHOLE, path
+                    continue
+                row = found[0]
+                try:
+                    fd = chain.open(path)
+                    listing = list_directory(fs, fd, path, nothing, None, encoding)
+                except OSError:
+                    yield _WHOLE, path
+                    continue
+                if row.rules != NO_RULES or listing.exclusions:
+                    yield _WHOLE, path
+                    continue
+                is_same = encode_observations(listing.observations) == row.observations
+                if not is_same or row.distrusted or row.linked:
+                    yield _LISTED, path
+                if share.is_deep:
+                    left_out = {name for name, _ in row.skipped}
+                    pending += [
+                        treepath.join(path, item[0])
+                        for item in reversed(listing.observations)
+                        if item[1] & _FORMAT_MASK == _DIRECTORY and item[0] not in left_out
+                    ]

@@ -1,0 +1,219 @@
+"""Captures of large trees, in which other processes look for changes first.
+
+A capture finds what one in a store of its own finds, which knows nothing of earlier ones,
+whatever happened to the tree. Every tree counts as large here.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treesnap.fs.local import LocalFileSystem
+from treesnap.ops.handle import Handle
+from treesnap.testing.state import tree_state
+from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.worktree import survey
+
+LATER_NS = 3_600_000_000_000
+AGE_NS = 200_000_000
+ROUNDS = 4
+
+
+class Noting(WrappedFileSystem):
+    """Tells which process opened which directories; helpers can be killed at one of them."""
+
+    def __init__(self, kill_at: str = "") -> None:
+        super().__init__(LocalFileSystem())
+        self._read_fd, self._notes = os.pipe()
+        self._process = os.getpid()
+        self._kill_at = kill_at
+
+    def around(self, call: Call) -> Any:
+        if call.method == "scan":
+            if self._kill_at and self._kill_at in call.path and os.getpid() != self._process:
+                os.kill(os.getpid(), signal.SIGKILL)
+            os.write(self._notes, b"%d %s\n" % (os.getpid(), os.fsencode(call.path)))
+        return call.proceed()
+
+    def noted(self) -> tuple[list[str], list[str]]:
+        """Returns what this process listed, and what helpers did."""
+        os.close(self._notes)
+        with os.fdopen(self._read_fd, "rb") as pipe:
+            lines = [line.split(b" ", 1) for line in pipe.read().splitlines()]
+        own = [os.fsdecode(path) for process, path in lines if int(process) == self._process]
+        others = [os.fsdecode(path) for process, path in lines if int(process) != self._process]
+        return own, others
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch):
+    monkeypatch.setattr(survey, "ROWS_MIN", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+
+
+@pytest.fixture
+def root(tmp_path):
+    root = tmp_path / "root"
+    for number in range(240):
+        path = root / f"top-{number % 6}" / f"inner-{number % 4}" / f"file-{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"%d" % number)
+    return root
+
+
+def handle_of(root: Path, store: Path, fs: Any = None) -> Handle:
+    """Returns a handle for which nothing that was written until now is young any more."""
+    clock_ns = time.time_ns() + LATER_NS
+    return Handle(
+        root=root, store_path=str(store), fs=fs or LocalFileSystem(), clock_ns=lambda: clock_ns
+    )
+
+
+def directories(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_dir() and not path.is_symlink())
+
+
+def files(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+def change(root: Path, chance: random.Random) -> None:
+    """Does one of the things that happen to trees."""
+    directory, other = chance.choice(directories(root)), chance.choice(directories(root))
+    file = chance.choice(files(root))
+    name = f"new-{chance.randrange(10**9)}"
+    kind = chance.randrange(10)
+    if kind == 0:
+        file.write_bytes(b"changed")
+    elif kind == 1:
+        file.unlink()
+    elif kind == 2:
+        (directory / name).write_bytes(b"new")
+    elif kind == 3:
+        (directory / name / "deeper").mkdir(parents=True)
+        (directory / name / "deeper" / "file").touch()
+    elif kind == 4 and other not in (directory, *directory.parents, *root.parents):
+        other.rename(directory / name)
+    elif kind == 5:
+        directory.chmod(0o700 + chance.randrange(8))
+    elif kind == 6:
+        os.link(file, directory / name)
+    elif kind == 7:
+        (directory / ".snapignore").write_text(chance.choice(["file-1*\n", "inner-2\n", "#\n"]))
+    elif kind == 8:
+        file.chmod(0o600 + chance.randrange(8))
+    else:
+        (directory / name).symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_finds_what_a_walk_of_everything_finds(root, tmp_path, seed):
+    chance = random.Random(seed)
+    surveyed = tmp_path / "store"
+    handle_of(root, surveyed).create()
+    for number in range(ROUNDS):
+        for _ in range(chance.randrange(1, 8)):
+            change(root, chance)
+
+        found = handle_of(root, surveyed).create()
+        whole = handle_of(root, tmp_path / f"whole-{number}").create()
+
+        assert found.root_hash == whole.root_hash
+        assert found.stats.files == whole.stats.files
+        assert found.skipped == whole.skipped
+        assert found.snapshot.record.rules == whole.snapshot.record.rules
+    before = tree_state(root)
+    handle_of(root, surveyed).restore("latest~2")
+    handle_of(root, surveyed).undo()
+    assert tree_state(root) == before
+
+
+def test_looks_into_each_directory_of_an_unchanged_tree_once(root, tmp_path):
+    handle_of(root, tmp_path / "store").create()
+    fs = Noting()
+
+    handle_of(root, tmp_path / "store", fs).create()
+
+    own, others = fs.noted()
+    below = [path for path in [*own, *others] if path.startswith(str(root))]
+    assert sorted(below) == sorted(map(str, [root, *directories(root)]))
+    assert others
+
+
+def test_looks_again_only_where_something_changed(root, tmp_path):
+    handle_of(root, tmp_path / "store").create()
+    (root / "top-3" / "inner-1" / "file-9").write_bytes(b"changed")
+    fs = Noting()
+
+    result = handle_of(root, tmp_path / "store", fs).create()
+
+    own, others = fs.noted()
+    below = sorted(path for path in [*own, *others] if path.startswith(str(root)))
+    again = [path for path in set(below) if below.count(path) > 1]
+    assert again == [str(root / "top-3" / "inner-1")]
+    assert result.stats.files_read == 1
+    assert handle_of(root, tmp_path / "store").create().stats.files_read == 0
+
+
+def test_reads_again_what_was_young_in_directories_that_were_not(root, tmp_path):
+    young = root / "top-3" / "inner-1" / "file-9"
+    newest_ns = max(path.stat().st_ctime_ns for path in directories(root))
+    while young.stat().st_ctime_ns < newest_ns + AGE_NS:
+        young.write_bytes(b"young")
+    clock_ns = young.stat().st_ctime_ns
+    store = str(tmp_path / "store")
+    handle = Handle(root=root, store_path=store, clock_ns=lambda: clock_ns)
+    handle.create()
+
+    assert handle.create().stats.files_read == 1
+
+
+def test_of_a_killed_helper_everything_is_looked_at_again(root, tmp_path):
+    handle_of(root, tmp_path / "store").create()
+    for path in files(root)[::7]:
+        path.write_bytes(b"changed")
+
+    found = handle_of(root, tmp_path / "store", Noting(kill_at="inner-2")).create()
+
+    assert found.root_hash == handle_of(root, tmp_path / "whole").create().root_hash
+
+
+def swap(root: Path) -> None:
+    """Exchanges the names of two directories."""
+    (root / "top-0").rename(root.parent / "aside")
+    (root / "top-1").rename(root / "top-0")
+    (root.parent / "aside").rename(root / "top-1")
+
+
+def test_a_directory_that_takes_the_place_of_another_meanwhile_is_walked_whole(root, tmp_path):
+    handle_of(root, tmp_path / "store").create()
+
+    class Swapping(WrappedFileSystem):
+        """Exchanges two directories when helpers have looked, and the root is listed."""
+
+        def around(self, call: Call) -> Any:
+            if call.method == "scan" and call.path == str(root):
+                swap(root)
+            return call.proceed()
+
+    fs = Swapping(LocalFileSystem())
+    found = handle_of(root, tmp_path / "store", fs).create()
+
+    whole = handle_of(root, tmp_path / "whole").create()
+    assert found.snapshot.record.root.content == whole.snapshot.record.root.content
+
+
+def test_a_directory_in_the_place_of_another_is_walked_whole(root, tmp_path):
+    handle_of(root, tmp_path / "store").create()
+    swap(root)
+
+    found = handle_of(root, tmp_path / "store").create()
+
+    assert found.root_hash == handle_of(root, tmp_path / "whole").create().root_hash
