@@ -43,7 +43,7 @@ class Cost(NamedTuple):
 
     calls: float
     read_bytes: float
-    """Without what is mapped only to look something up in it."""
+    """Without parts of the index in which something is only looked up."""
     written_bytes: float
     listings: float
     """How often the history was listed."""
@@ -100,6 +100,16 @@ class Checkpoints:
                 writer.put(ObjectKind.CHUNK, b"of another snapshot %d" % number)
             writer.flush()
 
+    def _cost_of(self, recording: RecordingFileSystem) -> Cost:
+        parts = recording.calls("map", below=str(self.store / "index"))
+        unread_bytes = sum(item.size_bytes for item in parts if item.size_bytes > VERIFIED_SIZE_MAX)
+        return Cost(
+            calls=len(recording.log),
+            read_bytes=recording.read_bytes() - unread_bytes,
+            written_bytes=recording.written_bytes(),
+            listings=len(recording.calls("list_names", below=str(self.store / "snapshots"))),
+        )
+
     def cost(self, count: int) -> Cost:
         """Takes some checkpoints, and returns what each cost."""
         quiet = self.handle.fs
@@ -108,7 +118,7 @@ class Checkpoints:
         for _ in range(count):
             recording.clear()
             self.take(self._number + 1)
-            costs.append(_cost_of(recording, str(self.store / "snapshots")))
+            costs.append(self._cost_of(recording))
         self.handle.fs = quiet
         return Cost(
             calls=mean(item.calls for item in costs),
@@ -116,17 +126,6 @@ class Checkpoints:
             written_bytes=median(item.written_bytes for item in costs),
             listings=mean(item.listings for item in costs),
         )
-
-
-def _cost_of(recording: RecordingFileSystem, snapshots: str) -> Cost:
-    maps = [item.size_bytes for item in recording.calls("map")]
-    looked_up_in = sum(size for size in maps if size > VERIFIED_SIZE_MAX)
-    return Cost(
-        calls=len(recording.log),
-        read_bytes=recording.read_bytes() - looked_up_in,
-        written_bytes=recording.written_bytes(),
-        listings=len(recording.calls("list_names", below=snapshots)),
-    )
 
 
 @pytest.fixture
