@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +17,7 @@ from treesnap.cli.invocation import Invocation
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
     from treesnap.results import CreateResult, WatchStatus
+    from treesnap.watch.service import WatchService
 
 EXAMPLES = [
     "snap watch --detach",
@@ -21,6 +25,7 @@ EXAMPLES = [
     "snap watch --status",
     "snap watch --stop",
 ]
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command("watch", cls=SnapCommand, examples=EXAMPLES)
@@ -35,6 +40,7 @@ EXAMPLES = [
     help="Make a snapshot so often, if something changed.",
 )
 @click.option("--on-change", is_flag=True, help="Make a snapshot soon after something changed.")
+@click.option("--force", is_flag=True, help="Watch a dangerous root, such as $HOME, too.")
 @click.option("--detached", is_flag=True, hidden=True)
 @pass_invocation
 def command(
@@ -45,6 +51,7 @@ def command(
     stop: bool,
     every_s: float | None,
     on_change: bool,
+    force: bool,
     detached: bool,
 ) -> None:
     """Keeps the list of changed paths ready, and makes snapshots by itself if asked.
@@ -52,8 +59,10 @@ def command(
     While it runs, create, status, diff and restore look at nothing but what changed.
     Ctrl-C ends it. Its snapshots are automatic ones, which the policy thins out.
     """
-    if detach + status + stop > 1 or ((status or stop) and (every_s is not None or on_change)):
+    if detach + status + stop > 1:
         raise click.UsageError("--detach, --status and --stop exclude each other")
+    if (status or stop) and (every_s is not None or on_change or force):
+        raise click.UsageError("--status and --stop take no other option")
     from treesnap.watch import control
 
     with invocation.open(progress=False) as handle:
@@ -63,26 +72,39 @@ def command(
         elif detach:
             options = ["--every", str(every_s)] if every_s is not None else []
             options += ["--on-change"] if on_change else []
+            options += ["--force"] if force else []
             _show(invocation, handle, control.start(handle, options))
         else:
-            _watch(invocation, handle, every_s, on_change=on_change, is_detached=detached)
+            _watch(
+                invocation,
+                handle,
+                every_s=every_s,
+                on_change=on_change,
+                force=force,
+                is_detached=detached,
+            )
 
 
 def _watch(
     invocation: Invocation,
     handle: Handle,
-    every_s: float | None,
     *,
+    every_s: float | None,
     on_change: bool,
+    force: bool,
     is_detached: bool,
 ) -> None:
     from treesnap.watch.service import WatchService
 
     output = invocation.output
 
-    def told(result: CreateResult) -> None:
+    def made(result: CreateResult) -> None:
         for remark in text_forms.create_remarks(result):
-            output.remark(f"{result.id[:12]}: {remark}")
+            said(f"{result.id[:12]}: {remark}")
+
+    def said(message: str) -> None:
+        if not output.as_json:  # the one object is printed already
+            output.remark(message)
 
     def ready(status: WatchStatus) -> None:
         _show(invocation, handle, status)
@@ -91,11 +113,36 @@ def _watch(
             output.detach()
 
     service = WatchService(
-        handle, every_s=every_s, on_change=on_change, on_snapshot=told, on_error=output.remark
+        handle,
+        every_s=every_s,
+        on_change=on_change,
+        force=force,
+        on_snapshot=made,
+        on_error=said,
     )
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: service.stop())
-    service.run(ready)
+    with _stopped_by_signals(service):
+        service.run(ready)
+
+
+@contextmanager
+def _stopped_by_signals(service: WatchService) -> Iterator[None]:
+    """Stops the service when a signal ends the process, but for signals that are ignored.
+
+    A thread waits for them: a handler could interrupt the service while it has the lock that
+    stopping it needs.
+    """
+    numbers = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+
+    def wait() -> None:
+        signal.sigwait(numbers)
+        service.stop()
+
+    threading.Thread(target=wait, name="treesnap-watch-signals", daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
 
 def _show(

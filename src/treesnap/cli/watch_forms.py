@@ -39,10 +39,10 @@ def lines(root: str, status: WatchStatus | None, *, is_stopped: bool) -> Iterato
     else:
         directories = count_text(status.directories, "directory", "directories")
         yield f"Watching {shown(root)}: {directories}, process {status.process_id}"
-    if status.every_ms is not None:
-        yield f"  a snapshot every {status.every_ms / 1000:g} s, if something changed"
-    if status.on_change:
-        yield "  a snapshot soon after something changed"
+        if status.every_ms is not None:
+            yield f"  a snapshot every {status.every_ms / 1000:g} s, if something changed"
+        if status.on_change:
+            yield "  a snapshot soon after something changed"
     if status.snapshots and status.last_snapshot is not None:
         made = count_text(status.snapshots, "snapshot")
         yield f"  {made} made, the last one is {status.last_snapshot[:12]}"

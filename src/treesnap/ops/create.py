@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from treesnap.codec.snapshot import state_hash
-from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused, shown
+from treesnap.errors import Busy, ErrorCode, InvalidArgument, Refused, shown
 from treesnap.model import IgnoreRules, Purpose, SkipReason, Snapshot, SnapshotKind, SnapshotRecord
 from treesnap.ops.access import Opened, locked_root, opened
 from treesnap.ops.capture import Capture, latest
 from treesnap.ops.history import STEP_MAX, means_something_else
 from treesnap.ops.naming import find_named
-from treesnap.ops.places import refuse_dangerous
+from treesnap.ops.places import check_root
 from treesnap.ops.upkeep import keep_up, settings_or_defaults, with_room
 from treesnap.results import CreateResult, CreateStats
 from treesnap.store.writer import EpochChanged
@@ -74,7 +73,7 @@ def create(handle: Handle, request: CreateRequest, holds: ExitStack | None = Non
     if scope == (b"",):
         scope = None
     check_words(request)
-    _check_root(handle, force=request.force)
+    check_root(handle, force=request.force)
     result = with_room(handle, lambda: _create(handle, request, scope, rules, holds))
     if not result.unchanged:
         keep_up(handle, result.snapshot.sequence)
@@ -135,17 +134,6 @@ def check_words(request: CreateRequest) -> None:
         raise InvalidArgument(f"A step is a number from 0 to {STEP_MAX}")
     if not all(-_COUNTER_MAX - 1 <= number <= _COUNTER_MAX for number in purpose.counters.values()):
         raise InvalidArgument("A counter is a number of at most 64 bits")
-
-
-def _check_root(handle: Handle, *, force: bool) -> None:
-    if not os.path.lexists(handle.root):
-        raise NotFound(
-            f"There is no directory {shown(handle.root)!r}",
-            code=ErrorCode.ROOT_NOT_FOUND,
-            path=handle.root,
-        )
-    if not force:
-        refuse_dangerous(handle.root, handle.store_path)
 
 
 def check_name(pair: Opened, name: str) -> None:

@@ -105,18 +105,19 @@ class Handle(HandleState):
         )
         return create(self, request)
 
-    def watch(self) -> AbstractContextManager[Handle]:
+    def watch(self, *, force: bool = False) -> AbstractContextManager[Handle]:
         """Watches the root while the body runs; yields a handle that uses the watcher.
 
         Methods of that handle look at nothing but what changed, once it has made a snapshot;
         whenever the watcher cannot be sure, at everything. Costs a thread, and 1 KiB of the
         kernel's memory for each directory.
-        Raises Refused where changes are not reported, StorageFull (code ``no-space``) when the
-        user may have no more watches, OperationFailed.
+        Raises Refused: with code ``not-watchable`` where not every change is reported, or when
+        the user may have no more watches; for a dangerous root without ``force``. Raises
+        NotFound without a root, StorageFull, OperationFailed.
         """
         from treesnap.ops.watching import watching
 
-        return watching(self)
+        return watching(self, force=force)
 
     def list(
         self,

@@ -6,10 +6,14 @@ The only module that reads the environment, and that imports platformdirs.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from treesnap.errors import Refused, shown
+from treesnap.errors import ErrorCode, NotFound, Refused, shown
 from treesnap.hashing import root_id
 from treesnap.store.layout import Layout
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
 
 SYSTEM_DIRECTORIES = frozenset(
     {
@@ -62,6 +66,18 @@ def find_root(directory: str, store_path: str) -> str:
         if parent == candidate:
             return start
         candidate = parent
+
+
+def check_root(handle: Handle, *, force: bool) -> None:
+    """Raises NotFound without a root, and Refused for a dangerous one without ``force``."""
+    if not os.path.lexists(handle.root):
+        raise NotFound(
+            f"There is no directory {shown(handle.root)!r}",
+            code=ErrorCode.ROOT_NOT_FOUND,
+            path=handle.root,
+        )
+    if not force:
+        refuse_dangerous(handle.root, handle.store_path)
 
 
 def refuse_dangerous(root: str, store_path: str) -> None:

@@ -5,6 +5,7 @@ No answer is never an error: whoever gets none looks at everything.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,10 +19,10 @@ from treesnap.codec.watch import (
     decode_answer,
     encode_question,
 )
-from treesnap.errors import Corrupt
+from treesnap.errors import Corrupt, ErrorCode, Refused, shown
 from treesnap.fs.failure import reported
 from treesnap.ops.access import Opened, opened
-from treesnap.ops.places import refuse_dangerous
+from treesnap.ops.places import check_root
 from treesnap.worktree.changed import Changed, changed_from
 from treesnap.worktree.scanned import ScanResult
 from treesnap.worktree.statcache import StatCache
@@ -123,17 +124,25 @@ def watch_directory(handle: Handle) -> str:
         return path
 
 
+def refuse_unwatchable(handle: Handle, *, force: bool) -> None:
+    """Raises NotFound or Refused for a root that cannot be watched, before anything is made."""
+    from treesnap.worktree.watcher import refuse_unreported
+
+    check_root(handle, force=force)
+    refuse_unreported(handle.fs, handle.root)
+
+
 @contextmanager
-def watched(handle: Handle) -> Iterator[tuple[Handle, Watcher]]:
+def watched(handle: Handle, *, force: bool = False) -> Iterator[tuple[Handle, Watcher]]:
     """Watches the handle's root while the body runs; yields a handle that uses the watcher."""
     from treesnap.ops.capture import identity_of
     from treesnap.worktree.watcher import Watcher
 
-    refuse_dangerous(handle.root, handle.store_path)
+    refuse_unwatchable(handle, force=force)
     cookies = watch_directory(handle)
     store = identity_of(handle.fs, handle.store_path)
     watcher = Watcher(handle.fs, handle.root, cookies, store=store)
-    with reported("watch"):
+    with reported("watch"), _limit_named(handle.root):
         watcher.__enter__()
     try:
         other = type(handle)(
@@ -151,7 +160,23 @@ def watched(handle: Handle) -> Iterator[tuple[Handle, Watcher]]:
 
 
 @contextmanager
-def watching(handle: Handle) -> Iterator[Handle]:
+def watching(handle: Handle, *, force: bool) -> Iterator[Handle]:
     """Does the same for who needs the handle alone; see :meth:`treesnap.Handle.watch`."""
-    with watched(handle) as (other, _):
+    with watched(handle, force=force) as (other, _):
         yield other
+
+
+@contextmanager
+def _limit_named(root: str) -> Iterator[None]:
+    """Raises Refused when the kernel gives the user no more queues; it speaks of files."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EMFILE or error.filename is not None:
+            raise
+        raise Refused(
+            f"{shown(root)!r} cannot be watched: the kernel gives this user no more queues; "
+            "see fs.inotify.max_user_instances",
+            code=ErrorCode.NOT_WATCHABLE,
+            path=root,
+        ) from error

@@ -18,7 +18,7 @@ from treesnap.errors import (
     TreesnapError,
 )
 from treesnap.ops.access import opened
-from treesnap.ops.watch_socket import ask
+from treesnap.ops.watch_socket import ANSWER_TIMEOUT_S, ask
 from treesnap.results import WatchStatus
 from treesnap.store.lock import held
 
@@ -37,7 +37,8 @@ def status(handle: Handle) -> WatchStatus | None:
 def stop(handle: Handle) -> WatchStatus | None:
     """Stops the root's watcher and waits until it has ended; returns its last status, or None.
 
-    Raises Busy when it does not answer, or does not end within the handle's ``wait_s``.
+    Raises Busy when it does not answer, or does not end within the handle's ``wait_s``, a
+    second at least.
     """
     last = _asked(handle, Asked.STOP)
     if last is not None:
@@ -48,7 +49,7 @@ def stop(handle: Handle) -> WatchStatus | None:
             os.path.join(directory, "lock"),
             operation="watch --stop",
             what="The watch",
-            wait_s=handle.wait_s,
+            wait_s=_patience_s(handle),
         ):
             pass
     return last
@@ -67,16 +68,22 @@ def _asked(handle: Handle, asked: Asked) -> WatchStatus | None:
     if directory is None:
         return None
     try:
-        return decode_status(ask(handle.fs, directory, encode_question(asked), handle.wait_s))
+        question = encode_question(asked)
+        return decode_status(ask(handle.fs, directory, question, _patience_s(handle)))
     except (FileNotFoundError, ConnectionError):
         return None
-    except TimeoutError:
+    except (TimeoutError, BlockingIOError):  # the latter when many wait already
         raise Busy(
             "The watcher does not answer; a process that is stopped goes on with SIGCONT",
             path=directory,
         ) from None
     except (OSError, Corrupt) as error:
         raise OperationFailed(f"The watcher cannot be asked: {error}", path=directory) from error
+
+
+def _patience_s(handle: Handle) -> float:
+    """Returns how long to wait for a watcher, which needs some time also when nothing is wrong."""
+    return max(handle.wait_s, ANSWER_TIMEOUT_S)
 
 
 def start(handle: Handle, options: list[str]) -> WatchStatus:
@@ -108,13 +115,13 @@ def start(handle: Handle, options: list[str]) -> WatchStatus:
 
 
 def _raise_told(line: bytes, process: subprocess.Popen[bytes]) -> None:
-    """Raises the error that a watcher told of instead of beginning."""
+    """Raises the error that a watcher told of instead of beginning, when it has ended."""
     try:
         told = json.loads(line)
         if told["schema"].startswith("treesnap.watch/"):
             return
         error = TreesnapError(told["message"], code=ErrorCode(told["code"]))
     except (ValueError, KeyError, TypeError, AttributeError):
-        ended = process.wait()
-        raise OperationFailed(f"The watcher could not begin: it ended with {ended}") from None
+        error = OperationFailed("The watcher could not begin")
+    process.wait()
     raise error

@@ -27,7 +27,7 @@ from treesnap.errors import Corrupt, TreesnapError, shown
 from treesnap.fs.failure import reported
 from treesnap.model import SnapshotKind
 from treesnap.ops.watch_socket import receive, send, socket_address
-from treesnap.ops.watching import watch_directory, watched
+from treesnap.ops.watching import refuse_unwatchable, watch_directory, watched
 from treesnap.results import CreateResult, WatchStatus
 from treesnap.store.lock import held
 from treesnap.watch.schedule import Schedule
@@ -48,10 +48,12 @@ class WatchService:
         *,
         every_s: float | None = None,
         on_change: bool = False,
+        force: bool = False,
         on_snapshot: Callable[[CreateResult], None] = lambda _: None,
         on_error: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._handle = handle
+        self._force = force
         self._schedule = Schedule(every_s=every_s, on_change=on_change, now_s=time.monotonic())
         self._on_snapshot = on_snapshot
         self._on_error = on_error
@@ -68,12 +70,13 @@ class WatchService:
         and OperationFailed for a socket that cannot be made.
         """
         handle = self._handle
+        refuse_unwatchable(handle, force=self._force)
         with ExitStack() as stack:
             directory = watch_directory(handle)
             what = f"The watch of {shown(handle.root)!r}"
             lock = os.path.join(directory, "lock")
             stack.enter_context(held(handle.fs, lock, operation="watch", what=what, wait_s=0.0))
-            self._watched, self._watcher = stack.enter_context(watched(handle))
+            self._watched, self._watcher = stack.enter_context(watched(handle, force=self._force))
             with reported("watch"):
                 self._listen(stack, directory)
             on_ready(self.status())
@@ -112,17 +115,20 @@ class WatchService:
 
     def _make_snapshot(self) -> None:
         try:
-            result = self._watched.create(kind=SnapshotKind.WATCH, skip_unchanged=True)
+            result = self._watched.create(
+                kind=SnapshotKind.WATCH, skip_unchanged=True, force=self._force
+            )
         except TreesnapError as error:
-            self._last_error = error.message
+            self._last_error = shown(error.message)
+            self._schedule.failed(time.monotonic())
             self._on_error(error.message)
-        else:
-            self._last_error = None
-            if not result.unchanged:
-                self._snapshots += 1
-                self._last_snapshot = result.snapshot.id
-                self._on_snapshot(result)
+            return
+        self._last_error = None
         self._schedule.done(time.monotonic())
+        if not result.unchanged:
+            self._snapshots += 1
+            self._last_snapshot = result.snapshot.id
+            self._on_snapshot(result)
 
     def _listen(self, stack: ExitStack, directory: str) -> None:
         fs = self._handle.fs

@@ -1,0 +1,393 @@
+"""``snap watch`` as people use it: real processes, real signals, a real kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import PROGRAM
+from oracle import difference, record
+
+DEADLINE_S = 30.0
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    """Asks until something holds, and fails when that takes far too long."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_running(process_id: int) -> bool:
+    """Returns whether a process runs; one that ended may not have been waited for."""
+    try:
+        text = Path(f"/proc/{process_id}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return text.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.fixture
+def root(root: Path) -> Path:
+    (root / "a" / "deep").mkdir(parents=True)
+    (root / "a" / "deep" / "file").write_text("one")
+    (root / "b").write_text("two")
+    return root
+
+
+@pytest.fixture
+def watch_path(store: Path) -> Callable[[str], Path]:
+    """Returns the path of a file of the root's watchers."""
+
+    def path(name: str) -> Path:
+        (directory,) = store.glob("roots/*/watch")
+        return directory / name
+
+    return path
+
+
+@pytest.fixture
+def detach(snap) -> Iterator[Callable[..., int]]:
+    """Starts watchers in the background; kills those that a test leaves."""
+    started: list[int] = []
+
+    def start(*words: str) -> int:
+        outcome = snap("--json", "watch", "--detach", *words, process=True)
+        assert outcome.code == 0, outcome
+        started.append(outcome.json["process_id"])
+        return started[-1]
+
+    yield start
+    for process_id in started:
+        if is_running(process_id):
+            os.kill(process_id, signal.SIGKILL)
+
+
+@pytest.fixture
+def foreground(root: Path, environment) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts watchers in the foreground, and returns them when they watch."""
+    started = []
+
+    def start(*words: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*PROGRAM, "-C", str(root), *words, "watch"],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def status(snap) -> dict[str, object]:
+    """Returns what ``--status`` says."""
+    outcome = snap("--json", "watch", "--status")
+    assert outcome.code == 0
+    return outcome.json
+
+
+def assert_exact(snap, root: Path, tmp_path: Path, ref: str) -> None:
+    """Compares a snapshot with the tree, by the oracle's own walk."""
+    there = tmp_path / f"restored-{ref}"
+    assert snap("restore", ref, "--to", there).code == 0
+    assert difference(record(root), record(there)) == []
+
+
+def test_runs_in_the_background_until_it_is_stopped(snap, root, detach, watch_path):
+    process_id = detach()
+
+    shown = snap("watch", "--status")
+    known = status(snap)
+    stopped = snap("--json", "watch", "--stop")
+
+    assert shown.out == f"Watching {root}: 3 directories, process {process_id}\n"
+    assert known == {
+        "schema": "treesnap.watch/1",
+        "running": True,
+        "stopped": False,
+        "root": str(root),
+        "process_id": process_id,
+        "started_at_ns": known["started_at_ns"],
+        "directories": 3,
+        "every_s": None,
+        "on_change": False,
+        "snapshots": 0,
+        "last_snapshot": None,
+        "last_error": None,
+        "why_lost": None,
+    }
+    assert abs(time.time_ns() - known["started_at_ns"]) < DEADLINE_S * 1e9
+    assert stopped.json == {**known, "running": False, "stopped": True}
+    wait_until(lambda: not is_running(process_id))
+    assert [path.name for path in watch_path("lock").parent.iterdir()] == ["lock"]
+    assert status(snap)["running"] is False
+
+
+def test_is_nobody_elses_business(snap, detach, watch_path):
+    detach()
+
+    assert stat.S_IMODE(os.stat(watch_path("socket")).st_mode) == 0o600
+    assert stat.S_ISSOCK(os.stat(watch_path("socket")).st_mode)
+    assert stat.S_IMODE(os.stat(watch_path("socket").parent).st_mode) == 0o700
+
+
+def test_belongs_to_no_terminal_and_keeps_nothing_of_its_caller(snap, detach):
+    process_id = detach()
+
+    assert os.getsid(process_id) == process_id
+    assert os.readlink(f"/proc/{process_id}/cwd") == "/"
+    streams = {os.readlink(f"/proc/{process_id}/fd/{number}") for number in range(3)}
+    assert streams == {"/dev/null"}
+
+
+@pytest.mark.parametrize("asking", ["--status", "--stop"])
+def test_without_a_watcher_nothing_is_wrong(snap, root, store, asking):
+    empty = {"running": False, "stopped": False, "process_id": None, "directories": None}
+
+    before = snap("--json", "watch", asking)
+    assert not store.exists()
+    snap("create")
+    after = snap("watch", asking)
+
+    assert before.code == 0
+    assert empty.items() <= before.json.items()
+    assert (after.code, after.out) == (0, f"Not watched: {root}\n")
+
+
+@pytest.mark.parametrize("words", [(), ("--detach",)])
+def test_a_root_has_one_watcher(snap, root, detach, words):
+    process_id = detach()
+
+    second = snap("watch", *words, process=True)
+
+    assert (second.code, second.raw) == (6, b"")
+    if not words:
+        assert f"The watch of '{root}' is in use by process {process_id}: watch" in second.err
+    assert status(snap)["process_id"] == process_id
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--detach", "--status"),
+        ("--status", "--stop"),
+        ("--status", "--on-change"),
+        ("--stop", "--every", "5"),
+        ("--every", "0"),
+        ("--every", "soon"),
+    ],
+)
+def test_options_that_make_no_sense_together_are_refused(snap, store, words):
+    outcome = snap("watch", *words)
+
+    assert (outcome.code, outcome.raw) == (2, b"")
+    assert not store.exists()
+
+
+@pytest.mark.parametrize("words", [(), ("--detach",)])
+@pytest.mark.parametrize(
+    ("place", "code", "error"),
+    [
+        ("/proc/sys", 3, "not-watchable"),
+        ("nowhere", 5, "root-not-found"),
+        ("/usr", 3, "dangerous-root"),
+    ],
+)
+def test_a_root_that_cannot_be_watched_is_refused_and_leaves_nothing(
+    snap, store, words, place, code, error
+):
+    outcome = snap("--json", "-C", place, "watch", *words)
+
+    assert (outcome.code, outcome.json["code"]) == (code, error)
+    assert not store.exists()
+
+
+@pytest.mark.parametrize(
+    ("limit", "named"),
+    [
+        ("max_inotify_watches", "fs.inotify.max_user_watches"),
+        ("max_inotify_instances", "fs.inotify.max_user_instances"),
+    ],
+)
+def test_a_limit_that_is_reached_is_named(snap, tmp_path, root, limit, named):
+    limited = ["unshare", "--user", "--map-root-user", "sh", "-c"]
+    limited += [f'echo "$0" > /proc/sys/user/{limit} && exec "$@"']
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*limited, "1000", "true"], check=False, capture_output=True).returncode
+    ):
+        pytest.skip("no limits of one's own here")
+
+    outcome = snap("watch", prefix=[*limited, "0"])
+
+    assert outcome.code == 3
+    assert named in outcome.err
+    assert snap("create", prefix=[*limited, "0"]).code == 0
+    assert_exact(snap, root, tmp_path, "latest")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_in_order(foreground, root, watch_path, number):
+    process = foreground()
+    first = process.stdout.readline()
+
+    process.send_signal(number)
+    rest, said = process.communicate(timeout=DEADLINE_S)
+
+    assert first == f"Watching {root}: 3 directories, process {process.pid}\n"
+    assert (process.returncode, rest, said) == (0, "", "")
+    assert [path.name for path in watch_path("lock").parent.iterdir()] == ["lock"]
+
+
+def test_a_signal_that_is_ignored_does_not_end_it(snap, root, environment):
+    """As ``nohup`` and shells without job control do it."""
+    words = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *PROGRAM, "-C", str(root), "watch"]
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGHUP)
+        still = status(snap)
+
+        assert snap("watch", "--stop").code == 0
+
+    assert (still["running"], process.returncode) == (True, 0)
+
+
+def test_prints_one_object_in_json_and_says_what_it_captures_in_text(foreground, snap):
+    process = foreground("--json")
+    told = json.loads(process.stdout.readline())
+    process.send_signal(signal.SIGINT)
+    rest, said = process.communicate(timeout=DEADLINE_S)
+
+    assert (told["running"], told["process_id"]) == (True, process.pid)
+    assert (rest, said) == ("", "")
+
+
+def test_commands_beside_it_are_right(snap, root, tmp_path, detach):
+    detach()
+    first = snap("create").id
+    (root / "b").write_text("changed")
+    (root / "a" / "new").mkdir()
+    (root / "a" / "new" / "file").write_text("new")
+    shutil.rmtree(root / "a" / "deep")
+
+    told = snap("status").out
+    compared = snap("diff", "b").out
+    second = snap("create").id
+    assert_exact(snap, root, tmp_path, second)
+    third = snap("create", "--skip-unchanged").id
+    snap("restore", first)
+
+    assert told.splitlines() == [
+        "D  a/deep",
+        "D  a/deep/file",
+        "A  a/new",
+        "A  a/new/file",
+        "M  b",
+    ]
+    assert ("-two" in compared, "+changed" in compared) == (True, True)
+    assert third == second
+    assert_exact(snap, root, tmp_path, first)
+    assert snap("diff", first).out == ""
+
+
+def test_one_that_was_killed_is_in_nobodys_way(snap, root, tmp_path, detach, watch_path):
+    process_id = detach()
+    snap("create")
+    os.kill(process_id, signal.SIGKILL)
+    wait_until(lambda: not is_running(process_id))
+    assert watch_path("socket").exists()
+    (root / "b").write_text("changed")
+
+    assert status(snap)["running"] is False
+    assert snap("watch", "--stop").code == 0
+    assert snap("status").out == "M  b\n"
+    assert snap("create").code == 0
+    assert_exact(snap, root, tmp_path, "latest")
+    assert detach() != process_id
+    assert len(list(watch_path("lock").parent.glob("cookie-*"))) == 1
+    (root / "b").write_text("changed again")
+    assert snap("status").out == "M  b\n"
+
+
+def test_one_that_is_suspended_is_in_nobodys_way(snap, root, tmp_path, detach):
+    process_id = detach()
+    snap("create")
+    os.kill(process_id, signal.SIGSTOP)
+    (root / "b").write_text("changed")
+
+    asked = snap("--wait", "0", "watch", "--stop")
+    told = snap("status")
+    made = snap("create")
+    assert_exact(snap, root, tmp_path, made.id)
+    os.kill(process_id, signal.SIGCONT)
+
+    assert (asked.code, "does not answer" in asked.err) == (6, True)
+    assert (told.code, told.out) == (0, "M  b\n")
+    wait_until(lambda: not status(snap)["running"])  # it reads the question that is still there
+
+
+def test_makes_snapshots_by_itself(snap, root, tmp_path, detach):
+    """The first at once, then what changed; and stops at the end of the one it makes."""
+    detach("--every", "0.1")
+    wait_until(lambda: status(snap)["snapshots"] == 1)
+    (root / "b").write_text("changed")
+    wait_until(lambda: status(snap)["snapshots"] == 2)
+    known = status(snap)
+    shown = snap("watch", "--status").out.splitlines()
+    snap("watch", "--stop")
+
+    listed = snap("--json", "list").json["snapshots"]
+    assert [item["kind"] for item in listed] == ["watch", "watch"]
+    assert (known["every_s"], known["last_snapshot"]) == (0.1, listed[0]["id"])
+    assert shown[1:] == [
+        "  a snapshot every 0.1 s, if something changed",
+        f"  2 snapshots made, the last one is {listed[0]['id'][:12]}",
+    ]
+    assert_exact(snap, root, tmp_path, "latest")
+
+
+def test_says_why_a_snapshot_failed_and_goes_on(snap, root, detach):
+    (root / "b").write_text("x" * 200_000)
+    snap("create")
+    snap("config", "max-size", "1000")
+    (root / "b").write_bytes(os.urandom(200_000))
+    detach("--every", "0.1")
+
+    wait_until(lambda: status(snap)["last_error"])
+    failed = status(snap)
+    shown = snap("watch", "--status").out
+    snap("config", "--unset", "max-size")
+    wait_until(lambda: status(snap)["snapshots"] == 1)
+
+    assert failed["last_error"] == "The store may take 1000, and the snapshot needs more"
+    assert f"the last snapshot failed: {failed['last_error']}" in shown
+    assert status(snap)["last_error"] is None
+
+
+def test_a_root_with_any_name_is_watched(run_snap, tmp_path, store):
+    root = Path(os.fsdecode(os.fsencode(tmp_path) + b"/r\xff oot"))
+    root.mkdir()
+
+    started = run_snap("--json", "watch", "--detach", cwd=root, process=True)
+    try:
+        assert (started.code, started.json["running"]) == (0, True)
+        assert run_snap("watch", "--status", cwd=root).out.startswith("Watching ")
+    finally:
+        stopped = run_snap("watch", "--stop", cwd=root)
+    assert (stopped.code, stopped.out.startswith("Stopped watching ")) == (0, True)
