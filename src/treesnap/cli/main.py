@@ -6,6 +6,7 @@ help, and not before; ``snap --version`` and ``snap --help`` import none.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -49,6 +50,8 @@ COMMANDS = {
 """The first sentence of each command's help."""
 
 PROGRAMS = {"snap", "treesnap"}
+_COLLECTION_THRESHOLD = 50_000
+"""New objects after which Python looks for unreachable cycles: a command makes few."""
 
 
 def _print_version(
@@ -130,4 +133,7 @@ def main() -> NoReturn:
         from click.shell_completion import shell_complete
 
         sys.exit(shell_complete(snap, {}, program, variable, instruction))
-    sys.exit(execute(sys.argv[1:], program))
+    # Most of what is alive now are modules, which stay to the end.
+    gc.freeze()
+    gc.set_threshold(_COLLECTION_THRESHOLD)
+    render.end_process(execute(sys.argv[1:], program))
