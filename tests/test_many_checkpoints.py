@@ -30,6 +30,8 @@ from treesnap.testing.unsynced import UnsyncedFileSystem
 
 LATER_NS = 3_600_000_000_000
 FLAT = 1.3
+BACK = 20
+"""How many checkpoints are gone back in the end; the default policy keeps the last 50."""
 FEW = 60
 """After so many the index has parts that are too large to be checked whenever it is opened."""
 
@@ -197,8 +199,8 @@ def test_a_checkpoint_costs_the_same_after_ten_thousand(checkpoints, kind):
     assert_flat(few, world.cost(2 * EVERY))
     assert world.files() <= files + 10
     before = record(world.root)
-    world.take(10_200)
-    world.handle.restore("latest~104")
+    world.take(10_000 + 3 * EVERY + BACK)
+    world.handle.restore(f"latest~{BACK}")
     assert difference(before, record(world.root)) == []
 
 
