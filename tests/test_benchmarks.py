@@ -291,3 +291,23 @@ def test_the_suite_measures_tiny_trees(tmp_path):
         assert str(tmp_path) not in text
         assert socket.gethostname() not in text
     assert page.count("\n## ") >= 6
+
+
+def test_nothing_has_changed_since_the_capture_before_in_every_round(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    make_files(root, 30)
+    listing = "mkdir -p {store} && find . -type f -printf '%P %s %T@\\n' | sort > {store}/{now}"
+    again = f"{listing}; ! cmp -s {{store}}/{{before}} {{store}}/{{now}} || echo >> {{store}}/same"
+    tool = Tool("lists", (), "", "", "true", listing, again=again)
+    contender = Contender(tool, tmp_path / "lists", environment_of(tmp_path / "home"))
+    works = (peers.FIRST, peers.SAME, peers.CHANGED)
+    clock = Clock(time.monotonic() + 600, repeat_s=1e-9)
+
+    for count in (5, 10):
+        edit = ChangedFiles(root, count)
+        Comparison("t", root, edit, [contender], Results(), clock, works).run(1)
+        works = (peers.SAME, peers.CHANGED)
+
+    assert (contender.store / "same").read_text() == "\n\n"
+    assert contender.captures == 5

@@ -85,7 +85,9 @@ def _git() -> Tool:
         first=capture,
         again=capture,
         back=f"{git} reset -q --hard HEAD~1",
-        restore="mkdir {out} && git --git-dir={store} --work-tree={out} checkout -f HEAD -- .",
+        # with an index of its own: else the shadow's would describe the files in {out}
+        restore="mkdir {out} && GIT_INDEX_FILE={out}.index git --git-dir={store}"
+        " --work-tree={out} checkout -f HEAD -- . && rm {out}.index",
         remark="a shadow repository: `add -A -f` and `commit`, `reset --hard`; loses empty"
         " directories, modes and times; its own collection is off, as it would run beside the"
         " others",

@@ -45,6 +45,9 @@ METHOD = """\
 - *+ 20 %* in a promise is taken to raise the bound of the row above it by a fifth.
 - The library, the walk in Python, and reading, hashing and compressing are measured inside a
   process, without its start.
+- Single questions have scripts of their own beside the suite: what ten thousand checkpoints cost,
+  a store of a million objects, how long a tree is in motion, how files are cut, what tools bring
+  back.
 """
 
 
