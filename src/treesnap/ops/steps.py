@@ -58,7 +58,8 @@ class Steps:
         self._fs = handle.fs
         self._pair = pair
         self._work = work
-        below = [path for path in work.plan.touched if path not in set(paths)]
+        above = set(paths)
+        below = [path for path in work.plan.touched if path not in above]
         self._numbers = {path: number for number, path in enumerate([*paths, *below])}
         self.degraded: tuple[bytes, ...] = ()
         """Paths whose owner or privileged attributes were not permitted to be put back."""

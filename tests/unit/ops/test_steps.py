@@ -1,0 +1,29 @@
+"""The numbers of a restore's steps."""
+
+from __future__ import annotations
+
+from treesnap.ops.handle import Handle
+from treesnap.ops.plan import Plan
+from treesnap.ops.steps import Steps, Work
+
+PATHS = [b"file-%d" % number for number in range(50)]
+
+
+class CountedPaths(tuple):
+    """Paths that count how often somebody goes through them."""
+
+    times = 0
+
+    def __iter__(self):
+        CountedPaths.times += 1
+        return super().__iter__()
+
+
+def test_numbering_goes_through_the_paths_a_fixed_number_of_times(tmp_path):
+    handle = Handle(root=tmp_path / "root", store_path=str(tmp_path / "store"))
+    plan = Plan(puts=dict.fromkeys(PATHS))
+    work = Work(plan=plan, target=None, observed=None, touch=False)
+
+    Steps(handle, None, work, CountedPaths(PATHS))
+
+    assert CountedPaths.times <= 2
