@@ -136,6 +136,19 @@ def test_restores_a_directory_that_is_gone(root, tmp_path):
     assert tree_state(root) == before
 
 
+def test_depth_costs_no_recursion(root, tmp_path):
+    deepest = root.joinpath(*["d"] * 1200)
+    subprocess.run(["mkdir", "-p", deepest], check=True)
+    handle = Handle(root=root, store_path=str(tmp_path / "store"))
+    whole = handle.create(name="whole")
+    subprocess.run(["rm", "-r", root / "d"], check=True)
+
+    handle.restore("whole")
+
+    assert handle.create().stats.directories == whole.stats.directories
+    subprocess.run(["rm", "-r", root / "d"], check=True)  # too deep for the ways of Python
+
+
 def test_hard_links_stay_links(root, tmp_path):
     os.link(root / "top-0" / "inner-0" / "file-0", root / "top-4" / "same")
 

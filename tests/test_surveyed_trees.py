@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,18 @@ def test_of_a_killed_helper_everything_is_looked_at_again(root, tmp_path):
     found = handle_of(root, tmp_path / "store", Noting(kill_at="inner-2")).create()
 
     assert found.root_hash == handle_of(root, tmp_path / "whole").create().root_hash
+
+
+def test_depth_costs_no_recursion(root, tmp_path):
+    deepest = root.joinpath(*["d"] * 1200)
+    subprocess.run(["mkdir", "-p", deepest], check=True)
+    handle_of(root, tmp_path / "store").create()
+    (deepest / "file").touch()
+
+    found = handle_of(root, tmp_path / "store").create()
+
+    assert found.root_hash == handle_of(root, tmp_path / "whole").create().root_hash
+    subprocess.run(["rm", "-r", root / "d"], check=True)  # too deep for the ways of Python
 
 
 def swap(root: Path) -> None:

@@ -118,9 +118,7 @@ class Stager:
     def _put_with(self, helpers: int, share: Share) -> None:
         """Builds a large directory in several processes, each of which takes some below it."""
         files = self._trees.totals(share.entry.tree_id).files
-        opened: list[Share] = []
-        shares: list[Share] = []
-        self._open_up(share, files // (_SHARES_EACH * (helpers + 1)), opened, shares)
+        opened, shares = self._open_up(share, files // (_SHARES_EACH * (helpers + 1)))
         piles = dealt(shares, [self._weight(item) for item in shares], helpers + 1)
         with ExitStack() as ends:
             pairs = []
@@ -138,24 +136,25 @@ class Stager:
         for item in reversed(opened):
             self._finish(item)
 
-    def _open_up(
-        self, share: Share, files_max: int, opened: list[Share], shares: list[Share]
-    ) -> None:
+    def _open_up(self, top: Share, files_max: int) -> tuple[list[Share], list[Share]]:
         """Builds the files of a directory and makes its subdirectories.
 
         Goes on with those that hold much, unless it is their own files that are many.
+        Returns the directories of which that was done, and those that are still empty.
         """
-        opened.append(share)
-        subdirectories = []
-        entries = self._entries_of(share.entry)
-        while (below := self._put_children(share.path, [*share.names], entries)) is not None:
-            path = treepath.join(share.path, below.name)
-            subdirectories.append(Share(below, path, (*share.names, below.name)))
-        for item in subdirectories:
-            if self._weight(item) > files_max >= self._own_count(item):
-                self._open_up(item, files_max, opened, shares)
-            else:
-                shares.append(item)
+        opened: list[Share] = []
+        shares: list[Share] = []
+        pending = [top]
+        while pending:
+            share = pending.pop()
+            opened.append(share)
+            entries = self._entries_of(share.entry)
+            while (entry := self._put_children(share.path, [*share.names], entries)) is not None:
+                path = treepath.join(share.path, entry.name)
+                below = Share(entry, path, (*share.names, entry.name))
+                is_divided = self._weight(below) > files_max >= self._own_count(below)
+                (pending if is_divided else shares).append(below)
+        return opened, shares
 
     def _weight(self, share: Share) -> int:
         totals = self._trees.totals(share.entry.tree_id)

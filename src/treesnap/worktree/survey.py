@@ -59,7 +59,7 @@ def survey(fs: FileSystem, root_fd: int, cache: StatCache) -> Changed | None:
         return None
     totals = found[0].totals
     weight_max = (totals.files + totals.directories) // (_SHARES_EACH * (helpers + 1))
-    shares = list(_shares(cache, b"", found[0], weight_max))
+    shares = list(_shares(cache, found[0], weight_max))
     piles = dealt(shares, [share.weight for share in shares], helpers + 1)
     changed = Changed(is_listed=True)
     with ExitStack() as ends:
@@ -77,21 +77,23 @@ def survey(fs: FileSystem, root_fd: int, cache: StatCache) -> Changed | None:
     return changed
 
 
-def _shares(cache: StatCache, path: bytes, row: Row, weight_max: int) -> Iterator[_Share]:
-    """Yields all that is below a directory, in parts of at most some weight if possible."""
-    for name in subdirectories(row):
-        below = treepath.join(path, name)
-        found = cache.find(below)
-        if found is None:
-            yield _Share(below, is_deep=True, weight=1)
-            continue
-        totals = found[0].totals
-        weight = totals.files + totals.directories + totals.others + 1
-        if weight > weight_max and totals.directories:
-            yield _Share(below, is_deep=False, weight=1)
-            yield from _shares(cache, below, found[0], weight_max)
-        else:
-            yield _Share(below, is_deep=True, weight=weight)
+def _shares(cache: StatCache, root: Row, weight_max: int) -> Iterator[_Share]:
+    """Yields all that is below the root, in parts of at most some weight if possible."""
+    pending = [(b"", root)]
+    while pending:
+        path, row = pending.pop()
+        for name in subdirectories(row):
+            below = treepath.join(path, name)
+            found = cache.find(below)
+            if found is None:
+                yield _Share(below, is_deep=True, weight=1)
+                continue
+            totals = found[0].totals
+            weight = totals.files + totals.directories + totals.others + 1
+            is_divided = weight > weight_max and totals.directories > 0
+            yield _Share(below, is_deep=not is_divided, weight=1 if is_divided else weight)
+            if is_divided:
+                pending.append((below, found[0]))
 
 
 def _help(
