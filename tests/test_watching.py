@@ -162,7 +162,8 @@ def test_a_file_with_a_name_outside_is_looked_at_each_time(world, tmp_path):
 
     (tmp_path / "outside").write_text("changed under the other name")
 
-    assert world.listed_by_create() == 1  # the directory of the linked name
+    # That of the linked name, and one in it if it is so young that its times say nothing.
+    assert 1 <= world.listed_by_create() <= 2
 
 
 def test_hard_links_of_directories_that_nothing_changed_in_are_kept(world):

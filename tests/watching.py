@@ -21,15 +21,17 @@ DIRECTORIES = 7
 
 
 class Looks(WrappedFileSystem):
-    """Counts the directories that are listed, and the calls of each kind below a root."""
+    """Counts the directories below a root that are listed, and all calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path) -> None:
         super().__init__()
+        self._root = str(root)
         self.listed = 0
         self.calls = 0
 
     def around(self, call: Call) -> Any:
-        self.listed += call.method == "scan"
+        if call.method == "scan" and str(call.path).startswith(self._root):
+            self.listed += 1
         self.calls += 1
         return call.proceed()
 
@@ -41,7 +43,7 @@ class WatchedWorld:
         self.directory = directory
         self.root = directory / "root"
         self.store = directory / "store"
-        self.looks = Looks()
+        self.looks = Looks(self.root)
         self.now_ns = 0
         self.stack = ExitStack()
         self.notifiers: list[Notifier] = []

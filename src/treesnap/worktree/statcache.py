@@ -48,8 +48,10 @@ from treesnap.model import ObjectId
 
 RECENT = "-recent"
 """What the name of the second file ends in."""
-BASE_ROWS_MIN = 1024
+BASE_ROWS_MIN = 128
 """A cache of fewer rows is written whole: that costs little."""
+RECENT_ROWS_MIN = 128
+"""A second file of fewer rows is never too large beside the first one."""
 RECENT_SHARE_MAX = 8
 """The second file has at most this part of the rows of the first."""
 MARKS_MAX = 32
@@ -138,7 +140,7 @@ class StatCache:
     def is_grown(self) -> bool:
         """Returns whether the second file is so large that both should become one."""
         return self.recent is not None and (
-            self.recent.count * RECENT_SHARE_MAX > max(self.base.count, BASE_ROWS_MIN)
+            self.recent.count > max(self.base.count // RECENT_SHARE_MAX, RECENT_ROWS_MIN)
         )
 
     def find(self, path: bytes) -> tuple[Row, Place] | None:
