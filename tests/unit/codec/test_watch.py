@@ -1,0 +1,170 @@
+"""What watchers are asked, and what they answer, as bytes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treesnap.codec.message import pack, unpack
+from treesnap.codec.watch import (
+    Answer,
+    Asked,
+    Mark,
+    WatchNote,
+    decode_answer,
+    decode_note,
+    decode_question,
+    decode_status,
+    encode_answer,
+    encode_note,
+    encode_question,
+    encode_status,
+)
+from treesnap.errors import Corrupt
+from treesnap.model import IgnoreRules
+from treesnap.results import WatchStatus
+
+COUNTS = st.integers(0, 2**63 - 1)
+MARKS = st.builds(Mark, st.binary(min_size=16, max_size=16), COUNTS)
+PATHS = st.lists(st.binary(max_size=20), max_size=5).map(tuple)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+DIRECTORIES = st.lists(st.sampled_from([b"a", b"\xff", b"b c"]), max_size=3).map(b"/".join)
+PATTERNS = st.lists(st.binary(max_size=8).map(lambda raw: raw.decode("utf-8", "surrogateescape")))
+RULES = st.builds(IgnoreRules, DIRECTORIES, PATTERNS.map(tuple))
+NOTES = st.builds(
+    WatchNote, MARKS, COUNTS, PATHS, st.binary(max_size=16), st.lists(RULES, max_size=3).map(tuple)
+)
+ANSWERS = st.builds(Answer, MARKS, st.none() | PATHS, PATHS)
+STATUSES = st.builds(
+    WatchStatus,
+    process_id=COUNTS,
+    started_at_ns=COUNTS,
+    directories=COUNTS,
+    every_ms=st.none() | COUNTS,
+    on_change=st.booleans(),
+    snapshots=COUNTS,
+    last_snapshot=st.none() | TEXTS,
+    last_error=st.none() | TEXTS,
+    why_lost=st.none() | TEXTS,
+)
+STATUS = WatchStatus(
+    process_id=1,
+    started_at_ns=2,
+    directories=3,
+    every_ms=None,
+    on_change=True,
+    snapshots=4,
+    last_snapshot=None,
+    last_error=None,
+    why_lost=None,
+)
+MARK = Mark(bytes(16), 7)
+
+
+@given(NOTES)
+def test_a_note_comes_back(note):
+    assert decode_note(unpack(pack(encode_note(note)), "note")) == note
+
+
+@given(st.sampled_from(Asked), st.none() | MARKS)
+def test_a_question_comes_back(asked, mark):
+    assert decode_question(encode_question(asked, mark)) == (asked, mark)
+
+
+@given(ANSWERS)
+def test_an_answer_comes_back(answer):
+    assert decode_answer(encode_answer(answer)) == answer
+
+
+@given(STATUSES)
+def test_a_status_comes_back(status):
+    assert decode_status(encode_status(status)) == status
+
+
+def test_an_answer_may_have_more_paths_than_other_arrays_have_items():
+    answer = Answer(MARK, tuple(b"%d" % number for number in range(50_000)), ())
+
+    assert decode_answer(encode_answer(answer)) == answer
+
+
+VALID = {
+    decode_question: encode_question(Asked.CHANGES, MARK),
+    decode_answer: encode_answer(Answer(MARK, (b"a",), (b"b",))),
+    decode_status: encode_status(replace(STATUS, last_error="why")),
+}
+
+
+@pytest.mark.parametrize("decode", VALID, ids=lambda decode: decode.__name__)
+@settings(max_examples=200, derandomize=True)
+@given(data=st.data())
+def test_any_bytes_are_understood_or_refused(decode, data):
+    valid = VALID[decode]
+    place = data.draw(st.integers(0, len(valid) - 1))
+    changed = data.draw(
+        st.sampled_from(
+            [
+                valid[:place],
+                valid + b"\0",
+                valid[:place] + bytes([valid[place] ^ 0x81]) + valid[place + 1 :],
+                data.draw(st.binary(max_size=40)),
+            ]
+        )
+    )
+    with suppress(Corrupt):
+        decode(changed)
+
+
+@pytest.mark.parametrize(
+    ("decode", "change"),
+    [
+        (decode_question, {"version": 2}),
+        (decode_question, {"ask": "nonsense"}),
+        (decode_question, {"ask": None}),
+        (decode_question, {"number": -1}),
+        (decode_question, {"number": "7"}),
+        (decode_question, {"watcher": "text"}),
+        (decode_answer, {"version": 2}),
+        (decode_answer, {"number": None}),
+        (decode_answer, {"watcher": None}),
+        (decode_answer, {"paths": ("text",)}),
+        (decode_answer, {"paths": b"bytes"}),
+        (decode_answer, {"whole": None}),
+        (decode_answer, {"whole": (1,)}),
+        (decode_status, {"version": 2}),
+        (decode_status, {"process_id": -1}),
+        (decode_status, {"on_change": 1}),
+        (decode_status, {"every_ms": "soon"}),
+        (decode_status, {"last_error": b"bytes"}),
+    ],
+)
+def test_what_breaks_a_rule_is_refused(decode, change):
+    fields = unpack(VALID[decode], "message")
+
+    with pytest.raises(Corrupt):
+        decode(pack({**fields, **change}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"watcher": None},
+        {"number": -1},
+        {"walked_at": "long ago"},
+        {"linked": ("text",)},
+        {"unfinished_links": None},
+        {"rules": None},
+        {"rules": ((b"a",),)},
+        {"rules": (("a", ()),)},
+        {"rules": ((b"../a", ()),)},
+        {"rules": ((b"a", ("text",)),)},
+    ],
+)
+def test_a_note_that_breaks_a_rule_is_refused(change):
+    note = WatchNote(MARK, 1, (b"a",), b"", (IgnoreRules(b"a", ("*.o",)),))
+
+    with pytest.raises(Corrupt):
+        decode_note({**unpack(pack(encode_note(note)), "note"), **change})
