@@ -7,12 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import treesnap
 from oracle import difference, record
+from treesnap.fs.local import LocalFileSystem
 from watching import DIRECTORIES, WatchedWorld
 
 
@@ -50,10 +52,19 @@ def rename_over(root: Path) -> None:
     (root / "new").rename(root / "d0" / "other")
 
 
-def exchange(root: Path) -> None:
+def swap(root: Path) -> None:
     (root / "d0").rename(root / "d")
     (root / "d1").rename(root / "d0")
     (root / "d").rename(root / "d1")
+
+
+def exchange(one: Path, other: Path) -> None:
+    fs = LocalFileSystem()
+    with ExitStack() as opened:
+        fds = [os.open(path.parent, os.O_RDONLY) for path in (one, other)]
+        for fd in fds:
+            opened.callback(os.close, fd)
+        fs.exchange(one.name, other.name, source_dir_fd=fds[0], target_dir_fd=fds[1])
 
 
 def edit_after_moving(root: Path) -> None:
@@ -93,7 +104,10 @@ CHANGES = {
     "replace_a_directory": replace_a_directory,
     "rename": lambda root: (root / "d0").rename(root / "renamed"),
     "rename_over": rename_over,
-    "exchange": exchange,
+    "swap": swap,
+    "exchange": lambda root: exchange(root / "d0", root / "d1"),
+    "exchange_at_two_depths": lambda root: exchange(root / "d0", root / "d1" / "deep"),
+    "exchange_with_a_file": lambda root: exchange(root / "d0", root / "d1" / "other"),
     "edit_after_moving": edit_after_moving,
     "fill_a_new_directory": fill_a_new_directory,
     "link": lambda root: os.link(root / "d0" / "other", root / "d1" / "link"),
@@ -125,6 +139,20 @@ def test_every_change_is_seen_alone(world, change, reads_ahead):
         assert made.skipped == walked.skipped
         # The other name of a file that gets one is reported nowhere.
         assert listed < DIRECTORIES or change == "link"
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_after_every_change_the_next_one_is_seen_in_each_directory(world, change):
+    world.watch(reads_ahead=False)
+    CHANGES[change](world.root)
+    world.handle.create()
+    for number, directory in enumerate([path for path, _, _ in os.walk(world.root)]):
+        (Path(directory) / f"later-{number}").touch()
+
+    made = world.handle.create()
+
+    walked = treesnap.open(world.root, world.directory / "other").create()
+    assert made.snapshot.root_hash == walked.snapshot.root_hash
 
 
 def test_what_is_done_in_a_directory_that_was_moved_out_is_seen_when_it_is_back(world, tmp_path):

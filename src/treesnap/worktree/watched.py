@@ -236,7 +236,8 @@ class WatchedTree:
         self._note(directory, name, is_whole=is_new or bool(mask & MOVED_FROM))
         if known is not None and mask & (CREATED | MOVED_TO | DELETED | MOVED_FROM):
             self._drop(known)
-        if is_new and not mask & MOVED_FROM:
+        if is_new or mask & MOVED_FROM:
+            # Of two that are exchanged, one is reported to come before the other goes.
             self._watch_name(directory, name)
         return True
 
