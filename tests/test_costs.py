@@ -156,6 +156,13 @@ class TestCreate:
         assert append.size_bytes < 8192  # the chunk, the directory's tree, the root's tree
         assert len(list((store / "packs").iterdir())) == 1
 
+    def test_asks_with_one_look_whether_there_is_a_watcher(self, handle, fs, store):
+        handle.create()
+
+        (directory,) = store.glob("roots/*")
+        looks = [(item.method, item.path) for item in fs.calls(below=str(directory / "watch"))]
+        assert looks == [("lstat", str(directory / "watch" / "socket"))]
+
     @pytest.mark.parametrize("count", [1, 10, 100])
     def test_of_changed_files_costs_three_syncs(self, handle, syncs, root, count):
         change_files(root, count)

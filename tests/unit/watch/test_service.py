@@ -141,7 +141,7 @@ def restored(handle: Handle, ref: str) -> list[str]:
 
 def test_others_that_ask_look_at_nothing_but_what_changed(watch, handle):
     watch()
-    looks = Looks()
+    looks = Looks(Path(handle.root))
     other = Handle(root=handle.root, store_path=handle.store_path, fs=looks)
     other.create()
     looks.listed = 0
