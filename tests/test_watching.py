@@ -169,6 +169,19 @@ def test_what_is_done_in_a_directory_that_was_moved_out_is_seen_when_it_is_back(
     assert world.listed_by_create() == 0
 
 
+def test_exclusions_go_with_a_directory_that_is_removed_while_it_is_open(world):
+    """The kernel reports no end of such a directory before it is closed."""
+    (world.root / "d0" / "deep" / ".snapignore").write_text("*.log\n")
+    world.watch()
+    fd = os.open(world.root / "d0", os.O_RDONLY)
+    shutil.rmtree(world.root / "d0")
+
+    made = world.handle.create()
+    os.close(fd)
+
+    assert made.snapshot.record.rules == ()
+
+
 def test_a_file_that_is_mapped_for_writing_is_looked_at_each_time(world):
     path = world.root / "d0" / "other"
     world.watch()

@@ -232,11 +232,11 @@ class WatchedTree:
             self._note(directory, name, is_whole=False)
             return True
         known = directory.children.get(name)
-        is_new = bool(mask & (CREATED | MOVED_TO)) or (known is None and not mask & DELETED)
-        self._note(directory, name, is_whole=is_new or bool(mask & MOVED_FROM))
-        if known is not None and mask & (CREATED | MOVED_TO | DELETED | MOVED_FROM):
+        is_another = known is None or bool(mask & (CREATED | DELETED | MOVED_FROM | MOVED_TO))
+        self._note(directory, name, is_whole=is_another)
+        if known is not None and is_another:
             self._drop(known)
-        if is_new or mask & MOVED_FROM:
+        if is_another and not mask & DELETED:
             # Of two that are exchanged, one is reported to come before the other goes.
             self._watch_name(directory, name)
         return True
