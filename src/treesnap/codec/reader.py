@@ -6,6 +6,7 @@ callers see entries and segments only. Everything is checked while it is read.
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,6 +28,10 @@ class TreeReader:
         self._get = get
         self._kept_max = kept_max
         self._cache: OrderedDict[ObjectId, Tree] = OrderedDict()
+
+    def keep_all(self) -> None:
+        """Keeps every directory from now on: for who keeps all of their entries anyway."""
+        self._kept_max = sys.maxsize
 
     def tree(self, tree_id: ObjectId) -> Tree:
         """Returns one stored tree, pages not followed; raises Corrupt."""

@@ -62,6 +62,7 @@ def export(
 
     _refuse_occupied(target_path)
     target = target_state(pair, goal)
+    target.trees.keep_all()  # the plan has all entries, and what is built is read again
     objects = MemoryObjects(pair.store)
     empty = target.root._replace(content=empty_tree(objects))
     nothing = State(root=empty, trees=TreeReader(objects.get), groups={})

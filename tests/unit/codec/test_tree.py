@@ -357,3 +357,23 @@ def test_the_reader_keeps_no_more_than_a_few_hundred_trees():
         trees.tree(put_tree(fifos(1, b"%%d-%d" % number), Totals(), objects.put))
 
     assert len(trees._cache) == 512
+
+
+def test_a_reader_decodes_trees_again_unless_it_keeps_them_all():
+    objects = Objects()
+    ids = [put_tree((), Totals(files=number), objects.put) for number in range(3)]
+    asked = []
+
+    def get(kind, identity):
+        asked.append(identity)
+        return objects.get(kind, identity)
+
+    trees = TreeReader(get, kept_max=1)
+    for tree_id in [*ids, *ids]:
+        trees.tree(tree_id)
+    assert asked == [*ids, *ids]
+    trees.keep_all()
+    for tree_id in [*ids, *ids]:
+        trees.tree(tree_id)
+
+    assert asked == [*ids, *ids, *ids[:2]]
