@@ -43,6 +43,7 @@ def draw(results: Results, directory: Path) -> list[tuple[str, str]]:
     ]
     written = []
     for name, title, make in pictures:
+        (directory / name).unlink(missing_ok=True)  # of an earlier run
         figure = make(results)
         if figure is not None:
             figure.suptitle(title)
