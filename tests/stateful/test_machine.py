@@ -15,7 +15,7 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, Phase, note, settings
+from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -26,11 +26,11 @@ from hypothesis.stateful import (
     multiple,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 import trees
 import treesnap
+from machines import IS_FULL, run
 from mutations import mutate
 from oracle import Record, difference, record
 from scopes import Scope, ancestors, captured, common_scope, inside, outside
@@ -38,7 +38,6 @@ from treesnap.ops import position
 from treesnap.ops.create import CreateRequest
 from treesnap.results import RestoreResult
 
-IS_FULL = os.environ.get("TREESNAP_TEST_SIZE") == "full"
 SEEDS = range(20) if IS_FULL else range(5)
 EXAMPLES = 200 if IS_FULL else 5
 STEPS = 40 if IS_FULL else 15
@@ -342,21 +341,6 @@ class SmallMachine(Machine):
     """The same with a tree of few paths, so that operations meet on the same ones."""
 
     maker = staticmethod(trees.build_small)
-
-
-def run(machine: type[Machine], examples: int, steps: int) -> None:
-    """Runs a machine in random orders; prints the steps of one that fails."""
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes minutes
-            suppress_health_check=list(HealthCheck),
-            print_blob=True,
-        ),
-    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -15,18 +15,17 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 import trees
 import treesnap
+from machines import IS_FULL, run
 from mutations import add_directory, mutate, pick
 from treesnap.codec.snapshot import state_hash
 from treesnap.ops.access import opened
@@ -118,6 +117,21 @@ class WatchedMachine(RuleBasedStateMachine):
                 os.rename(source, os.path.join(target, name))
         except OSError:  # into itself, or where something is
             return
+
+    @rule(seed=SEEDS)
+    def exchange(self, seed: int) -> None:
+        """Puts each of two names in the other's place at once."""
+        random = Random(seed)
+        one, other = pick(self.top(), random), pick(self.top(), random)
+        if one is None or other is None:
+            return
+        fd = os.open(self.top(), os.O_RDONLY)
+        try:
+            self.plain.fs.exchange(one, other, source_dir_fd=fd, target_dir_fd=fd)
+        except OSError:  # one is below the other, or the same
+            return
+        finally:
+            os.close(fd)
 
     @rule(seed=SEEDS, patterns=st.sampled_from(["*.tmp\n", "new-*\n", "a/\n", "", "!new-*\nb\n"]))
     def exclude(self, seed: int, patterns: str) -> None:
@@ -251,26 +265,13 @@ def _above(path: bytes, top: bytes) -> list[bytes]:
     return found[:-1]
 
 
-N = int(os.environ.get("N", "10"))
-IS_FULL = os.environ.get("TREESNAP_TEST_SIZE") == "full"
-
-
-def run(machine: type[RuleBasedStateMachine], examples: int, steps: int) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            phases=(Phase.explicit, Phase.reuse, Phase.generate),
-            suppress_health_check=list(HealthCheck),
-            print_blob=True,
-        ),
-    )
+EXAMPLES = 200 if IS_FULL else 3
+STEPS = 50
+"""In full size, 10,000 steps each."""
 
 
 def test_a_watched_tree_is_captured_as_a_whole_walk_would() -> None:
-    run(WatchedMachine, N, 50)
+    run(WatchedMachine, EXAMPLES, STEPS)
 
 
 class SmallWatchedMachine(WatchedMachine):
@@ -283,4 +284,4 @@ class SmallWatchedMachine(WatchedMachine):
 
 
 def test_a_small_watched_tree_is_captured_as_a_whole_walk_would() -> None:
-    run(SmallWatchedMachine, N, 50)
+    run(SmallWatchedMachine, EXAMPLES, STEPS)
