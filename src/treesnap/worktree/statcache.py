@@ -140,7 +140,8 @@ class StatCache:
     def is_grown(self) -> bool:
         """Returns whether the second file is so large that both should become one."""
         return self.recent is not None and (
-            self.recent.count > max(self.base.count // RECENT_SHARE_MAX, RECENT_ROWS_MIN)
+            self.recent.count + len(self.removed)
+            > max(self.base.count // RECENT_SHARE_MAX, RECENT_ROWS_MIN)
         )
 
     def find(self, path: bytes) -> tuple[Row, Place] | None:
@@ -155,11 +156,7 @@ class StatCache:
         return (found[0], Place(found[1], found[2], is_recent=False)) if found else None
 
     def _is_removed(self, path: bytes) -> bool:
-        while path:
-            if path in self.removed:
-                return True
-            path, _ = treepath.split(path)
-        return False
+        return path in self.removed or not self.removed.isdisjoint(treepath.parents(path))
 
     def bytes_at(self, place: Place) -> memoryview:
         """Returns the bytes of a frame, for copying."""
@@ -310,7 +307,7 @@ class StatCacheBuilder:
             path = decode_row(payload).path
         except Corrupt:
             return True
-        return any(above in self._removed for above in (path, *treepath.parents(path)))
+        return path in self._removed or not self._removed.isdisjoint(treepath.parents(path))
 
     def _copy_kept(self, *, is_recent: bool) -> None:
         kept = self._kept[is_recent]

@@ -51,8 +51,9 @@ def build(fs, tmp_path, path):
         removed: tuple[bytes, ...] = (),
         snapshot: str = SNAPSHOT,
         publish: bool = True,
+        partial: bool = False,
     ) -> None:
-        made = StatCacheBuilder(fs, str(temporary), old)
+        made = StatCacheBuilder(fs, str(temporary), old, is_partial=partial)
         for name in kept:
             made.keep(*old.find(name))
         for item in rows:
@@ -213,6 +214,24 @@ class TestRecentRows:
         build(row(b"d3", 5), old=cache, kept=self.others(b"d3"), snapshot="c" * 64)
 
         assert load(fs, path).find(b"d3")[0] == row(b"d3", 5)
+
+    def test_of_everything_that_was_removed_none_count(self, fs, path, build, base):
+        build(row(b"d3", 5), old=base, kept=self.others(b"d3"), removed=(b"",))
+
+        cache = load(fs, path)
+
+        assert cache.find(b"d3")[0] == row(b"d3", 5)
+        assert cache.find(b"d4") is None
+
+    def test_grow_with_what_was_removed(self, fs, path, build, monkeypatch):
+        monkeypatch.setattr("treesnap.worktree.statcache.RECENT_ROWS_MIN", 2)
+        names = tuple(b"d%d" % number for number in range(32))
+        build(row(b""), *map(row, names))
+        for count, is_grown in ((3, False), (4, True)):
+            old = load(fs, path)
+            build(row(b"", count), old=old, kept=names[4:], removed=names[:count], partial=True)
+
+            assert load(fs, path).is_grown == is_grown
 
     def test_alone_are_no_cache(self, fs, path, build, base):
         build(row(b"d3", 99), old=base, kept=self.others(b"d3"))
