@@ -176,6 +176,17 @@ def test_reads_again_what_was_young_in_directories_that_were_not(root, tmp_path)
     assert handle.create().stats.files_read == 1
 
 
+@pytest.mark.parametrize("number", range(6))
+def test_looks_into_no_directory_that_is_left_out_now(root, tmp_path, number):
+    handle_of(root, tmp_path / "store").create()
+    (root / ".snapignore").write_text(f"top-{number}\n")
+    (root / f"top-{number}" / ".snapignore").write_text("a pattern that is none: !\n!\n")
+
+    found = handle_of(root, tmp_path / "store").create()
+
+    assert [item.path for item in found.skipped] == [b"top-%d" % number]
+
+
 def test_of_a_killed_helper_everything_is_looked_at_again(root, tmp_path):
     handle_of(root, tmp_path / "store").create()
     for path in files(root)[::7]:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from treesnap import treepath
 from treesnap.codec.statcache import Row, encode_observations
+from treesnap.errors import InvalidArgument
 from treesnap.fs.base import FileSystem
 from treesnap.fs.forked import Helper, Report, dealt, helper_count
 from treesnap.worktree.changed import Changed
@@ -142,7 +143,7 @@ def _looked(
                 try:
                     fd = chain.open(path)
                     listing = list_directory(fs, fd, path, nothing, None, encoding)
-                except OSError:
+                except (OSError, InvalidArgument):
                     yield _WHOLE, path
                     continue
                 if row.rules != NO_RULES or listing.exclusions:
