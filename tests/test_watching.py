@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 
 import treesnap
+from mounting import mounting
 from oracle import difference, record
+from treesnap.codec import statcache
 from treesnap.fs.local import LocalFileSystem
 from watching import DIRECTORIES, WatchedWorld
 
@@ -229,6 +232,51 @@ def test_what_was_left_out_is_known_without_looking(world):
     assert made.snapshot.record.totals.skipped == 1
     (rule,) = made.snapshot.record.rules
     assert rule.directory == b"d0/deep"
+
+
+def test_what_was_left_out_is_known_at_any_depth(world):
+    depth = 1100
+    fd = os.open(world.root / "d0", os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=fd)
+        below = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.mknod("socket", stat.S_IFSOCK | 0o600, dir_fd=fd)
+    os.close(fd)
+    world.watch()
+    (world.root / "d1" / "other").write_text("edited")
+
+    made = world.handle.create()
+
+    assert [item.path for item in made.skipped] == [b"d0/" + b"d/" * depth + b"socket"]
+
+
+def test_sums_that_are_too_large_are_as_a_whole_walk_says(tmp_path):
+    with mounting() as mounter:
+        world = WatchedWorld(mounter.tmpfs(tmp_path / "mounted"))
+        with world.stack:
+            world.watch()
+            for number in range(3):
+                path = world.root / f"sparse-{number}"
+                path.touch()
+                os.truncate(path, (1 << 63) - 1)
+
+            made = world.handle.create()
+
+            walked = treesnap.open(world.root, world.directory / "other").create()
+            assert made.snapshot.record.totals == walked.snapshot.record.totals
+            assert made.snapshot.root_hash == walked.snapshot.root_hash
+
+
+def test_a_directory_whose_names_cannot_be_remembered_is_listed(world, monkeypatch):
+    monkeypatch.setattr(statcache, "LONG_ARRAY_LENGTH_MAX", 10)
+    for number in range(20):
+        (world.root / "d0" / f"file-{number}").write_text("x")
+    world.watch()
+    (world.root / "d0" / "file-3").write_text("edited")
+
+    assert world.listed_by_create() < DIRECTORIES
 
 
 def test_a_store_in_the_root_reports_nothing(tmp_path):

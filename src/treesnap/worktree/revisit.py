@@ -31,11 +31,13 @@ def look_again(
     """Looks at the names of a directory that may have changed, and takes the rest from its row.
 
     Returns None when all names have to be looked at: those of files with other links may
-    have changed elsewhere, and other exclusions hide other names.
+    have changed elsewhere, other exclusions hide other names, and a row may say nothing.
     """
     if changed.is_listed or changed.is_whole or row.linked or IGNORE_FILE in changed.names:
         return None
     known = dict(decode_observations(row.observations))
+    if not known:
+        return None
     listing = Listing(exclusions)
     if IGNORE_FILE in known:
         read_ignore_file(fs, fd, path, listing)
@@ -67,19 +69,21 @@ class Recall:
         return found[0].totals if found is not None else self._trees.totals(tree_id)
 
     def skipped(self, path: bytes) -> Iterator[Skipped]:
-        """Yields what was left out below a directory that was not entered, in order.
+        """Yields what was left out below a directory that was not entered.
 
         Costs a row for each directory that has something like it below.
         """
-        found = self._cache.find(path)
-        if found is None or not found[0].totals.skipped:
-            return
-        row = found[0]
-        for name, reason in row.skipped:
-            yield Skipped(treepath.join(path, name), SkipReason(reason))
-        if row.totals.skipped > len(row.skipped):
-            for name in subdirectories(row):
-                yield from self.skipped(treepath.join(path, name))
+        pending = [path]
+        while pending:
+            path = pending.pop()
+            found = self._cache.find(path)
+            if found is None or not found[0].totals.skipped:
+                continue
+            row = found[0]
+            for name, reason in row.skipped:
+                yield Skipped(treepath.join(path, name), SkipReason(reason))
+            if row.totals.skipped > len(row.skipped):
+                pending += [treepath.join(path, name) for name in subdirectories(row)]
 
 
 def subdirectories(row: Row) -> list[bytes]:

@@ -86,7 +86,7 @@ class Rows:
                 self._add(sums, frame, now, 1, below)
             if before is not None:
                 self._add(sums, frame, before, -1, None)
-        return Totals(*sums)
+        return Totals(*(min(number, TOTAL_MAX) for number in sums))
 
     def _add(
         self, sums: list[int], frame: Frame, entry: Entry, sign: int, below: Totals | None
