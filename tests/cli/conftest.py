@@ -10,9 +10,11 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,9 +22,11 @@ from typing import Any
 
 import pytest
 
+from oracle import difference, record
 from treesnap.cli.main import execute
 
 PROCESS_TIMEOUT_S = 60
+DEADLINE_S = 30.0
 PROGRAM = [
     sys.executable,
     "-c",
@@ -193,3 +197,70 @@ def completed(snap, root, failed) -> str:
     (root / "ready").touch()
     assert snap("plan", "resume", failed).code == 0
     return failed
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    """Asks until something holds, and fails when that takes far too long."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_running(process_id: int) -> bool:
+    """Returns whether a process runs; one that ended may not have been waited for."""
+    try:
+        text = Path(f"/proc/{process_id}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return text.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.fixture
+def filled(root: Path) -> None:
+    """Makes two files and two directories in the root."""
+    (root / "a" / "deep").mkdir(parents=True)
+    (root / "a" / "deep" / "file").write_text("one")
+    (root / "b").write_text("two")
+
+
+@pytest.fixture
+def watch_path(store: Path) -> Callable[[str], Path]:
+    """Returns the path of a file of the root's watchers."""
+
+    def path(name: str) -> Path:
+        (directory,) = store.glob("roots/*/watch")
+        return directory / name
+
+    return path
+
+
+@pytest.fixture
+def detach(snap: Snap) -> Iterator[Callable[..., int]]:
+    """Starts watchers in the background; kills those that a test leaves."""
+    started: list[int] = []
+
+    def start(*words: str) -> int:
+        outcome = snap("--json", "watch", "--detach", *words, process=True)
+        assert outcome.code == 0, outcome
+        started.append(outcome.json["process_id"])
+        return started[-1]
+
+    yield start
+    for process_id in started:
+        if is_running(process_id):
+            os.kill(process_id, signal.SIGKILL)
+
+
+def watch_status(snap: Snap) -> dict[str, Any]:
+    """Returns what ``--status`` says."""
+    outcome = snap("--json", "watch", "--status")
+    assert outcome.code == 0
+    return dict(outcome.json)
+
+
+def assert_exact(snap: Snap, root: Path, tmp_path: Path, ref: str) -> None:
+    """Compares a snapshot with the tree, by the oracle's own walk."""
+    there = tmp_path / f"restored-{ref}"
+    assert snap("restore", ref, "--to", there).code == 0
+    assert difference(record(root), record(there)) == []

@@ -14,63 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import PROGRAM
-from oracle import difference, record
+from cli.conftest import (
+    DEADLINE_S,
+    PROGRAM,
+    assert_exact,
+    is_running,
+    wait_until,
+    watch_status,
+)
 
-DEADLINE_S = 30.0
-
-
-def wait_until(holds: Callable[[], object]) -> None:
-    """Asks until something holds, and fails when that takes far too long."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def is_running(process_id: int) -> bool:
-    """Returns whether a process runs; one that ended may not have been waited for."""
-    try:
-        text = Path(f"/proc/{process_id}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return text.rpartition(")")[2].split()[0] != "Z"
-
-
-@pytest.fixture
-def root(root: Path) -> Path:
-    (root / "a" / "deep").mkdir(parents=True)
-    (root / "a" / "deep" / "file").write_text("one")
-    (root / "b").write_text("two")
-    return root
-
-
-@pytest.fixture
-def watch_path(store: Path) -> Callable[[str], Path]:
-    """Returns the path of a file of the root's watchers."""
-
-    def path(name: str) -> Path:
-        (directory,) = store.glob("roots/*/watch")
-        return directory / name
-
-    return path
-
-
-@pytest.fixture
-def detach(snap) -> Iterator[Callable[..., int]]:
-    """Starts watchers in the background; kills those that a test leaves."""
-    started: list[int] = []
-
-    def start(*words: str) -> int:
-        outcome = snap("--json", "watch", "--detach", *words, process=True)
-        assert outcome.code == 0, outcome
-        started.append(outcome.json["process_id"])
-        return started[-1]
-
-    yield start
-    for process_id in started:
-        if is_running(process_id):
-            os.kill(process_id, signal.SIGKILL)
+pytestmark = pytest.mark.usefixtures("filled")
 
 
 @pytest.fixture
@@ -95,25 +48,11 @@ def foreground(root: Path, environment) -> Iterator[Callable[..., subprocess.Pop
         process.communicate()
 
 
-def status(snap) -> dict[str, object]:
-    """Returns what ``--status`` says."""
-    outcome = snap("--json", "watch", "--status")
-    assert outcome.code == 0
-    return outcome.json
-
-
-def assert_exact(snap, root: Path, tmp_path: Path, ref: str) -> None:
-    """Compares a snapshot with the tree, by the oracle's own walk."""
-    there = tmp_path / f"restored-{ref}"
-    assert snap("restore", ref, "--to", there).code == 0
-    assert difference(record(root), record(there)) == []
-
-
 def test_runs_in_the_background_until_it_is_stopped(snap, root, detach, watch_path):
     process_id = detach()
 
     shown = snap("watch", "--status")
-    known = status(snap)
+    known = watch_status(snap)
     stopped = snap("--json", "watch", "--stop")
 
     assert shown.out == f"Watching {root}: 3 directories, process {process_id}\n"
@@ -136,7 +75,7 @@ def test_runs_in_the_background_until_it_is_stopped(snap, root, detach, watch_pa
     assert stopped.json == {**known, "running": False, "stopped": True}
     wait_until(lambda: not is_running(process_id))
     assert [path.name for path in watch_path("lock").parent.iterdir()] == ["lock"]
-    assert status(snap)["running"] is False
+    assert watch_status(snap)["running"] is False
 
 
 def test_is_nobody_elses_business(snap, detach, watch_path):
@@ -179,7 +118,7 @@ def test_a_root_has_one_watcher(snap, root, detach, words):
     assert (second.code, second.raw) == (6, b"")
     if not words:
         assert f"The watch of '{root}' is in use by process {process_id}: watch" in second.err
-    assert status(snap)["process_id"] == process_id
+    assert watch_status(snap)["process_id"] == process_id
 
 
 @pytest.mark.parametrize(
@@ -261,7 +200,7 @@ def test_a_signal_that_is_ignored_does_not_end_it(snap, root, environment):
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline()
         process.send_signal(signal.SIGHUP)
-        still = status(snap)
+        still = watch_status(snap)
 
         assert snap("watch", "--stop").code == 0
 
@@ -278,77 +217,13 @@ def test_prints_one_object_in_json_and_says_what_it_captures_in_text(foreground,
     assert (rest, said) == ("", "")
 
 
-def test_commands_beside_it_are_right(snap, root, tmp_path, detach):
-    detach()
-    first = snap("create").id
-    (root / "b").write_text("changed")
-    (root / "a" / "new").mkdir()
-    (root / "a" / "new" / "file").write_text("new")
-    shutil.rmtree(root / "a" / "deep")
-
-    told = snap("status").out
-    compared = snap("diff", "b").out
-    second = snap("create").id
-    assert_exact(snap, root, tmp_path, second)
-    third = snap("create", "--skip-unchanged").id
-    snap("restore", first)
-
-    assert told.splitlines() == [
-        "D  a/deep",
-        "D  a/deep/file",
-        "A  a/new",
-        "A  a/new/file",
-        "M  b",
-    ]
-    assert ("-two" in compared, "+changed" in compared) == (True, True)
-    assert third == second
-    assert_exact(snap, root, tmp_path, first)
-    assert snap("diff", first).out == ""
-
-
-def test_one_that_was_killed_is_in_nobodys_way(snap, root, tmp_path, detach, watch_path):
-    process_id = detach()
-    snap("create")
-    os.kill(process_id, signal.SIGKILL)
-    wait_until(lambda: not is_running(process_id))
-    assert watch_path("socket").exists()
-    (root / "b").write_text("changed")
-
-    assert status(snap)["running"] is False
-    assert snap("watch", "--stop").code == 0
-    assert snap("status").out == "M  b\n"
-    assert snap("create").code == 0
-    assert_exact(snap, root, tmp_path, "latest")
-    assert detach() != process_id
-    assert len(list(watch_path("lock").parent.glob("cookie-*"))) == 1
-    (root / "b").write_text("changed again")
-    assert snap("status").out == "M  b\n"
-
-
-def test_one_that_is_suspended_is_in_nobodys_way(snap, root, tmp_path, detach):
-    process_id = detach()
-    snap("create")
-    os.kill(process_id, signal.SIGSTOP)
-    (root / "b").write_text("changed")
-
-    asked = snap("--wait", "0", "watch", "--stop")
-    told = snap("status")
-    made = snap("create")
-    assert_exact(snap, root, tmp_path, made.id)
-    os.kill(process_id, signal.SIGCONT)
-
-    assert (asked.code, "does not answer" in asked.err) == (6, True)
-    assert (told.code, told.out) == (0, "M  b\n")
-    wait_until(lambda: not status(snap)["running"])  # it reads the question that is still there
-
-
 def test_makes_snapshots_by_itself(snap, root, tmp_path, detach):
     """The first at once, then what changed; and stops at the end of the one it makes."""
     detach("--every", "0.1")
-    wait_until(lambda: status(snap)["snapshots"] == 1)
+    wait_until(lambda: watch_status(snap)["snapshots"] == 1)
     (root / "b").write_text("changed")
-    wait_until(lambda: status(snap)["snapshots"] == 2)
-    known = status(snap)
+    wait_until(lambda: watch_status(snap)["snapshots"] == 2)
+    known = watch_status(snap)
     shown = snap("watch", "--status").out.splitlines()
     snap("watch", "--stop")
 
@@ -369,15 +244,15 @@ def test_says_why_a_snapshot_failed_and_goes_on(snap, root, detach):
     (root / "b").write_bytes(os.urandom(200_000))
     detach("--every", "0.1")
 
-    wait_until(lambda: status(snap)["last_error"])
-    failed = status(snap)
+    wait_until(lambda: watch_status(snap)["last_error"])
+    failed = watch_status(snap)
     shown = snap("watch", "--status").out
     snap("config", "--unset", "max-size")
-    wait_until(lambda: status(snap)["snapshots"] == 1)
+    wait_until(lambda: watch_status(snap)["snapshots"] == 1)
 
     assert failed["last_error"] == "The store may take 1000, and the snapshot needs more"
     assert f"the last snapshot failed: {failed['last_error']}" in shown
-    assert status(snap)["last_error"] is None
+    assert watch_status(snap)["last_error"] is None
 
 
 def test_a_root_with_any_name_is_watched(run_snap, tmp_path, store):

@@ -87,21 +87,32 @@ class Asked(StrEnum):
     STOP = "stop"
 
 
-def encode_question(asked: Asked, since: Mark | None = None) -> bytes:
-    """Returns the bytes of a question; that for changes may be with a mark."""
+class Question(NamedTuple):
+    """What somebody asks a watcher in another process."""
+
+    asked: Asked
+    since: Mark | None = None
+    """For changes: since when, or None when only a new mark is wanted."""
+    view: bytes = b""
+    """For changes: stands for what decides what the asking process sees of the root."""
+
+
+def encode_question(question: Question) -> bytes:
+    """Returns the bytes of a question."""
+    since = question.since
     known = {"watcher": since.watcher, "number": since.number} if since is not None else {}
-    return pack({"version": 1, "ask": asked.value, **known})
+    return pack({"version": 1, "ask": question.asked.value, "view": question.view, **known})
 
 
-def decode_question(data: bytes) -> tuple[Asked, Mark | None]:
-    """Returns what is asked, and the mark that it is asked with; raises Corrupt."""
+def decode_question(data: bytes) -> Question:
+    """Returns what is asked; raises Corrupt."""
     fields = Fields(unpack(data, "question"), "question")
     fields.require_version(1)
     asked = fields.get("ask", str)
     require(asked in Asked._value2member_map_, "question", "nobody knows what it asks")
     watcher = fields.optional("watcher", bytes)
     mark = Mark(watcher, fields.size("number")) if watcher is not None else None
-    return Asked(asked), mark
+    return Question(Asked(asked), mark, fields.get("view", bytes))
 
 
 def encode_answer(answer: Answer) -> bytes:

@@ -11,16 +11,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from treesnap.codec.message import pack
 from treesnap.codec.watch import (
     Answer,
     Asked,
     Mark,
+    Question,
     WatchNote,
     decode_answer,
     encode_question,
 )
 from treesnap.errors import Corrupt, ErrorCode, Refused, shown
+from treesnap.fs.durable import read_file
 from treesnap.fs.failure import reported
+from treesnap.hashing import checksum
 from treesnap.ops.access import Opened, opened
 from treesnap.ops.places import check_root
 from treesnap.worktree.changed import Changed, changed_from
@@ -35,6 +39,9 @@ WALK_EVERY_NS = 3600 * 10**9
 """After this time a walk looks at everything again, for what no kernel reports."""
 CHANGES_MAX = 50_000
 """With more changes a whole walk is no slower."""
+_STATUS_SIZE_MAX = 4 << 20
+_RIGHTS = (b"Uid:", b"Gid:", b"Groups:", b"CapEff:")
+"""Lines of a process's status that decide what it may read; see proc_pid_status(5)."""
 
 
 class ChangeSource(Protocol):
@@ -109,9 +116,24 @@ def ask_other_process(handle: Handle, pair: Opened, since: Mark | None) -> Answe
     from treesnap.ops.watch_socket import ask
 
     try:
-        return decode_answer(ask(handle.fs, directory, encode_question(Asked.CHANGES, since)))
+        question = Question(Asked.CHANGES, since, view_of(handle))
+        return decode_answer(ask(handle.fs, directory, encode_question(question)))
     except (OSError, Corrupt):
         return None
+
+
+def view_of(handle: Handle) -> bytes:
+    """Returns bytes that are equal in processes that see the same below the root.
+
+    In another mount namespace another directory may have the root's path, or hold other file
+    systems. With other rights, a watcher may have been kept out of what this process can read.
+    Raises OSError.
+    """
+    stat = handle.fs.lstat(handle.root)
+    namespace = handle.fs.read_link(b"/proc/self/ns/mnt")
+    status = read_file(handle.fs, "/proc/self/status", _STATUS_SIZE_MAX).splitlines()
+    rights = [line for line in status if line.startswith(_RIGHTS)]
+    return checksum(pack((stat.st_dev, stat.st_ino, namespace, tuple(rights))), 16)
 
 
 def watch_directory(handle: Handle) -> str:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from treesnap.codec.watch import Asked, decode_status, encode_question
+from treesnap.codec.watch import Asked, Question, decode_status, encode_question
 from treesnap.errors import (
     Busy,
     Corrupt,
@@ -68,7 +68,7 @@ def _asked(handle: Handle, asked: Asked) -> WatchStatus | None:
     if directory is None:
         return None
     try:
-        question = encode_question(asked)
+        question = encode_question(Question(asked))
         return decode_status(ask(handle.fs, directory, question, _patience_s(handle)))
     except (FileNotFoundError, ConnectionError):
         return None

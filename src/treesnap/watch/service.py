@@ -27,7 +27,7 @@ from treesnap.errors import Corrupt, TreesnapError, shown
 from treesnap.fs.failure import reported
 from treesnap.model import SnapshotKind
 from treesnap.ops.watch_socket import receive, send, socket_address
-from treesnap.ops.watching import refuse_unwatchable, watch_directory, watched
+from treesnap.ops.watching import refuse_unwatchable, view_of, watch_directory, watched
 from treesnap.results import CreateResult, WatchStatus
 from treesnap.store.lock import held
 from treesnap.watch.schedule import Schedule
@@ -160,15 +160,20 @@ class WatchService:
                 return  # it was shut down: the watcher ends
             with connection, suppress(OSError, Corrupt):
                 connection.settimeout(_TIMEOUT_S)
-                asked, mark = decode_question(receive(connection, QUESTION_SIZE_MAX))
-                if asked is Asked.CHANGES:
-                    answer = self._watcher.answer(mark)
-                    if answer is not None:
-                        send(connection, _encoded(answer))
-                    continue
-                if asked is Asked.STOP:
-                    self.stop()
-                send(connection, encode_status(self.status()))
+                self._answer(connection)
+
+    def _answer(self, connection: socket.socket) -> None:
+        asked, since, view = decode_question(receive(connection, QUESTION_SIZE_MAX))
+        if asked is Asked.CHANGES:
+            if view != view_of(self._handle):
+                return  # what this watcher sees may not be what the other one sees
+            answer = self._watcher.answer(since)
+            if answer is not None:
+                send(connection, _encoded(answer))
+            return
+        if asked is Asked.STOP:
+            self.stop()
+        send(connection, encode_status(self.status()))
 
 
 def _encoded(answer: Answer) -> bytes:

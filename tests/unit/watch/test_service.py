@@ -21,6 +21,7 @@ from oracle import difference, record
 from treesnap.codec.watch import (
     Answer,
     Asked,
+    Question,
     decode_answer,
     decode_status,
     encode_answer,
@@ -31,6 +32,7 @@ from treesnap.fs.local import LocalFileSystem
 from treesnap.model import SnapshotKind
 from treesnap.ops.handle import Handle
 from treesnap.ops.watch_socket import ask, receive, send, socket_address
+from treesnap.ops.watching import view_of
 from treesnap.results import CreateResult
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.testing.wrapped import Call
@@ -115,8 +117,9 @@ def directory(handle: Handle) -> Callable[[], str]:
     return path
 
 
-def asked(directory: str, asking: Asked = Asked.STATUS) -> bytes:
-    return ask(LocalFileSystem(), directory, encode_question(asking), DEADLINE_S)
+def asked(directory: str, asking: Asked = Asked.STATUS, view: bytes = b"") -> bytes:
+    question = encode_question(Question(asking, view=view))
+    return ask(LocalFileSystem(), directory, question, DEADLINE_S)
 
 
 @contextmanager
@@ -269,7 +272,7 @@ def test_what_cannot_be_understood_gets_no_answer_and_hurts_nobody(watch, handle
             assert connection.recv(1) == b""
 
     assert decode_status(asked(directory())).process_id == os.getpid()
-    assert decode_answer(asked(directory(), Asked.CHANGES)).paths is None
+    assert decode_answer(asked(directory(), Asked.CHANGES, view_of(handle))).paths is None
 
 
 @contextmanager

@@ -1,0 +1,132 @@
+"""Other commands while a watcher runs, stands still, was killed, or sees something else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+from cli.conftest import (
+    ORDINARY,
+    PROGRAM,
+    assert_exact,
+    is_running,
+    wait_until,
+    watch_status,
+)
+
+pytestmark = pytest.mark.usefixtures("filled")
+
+
+def test_commands_beside_it_are_right(snap, root, tmp_path, detach):
+    detach()
+    first = snap("create").id
+    (root / "b").write_text("changed")
+    (root / "a" / "new").mkdir()
+    (root / "a" / "new" / "file").write_text("new")
+    shutil.rmtree(root / "a" / "deep")
+
+    told = snap("status").out
+    compared = snap("diff", "b").out
+    second = snap("create").id
+    assert_exact(snap, root, tmp_path, second)
+    third = snap("create", "--skip-unchanged").id
+    snap("restore", first)
+
+    assert told.splitlines() == [
+        "D  a/deep",
+        "D  a/deep/file",
+        "A  a/new",
+        "A  a/new/file",
+        "M  b",
+    ]
+    assert ("-two" in compared, "+changed" in compared) == (True, True)
+    assert third == second
+    assert_exact(snap, root, tmp_path, first)
+    assert snap("diff", first).out == ""
+
+
+def test_one_that_was_killed_is_in_nobodys_way(snap, root, tmp_path, detach, watch_path):
+    process_id = detach()
+    snap("create")
+    os.kill(process_id, signal.SIGKILL)
+    wait_until(lambda: not is_running(process_id))
+    assert watch_path("socket").exists()
+    (root / "b").write_text("changed")
+
+    assert watch_status(snap)["running"] is False
+    assert snap("watch", "--stop").code == 0
+    assert snap("status").out == "M  b\n"
+    assert snap("create").code == 0
+    assert_exact(snap, root, tmp_path, "latest")
+    assert detach() != process_id
+    assert len(list(watch_path("lock").parent.glob("cookie-*"))) == 1
+    (root / "b").write_text("changed again")
+    assert snap("status").out == "M  b\n"
+
+
+def test_one_that_is_suspended_is_in_nobodys_way(snap, root, tmp_path, detach):
+    process_id = detach()
+    snap("create")
+    os.kill(process_id, signal.SIGSTOP)
+    (root / "b").write_text("changed")
+
+    asked = snap("--wait", "0", "watch", "--stop")
+    told = snap("status")
+    made = snap("create")
+    assert_exact(snap, root, tmp_path, made.id)
+    os.kill(process_id, signal.SIGCONT)
+
+    assert (asked.code, "does not answer" in asked.err) == (6, True)
+    assert (told.code, told.out) == (0, "M  b\n")
+    wait_until(lambda: not watch_status(snap)["running"])  # the question is still there
+
+
+def test_who_sees_something_else_at_the_roots_place_is_not_told_of_it(
+    snap, root, store, tmp_path, detach
+):
+    """In another mount namespace the root may be another directory, or hold another one."""
+    private = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
+    bound = [*private, 'mount --bind "$0" "$1" && shift && exec "$@"']
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "file").write_text("other")
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*bound, other, root, "true"], check=False).returncode
+    ):
+        pytest.skip("no mounts of one's own here")
+    detach()
+    snap("create")
+
+    elsewhere = snap("create", prefix=[*bound, str(other), str(root)])
+    inside = snap("create", prefix=[*bound, str(other), str(root / "a")])
+    (root / "b").write_text("changed")
+    snap("create")
+
+    assert snap("ls", "-R", elsewhere.id).out == "file\n"
+    assert [item["reason"] for item in snap("--json", "show", inside.id).json["skipped"]] == [
+        "mount"
+    ]
+    assert_exact(snap, root, tmp_path, "latest")
+
+
+def test_who_may_read_more_is_not_told_what_it_may_not_see(snap, root, tmp_path, environment):
+    """A watcher that is kept out of a directory hears of nothing in it."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may read more")
+    (root / "a" / "deep").chmod(0)
+    words = [*ORDINARY, *PROGRAM, "-C", str(root), "watch"]
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline()
+        snap("create")
+        (root / "a" / "deep" / "file").write_text("changed")
+        told = snap("status").out
+        made = snap("create").id
+        process.terminate()
+
+    assert told == "M  a/deep/file\n"
+    assert_exact(snap, root, tmp_path, made)
