@@ -199,7 +199,7 @@ PROMISES = (
         200 * MB,
         tuple(
             Case(trees.MILLION, work, "treesnap", MEMORY)
-            for work in (peers.FIRST, peers.SAME, BACK)
+            for work in (peers.FIRST, peers.SAME, TEN, BACK)
         ),
     ),
     _ratio(

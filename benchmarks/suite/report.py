@@ -40,8 +40,8 @@ METHOD = """\
   of files and bytes after *restore all*.
 - Sizes of stores are the sum of all their files, hard links counted once; directories, of which
   rsync makes all anew each time, are not counted. New bytes are what the store grew by.
-- Peak memory is that of the largest single process, also of tools that work in several. Whatever starts programs takes about 14 MB itself, and
-  no smaller number can be seen.
+- Peak memory is that of the largest single process, also of tools that work in several. Whatever
+  starts programs takes about 14 MB itself, and no smaller number can be seen.
 - *+ 20 %* in a promise is taken to raise the bound of the row above it by a fifth.
 - The library, the walk in Python, and reading, hashing and compressing are measured inside a
   process, without its start.
