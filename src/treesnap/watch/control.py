@@ -110,6 +110,7 @@ def start(handle: Handle, options: list[str]) -> WatchStatus:
     _raise_told(line, process)
     found = status(handle)
     if found is None:
+        process.wait()
         raise OperationFailed("The watcher ended as soon as it had begun")
     return found
 
