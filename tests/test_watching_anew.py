@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -165,7 +166,9 @@ class TestAWholeWalkIsDone:
     def test_in_a_forked_child(self, world):
         world.watch()
         (world.root / "d0" / "other").write_text("seen by the parent alone")
-        child = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # there are threads
+            child = os.fork()
         if child == 0:
             listed = 0
             try:

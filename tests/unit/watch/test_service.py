@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -282,7 +283,11 @@ def pretending(directory: str, answer: bytes | None, user: int = 0) -> Iterator[
     It opens the directory by its current one, which needs no rights above it.
     """
     child_ready, ready = os.pipe()
-    process = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # there are threads
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # there are threads
+            process = os.fork()
     if process == 0:
         try:
             os.chdir(directory)
@@ -319,7 +324,7 @@ def framed(message: bytes) -> bytes:
 
 @pytest.fixture
 def lie(handle: Handle, directory) -> bytes:
-    """What a watcher would say if nothing had changed since the newest snapshot."""
+    """What a watcher would say if nothing had changed."""
     with handle.watch() as watched:
         watched.create()
     (path,) = Path(handle.store_path).glob("roots/*/cache")
@@ -348,7 +353,6 @@ def test_somebody_elses_answer_is_not_believed(handle, directory, lie):
 
 
 def test_our_own_answer_is_believed(handle, directory, lie):
-    """The counterpart, without which the test above could not fail."""
     Path(handle.root, "b").write_text("changed")
 
     with pretending(directory(), lie):
