@@ -285,9 +285,7 @@ def pretending(directory: str, answer: bytes | None, user: int = 0) -> Iterator[
     child_ready, ready = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # there are threads
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # there are threads
-            process = os.fork()
+        process = os.fork()
     if process == 0:
         try:
             os.chdir(directory)
