@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -22,6 +23,9 @@ from cli.conftest import (
     wait_until,
     watch_status,
 )
+from treesnap.codec.watch import Asked, encode_question
+from treesnap.fs.local import LocalFileSystem
+from treesnap.ops.watch_socket import ask
 
 pytestmark = pytest.mark.usefixtures("filled")
 
@@ -192,6 +196,21 @@ def test_a_signal_ends_it_in_order(foreground, root, watch_path, number):
     assert first == f"Watching {root}: 3 directories, process {process.pid}\n"
     assert (process.returncode, rest, said) == (0, "", "")
     assert [path.name for path in watch_path("lock").parent.iterdir()] == ["lock"]
+
+
+def test_hears_again_after_it_had_too_many_files_open(snap, detach, watch_path):
+    process_id = detach()
+    limits = resource.prlimit(process_id, resource.RLIMIT_NOFILE)
+    question = encode_question(Asked.STATUS)
+    directory = str(watch_path("lock").parent)
+
+    resource.prlimit(process_id, resource.RLIMIT_NOFILE, (3, limits[1]))
+    ask(LocalFileSystem(), directory, question)  # for this one the kernel has a number already
+    with pytest.raises(TimeoutError):
+        ask(LocalFileSystem(), directory, question, timeout_s=0.1)
+    resource.prlimit(process_id, resource.RLIMIT_NOFILE, limits)
+
+    assert watch_status(snap)["process_id"] == process_id
 
 
 def test_a_signal_that_is_ignored_does_not_end_it(snap, root, environment):

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 5.0
 """How long somebody who asks may take to do it."""
+_PAUSE_S = 0.1
+"""How long it waits when nobody can be heard, before it tries again."""
 
 
 class WatchService:
@@ -59,6 +61,7 @@ class WatchService:
         self._on_error = on_error
         self._started_at_ns = handle.clock_ns()
         self._is_stopping = False
+        self._is_deaf = False
         self._snapshots = 0
         self._last_snapshot: str | None = None
         self._last_error: str | None = None
@@ -150,14 +153,22 @@ class WatchService:
         )
         thread.start()
         stack.callback(thread.join)
-        stack.callback(_wake, listening)
+        stack.callback(self._stop_listening, listening)
+
+    def _stop_listening(self, listening: socket.socket) -> None:
+        self._is_deaf = True
+        with suppress(OSError):
+            listening.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, listening: socket.socket) -> None:
         while True:
             try:
                 connection, _ = listening.accept()
             except OSError:
-                return  # it was shut down: the watcher ends
+                if self._is_deaf:
+                    return
+                time.sleep(_PAUSE_S)  # for example, too many files are open
+                continue
             with connection, suppress(OSError, Corrupt):
                 connection.settimeout(_TIMEOUT_S)
                 self._answer(connection)
@@ -182,11 +193,6 @@ def _encoded(answer: Answer) -> bytes:
     if len(encoded) > ANSWER_SIZE_MAX:
         encoded = encode_answer(Answer(answer.mark, None))
     return encoded
-
-
-def _wake(listening: socket.socket) -> None:
-    with suppress(OSError):
-        listening.shutdown(socket.SHUT_RDWR)
 
 
 def _unlink(handle: Handle, path: str) -> None:
