@@ -12,6 +12,8 @@ import pytest
 import treesnap
 from mounting import mounting
 from treesnap import ErrorCode, Refused
+from treesnap.fs import notify
+from treesnap.fs.notify import CHANGED, Report
 from treesnap.ops import watching
 from treesnap.ops.handle import Handle
 from treesnap.worktree import watched, watcher
@@ -180,6 +182,66 @@ class TestAWholeWalkIsDone:
         _, status = os.waitpid(child, 0)
 
         assert os.waitstatus_to_exitcode(status) >= DIRECTORIES
+
+
+def test_a_forked_child_that_leaves_the_block_ends_nothing(world):
+    world.watch()
+    mark = world.watcher.answer(None).mark
+    child = os.fork()
+    if child == 0:
+        try:
+            world.stack.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    (world.root / "d0" / "other").write_text("edited")
+
+    assert world.watcher.answer(mark).paths == (b"d0/other",)
+
+
+class Endless(Forging):
+    """A queue into which more is reported than anybody can take."""
+
+    def take(self) -> list[Report]:
+        return [*super().take(), Report(-2, CHANGED, b"of a directory that is gone")]
+
+    def wait(self, timeout_s: float) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("reads_ahead", [True, False])
+def test_reports_without_an_end_are_in_nobodys_way(world, reads_ahead):
+    world.watch(Endless, reads_ahead=reads_ahead)
+    (world.root / "d0" / "other").write_text("edited")
+
+    assert world.listed_by_create() == 0
+
+
+def test_a_queue_is_read_no_further_than_memory_allows(world, monkeypatch):
+    monkeypatch.setattr(notify, "_UNREAD_MAX", 2)
+    names = {b"%0250d" % number for number in range(1000)}
+    notifier = notify.KernelNotifier()
+    fd = os.open(world.root, os.O_RDONLY)
+    notifier.watch(fd, notify.CREATED)
+    os.close(fd)
+    for name in names:
+        os.mkdir(os.fsencode(world.root) + b"/" + name)
+
+    found = notifier.take()
+    pieces = len(notifier._unread)
+    while reports := notifier.take():
+        found += reports
+    notifier.close()
+
+    assert pieces == 1
+    assert {report.name for report in found} == names
+
+
+def test_nobody_waits_for_a_queue_that_another_thread_closed():
+    notifier = notify.KernelNotifier()
+    notifier.close()
+
+    assert notifier.wait(timeout_s=0.0)
 
 
 def test_a_watch_that_ends_is_begun_anew(world):

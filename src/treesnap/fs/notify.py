@@ -23,6 +23,8 @@ IS_DIRECTORY = 0x40000000
 NAMES = CHANGED | MOVED_FROM | MOVED_TO | CREATED | DELETED
 _ONLY_DIRECTORIES, _NO_UNLINKED = 0x01000000, 0x04000000
 _READ_SIZE = 64 << 10
+_UNREAD_MAX = 1024
+"""Pieces that are read and not taken; with more, the kernel's queue may overflow."""
 
 
 class Report(NamedTuple):
@@ -52,7 +54,10 @@ class Notifier(Protocol):
         """Takes some of the reports that are there, in order; none when there are none."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until there are reports to take; returns whether there are."""
+        """Waits until there are reports to take; returns whether there are.
+
+        Another thread may close the queue meanwhile, and before.
+        """
 
     def close(self) -> None:
         """Ends all watches."""
@@ -65,6 +70,7 @@ class KernelNotifier:
         from inotify_simple import INotify, parse_events  # type: ignore[import-untyped]  # none
 
         self._queue = INotify(nonblocking=True)
+        self._fd: int = self._queue.fileno()
         self._parse = parse_events
         self._unread: deque[bytes] = deque()
 
@@ -82,21 +88,20 @@ class KernelNotifier:
 
     def take(self) -> list[Report]:
         """Takes some reports; empties the kernel's queue first, because it overflows."""
-        fd = self._queue.fileno()
         with suppress(BlockingIOError):
-            while data := os.read(fd, _READ_SIZE):
-                self._unread.append(data)
+            while len(self._unread) < _UNREAD_MAX:
+                self._unread.append(os.read(self._fd, _READ_SIZE))
         if not self._unread:
             return []
         events = self._parse(self._unread.popleft())
         return [Report(event.wd, event.mask, os.fsencode(event.name)) for event in events]
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until there are reports to take."""
+        """Waits until there are reports to take, or the queue is closed."""
         if self._unread:
             return True
         poll = select.poll()
-        poll.register(self._queue.fileno(), select.POLLIN)
+        poll.register(self._fd, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
 
     def close(self) -> None:

@@ -32,6 +32,8 @@ from treesnap.worktree.mounts import Mounts
 CHANGES_MAX = 1 << 18
 """More changed names are forgotten, the oldest first."""
 COOKIE_PREFIX = "cookie-"
+_TAKES_MAX = 64
+"""How often it takes reports at a time: whoever asks has to wait meanwhile."""
 
 
 class Lost(Exception):
@@ -145,10 +147,13 @@ class WatchedTree:
     def take(self) -> bool:
         """Takes in what was reported until now; returns whether anything was.
 
-        Raises Lost, OSError.
+        While more is reported than can be taken in, some of it. Raises Lost, OSError.
         """
         has_changed = False
-        while reports := self._notifier.take():
+        for _ in range(_TAKES_MAX):
+            reports = self._notifier.take()
+            if not reports:
+                break
             for report in reports:
                 has_changed |= self._take_one(report)
         return has_changed
@@ -165,17 +170,16 @@ class WatchedTree:
         self._cookie = path
         wanted = os.fsencode(name)
         has_changed = False
-        while True:
+        while wanted:
             reports = self._notifier.take()
             for report in reports:
                 if report.watch == self._cookie_watch and report.name == wanted:
                     wanted = b""
                 has_changed |= self._take_one(report)
-            if not wanted and not reports:
-                return has_changed
             left_s = max(0.0, deadline - time.monotonic())
             if wanted and not reports and not self._notifier.wait(left_s):
                 raise Lost("the kernel's reports were late")
+        return has_changed
 
     def check(self) -> None:
         """Raises Lost when another directory is in the root's place, or mounts changed."""

@@ -49,7 +49,7 @@ class Watcher:
     """Watches one root, in a thread of its own. Use as a context manager.
 
     All methods may be called from any thread. After ``fork`` the child has no watcher: it
-    gets no answers.
+    gets no answers, and leaving the block there ends nothing.
     """
 
     def __init__(
@@ -107,6 +107,8 @@ class Watcher:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        if os.getpid() != self._process_id:
+            return  # the queue and the cookie are the parent's
         with self._lock:
             self._is_over = True
             self._close()
