@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.codec.rules import decode_rules, encode_rules
+from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.model import IgnoreRules
 from treesnap.results import WatchStatus
+from treesnap.treepath import parse
 
 ANSWER_SIZE_MAX = 64 << 20
 """Bytes of the longest answer; whoever has more to say says that it cannot know."""
@@ -165,4 +167,7 @@ def decode_status(data: bytes) -> WatchStatus:
 
 def _paths(value: tuple[Any, ...]) -> tuple[bytes, ...]:
     require(all(type(path) is bytes for path in value), "list of paths", "one is no bytes")
-    return value
+    try:
+        return tuple(map(parse, value))
+    except InvalidArgument as error:
+        raise Corrupt(f"A path is not valid: {error}") from error

@@ -31,9 +31,9 @@ from treesnap.results import WatchStatus
 
 COUNTS = st.integers(0, 2**63 - 1)
 MARKS = st.builds(Mark, st.binary(min_size=16, max_size=16), COUNTS)
-PATHS = st.lists(st.binary(max_size=20), max_size=5).map(tuple)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 DIRECTORIES = st.lists(st.sampled_from([b"a", b"\xff", b"b c"]), max_size=3).map(b"/".join)
+PATHS = st.lists(DIRECTORIES, max_size=5).map(tuple)
 PATTERNS = st.lists(st.binary(max_size=8).map(lambda raw: raw.decode("utf-8", "surrogateescape")))
 RULES = st.builds(IgnoreRules, DIRECTORIES, PATTERNS.map(tuple))
 NOTES = st.builds(
@@ -134,7 +134,9 @@ def test_any_bytes_are_understood_or_refused(decode, data):
         (decode_answer, {"watcher": None}),
         (decode_answer, {"paths": ("text",)}),
         (decode_answer, {"paths": b"bytes"}),
+        (decode_answer, {"paths": (b"../a",)}),
         (decode_answer, {"whole": None}),
+        (decode_answer, {"whole": (b"a//b",)}),
         (decode_answer, {"whole": (1,)}),
         (decode_status, {"version": 2}),
         (decode_status, {"process_id": -1}),
@@ -157,6 +159,7 @@ def test_what_breaks_a_rule_is_refused(decode, change):
         {"number": -1},
         {"walked_at": "long ago"},
         {"linked": ("text",)},
+        {"linked": (b"..",)},
         {"unfinished_links": None},
         {"rules": None},
         {"rules": ((b"a",),)},
