@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,8 @@ from mounting import mounting
 from oracle import difference, record
 from treesnap.codec import statcache
 from treesnap.fs.local import LocalFileSystem
-from watching import DIRECTORIES, WatchedWorld
+from treesnap.testing.wrapped import Call
+from watching import DIRECTORIES, Looks, WatchedWorld
 
 
 @pytest.fixture
@@ -208,6 +211,30 @@ def test_a_file_with_a_name_outside_is_looked_at_each_time(world, tmp_path):
 
     # That of the linked name, and one in it if it is so young that its times say nothing.
     assert 1 <= world.listed_by_create() <= 2
+
+
+class Failing(Looks):
+    """Cannot read one file until it can."""
+
+    is_failing = False
+
+    def around(self, call: Call) -> Any:
+        if self.is_failing and call.method == "open" and call.path.endswith("d0/other"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return super().around(call)
+
+
+def test_what_could_not_be_read_is_tried_each_time(world):
+    world.looks = Failing(world.root)
+    world.watch()
+    (world.root / "d0" / "other").write_text("edited")
+    world.looks.is_failing = True
+    assert [item.path for item in world.handle.create().skipped] == [b"d0/other"]
+
+    world.looks.is_failing = False
+
+    assert world.listed_by_create() == 1  # the directory of that name
+    assert world.listed_by_create() == 0
 
 
 def test_hard_links_of_directories_that_nothing_changed_in_are_kept(world):

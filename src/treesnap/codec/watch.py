@@ -49,8 +49,9 @@ class WatchNote(NamedTuple):
     """Given before the walk began."""
     walked_ns: int
     """When a walk last looked at everything, in ns since the epoch."""
-    linked: tuple[bytes, ...]
-    """Directories that hold a name with more than one hard link, in order."""
+    listed: tuple[bytes, ...]
+    """Directories to look at each time, in order: of names with other hard links, and of those
+    that could not be read, not everything is reported."""
     unfinished_links: bytes
     """Stands for the files of which not all names were found, see ``worktree.links``."""
     rules: tuple[IgnoreRules, ...]
@@ -63,7 +64,7 @@ def encode_note(note: WatchNote) -> dict[str, Any]:
         "watcher": note.mark.watcher,
         "number": note.mark.number,
         "walked_at": note.walked_ns,
-        "linked": note.linked,
+        "listed": note.listed,
         "unfinished_links": note.unfinished_links,
         "rules": encode_rules(note.rules),
     }
@@ -75,7 +76,7 @@ def decode_note(value: dict[str, Any]) -> WatchNote:
     return WatchNote(
         Mark(fields.get("watcher", bytes), fields.size("number")),
         fields.size("walked_at"),
-        _paths(fields.get("linked", tuple)),
+        _paths(fields.get("listed", tuple)),
         fields.get("unfinished_links", bytes),
         decode_rules(fields.get("rules", tuple), "watch note"),
     )

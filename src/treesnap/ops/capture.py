@@ -223,14 +223,14 @@ class Capture:
         self._is_published = True
         if self._builder is not None:
             with suppress(OSError):  # the snapshot is published; the old cache does as well
-                watch = self._watch_note(self._builder.linked)
+                watch = self._watch_note(self._builder.listed)
                 self._builder.publish(root.file("cache"), identity, record.root.tree_id, watch)
         return store.snapshots.load(root.id, name)
 
-    def _watch_note(self, linked: tuple[bytes, ...]) -> WatchNote | None:
+    def _watch_note(self, listed: tuple[bytes, ...]) -> WatchNote | None:
         mark, note = self._known.mark, self._known.note
         if mark is None:
             return None
         walked_ns = note.walked_ns if note is not None else self._started_ns
         unfinished = self.result.unfinished_links
-        return WatchNote(mark, walked_ns, linked, unfinished, self.result.rules)
+        return WatchNote(mark, walked_ns, listed, unfinished, self.result.rules)

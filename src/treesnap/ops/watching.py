@@ -84,7 +84,7 @@ def outlook(handle: Handle, pair: Opened, cache: StatCache | None) -> Outlook:
         return Outlook(answer.mark)
     if len(answer.paths) + len(answer.whole) > CHANGES_MAX:
         return Outlook(answer.mark)
-    changed = changed_from(answer.paths, answer.whole, note.linked)
+    changed = changed_from(answer.paths, answer.whole, note.listed)
     return Outlook(answer.mark, changed, note)
 
 

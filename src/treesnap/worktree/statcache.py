@@ -44,7 +44,7 @@ from treesnap.codec.watch import WatchNote
 from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import Temporary, unlink_if_present, write_all
-from treesnap.model import ObjectId
+from treesnap.model import ObjectId, SkipReason
 
 RECENT = "-recent"
 """What the name of the second file ends in."""
@@ -214,12 +214,15 @@ class StatCacheBuilder:
         """Hash, offset and size of each row that is kept, of both files of the old cache."""
         self._removed: set[bytes] = set()
         self._is_partial = is_partial and old is not None
-        self._linked: list[bytes] = []
+        self._listed: list[bytes] = []
 
     @property
-    def linked(self) -> tuple[bytes, ...]:
-        """The directories with rows that say that names have other links, in order."""
-        return tuple(sorted(self._linked))
+    def listed(self) -> tuple[bytes, ...]:
+        """The directories with names of which no watcher is told everything, in order.
+
+        They have other links, or could not be read, which may be for want of a privilege.
+        """
+        return tuple(sorted(self._listed))
 
     def keep_unseen(self) -> None:
         """Lets all rows stay of which nothing else is said."""
@@ -228,15 +231,17 @@ class StatCacheBuilder:
     def keep(self, row: Row, place: Place) -> None:
         """Takes over a row of the old cache."""
         self._kept[place.is_recent].extend((path_hash(row.path), place.offset, place.size))
-        if row.linked:
-            self._linked.append(row.path)
+        self._note_if_listed(row)
 
     def add(self, row: Row) -> None:
         """Adds a new row."""
-        if row.linked:
-            self._linked.append(row.path)
+        self._note_if_listed(row)
         self._table.append((path_hash(row.path), self._position))
         self._write(frame(encode_row(row)))
+
+    def _note_if_listed(self, row: Row) -> None:
+        if row.linked or any(reason == SkipReason.UNREADABLE for _, reason in row.skipped):
+            self._listed.append(row.path)
 
     def remove(self, path: bytes) -> None:
         """Lets the old rows of a directory, and of all below it, not count any more.
