@@ -46,27 +46,34 @@ class IndexEntry(NamedTuple):
     kind: int
 
 
-def encode_index(entries: Iterable[IndexEntry], covered: Mapping[bytes, int]) -> bytes:
+def encode_index(entries: Iterable[IndexEntry], covered: Mapping[bytes, int]) -> memoryview:
     """Returns the bytes of an index part.
 
     The entries come in the order of their ids, and every entry's pack is in
-    ``covered``. Memory is twice the part; entries are not kept.
+    ``covered``. Memory is one and a half times the part; entries are not kept.
     """
     packs = sorted(covered)
     numbers = {pack_id: number for number, pack_id in enumerate(packs)}
-    first, rest, locations = bytearray(), bytearray(), bytearray()
+    body = bytearray(header(FileKind.INDEX) + _COUNTS.pack(0, len(packs)))
+    for pack_id in packs:
+        body += _PACK.pack(pack_id, covered[pack_id])
+    rest, locations = bytearray(), bytearray()
     count = 0
     for entry in entries:
-        first += entry.id[7::-1]
+        body += entry.id[7::-1]
         rest += entry.id[8:]
         locations += _LOCATION.pack(
             numbers[entry.pack_id], entry.offset, entry.stored_size, entry.raw_size, entry.kind
         )
         count += 1
-    pieces = [header(FileKind.INDEX), _COUNTS.pack(count, len(packs))]
-    pieces += [_PACK.pack(pack_id, covered[pack_id]) for pack_id in packs]
-    body = b"".join([*pieces, first, rest, locations])
-    return body + checksum(body, CHECKSUM_SIZE)
+    _COUNTS.pack_into(body, HEADER_SIZE, count, len(packs))
+    for column in (rest, locations):
+        body += column
+        column.clear()
+    with memoryview(body) as whole:
+        check = checksum(whole, CHECKSUM_SIZE)
+    body += check
+    return memoryview(body)
 
 
 class IndexPart:

@@ -136,7 +136,7 @@ class Prepared:
 def replace_file(
     fs: FileSystem,
     path: str,
-    content: bytes,
+    content: bytes | memoryview,
     *,
     temporary: str,
     durable: bool = True,

@@ -139,7 +139,7 @@ class ObjectIndex:
         """
         return self._publish(encode_index(entries, covered), durable=True)
 
-    def _publish(self, data: bytes, *, durable: bool) -> str:
+    def _publish(self, data: memoryview, *, durable: bool) -> str:
         name = os.urandom(16).hex()
         replace_file(
             self._fs,

@@ -168,7 +168,7 @@ def test_an_entry_that_names_no_pack_is_not_found():
 
 
 def test_an_index_of_another_kind_length_or_version_is_refused():
-    data = encode_index([], {bytes(16): 9})
+    data = bytes(encode_index([], {bytes(16): 9}))
 
     for changed in (data[:-1], data + b"x", data[:20], header(FileKind.PACK) + data[16:]):
         with pytest.raises(Corrupt):
