@@ -23,7 +23,7 @@ from cli.conftest import (
     wait_until,
     watch_status,
 )
-from treesnap.codec.watch import Asked, encode_question
+from treesnap.codec.watch import Asked, Question, encode_question
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.watch_socket import ask
 
@@ -201,7 +201,7 @@ def test_a_signal_ends_it_in_order(foreground, root, watch_path, number):
 def test_hears_again_after_it_had_too_many_files_open(snap, detach, watch_path):
     process_id = detach()
     limits = resource.prlimit(process_id, resource.RLIMIT_NOFILE)
-    question = encode_question(Asked.STATUS)
+    question = encode_question(Question(Asked.STATUS))
     directory = str(watch_path("lock").parent)
 
     resource.prlimit(process_id, resource.RLIMIT_NOFILE, (3, limits[1]))
