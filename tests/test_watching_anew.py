@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -235,6 +237,19 @@ def test_a_queue_is_read_no_further_than_memory_allows(world, monkeypatch):
 
     assert pieces == 1
     assert {report.name for report in found} == names
+
+
+def test_a_queue_is_made_without_another_program():
+    program = (
+        "import sys; from treesnap.fs.notify import KernelNotifier; events = []\n"
+        "sys.addaudithook(lambda event, _: events.append(event))\n"
+        "KernelNotifier().close()\n"
+        "print(*(event for event in events if event.split('.')[0] == 'subprocess'))\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+
+    assert done.stdout == b"\n"
 
 
 def test_nobody_waits_for_a_queue_that_another_thread_closed():

@@ -7,6 +7,7 @@ directories they are of.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 from collections import deque
@@ -67,11 +68,13 @@ class KernelNotifier:
     """Implements :class:`Notifier`. Raises OSError where the kernel has no such thing."""
 
     def __init__(self) -> None:
-        from inotify_simple import INotify, parse_events  # type: ignore[import-untyped]  # none
+        import inotify_simple  # type: ignore[import-untyped]  # none
 
-        self._queue = INotify(nonblocking=True)
+        if inotify_simple._libc is None:  # noqa: SLF001 - or it runs ldconfig to find the library
+            inotify_simple._libc = ctypes.CDLL(None, use_errno=True)  # noqa: SLF001 - as above
+        self._queue = inotify_simple.INotify(nonblocking=True)
         self._fd: int = self._queue.fileno()
-        self._parse = parse_events
+        self._parse = inotify_simple.parse_events
         self._unread: deque[bytes] = deque()
 
     def watch(self, fd: int, mask: int) -> int:
