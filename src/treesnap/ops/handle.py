@@ -106,11 +106,11 @@ class Handle(HandleState):
         return create(self, request)
 
     def watch(self, *, force: bool = False) -> AbstractContextManager[Handle]:
-        """Watches the root while the body runs; yields a handle that uses the watcher.
+        """Watches the root while the body runs; yields another handle, which uses the watcher.
 
-        Methods of that handle look at nothing but what changed, once it has made a snapshot;
-        whenever the watcher cannot be sure, at everything. Costs a thread, and 1 KiB of the
-        kernel's memory for each directory.
+        Methods of that one look at nothing but what changed, once it has made a snapshot;
+        whenever the watcher cannot be sure, and after the body, at everything. Costs a
+        thread, and 1 KiB of the kernel's memory for each directory.
         Raises Refused: with code ``not-watchable`` where not every change is reported, or when
         the user may have no more watches; for a dangerous root without ``force``. Raises
         NotFound without a root, StorageFull, OperationFailed.

@@ -9,6 +9,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from treesnap.codec.message import pack
@@ -167,15 +168,8 @@ def watched(handle: Handle, *, force: bool = False) -> Iterator[tuple[Handle, Wa
     with reported("watch"), _limit_named(handle.root):
         watcher.__enter__()
     try:
-        other = type(handle)(
-            root=handle.root,
-            store_path=handle.store_path,
-            monitor=handle.monitor,
-            wait_s=handle.wait_s,
-            fs=handle.fs,
-            clock_ns=handle.clock_ns,
-            watcher=watcher,
-        )
+        other = copy(handle)
+        other.watcher = watcher
         yield other, watcher
     finally:
         watcher.__exit__(None, None, None)

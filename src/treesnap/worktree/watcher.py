@@ -100,10 +100,13 @@ class Watcher:
             except Lost as error:
                 raise _refused(self._root, str(error)) from error
         if self._reads_ahead:
-            self._thread = threading.Thread(
-                target=self._read_ahead, name="treesnap-watch", daemon=True
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._read_ahead, name="treesnap-watch", daemon=True)
+            try:
+                thread.start()
+            except BaseException:
+                self._close()
+                raise
+            self._thread = thread
         return self
 
     def __exit__(self, *exception: object) -> None:
