@@ -42,6 +42,16 @@ class Mounter:
         """Mounts a file or directory a second time."""
         self._mount(place, "--bind", str(source))
 
+    def overlay(self, directory: Path) -> Path:
+        """Mounts an overlay, the layers of which are in a directory too, and returns its place."""
+        layers = [directory / name for name in ("lower", "upper", "work", "place")]
+        for layer in layers:
+            layer.mkdir(parents=True)
+        lower, upper, work, place = layers
+        options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+        self._mount(place, "-t", "overlay", "-o", options, "treesnap-test")
+        return place
+
     def read_only(self, place: Path, *, yes: bool = True) -> None:
         """Makes a mounted file system read-only, or writable again."""
         _run("mount", "-o", f"remount,{'ro' if yes else 'rw'}", str(place))

@@ -22,7 +22,7 @@ SELF_GONE = 0x400 | 0x800
 UNMOUNTED, OVERFLOWED, IGNORED = 0x2000, 0x4000, 0x8000
 IS_DIRECTORY = 0x40000000
 NAMES = CHANGED | MOVED_FROM | MOVED_TO | CREATED | DELETED
-_ONLY_DIRECTORIES, _NO_UNLINKED = 0x01000000, 0x04000000
+_ONLY_DIRECTORIES = 0x01000000
 _READ_SIZE = 64 << 10
 _UNREAD_MAX = 1024
 """Pieces that are read and not taken; with more, the kernel's queue may overflow."""
@@ -79,7 +79,7 @@ class KernelNotifier:
 
     def watch(self, fd: int, mask: int) -> int:
         """Watches an open directory."""
-        flags = mask | _ONLY_DIRECTORIES | _NO_UNLINKED
+        flags = mask | _ONLY_DIRECTORIES
         # The path through /proc leads to what is open, wherever that has gone, at any depth.
         number: int = self._queue.add_watch(f"/proc/self/fd/{fd}", flags)
         return number

@@ -26,7 +26,7 @@ from treesnap.fs.notify import (
     Report,
 )
 from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
-from treesnap.worktree.mappings import mapped_files
+from treesnap.worktree.mappings import MappedFiles
 from treesnap.worktree.mounts import Mounts
 
 CHANGES_MAX = 1 << 18
@@ -34,6 +34,7 @@ CHANGES_MAX = 1 << 18
 COOKIE_PREFIX = "cookie-"
 _TAKES_MAX = 64
 """How often it takes reports at a time: whoever asks has to wait meanwhile."""
+_CAME, _REMOVED, _MOVED = range(3)
 
 
 class Lost(Exception):
@@ -99,6 +100,11 @@ class WatchedTree:
         """The number under which each name changed last, in the order of these changes."""
         self._whole: dict[_Name, int] = {}
         """The same for directories of which everything below may have changed."""
+        self._place: dict[_Name, int] = {}
+        """Of the changed names, which came or went, by the last report that says so."""
+        self._nameless = -1
+        """The number under which a file changed last that has no name where it had one."""
+        self._mapped = MappedFiles(fs, root)
         self._cookies = cookies
         self._cookie = ""
         self._cookie_fd = -1
@@ -163,6 +169,7 @@ class WatchedTree:
 
         ``deadline`` is a time of ``time.monotonic``. Raises Lost, OSError.
         """
+        self._mapped.look(self._number)
         self._cookie_count += 1
         name = f"{COOKIE_PREFIX}{self._id.hex()}-{self._cookie_count}"
         path = os.path.join(self._cookies, name)
@@ -193,25 +200,43 @@ class WatchedTree:
             raise Lost("file systems were mounted or unmounted")
 
     def answer(self, since: Mark | None) -> Answer:
-        """Returns what changed since a mark, as far as it was taken in."""
+        """Returns what changed since a mark, as far as it was taken in.
+
+        That is not known when a file changed under a name that it does not have any more: an
+        open file may have got another one, of which its changes are not reported.
+        """
         mark = Mark(self._id, self._number)
         self._number += 1
-        if since is None or since.watcher != self._id or since.number < self._forgotten:
+        forgotten = max(self._forgotten, self._mapped.forgotten)
+        if since is None or since.watcher != self._id or since.number < forgotten:
             return Answer(mark, None)
-        paths = set(mapped_files(self._fs, self._root_path))
+        if self._nameless > since.number:
+            return Answer(mark, None)
+        paths = self._mapped.since(since.number)
         whole = set()
-        for key, number in reversed(self._changes.items()):
-            if number <= since.number:
-                break
-            directory = key[0].path()
-            if directory is None:
-                continue  # something above it changed whole, later
-            path = treepath.join(directory, key[1])
-            if self._whole.get(key, -1) > since.number:
-                whole.add(path)
-            else:
+        with DirectoryChain(self._fs, self._root_fd) as chain:
+            for key, number in reversed(self._changes.items()):
+                if number <= since.number:
+                    break
+                directory = key[0].path()
+                if directory is None:
+                    continue  # something above it changed whole, later
+                path = treepath.join(directory, key[1])
+                if self._whole.get(key, -1) > since.number:
+                    whole.add(path)
+                    continue
                 paths.add(path)
+                if key not in self._place and not self._is_found(chain, directory, key[1]):
+                    self._nameless = number
+                    return Answer(mark, None)
         return Answer(mark, tuple(sorted(paths)), tuple(sorted(whole)))
+
+    def _is_found(self, chain: DirectoryChain, directory: bytes, name: bytes) -> bool:
+        try:
+            self._fs.lstat(name, dir_fd=chain.open(directory))
+        except OSError as error:
+            return error.errno not in NO_DIRECTORY
+        return True
 
     def _take_one(self, report: Report) -> bool:
         watch, mask, name = report
@@ -234,6 +259,7 @@ class WatchedTree:
             return directory is self._top  # its parent's watch reports the same with its name
         if not mask & IS_DIRECTORY:
             self._note(directory, name, is_whole=False)
+            self._note_place((directory, name), mask)
             return True
         known = directory.children.get(name)
         is_another = known is None or bool(mask & (CREATED | DELETED | MOVED_FROM | MOVED_TO))
@@ -255,6 +281,18 @@ class WatchedTree:
             oldest = next(iter(self._changes))
             self._forgotten = max(self._forgotten, self._changes.pop(oldest))
             self._whole.pop(oldest, None)
+            self._place.pop(oldest, None)
+
+    def _note_place(self, key: _Name, mask: int) -> None:
+        """Notes whether a file has the name under which something is reported of it."""
+        if mask & (CREATED | MOVED_TO):
+            self._place[key] = _CAME
+        elif mask & (DELETED | MOVED_FROM):
+            self._place[key] = _REMOVED if mask & DELETED else _MOVED
+        elif self._place.get(key) == _REMOVED:
+            self._nameless = self._number
+        elif self._place.get(key) == _MOVED:
+            del self._place[key]  # it was exchanged, if it is there
 
     def _drop(self, directory: _Directory) -> None:
         """Forgets a directory that is not in its place any more, and all below it."""
