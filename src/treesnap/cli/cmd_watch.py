@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -138,10 +138,16 @@ def _stopped_by_signals(service: WatchService) -> Iterator[None]:
         signal.sigwait(numbers)
         service.stop()
 
-    threading.Thread(target=wait, name="treesnap-watch-signals", daemon=True).start()
+    thread = threading.Thread(target=wait, name="treesnap-watch-signals", daemon=True)
+    if numbers:
+        thread.start()
     try:
         yield
     finally:
+        if thread.is_alive():
+            with suppress(ProcessLookupError):  # it ended just now
+                signal.pthread_kill(thread.ident or 0, numbers[0])
+            thread.join()
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
 
