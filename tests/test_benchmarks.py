@@ -182,6 +182,22 @@ def test_numbers_come_back_from_their_file():
     assert json.loads(results.to_json())["cases"][0]["median"] == 0.375
 
 
+def test_a_run_completes_another_where_that_has_no_numbers():
+    results = results_with(((LINUX, "nothing changed", "git"), 0.5))
+    results.leave_out(f"{LINUX}: snap watch: no time was left.")
+    results.leave_out("venv: no time was left.")
+    other = results_with(
+        ((LINUX, "nothing changed", "git"), 9.0), ((LINUX, "nothing changed", "treesnap"), 0.25)
+    )
+    other.trees[LINUX] = {"files": 3, "directories": 1, "size_bytes": 10}
+
+    results.complete_with(other)
+
+    assert sorted(results.samples.values()) == [[0.25], [0.5]]
+    assert results.left_out == ["venv: no time was left."]
+    assert results.trees == other.trees
+
+
 def test_edits_change_what_they_say_and_are_taken_back(tmp_path):
     files, database = tmp_path / "files", tmp_path / "database"
     for directory in (files, database):

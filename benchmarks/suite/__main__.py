@@ -51,7 +51,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--out", type=Path, help="where numbers, page and pictures go")
     made.add_argument("--work", type=Path, help="where trees and stores go; trees are kept")
     made.add_argument(
-        "--render", type=Path, metavar="JSON", help="measure nothing, show these numbers"
+        "--render",
+        type=Path,
+        nargs="+",
+        metavar="JSON",
+        help="measure nothing, show these numbers; those of further runs where the first has none",
     )
     return made
 
@@ -86,7 +90,11 @@ def main() -> None:
     arguments = parser().parse_args()
     options = options_of(arguments)
     if arguments.render:
-        results = Results.from_json(arguments.render.read_text(encoding="utf-8"))
+        results, *others = (
+            Results.from_json(path.read_text(encoding="utf-8")) for path in arguments.render
+        )
+        for other in others:
+            results.complete_with(other)
     else:
         running = Session(options)
         results = running.results

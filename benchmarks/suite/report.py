@@ -140,6 +140,11 @@ def _machine(results: Results) -> str:
         f" {facts['system']}, {facts['python']}. Load before the run: {facts['load_at_start']}."
         f" Versions: {versions}. Commit: {facts['commit']}."
     )
+    if facts.get("completed_by"):
+        words += (
+            "\n\nWhat that run had no time for is from another one, just after it on the same"
+            " machine."
+        )
     if facts.get("quick"):
         words += "\n\nThis was a quick run: fewer trees, one round. It is no basis for a verdict."
     return words + "\n"

@@ -61,6 +61,19 @@ class Results:
         """Returns how long a case has taken so far."""
         return sum(self.samples.get(case, ()))
 
+    def complete_with(self, other: Results) -> None:
+        """Takes from another run, on the same machine, what this one had no time for."""
+        added = {case: values for case, values in other.samples.items() if case not in self.samples}
+        self.samples.update(added)
+        trees = {case.tree for case in added}
+        self.trees.update((tree, size) for tree, size in other.trees.items() if tree in trees)
+        self.left_out = [
+            sentence
+            for sentence in self.left_out
+            if sentence.partition(":")[0] not in trees or sentence in other.left_out
+        ]
+        self.facts["completed_by"] = self.facts.get("completed_by", 0) + 1
+
     def to_json(self) -> str:
         """Returns all of it as text."""
         cases = [
