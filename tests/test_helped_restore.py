@@ -136,6 +136,7 @@ def test_restores_a_directory_that_is_gone(root, tmp_path):
     assert tree_state(root) == before
 
 
+@pytest.mark.usefixtures("of_any_depth")
 def test_depth_costs_no_recursion(root, tmp_path):
     deepest = root.joinpath(*["d"] * 1200)
     subprocess.run(["mkdir", "-p", deepest], check=True)

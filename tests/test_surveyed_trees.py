@@ -197,6 +197,7 @@ def test_of_a_killed_helper_everything_is_looked_at_again(root, tmp_path):
     assert found.root_hash == handle_of(root, tmp_path / "whole").create().root_hash
 
 
+@pytest.mark.usefixtures("of_any_depth")
 def test_depth_costs_no_recursion(root, tmp_path):
     deepest = root.joinpath(*["d"] * 1200)
     subprocess.run(["mkdir", "-p", deepest], check=True)

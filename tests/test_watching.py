@@ -264,6 +264,7 @@ def test_what_was_left_out_is_known_without_looking(world):
     assert rule.directory == b"d0/deep"
 
 
+@pytest.mark.usefixtures("of_any_depth")
 def test_what_was_left_out_is_known_at_any_depth(world):
     depth = 1100
     fd = os.open(world.root / "d0", os.O_RDONLY)

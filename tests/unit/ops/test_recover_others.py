@@ -198,6 +198,7 @@ def test_what_nobody_here_can_read_is_not_removed(handle, root, crash):
     assert not (root / "new").exists()
 
 
+@pytest.mark.usefixtures("of_any_depth")
 def test_a_deep_tree_is_recovered(handle, root, crash):
     deepest = root.joinpath(*["d"] * 1500)
     subprocess.run(["mkdir", "-p", deepest], check=True)
