@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from contextlib import suppress
 
 from treesnap.fs.base import FileSystem
@@ -212,8 +213,15 @@ def create_locked(
 
 def sweep_temporary(fs: FileSystem, directory: str) -> None:
     """Removes temporary files whose writers died; leaves names alone that are not ours."""
+    sweep_abandoned(
+        fs, directory, lambda name: len(name) == _NAME_LENGTH and not set(name) - _DIGITS
+    )
+
+
+def sweep_abandoned(fs: FileSystem, directory: str, is_ours: Callable[[str], bool]) -> None:
+    """Removes the files with names of ours that nobody has locked; raises OSError."""
     for name in fs.list_names(directory):
-        if len(name) != _NAME_LENGTH or set(name) - _DIGITS:
+        if not is_ours(name):
             continue
         path = os.path.join(directory, name)
         try:

@@ -27,6 +27,7 @@ from typing import Self
 from treesnap.codec.watch import Answer, Mark
 from treesnap.errors import ErrorCode, Refused, shown
 from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import sweep_abandoned
 from treesnap.fs.notify import KernelNotifier, Notifier
 from treesnap.worktree.mounts import Mounts
 from treesnap.worktree.watched import COOKIE_PREFIX, Lost, WatchedTree
@@ -93,7 +94,7 @@ class Watcher:
         more watches; OSError.
         """
         refuse_unreported(self._fs, self._root)
-        _sweep(self._fs, self._cookies)
+        sweep_abandoned(self._fs, self._cookies, lambda name: name.startswith(COOKIE_PREFIX))
         with self._lock:
             try:
                 self._begin()
@@ -220,22 +221,3 @@ def _refused(root: str, why: str) -> Refused:
     return Refused(
         f"{shown(root)!r} cannot be watched: {why}", code=ErrorCode.NOT_WATCHABLE, path=root
     )
-
-
-def _sweep(fs: FileSystem, cookies: str) -> None:
-    """Removes what watchers left that were killed."""
-    for name in fs.list_names(cookies):
-        if not name.startswith(COOKIE_PREFIX):
-            continue
-        path = os.path.join(cookies, name)
-        try:
-            fd = fs.open(path, os.O_RDWR)
-        except FileNotFoundError:
-            continue
-        try:
-            if fs.lock(fd, exclusive=True):
-                fs.unlink(path)
-        except FileNotFoundError:
-            continue  # its watcher has renamed it
-        finally:
-            fs.close(fd)
