@@ -71,6 +71,7 @@ class WatchedMachine(RuleBasedStateMachine):
         self.plain = treesnap.open(self.root, self.directory / "store")
         self.watches = ExitStack()
         self.opened = ExitStack()
+        self.mapped: list[tuple[bytes, int, mmap.mmap]] = []
         self.linked = 0
 
     def teardown(self) -> None:
@@ -154,8 +155,22 @@ class WatchedMachine(RuleBasedStateMachine):
         except OSError:
             return
         mapped = self.opened.enter_context(mmap.mmap(fd, 0))
+        self.mapped.append((path, os.fstat(fd).st_ino, mapped))
+        self.opened.callback(self.mapped.clear)
         os.close(fd)
         mapped[0] = (mapped[0] + 1) % 256
+
+    @rule(seed=SEEDS)
+    def write_again_through_a_mapping(self, seed: int) -> None:
+        """Moves no time, unless the kernel has written the page meanwhile."""
+        named = [
+            mapped
+            for path, inode, mapped in self.mapped
+            if trees.is_file(path) and os.lstat(path).st_ino == inode and has_content(path)
+        ]
+        if named:
+            mapped = Random(seed).choice(named)
+            mapped[0] = (mapped[0] + 1) % 256
 
     @rule(seed=SEEDS)
     def write_to_what_stays_open(self, seed: int) -> None:

@@ -40,6 +40,8 @@ class Answer(NamedTuple):
     """What may have changed, or None when that can be anything."""
     whole: tuple[bytes, ...] = ()
     """Directories below which everything may have changed."""
+    mapped: tuple[int, ...] = ()
+    """Inode numbers of files that were mapped for writing, or may have been, at the mark."""
 
 
 class WatchNote(NamedTuple):
@@ -127,6 +129,7 @@ def encode_answer(answer: Answer) -> bytes:
             "number": answer.mark.number,
             "paths": answer.paths,
             "whole": answer.whole,
+            "mapped": answer.mapped,
         }
     )
 
@@ -136,10 +139,14 @@ def decode_answer(data: bytes) -> Answer:
     fields = Fields(unpack(data, "answer", LONG_ARRAY_LENGTH_MAX), "answer")
     fields.require_version(1)
     paths = fields.optional("paths", tuple)
+    mapped = fields.get("mapped", tuple)
+    is_right = all(type(inode) is int and inode >= 0 for inode in mapped)
+    require(is_right, "answer", "what is mapped is no list of inode numbers")
     return Answer(
         Mark(fields.get("watcher", bytes), fields.size("number")),
         _paths(paths) if paths is not None else None,
         _paths(fields.get("whole", tuple)),
+        mapped,
     )
 
 

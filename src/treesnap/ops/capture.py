@@ -64,14 +64,19 @@ def scan_settings(
     rules: tuple[IgnoreRules, ...],
     known: Outlook = NOTHING_KNOWN,
 ) -> ScanSettings:
-    """Returns the settings for a walk of the handle's root that begins now."""
+    """Returns the settings for a walk of the handle's root that begins now.
+
+    With what a watcher said it began when that was asked: whatever is younger than that may
+    have been written through mappings that the watcher did not see.
+    """
     return ScanSettings(
         root=handle.root,
         scope=scope,
         rules=rules,
         store=identity_of(handle.fs, handle.store_path),
-        started_ns=handle.clock_ns(),
+        started_ns=known.asked_ns if known.asked_ns is not None else handle.clock_ns(),
         changed=known.changed,
+        mapped=known.mapped,
         noted_rules=known.note.rules if known.note is not None else (),
     )
 

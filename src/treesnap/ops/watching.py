@@ -61,6 +61,10 @@ class Outlook(NamedTuple):
     """What to look at, or None for everything."""
     note: WatchNote | None = None
     """What the walk before noted, when it is known what changed since."""
+    asked_ns: int | None = None
+    """When the watcher was asked, in ns since the epoch."""
+    mapped: frozenset[int] | None = None
+    """Inode numbers of files that were mapped for writing then."""
 
 
 NOTHING_KNOWN = Outlook()
@@ -75,18 +79,20 @@ def outlook(handle: Handle, pair: Opened, cache: StatCache | None) -> Outlook:
     if note is not None and not 0 <= handle.clock_ns() - note.walked_ns < WALK_EVERY_NS:
         note = None
     since = note.mark if note is not None else None
+    asked_ns = handle.clock_ns()
     if handle.watcher is not None:
         answer = handle.watcher.answer(since)
     else:
         answer = ask_other_process(handle, pair, since)
     if answer is None:
         return NOTHING_KNOWN
+    known = Outlook(answer.mark, asked_ns=asked_ns, mapped=frozenset(answer.mapped))
     if note is None or answer.paths is None:
-        return Outlook(answer.mark)
+        return known
     if len(answer.paths) + len(answer.whole) > CHANGES_MAX:
-        return Outlook(answer.mark)
+        return known
     changed = changed_from(answer.paths, answer.whole, note.listed)
-    return Outlook(answer.mark, changed, note)
+    return known._replace(changed=changed, note=note)
 
 
 def surely(

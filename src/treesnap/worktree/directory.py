@@ -14,12 +14,27 @@ import os
 from typing import Self
 
 from treesnap import treepath
+from treesnap.errors import ErrorCode, NotFound, Refused, shown
 from treesnap.fs.base import FileSystem
 
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 NO_DIRECTORY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """Errors that say that a path does not lead through directories alone."""
 _OPEN_MAX = 48
+
+
+def open_root(fs: FileSystem, root: str) -> int:
+    """Returns a descriptor of a root; raises NotFound, Refused, OSError."""
+    try:
+        return fs.open(root, OPEN_DIRECTORY)
+    except FileNotFoundError:
+        raise NotFound(
+            f"There is no directory {shown(root)!r}", code=ErrorCode.ROOT_NOT_FOUND, path=root
+        ) from None
+    except NotADirectoryError:
+        raise Refused(
+            f"The root {shown(root)!r} is no directory", code=ErrorCode.NOT_A_DIRECTORY, path=root
+        ) from None
 
 
 class DirectoryChain:

@@ -1,25 +1,74 @@
 """Files that some process has mapped for writing.
 
-The kernel reports no writes through a shared mapping before the file is closed for good,
-so such a file may change at any time. The maps of other users' processes cannot be read
-without privileges, and a process in another mount namespace may know the file by another
-path; see proc_pid_maps(5).
+What a process writes into a page of a shared mapping that it has written to before moves no
+time of the file until the kernel has written that page to disk, and is not reported before the
+file is closed for good. In memory, as on tmpfs, it may never move one. So neither a look at the
+names nor a watcher tells that such a file changed, and it is read again as long as it is mapped.
+
+The maps of other users' processes cannot be read without privileges; see proc_pid_maps(5).
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
 
+from treesnap.codec.statcache import Observation
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file
 
 _DELETED = b" (deleted)"
 _SIZE_MAX = 64 << 20
 _SEEN_MAX = 1 << 16
-_SHARED_WRITABLE = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ .w.s \S+ \S+ \S+ +(/.*)$", re.MULTILINE)
-"""Address, permissions, offset, device, inode, path."""
+_NOT_SHOWN = frozenset({errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM})
+"""The process has ended, or belongs to somebody else."""
+_SHARED_WRITABLE = re.compile(
+    rb"^[0-9a-f]+-[0-9a-f]+ .w.s [0-9a-f]+ ([0-9a-f:]+) (\d+) *(.*)$", re.MULTILINE
+)
+"""Address, permissions, offset, then device, inode and path."""
+
+
+class Mapped(NamedTuple):
+    """What is mapped for writing at one moment."""
+
+    paths: frozenset[bytes]
+    """Paths in the tree by which processes know these files."""
+    inodes: frozenset[int]
+    """Their inode numbers, by which each of their names is found."""
+
+
+def mapped_now(fs: FileSystem, root: str) -> Mapped:
+    """Returns what is mapped for writing on the file system of a root, a real path.
+
+    Files are found by inode, whatever they are called where they are mapped; where the kernel
+    tells another device than lstat(2), as on btrfs and overlays, by their paths below the root.
+    Without a list of processes nothing is found. Costs a read of the maps of each process, about
+    10 microseconds, and more for large ones. Raises OSError.
+    """
+    paths: set[bytes] = set()
+    inodes: set[int] = set()
+    prefix = os.fsencode(root).rstrip(b"/") + b"/"
+    device = fs.lstat(root).st_dev
+    shown_device = b"%02x:%02x" % (os.major(device), os.minor(device))
+    for found_device, inode, shown_path in _mappings(fs):
+        if found_device == shown_device:
+            inodes.add(int(inode))
+        paths.update(_below(prefix, shown_path))
+    for path in paths:
+        with suppress(OSError):  # it has that name no more, or never had
+            inodes.add(fs.lstat(prefix + path).st_ino)
+    return Mapped(frozenset(paths), frozenset(inodes))
+
+
+def names_of(inodes: frozenset[int], observations: Iterable[Observation]) -> frozenset[bytes]:
+    """Returns the names of one directory that stand for files with some inode numbers."""
+    if not inodes:
+        return frozenset()
+    return frozenset(item[0] for item in observations if item[5] in inodes)
 
 
 class MappedFiles:
@@ -34,6 +83,8 @@ class MappedFiles:
         self._root = root
         self._seen: dict[bytes, int] = {}
         """At which question each was mapped last."""
+        self.inodes: tuple[int, ...] = ()
+        """Inode numbers of what was mapped at the last look."""
         self.forgotten = -1
         """What was mapped at questions before this one is not known any more."""
 
@@ -42,7 +93,9 @@ class MappedFiles:
 
         To be done before reports are taken in, so that what is unmapped meanwhile is reported.
         """
-        now = dict.fromkeys(mapped_files(self._fs, self._root), number)
+        mapped = mapped_now(self._fs, self._root)
+        self.inodes = tuple(sorted(mapped.inodes))
+        now = dict.fromkeys(mapped.paths, number)
         self._seen.update(now)
         if len(self._seen) > _SEEN_MAX:
             self._seen, self.forgotten = now, number
@@ -52,27 +105,30 @@ class MappedFiles:
         return {path for path, seen in self._seen.items() if seen >= number}
 
 
-def mapped_files(fs: FileSystem, root: str) -> Iterator[bytes]:
-    """Yields the tree paths below a root, a real path, that are mapped for writing.
-
-    Costs a read of the maps of each process, about 40 microseconds.
-    """
-    prefix = os.fsencode(root).rstrip(b"/") + b"/"
-    shown_prefix = prefix.replace(b"\n", rb"\012")
-    for name in fs.list_names("/proc"):
+def _mappings(fs: FileSystem) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """Yields device, inode and path of each mapping that its process may write to."""
+    try:
+        names = fs.list_names("/proc")
+    except FileNotFoundError:
+        return
+    for name in names:
         if not name.isdigit():
             continue
         try:
             maps = read_file(fs, f"/proc/{name}/maps", _SIZE_MAX)
-        except OSError:  # it has ended, or belongs to somebody else
+        except OSError as error:
+            if error.errno not in _NOT_SHOWN:
+                raise
             continue
-        if shown_prefix not in maps:
-            continue
-        for found in _SHARED_WRITABLE.findall(maps):
-            # The list does not tell a newline from a backslash with three digits.
-            for path in {found, found.replace(rb"\012", b"\n")}:
-                if path.startswith(prefix):
-                    inside = path[len(prefix) :]
-                    yield inside
-                    if inside.endswith(_DELETED):
-                        yield inside.removesuffix(_DELETED)
+        yield from _SHARED_WRITABLE.findall(maps)
+
+
+def _below(prefix: bytes, shown_path: bytes) -> Iterator[bytes]:
+    """Yields the tree paths that a path in a list of mappings may mean."""
+    # The list does not tell a newline from a backslash with three digits.
+    for path in {shown_path, shown_path.replace(rb"\012", b"\n")}:
+        if path.startswith(prefix):
+            inside = path[len(prefix) :]
+            yield inside
+            if inside.endswith(_DELETED):
+                yield inside.removesuffix(_DELETED)

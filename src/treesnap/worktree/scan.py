@@ -8,7 +8,8 @@ and a new tree is written.
 
 An observation is *distrusted* when its times are so young that a change could
 still hide behind them (the racy entries of git's index): it is looked at again
-next time, whatever it says then.
+next time, whatever it says then. So is a file that is mapped for writing, and it is
+captured in this walk, too: see :mod:`treesnap.worktree.mappings`.
 
 With a tree of what changed since the cached rows were made, nothing else is looked at:
 see :mod:`treesnap.worktree.revisit`. The rows are trusted then whatever their times,
@@ -28,7 +29,7 @@ from typing import Any
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.statcache import decode_observations, encode_observations
-from treesnap.errors import Corrupt, ErrorCode, NotFound, Refused, shown
+from treesnap.errors import Corrupt
 from treesnap.events import Monitor
 from treesnap.fs.base import FileSystem
 from treesnap.model import (
@@ -48,10 +49,11 @@ from treesnap.worktree.capture import (
     stored_xattrs,
 )
 from treesnap.worktree.changed import Changed
-from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.directory import DirectoryChain, open_root
 from treesnap.worktree.ignore import Exclusions
 from treesnap.worktree.links import LinkGroups
 from treesnap.worktree.listing import Scope, list_directory, scope_of
+from treesnap.worktree.mappings import mapped_now, names_of
 from treesnap.worktree.mounts import Mounts
 from treesnap.worktree.revisit import Recall, look_again, recalled_rules
 from treesnap.worktree.rows import Rows
@@ -96,6 +98,7 @@ class Scanner:
         self._recall = Recall(cache, self._trees) if cache is not None else None
         self._rows = Rows(self._trees, sink, builder, self._recall)
         self._changed = settings.changed if cache is not None else None
+        self._mapped = settings.mapped
         self._recorder = recorder
         self._mounts = Mounts(fs)
         self._mount_points = self._mounts.below(os.fsencode(settings.root))
@@ -111,22 +114,11 @@ class Scanner:
 
     def scan(self) -> ScanResult:
         """Walks the root and returns what was found; raises NotFound, Refused, OSError."""
+        root_fd = open_root(self._fs, self._settings.root)
         try:
-            root_fd = self._fs.open(self._settings.root, OPEN_DIRECTORY)
-        except FileNotFoundError:
-            raise NotFound(
-                f"There is no directory {shown(self._settings.root)!r}",
-                code=ErrorCode.ROOT_NOT_FOUND,
-                path=self._settings.root,
-            ) from None
-        except NotADirectoryError:
-            raise Refused(
-                f"The root {shown(self._settings.root)!r} is no directory",
-                code=ErrorCode.NOT_A_DIRECTORY,
-                path=self._settings.root,
-            ) from None
-        try:
-            self._survey(root_fd)
+            if self._mapped is None:
+                self._mapped = mapped_now(self._fs, self._settings.root).inodes
+            self._survey(root_fd, self._mapped)
             with DirectoryChain(self._fs, root_fd) as chain:
                 root, totals = self._walk(chain, root_fd)
         finally:
@@ -144,12 +136,12 @@ class Scanner:
             read_bytes=self._read_bytes,
         )
 
-    def _survey(self, root_fd: int) -> None:
+    def _survey(self, root_fd: int, mapped: frozenset[int]) -> None:
         """Lets other processes say where a large tree differs, when nobody else knows."""
         settings, cache = self._settings, self._cache
         if cache is None or self._changed is not None or settings.scope or settings.rules:
             return
-        self._changed = survey(self._fs, root_fd, cache)
+        self._changed = survey(self._fs, root_fd, cache, mapped)
         if self._changed is not None:
             self._rows.keep_unseen()
 
@@ -236,6 +228,7 @@ class Scanner:
             row is not None
             and row.observations == frame.packed
             and row.rules == frame.exclusions.fingerprint
+            and not frame.mapped
             and not any(frame.looked is None or name in frame.looked for name in row.distrusted)
         )
         if frame.is_same:
@@ -265,6 +258,7 @@ class Scanner:
             )
         frame.exclusions, frame.observations = listing.exclusions, listing.observations
         frame.skipped, frame.linked = listing.hidden, listing.linked
+        frame.mapped = names_of(self._mapped or frozenset(), frame.observations)
         frame.packed = encode_observations(frame.observations)
         if listing.rule is not None and listing.rule not in self._rules:
             self._rules.append(listing.rule)
@@ -314,6 +308,7 @@ class Scanner:
         seen, frame.old = self._known(frame)
         known = frame.old or {}
         hidden = dict(frame.skipped)
+        horizon_ns, future_ns = self._horizon_ns, self._future_ns
         frame.skipped = []
         for item in frame.observations:
             name, mode = item[0], item[1]
@@ -322,7 +317,8 @@ class Scanner:
                 continue
             old = known.get(name)
             is_known = old is not None and not old.is_skipped and seen.get(name) == item
-            if item[4] >= self._horizon_ns or self._horizon_ns <= item[3] < self._future_ns:
+            is_young = item[4] >= horizon_ns or horizon_ns <= item[3] < future_ns
+            if is_young or name in frame.mapped:
                 frame.distrusted.add(name)
             if mode & _FORMAT_MASK == _DIRECTORY:
                 self._plan_descent(frame, item, is_known=is_known)
@@ -346,7 +342,7 @@ class Scanner:
         except Corrupt:
             return {}, None
         seen: dict[bytes, Any] = dict(decode_observations(row.observations))
-        for name in row.distrusted:
+        for name in frame.mapped.union(row.distrusted):
             if frame.looked is None or name in frame.looked:
                 seen.pop(name, None)
         return seen, old

@@ -36,9 +36,11 @@ class ScanSettings:
     store: tuple[int, int] | None = None
     """Device and inode of the store, which is never captured."""
     started_ns: int
-    """The time when the walk began."""
+    """The time when the walk began, or somebody else looked what is mapped."""
     changed: Changed | None = None
     """What may have changed since the walk of the stat cache; None when nobody knows."""
+    mapped: frozenset[int] | None = None
+    """Inode numbers of files that are mapped for writing; None when nobody has looked."""
     noted_rules: tuple[IgnoreRules, ...] = ()
     """The exclusions that were in force in that walk, when it is known what changed."""
 
@@ -81,6 +83,8 @@ class Frame:
     packed: bytes = b""
     row: Row | None = None
     place: Place | None = None
+    mapped: frozenset[bytes] = frozenset()
+    """Names of files that may change with no sign of it: they are read, now and next time."""
     is_same: bool = False
     """Whether all names were observed just as the row says."""
     entries: dict[bytes, Entry] = field(default_factory=dict)

@@ -6,7 +6,7 @@ differs, and at no other. So a helper has nothing to hand over but paths, and on
 leaves its directories to the walk.
 
 A directory counts as changed, too, where its row alone could not say otherwise: names that
-are distrusted, files with other links, exclusions.
+are distrusted, files that are mapped for writing or have other links, exclusions.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from treesnap.worktree.changed import Changed
 from treesnap.worktree.directory import DirectoryChain
 from treesnap.worktree.ignore import NO_RULES, Exclusions
 from treesnap.worktree.listing import list_directory
+from treesnap.worktree.mappings import names_of
 from treesnap.worktree.revisit import subdirectories
 from treesnap.worktree.statcache import StatCache
 
@@ -49,10 +50,13 @@ class _Share(NamedTuple):
     weight: int
 
 
-def survey(fs: FileSystem, root_fd: int, cache: StatCache) -> Changed | None:
+def survey(
+    fs: FileSystem, root_fd: int, cache: StatCache, mapped: frozenset[int]
+) -> Changed | None:
     """Returns what differs from the rows of a cache, or None when helpers are of no use.
 
-    The root itself is always to be looked at, and everything in which it differs.
+    ``mapped`` are inode numbers of files that count as changed. The root itself is always to be
+    looked at, and everything in which it differs.
     """
     found = cache.find(b"")
     helpers = helper_count() if cache.base.count >= ROWS_MIN and not cache.is_grown else 0
@@ -67,12 +71,12 @@ def survey(fs: FileSystem, root_fd: int, cache: StatCache) -> Changed | None:
         pairs = []
         for pile in piles[1:]:
             with suppress(OSError):
-                helper = Helper(partial(_help, fs, root_fd, cache, pile))
+                helper = Helper(partial(_help, fs, root_fd, cache, mapped, pile))
                 pairs.append((pile, ends.enter_context(helper)))
         helped = [pile for pile, _ in pairs]
         for pile in piles:
             if pile not in helped:
-                _note(changed, _looked(fs, root_fd, cache, pile))
+                _note(changed, _looked(fs, root_fd, cache, mapped, pile))
         for pile, helper in pairs:
             _note(changed, _reported(pile, helper.reports()))
     return changed
@@ -98,11 +102,17 @@ def _shares(cache: StatCache, root: Row, weight_max: int) -> Iterator[_Share]:
 
 
 def _help(
-    fs: FileSystem, root_fd: int, cache: StatCache, pile: Sequence[_Share], report: Report
+    fs: FileSystem,
+    root_fd: int,
+    cache: StatCache,
+    mapped: frozenset[int],
+    pile: Sequence[_Share],
+    report: Report,
 ) -> None:
     """Looks at some directories as a helper."""
     lines = [
-        b"%s %s\n" % (what, path.hex().encode()) for what, path in _looked(fs, root_fd, cache, pile)
+        b"%s %s\n" % (what, path.hex().encode())
+        for what, path in _looked(fs, root_fd, cache, mapped, pile)
     ]
     report(b"".join([*lines, _DONE, b" \n"]))
 
@@ -125,7 +135,11 @@ def _note(changed: Changed, findings: Iterable[Finding]) -> None:
 
 
 def _looked(
-    fs: FileSystem, root_fd: int, cache: StatCache, pile: Sequence[_Share]
+    fs: FileSystem,
+    root_fd: int,
+    cache: StatCache,
+    mapped: frozenset[int],
+    pile: Sequence[_Share],
 ) -> Iterator[Finding]:
     """Yields what differs in some directories; raises nothing but what ends a process."""
     nothing = Exclusions()
@@ -150,7 +164,12 @@ def _looked(
                     yield _WHOLE, path
                     continue
                 is_same = encode_observations(listing.observations) == row.observations
-                if not is_same or row.distrusted or row.linked:
+                if (
+                    not is_same
+                    or row.distrusted
+                    or row.linked
+                    or names_of(mapped, listing.observations)
+                ):
                     yield _LISTED, path
                 if share.is_deep:
                     left_out = {name for name, _ in row.skipped}

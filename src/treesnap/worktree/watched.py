@@ -205,13 +205,13 @@ class WatchedTree:
         That is not known when a file changed under a name that it does not have any more: an
         open file may have got another one, of which its changes are not reported.
         """
-        mark = Mark(self._id, self._number)
+        unknown = Answer(Mark(self._id, self._number), None, mapped=self._mapped.inodes)
         self._number += 1
         forgotten = max(self._forgotten, self._mapped.forgotten)
         if since is None or since.watcher != self._id or since.number < forgotten:
-            return Answer(mark, None)
+            return unknown
         if self._nameless > since.number:
-            return Answer(mark, None)
+            return unknown
         paths = self._mapped.since(since.number)
         whole = set()
         with DirectoryChain(self._fs, self._root_fd) as chain:
@@ -228,8 +228,8 @@ class WatchedTree:
                 paths.add(path)
                 if key not in self._place and not self._is_found(chain, directory, key[1]):
                     self._nameless = number
-                    return Answer(mark, None)
-        return Answer(mark, tuple(sorted(paths)), tuple(sorted(whole)))
+                    return unknown
+        return unknown._replace(paths=tuple(sorted(paths)), whole=tuple(sorted(whole)))
 
     def _is_found(self, chain: DirectoryChain, directory: bytes, name: bytes) -> bool:
         try:

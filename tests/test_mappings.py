@@ -1,0 +1,178 @@
+"""What programs write through shared mappings, of which no time and no report tells.
+
+Each snapshot is compared with what the file holds, through read(2).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import treesnap
+from mounting import mounting
+from treesnap.fs.local import LocalFileSystem
+from treesnap.ops.handle import Handle
+from treesnap.worktree import survey
+from treesnap.worktree.mappings import mapped_now
+
+LATER_NS = 60 * 10**9
+"""So long after now all times of today are trusted."""
+
+WRITER = """
+import mmap, sys
+with open(sys.argv[1], "r+b") as file:
+    mapped = mmap.mmap(file.fileno(), 0)
+mapped[0] = 48
+print("written", flush=True)
+for line in sys.stdin:
+    mapped[0] += 1
+    print("written", flush=True)
+"""
+
+
+@pytest.fixture(params=["disk", "memory", "overlay"])
+def place(request, tmp_path: Path) -> Iterator[Path]:
+    with mounting() as mounter:
+        if request.param == "memory":
+            yield mounter.tmpfs(tmp_path / "memory")
+        elif request.param == "overlay":
+            yield mounter.overlay(tmp_path / "overlay")
+        else:
+            yield tmp_path
+
+
+@pytest.fixture(params=["alone", "helped", "watched"])
+def handle(request, place: Path, monkeypatch) -> Iterator[Handle]:
+    """Makes snapshots of a root with one file in it, in all ways of looking for changes."""
+    root = place / "root"
+    (root / "directory").mkdir(parents=True)
+    (root / "directory/file").write_bytes(b"content")
+    now_ns = (root / "directory/file").stat().st_ctime_ns + LATER_NS
+    made = Handle(
+        root=root,
+        store_path=str(place / "store"),
+        fs=LocalFileSystem(),
+        clock_ns=lambda: now_ns,
+    )
+    if request.param == "helped":
+        monkeypatch.setattr(survey, "ROWS_MIN", 1)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    with ExitStack() as stack:
+        yield stack.enter_context(made.watch()) if request.param == "watched" else made
+
+
+@pytest.fixture
+def path(handle: Handle) -> Path:
+    return Path(handle.root) / "directory/file"
+
+
+def content(handle: Handle, name: str) -> bytes:
+    return b"".join(handle.cat("latest", name))
+
+
+def captured(handle: Handle, name: str = "directory/file") -> bytes:
+    handle.create()
+    return content(handle, name)
+
+
+def times(path: Path) -> tuple[int, int]:
+    return path.stat().st_mtime_ns, path.stat().st_ctime_ns
+
+
+def test_every_write_is_captured_although_it_moves_no_time(handle, path):
+    captured(handle)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[0] = 65
+        assert captured(handle) == path.read_bytes() == b"Aontent"
+        before = times(path)
+        for value in b"BCD":
+            mapped[0] = value
+            assert captured(handle) == path.read_bytes()
+        mapped[0] = 69
+        assert times(path) == before
+    assert captured(handle) == path.read_bytes() == b"Eontent"
+
+
+def test_a_file_that_is_mapped_no_more_is_read_once_more(handle, path):
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[0] = 65
+        handle.create()
+        assert handle.create().stats.files_read == 1
+        mapped.flush()
+    handle.create()
+
+    assert handle.create().stats.files_read == 0
+
+
+def test_all_names_of_a_mapped_file_are_captured(handle, path):
+    other = path.parent / "other"
+    os.link(path, other)
+    captured(handle)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        for value in b"AB":
+            mapped[0] = value
+            assert captured(handle, "directory/other") == other.read_bytes()
+            assert content(handle, "directory/file") == other.read_bytes()
+
+
+def test_mappings_of_other_processes_count(handle, path):
+    captured(handle)
+    command = [sys.executable, "-c", WRITER, str(path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as writer:
+        for number in range(3):
+            assert writer.stdout.readline() == "written\n"
+            assert captured(handle) == path.read_bytes() == b"%dontent" % number
+            writer.stdin.write("again\n")
+            writer.stdin.flush()
+        assert writer.stdout.readline() == "written\n"
+        writer.stdin.close()
+    assert captured(handle) == path.read_bytes() == b"3ontent"
+
+
+def test_status_sees_what_is_written(handle, path):
+    captured(handle)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[0] = 65
+        captured(handle)
+        mapped[0] = 66
+
+        assert [change.path for change in handle.status().changes] == [b"directory/file"]
+
+
+def test_what_was_mapped_through_another_mount_and_removed_there_is_found(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "file").write_bytes(b"content")
+    handle = treesnap.open(root, tmp_path / "store")
+    with mounting() as mounter:
+        (tmp_path / "again").mkdir()
+        mounter.bind(root, tmp_path / "again")
+        os.link(tmp_path / "again/file", tmp_path / "again/name")
+        with (tmp_path / "again/name").open("r+b") as file:
+            mapped = mmap.mmap(file.fileno(), 0)
+        (root / "name").unlink()
+        with mapped:
+            assert mapped_now(handle.fs, str(root)).inodes == {(root / "file").stat().st_ino}
+            for value in b"AB":
+                mapped[0] = value
+                assert captured(handle, "file") == (root / "file").read_bytes()
+
+
+def test_mappings_for_reading_or_of_a_private_copy_do_not_count(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    with (
+        path.open("r+b") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ),
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY),
+    ):
+        assert mapped_now(LocalFileSystem(), str(tmp_path)).inodes == set()
