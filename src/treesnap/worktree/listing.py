@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import stat as stat_module
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import Any
 
 from treesnap import treepath
@@ -24,8 +24,6 @@ Scope = dict[bytes, Any]
 """Names to look at, each with the names below it, or None for everything below."""
 
 _HIDDEN = (0, 0, 0, 0, 0, 0)
-_FORMAT_MASK = 0o170000
-_DIRECTORY = stat_module.S_IFDIR
 
 
 @dataclass(slots=True)
@@ -101,7 +99,7 @@ def _observe_all(fs: FileSystem, fd: int, listing: Listing, encoding: str) -> tu
             observations.append(
                 (name, mode, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, inode, device)
             )
-            if stat.st_nlink > 1 and mode & _FORMAT_MASK != _DIRECTORY:
+            if stat.st_nlink > 1 and not S_ISDIR(mode):
                 linked.append((name, device, inode, stat.st_nlink))
             if text[0] == ".":
                 has_ignore_file |= text == ".snapignore"
@@ -114,9 +112,9 @@ def _observe_scope(fs: FileSystem, fd: int, path: bytes, scope: Scope, listing: 
     observe_names(fs, fd, scope, listing)
     for item in list(listing.observations):
         name, mode = item[0], item[1]
-        if scope[name] is None or stat_module.S_ISDIR(mode):
+        if scope[name] is None or S_ISDIR(mode):
             continue
-        if stat_module.S_ISLNK(mode):
+        if S_ISLNK(mode):
             where = shown(treepath.join(path, name))
             raise InvalidArgument(f"The path leads through the symbolic link {where!r}", path=where)
         listing.observations.remove(item)
@@ -141,7 +139,7 @@ def observe_names(fs: FileSystem, fd: int, names: Iterable[bytes], listing: List
                 stat.st_dev,
             )
         )
-        if stat.st_nlink > 1 and not stat_module.S_ISDIR(stat.st_mode):
+        if stat.st_nlink > 1 and not S_ISDIR(stat.st_mode):
             listing.linked.append((name, stat.st_dev, stat.st_ino, stat.st_nlink))
 
 
@@ -155,7 +153,7 @@ def read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: Listing) -> 
     except OSError:
         return
     try:
-        if not stat_module.S_ISREG(fs.fstat(ignore_fd).st_mode):
+        if not S_ISREG(fs.fstat(ignore_fd).st_mode):
             return
         data = fs.read_at(ignore_fd, IGNORE_FILE_SIZE_MAX, 0)
     finally:
@@ -177,9 +175,7 @@ def hide(path: bytes, listing: Listing) -> None:
         name, mode = item[0], item[1]
         if name.startswith(STAGE_PREFIX):
             reason = SkipReason.RESERVED
-        elif exclusions and exclusions.hides(
-            treepath.join(path, name), is_directory=stat_module.S_ISDIR(mode)
-        ):
+        elif exclusions and exclusions.hides(treepath.join(path, name), is_directory=S_ISDIR(mode)):
             reason = SkipReason.EXCLUDED
         else:
             continue

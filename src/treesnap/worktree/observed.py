@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from stat import S_ISDIR
 from typing import Any
 
 from treesnap import treepath
@@ -60,7 +61,7 @@ class Observed:
                 if not _are_same(listing.observations, self._packed(directory), touched):
                     return False
                 for item in listing.observations:
-                    if item[1] & 0o170000 == 0o040000:
+                    if S_ISDIR(item[1]):
                         below = treepath.join(directory, item[0])
                         pending.append(([*names, item[0]], below))
         return True

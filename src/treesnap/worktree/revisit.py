@@ -8,6 +8,7 @@ say what a whole walk would have found there.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from stat import S_ISDIR
 
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader
@@ -20,8 +21,6 @@ from treesnap.worktree.listing import Listing, hide, observe_names, read_ignore_
 from treesnap.worktree.scanned import ScanSettings
 from treesnap.worktree.statcache import StatCache
 
-_DIRECTORY = 0o040000
-_FORMAT_MASK = 0o170000
 _HIDING = frozenset({SkipReason.EXCLUDED, SkipReason.RESERVED})
 
 
@@ -92,7 +91,7 @@ def subdirectories(row: Row) -> list[bytes]:
     return [
         name
         for name, seen in decode_observations(row.observations).items()
-        if seen.mode & _FORMAT_MASK == _DIRECTORY and name not in left_out
+        if S_ISDIR(seen.mode) and name not in left_out
     ]
 
 

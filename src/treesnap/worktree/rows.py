@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from stat import S_ISDIR
 
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader
@@ -13,9 +14,6 @@ from treesnap.worktree.capture import ObjectSink
 from treesnap.worktree.revisit import Recall
 from treesnap.worktree.scanned import Frame, totals_of
 from treesnap.worktree.statcache import StatCacheBuilder
-
-_DIRECTORY = 0o040000
-_FORMAT_MASK = 0o170000
 
 
 class Rows:
@@ -110,7 +108,7 @@ class Rows:
             return
         for name, seen in decode_observations(frame.row.observations).items():
             is_walked = name in frame.children or name in frame.reused
-            if seen.mode & _FORMAT_MASK == _DIRECTORY and not is_walked:
+            if S_ISDIR(seen.mode) and not is_walked:
                 builder.remove(treepath.join(frame.path, name))
 
     def _complete_from_row(self, frame: Frame, row: Row) -> None:

@@ -22,8 +22,8 @@ directory. It does not recurse, so depth costs memory only.
 from __future__ import annotations
 
 import os
-import stat as stat_module
 import sys
+from stat import S_ISDIR
 from typing import Any
 
 from treesnap import treepath
@@ -66,9 +66,6 @@ DEPTH_MAX = 16384
 
 CLOCK_ERROR_MAX_NS = 24 * 3600 * 10**9
 """Times further ahead come from no clock: somebody chose them, and every edit changes them."""
-
-_DIRECTORY = stat_module.S_IFDIR
-_FORMAT_MASK = 0o170000
 
 
 def _position(skipped: Skipped) -> list[bytes]:
@@ -275,7 +272,7 @@ class Scanner:
         frame.subdirectories = [
             item[0]
             for item in reversed(frame.observations)
-            if item[1] & _FORMAT_MASK == _DIRECTORY and item[0] not in left_out
+            if S_ISDIR(item[1]) and item[0] not in left_out
         ]
         if frame.changed is not None:
             names = frame.changed.names
@@ -320,7 +317,7 @@ class Scanner:
             is_young = item[4] >= horizon_ns or horizon_ns <= item[3] < future_ns
             if is_young or name in frame.mapped:
                 frame.distrusted.add(name)
-            if mode & _FORMAT_MASK == _DIRECTORY:
+            if S_ISDIR(mode):
                 self._plan_descent(frame, item, is_known=is_known)
             elif is_known:
                 assert old is not None

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
+from stat import S_ISDIR
 from typing import NamedTuple
 
 from treesnap import treepath
@@ -33,8 +34,6 @@ from treesnap.worktree.statcache import StatCache
 ROWS_MIN = 1024
 """Cached rows from which on other processes help: starting one takes milliseconds."""
 _SHARES_EACH = 8
-_DIRECTORY = 0o040000
-_FORMAT_MASK = 0o170000
 _LISTED, _WHOLE, _DONE = b"listed", b"whole", b"done"
 
 Finding = tuple[bytes, bytes]
@@ -176,5 +175,5 @@ def _looked(
                     pending += [
                         treepath.join(path, item[0])
                         for item in reversed(listing.observations)
-                        if item[1] & _FORMAT_MASK == _DIRECTORY and item[0] not in left_out
+                        if S_ISDIR(item[1]) and item[0] not in left_out
                     ]
