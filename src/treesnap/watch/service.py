@@ -34,6 +34,7 @@ from treesnap.watch.schedule import Schedule
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
+    from treesnap.worktree.watcher import Watcher
 
 _TIMEOUT_S = 5.0
 """How long somebody who asks may take to do it."""
@@ -60,6 +61,8 @@ class WatchService:
         self._on_snapshot = on_snapshot
         self._on_error = on_error
         self._started_at_ns = handle.clock_ns()
+        self._watcher: Watcher | None = None
+        """None before the watch begins."""
         self._is_stopping = False
         self._is_deaf = False
         self._snapshots = 0
@@ -79,46 +82,47 @@ class WatchService:
             what = f"The watch of {shown(handle.root)!r}"
             lock = os.path.join(directory, "lock")
             stack.enter_context(held(handle.fs, lock, operation="watch", what=what, wait_s=0.0))
-            self._watched, self._watcher = stack.enter_context(watched(handle, force=self._force))
+            watching, watcher = stack.enter_context(watched(handle, force=self._force))
+            self._watcher = watcher
             with reported("watch"):
                 self._listen(stack, directory)
             on_ready(self.status())
             while not self._is_stopping:
-                self._wait()
+                self._wait(watching, watcher)
             return self.status()
 
     def stop(self) -> None:
         """Ends :meth:`run`, after the snapshot that is being made; from any thread."""
         self._is_stopping = True
-        if hasattr(self, "_watcher"):
+        if self._watcher is not None:
             self._watcher.changed.set()
 
     def status(self) -> WatchStatus:
-        """Returns what the watcher says of itself."""
-        every_s = self._schedule.every_s
+        """Returns what the watcher says of itself; from any thread."""
+        every_s, watcher = self._schedule.every_s, self._watcher
         return WatchStatus(
             process_id=os.getpid(),
             started_at_ns=self._started_at_ns,
-            directories=self._watcher.directories,
+            directories=watcher.directories if watcher is not None else 0,
             every_ms=int(every_s * 1000) if every_s is not None else None,
             on_change=self._schedule.on_change,
             snapshots=self._snapshots,
             last_snapshot=self._last_snapshot,
             last_error=self._last_error,
-            why_lost=self._watcher.why_lost or None,
+            why_lost=(watcher.why_lost or None) if watcher is not None else None,
         )
 
-    def _wait(self) -> None:
+    def _wait(self, watching: Handle, watcher: Watcher) -> None:
         due_in_s = self._schedule.due_in_s(time.monotonic())
         if due_in_s == 0.0:
-            self._make_snapshot()
-        elif self._watcher.changed.wait(due_in_s):
-            self._watcher.changed.clear()
+            self._make_snapshot(watching)
+        elif watcher.changed.wait(due_in_s):
+            watcher.changed.clear()
             self._schedule.noticed(time.monotonic())
 
-    def _make_snapshot(self) -> None:
+    def _make_snapshot(self, watching: Handle) -> None:
         try:
-            result = self._watched.create(
+            result = watching.create(
                 kind=SnapshotKind.WATCH, skip_unchanged=True, force=self._force
             )
         except TreesnapError as error:
@@ -178,7 +182,7 @@ class WatchService:
         if asked is Asked.CHANGES:
             if view != view_of(self._handle):
                 return  # what this watcher sees may not be what the other one sees
-            answer = self._watcher.answer(since)
+            answer = self._watcher.answer(since) if self._watcher is not None else None
             if answer is not None:
                 send(connection, _encoded(answer))
             return

@@ -12,6 +12,7 @@ from treesnap.cli import watch_forms
 from treesnap.errors import ErrorCode, OperationFailed, TreesnapError
 from treesnap.results import WatchStatus
 from treesnap.watch import control
+from treesnap.watch.service import WatchService
 
 
 @pytest.fixture
@@ -92,3 +93,12 @@ def test_words_about_one_say_everything_that_is_known():
         *troubles,
     ]
     assert list(watch_forms.lines("/r", None, is_stopped=True)) == ["Not watched: /r"]
+
+
+def test_a_service_that_is_stopped_before_it_begins_ends_at_once(handle):
+    service = WatchService(handle)
+    assert service.status().directories == 0
+
+    service.stop()
+
+    assert service.run().directories == 1
