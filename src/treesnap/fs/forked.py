@@ -15,7 +15,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Self, TypeVar
 
 HELPERS_MAX = 3
@@ -40,7 +41,40 @@ def helper_count() -> int:
     return min(HELPERS_MAX, len(os.sched_getaffinity(0)) - 1)
 
 
-def dealt(shares: Sequence[Share], weights: Sequence[int], piles: int) -> list[list[Share]]:
+def share_out(
+    shares: Sequence[Share],
+    weights: Sequence[int],
+    helpers: int,
+    *,
+    work: Callable[[list[Share]], None],
+    help_with: Callable[[list[Share], Report], None],
+    take: Callable[[list[Share], bytes], None],
+) -> None:
+    """Does the work on some shares here and in so many helpers, each with about the same weight.
+
+    ``help_with`` is called in a helper with its shares. ``take`` is called here for each that
+    has ended, with its shares and all that it reported. ``work`` is called here with the shares
+    that have no helper, which are all where no process can be started. Whatever is raised
+    here ends the helpers first.
+    """
+    own, *piles = _dealt(shares, weights, helpers + 1)
+    with ExitStack() as ends:
+        helped = []
+        left = [own]
+        for pile in piles:
+            try:
+                helper = ends.enter_context(Helper(partial(help_with, pile)))
+            except OSError:
+                left.append(pile)
+            else:
+                helped.append((pile, helper))
+        for pile in left:
+            work(pile)
+        for pile, helper in helped:
+            take(pile, helper.reports())
+
+
+def _dealt(shares: Sequence[Share], weights: Sequence[int], piles: int) -> list[list[Share]]:
     """Returns all shares in piles of about the same weight."""
     found: list[list[Share]] = [[] for _ in range(piles)]
     sums = [0] * piles

@@ -13,8 +13,6 @@ from __future__ import annotations
 import os
 import stat as stat_module
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
-from functools import partial
 from typing import NamedTuple
 
 from treesnap import treepath
@@ -23,7 +21,7 @@ from treesnap.errors import Corrupt
 from treesnap.events import Monitor, NullMonitor
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import write_all_at
-from treesnap.fs.forked import Helper, Report, dealt, helper_count
+from treesnap.fs.forked import Report, helper_count, share_out
 from treesnap.model import Entry, EntryKind, ObjectKind
 from treesnap.worktree.attributes import apply_owner, apply_xattrs, path_of
 from treesnap.worktree.directory import DirectoryChain
@@ -119,22 +117,16 @@ class Stager:
         """Builds a large directory in several processes, each of which takes some below it."""
         files = self._trees.totals(share.entry.tree_id).files
         opened, shares = self._open_up(share, files // (_SHARES_EACH * (helpers + 1)))
-        piles = dealt(shares, [self._weight(item) for item in shares], helpers + 1)
-        with ExitStack() as ends:
-            pairs = []
-            for pile in piles[1:]:
-                with suppress(OSError):
-                    helper = Helper(partial(self._help, pile))
-                    pairs.append((pile, ends.enter_context(helper)))
-            helped = [pile for pile, _ in pairs]
-            for pile in piles:
-                if pile not in helped:
-                    for item in pile:
-                        self._put_below(item)
-            for pile, helper in pairs:
-                self._take(pile, helper.reports())
+        weights = [self._weight(item) for item in shares]
+        share_out(
+            shares, weights, helpers, work=self._put_all, help_with=self._help, take=self._take
+        )
         for item in reversed(opened):
             self._finish(item)
+
+    def _put_all(self, pile: Sequence[Share]) -> None:
+        for share in pile:
+            self._put_below(share)
 
     def _open_up(self, top: Share, files_max: int) -> tuple[list[Share], list[Share]]:
         """Builds the files of a directory and makes its subdirectories.

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
 from functools import partial
 from stat import S_ISDIR
 from typing import NamedTuple
@@ -22,7 +21,7 @@ from treesnap import treepath
 from treesnap.codec.statcache import Row, encode_observations
 from treesnap.errors import InvalidArgument
 from treesnap.fs.base import FileSystem
-from treesnap.fs.forked import Helper, Report, dealt, helper_count
+from treesnap.fs.forked import Report, helper_count, share_out
 from treesnap.worktree.changed import Changed
 from treesnap.worktree.directory import DirectoryChain
 from treesnap.worktree.ignore import NO_RULES, Exclusions
@@ -64,20 +63,15 @@ def survey(
     totals = found[0].totals
     weight_max = (totals.files + totals.directories) // (_SHARES_EACH * (helpers + 1))
     shares = list(_shares(cache, found[0], weight_max))
-    piles = dealt(shares, [share.weight for share in shares], helpers + 1)
     changed = Changed(is_listed=True)
-    with ExitStack() as ends:
-        pairs = []
-        for pile in piles[1:]:
-            with suppress(OSError):
-                helper = Helper(partial(_help, fs, root_fd, cache, mapped, pile))
-                pairs.append((pile, ends.enter_context(helper)))
-        helped = [pile for pile, _ in pairs]
-        for pile in piles:
-            if pile not in helped:
-                _note(changed, _looked(fs, root_fd, cache, mapped, pile))
-        for pile, helper in pairs:
-            _note(changed, _reported(pile, helper.reports()))
+    share_out(
+        shares,
+        [share.weight for share in shares],
+        helpers,
+        work=lambda pile: _note(changed, _looked(fs, root_fd, cache, mapped, pile)),
+        help_with=partial(_help, fs, root_fd, cache, mapped),
+        take=lambda pile, reports: _note(changed, _reported(pile, reports)),
+    )
     return changed
 
 

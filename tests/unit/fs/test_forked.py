@@ -1,0 +1,188 @@
+"""Work in other processes: all of it is done, whatever becomes of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from helping import die, refuse
+from treesnap.fs.forked import Helper, helper_count, share_out
+
+TIMEOUT_S = 60
+
+
+class Shared:
+    """Work that consists in telling which shares there are."""
+
+    def __init__(self) -> None:
+        self.done_here: list[list[str]] = []
+        self.taken: list[tuple[list[str], bytes]] = []
+
+    def out(self, shares: list[str], helpers: int) -> None:
+        share_out(
+            shares,
+            [1] * len(shares),
+            helpers,
+            work=self.done_here.append,
+            help_with=self.help,
+            take=lambda pile, reports: self.taken.append((pile, reports)),
+        )
+
+    def help(self, pile, report) -> None:
+        for share in pile:
+            report(share.encode())
+            if share == "deadly":
+                die()
+            if share == "endless":
+                signal.pause()
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_each_share_is_done_once():
+    shared = Shared()
+
+    shared.out(["a", "b", "c", "d", "e", "f", "g"], 2)
+
+    assert shared.done_here == [["a", "d", "g"]]
+    assert shared.taken == [(["b", "e"], b"be"), (["c", "f"], b"cf")]
+
+
+def test_equal_shares_are_done_as_often_as_they_are_there():
+    shared = Shared()
+
+    shared.out(["same", "same"], 1)
+
+    assert shared.done_here == [["same"]]
+    assert shared.taken == [(["same"], b"same")]
+
+
+def test_what_no_process_can_be_started_for_is_done_here(monkeypatch):
+    """The second one is refused; nothing of it stays."""
+    fork, answers = os.fork, iter([True, False])
+    monkeypatch.setattr(os, "fork", lambda: fork() if next(answers) else refuse())
+    shared = Shared()
+    before = open_files(), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+    shared.out(["a", "b", "c"], 2)
+
+    assert shared.done_here == [["a"], ["c"]]
+    assert shared.taken == [(["b"], b"b")]
+    assert (open_files(), signal.pthread_sigmask(signal.SIG_BLOCK, [])) == before
+
+
+def test_of_a_helper_that_is_killed_is_taken_what_it_reported():
+    shared = Shared()
+
+    shared.out(["a", "deadly", "b", "c"], 1)
+
+    assert shared.done_here == [["a", "b"]]
+    assert shared.taken == [(["deadly", "c"], b"deadly")]
+
+
+def test_when_the_work_here_fails_the_helpers_end_first():
+    read_fd, write_fd = os.pipe()
+
+    def fail(pile):
+        os.close(write_fd)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        share_out(
+            ["a", "endless"],
+            [1, 1],
+            1,
+            work=fail,
+            help_with=Shared().help,
+            take=lambda pile, reports: None,
+        )
+
+    os.set_blocking(read_fd, False)
+    assert os.read(read_fd, 1) == b""  # or somebody had it open still
+    os.close(read_fd)
+
+
+def test_a_helper_whose_parent_is_gone_before_it_begins_does_nothing():
+    """The first thing that the forked process does is to kill the other one."""
+    program = (
+        "import os, signal; from treesnap.fs.forked import Helper; fork = os.fork\n"
+        "def killing():\n"
+        "    process, parent = fork(), os.getppid()\n"
+        "    if process == 0:\n"
+        "        os.kill(parent, signal.SIGKILL)\n"
+        "        while os.getppid() == parent: os.sched_yield()\n"
+        "        print('begins', flush=True)\n"
+        "    else:\n"
+        "        signal.pause()\n"
+        "    return process\n"
+        "os.fork = killing\n"
+        "Helper(lambda report: print('works', flush=True))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, check=False, timeout=TIMEOUT_S
+    )
+
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"begins\n")
+
+
+def test_there_are_no_helpers_where_the_kernel_would_not_end_them(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(sys, "platform", "darwin")
+
+    assert helper_count() == 0
+
+
+def test_there_are_no_helpers_beside_threads():
+    program = (
+        "import os, threading; from treesnap.fs.forked import helper_count\n"
+        "os.sched_getaffinity = lambda _: {0, 1}\n"
+        "wait = threading.Event(); thread = threading.Thread(target=wait.wait)\n"
+        "print(helper_count()); thread.start(); print(helper_count()); wait.set(); thread.join()"
+    )
+
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+
+    assert result.stdout.split() == [b"1", b"0"]
+
+
+def test_a_helper_reports_until_it_ends():
+    with Helper(lambda report: [report(b"%d" % number) for number in range(3)]) as helper:
+        assert helper.reports() == b"012"
+
+
+def test_a_helper_that_is_not_done_ends_with_the_block():
+    read_fd, write_fd = os.pipe()
+
+    with Helper(lambda _: signal.pause()):
+        os.close(write_fd)
+
+    with os.fdopen(read_fd, "rb") as pipe:
+        assert pipe.read() == b""
+
+
+def test_a_helper_ends_with_its_parent():
+    program = (
+        "import signal, sys; from treesnap.fs.forked import Helper\n"
+        "def work(report): print('ready', flush=True); signal.pause()\n"
+        "with Helper(work) as helper: helper.reports()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"ready\n"
+
+    process.kill()
+
+    assert process.communicate(timeout=TIMEOUT_S)[0] == b""  # until nobody has it open
+
+
+def test_one_core_has_no_helpers(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+
+    assert helper_count() == 0
