@@ -8,56 +8,31 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from treesnap.fs.forked import Helper, helper_count
+from helping import CORES, InHelpers, Noting, die, fill, refuse
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.handle import Handle
 from treesnap.testing.state import tree_state
 from treesnap.testing.wrapped import Call, WrappedFileSystem
 from treesnap.worktree import stage
 
-TIMEOUT_S = 60
-
-
-class InHelpers(WrappedFileSystem):
-    """Does something else at a call of helpers, and nothing else in this process."""
-
-    def __init__(self, method: str, number: int, instead: Any) -> None:
-        super().__init__(LocalFileSystem())
-        self._process = os.getpid()
-        self._method = method
-        self._left = number
-        self._instead = instead
-
-    def around(self, call: Call) -> Any:
-        """Lets calls through, but for one."""
-        if os.getpid() != self._process and call.method == self._method:
-            self._left -= 1
-            if self._left == 0:
-                self._instead()
-        return call.proceed()
-
 
 @pytest.fixture(autouse=True)
 def large(monkeypatch):
     """Lets every directory count as large, and every machine have cores to spare."""
     monkeypatch.setattr(stage, "HELPED_FILES_MIN", 1)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: CORES)
 
 
 @pytest.fixture
 def root(tmp_path):
     root = tmp_path / "root"
-    for number in range(300):
-        path = root / f"top-{number % 5}" / f"inner-{number % 3}" / f"file-{number}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"%d" % number * number)
+    fill(root, 300, tops=5, inners=3)
+    for number, path in enumerate(sorted(root.glob("*/*/*"))):
         path.chmod(0o600 + number % 8)
     (root / "top-1" / "link").symlink_to("inner-0")
     (root / "top-2" / "inner-1").chmod(0o555)
@@ -74,40 +49,25 @@ def restored(root, tmp_path, fs):
     return tree_state(root), tree_state(tmp_path / "out")
 
 
-def die():
-    """Ends this process at once."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def fail():
     """Fails as a full disk does."""
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_builds_what_one_process_builds(root, tmp_path):
-    processes = set()
+    fs = Noting("change_times")
 
-    class Noting(WrappedFileSystem):
-        def around(self, call: Call) -> Any:
-            if call.method == "open" and "file-" in call.path:
-                os.write(notes, b"%d\n" % os.getpid())
-            return call.proceed()
-
-    read_fd, notes = os.pipe()
-    with os.fdopen(read_fd, "rb") as pipe:
-        before, after = restored(root, tmp_path, Noting(LocalFileSystem()))
-        os.close(notes)
-        processes = set(pipe.read().split())
+    before, after = restored(root, tmp_path, fs)
 
     assert after == before
-    assert len(processes) == 3
+    assert len(fs.noted()) == len(CORES)
 
 
 @pytest.mark.parametrize("number", [1, 20, 60])
 @pytest.mark.parametrize("method", ["open", "write_at", "change_times"])
 @pytest.mark.parametrize("instead", [die, fail])
 def test_does_itself_what_helpers_left(root, tmp_path, method, number, instead):
-    before, after = restored(root, tmp_path, InHelpers(method, number, instead))
+    before, after = restored(root, tmp_path, InHelpers(method, instead, number=number))
 
     assert after == before
 
@@ -159,49 +119,11 @@ def test_hard_links_stay_links(root, tmp_path):
     assert (tmp_path / "out" / "top-4" / "same").stat().st_nlink == 2
 
 
-def test_there_are_none_beside_threads():
-    program = (
-        "import os, threading; from treesnap.fs.forked import helper_count\n"
-        "os.sched_getaffinity = lambda _: {0, 1}\n"
-        "wait = threading.Event(); thread = threading.Thread(target=wait.wait)\n"
-        "print(helper_count()); thread.start(); print(helper_count()); wait.set(); thread.join()"
-    )
+def test_builds_everything_itself_where_no_process_can_be_started(root, tmp_path, monkeypatch):
+    fs = Noting("change_times")
+    monkeypatch.setattr(os, "fork", refuse)
 
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    before, after = restored(root, tmp_path, fs)
 
-    assert result.stdout.split() == [b"1", b"0"]
-
-
-def test_a_helper_reports_until_it_ends():
-    with Helper(lambda report: [report(b"%d" % number) for number in range(3)]) as helper:
-        assert helper.reports() == b"012"
-
-
-def test_a_helper_that_is_not_done_ends_with_the_block():
-    read_fd, write_fd = os.pipe()
-
-    with Helper(lambda _: signal.pause()):
-        os.close(write_fd)
-
-    with os.fdopen(read_fd, "rb") as pipe:
-        assert pipe.read() == b""
-
-
-def test_a_helper_ends_with_its_parent():
-    program = (
-        "import signal, sys; from treesnap.fs.forked import Helper\n"
-        "def work(report): print('ready', flush=True); signal.pause()\n"
-        "with Helper(work) as helper: helper.reports()"
-    )
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"ready\n"
-
-    process.kill()
-
-    assert process.communicate(timeout=TIMEOUT_S)[0] == b""  # until nobody has it open
-
-
-def test_one_core_has_no_helpers(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-
-    assert helper_count() == 0
+    assert after == before
+    assert len(fs.noted()) == 1

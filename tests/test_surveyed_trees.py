@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from helping import CORES, InHelpers, Noting, die, fill, refuse
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.handle import Handle
 from treesnap.testing.state import tree_state
@@ -27,45 +27,16 @@ AGE_NS = 200_000_000
 ROUNDS = 4
 
 
-class Noting(WrappedFileSystem):
-    """Tells which process opened which directories; helpers can be killed at one of them."""
-
-    def __init__(self, kill_at: str = "") -> None:
-        super().__init__(LocalFileSystem())
-        self._read_fd, self._notes = os.pipe()
-        self._process = os.getpid()
-        self._kill_at = kill_at
-
-    def around(self, call: Call) -> Any:
-        if call.method == "scan":
-            if self._kill_at and self._kill_at in call.path and os.getpid() != self._process:
-                os.kill(os.getpid(), signal.SIGKILL)
-            os.write(self._notes, b"%d %s\n" % (os.getpid(), os.fsencode(call.path)))
-        return call.proceed()
-
-    def noted(self) -> tuple[list[str], list[str]]:
-        """Returns what this process listed, and what helpers did."""
-        os.close(self._notes)
-        with os.fdopen(self._read_fd, "rb") as pipe:
-            lines = [line.split(b" ", 1) for line in pipe.read().splitlines()]
-        own = [os.fsdecode(path) for process, path in lines if int(process) == self._process]
-        others = [os.fsdecode(path) for process, path in lines if int(process) != self._process]
-        return own, others
-
-
 @pytest.fixture(autouse=True)
 def large(monkeypatch):
     monkeypatch.setattr(survey, "ROWS_MIN", 1)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: CORES)
 
 
 @pytest.fixture
 def root(tmp_path):
     root = tmp_path / "root"
-    for number in range(240):
-        path = root / f"top-{number % 6}" / f"inner-{number % 4}" / f"file-{number}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"%d" % number)
+    fill(root, 240, tops=6, inners=4)
     return root
 
 
@@ -75,6 +46,11 @@ def handle_of(root: Path, store: Path, fs: Any = None) -> Handle:
     return Handle(
         root=root, store_path=str(store), fs=fs or LocalFileSystem(), clock_ns=lambda: clock_ns
     )
+
+
+def below(root: Path, noted: dict[int, list[str]]) -> list[str]:
+    """Returns what any process listed of the root."""
+    return [path for paths in noted.values() for path in paths if path.startswith(str(root))]
 
 
 def directories(root: Path) -> list[Path]:
@@ -138,27 +114,26 @@ def test_finds_what_a_walk_of_everything_finds(root, tmp_path, seed):
 
 def test_looks_into_each_directory_of_an_unchanged_tree_once(root, tmp_path):
     handle_of(root, tmp_path / "store").create()
-    fs = Noting()
+    fs = Noting("scan")
 
     handle_of(root, tmp_path / "store", fs).create()
 
-    own, others = fs.noted()
-    below = [path for path in [*own, *others] if path.startswith(str(root))]
-    assert sorted(below) == sorted(map(str, [root, *directories(root)]))
-    assert others
+    noted = fs.noted()
+    assert sorted(below(root, noted)) == sorted(map(str, [root, *directories(root)]))
+    assert len(noted) == len(CORES)
 
 
 def test_looks_again_only_where_something_changed(root, tmp_path):
     handle_of(root, tmp_path / "store").create()
     (root / "top-3" / "inner-1" / "file-9").write_bytes(b"changed")
-    fs = Noting()
+    fs = Noting("scan")
 
     result = handle_of(root, tmp_path / "store", fs).create()
 
-    own, others = fs.noted()
-    below = sorted(path for path in [*own, *others] if path.startswith(str(root)))
-    again = [path for path in set(below) if below.count(path) > 1]
-    assert again == [str(root / "top-3" / "inner-1")]
+    listed = below(root, fs.noted())
+    assert [path for path in set(listed) if listed.count(path) > 1] == [
+        str(root / "top-3" / "inner-1")
+    ]
     assert result.stats.files_read == 1
     assert handle_of(root, tmp_path / "store").create().stats.files_read == 0
 
@@ -192,8 +167,20 @@ def test_of_a_killed_helper_everything_is_looked_at_again(root, tmp_path):
     for path in files(root)[::7]:
         path.write_bytes(b"changed")
 
-    found = handle_of(root, tmp_path / "store", Noting(kill_at="inner-2")).create()
+    found = handle_of(root, tmp_path / "store", InHelpers("scan", die, at="inner-2")).create()
 
+    assert found.root_hash == handle_of(root, tmp_path / "whole").create().root_hash
+
+
+def test_looks_at_everything_itself_where_no_process_can_be_started(root, tmp_path, monkeypatch):
+    handle_of(root, tmp_path / "store").create()
+    (root / "top-3" / "inner-1" / "file-9").write_bytes(b"changed")
+    monkeypatch.setattr(os, "fork", refuse)
+    fs = Noting("scan")
+
+    found = handle_of(root, tmp_path / "store", fs).create()
+
+    assert len(fs.noted()) == 1
     assert found.root_hash == handle_of(root, tmp_path / "whole").create().root_hash
 
 
