@@ -47,6 +47,63 @@ def kind_of_change(old: Entry, new: Entry) -> ChangeKind | None:
     return None if old[2:] == new[2:] else ChangeKind.METADATA
 
 
+def change_at(path: bytes, old: Entry | None, new: Entry | None) -> Change | None:
+    """Returns how a path differs, children not looked at; None for what is no change."""
+    if (old is not None and old.is_skipped) or (new is not None and new.is_skipped):
+        return None
+    if old is None:
+        return Change(path, ChangeKind.ADDED, None, new)
+    if new is None:
+        return Change(path, ChangeKind.REMOVED, old, None)
+    kind = kind_of_change(old, new)
+    return Change(path, kind, old, new) if kind is not None else None
+
+
+def differing(
+    old_root: Entry,
+    new_root: Entry,
+    old_entries: Entries,
+    new_entries: Entries,
+) -> Iterator[tuple[bytes, Entry | None, Entry | None]]:
+    """Yields both sides of the root, and of every path at which they are not equal.
+
+    Directories come before what they hold. Everything below a directory that only one
+    side has is yielded too, but nothing below a name that either side skipped. Reads
+    every directory once. Does not recurse, so depth costs memory only.
+    """
+    yield treepath.ROOT, old_root, new_root
+    stack: list[tuple[bytes, Iterator[tuple[Entry | None, Entry | None]]]] = []
+
+    def descend(path: bytes, old: Entry | None, new: Entry | None) -> bool:
+        old_id = old.tree_id if old is not None and old.is_directory else None
+        new_id = new.tree_id if new is not None and new.is_directory else None
+        if old_id == new_id:
+            return False
+        pairs = paired(
+            old_entries(old_id) if old_id is not None else (),
+            new_entries(new_id) if new_id is not None else (),
+        )
+        stack.append((path, pairs))
+        return True
+
+    descend(treepath.ROOT, old_root, new_root)
+    while stack:
+        parent, pairs = stack[-1]
+        for old, new in pairs:
+            if old == new:
+                continue
+            named = old if old is not None else new
+            assert named is not None
+            path = treepath.join(parent, named.name)
+            yield path, old, new
+            if (old is not None and old.is_skipped) or (new is not None and new.is_skipped):
+                continue
+            if descend(path, old, new):
+                break
+        else:
+            stack.pop()
+
+
 def changes(
     old_root: Entry,
     new_root: Entry,
@@ -55,43 +112,9 @@ def changes(
 ) -> Iterator[Change]:
     """Yields every path that differs, directories before what they hold.
 
-    Everything below an added or removed directory is yielded too. Does not
-    recurse, so depth costs memory only.
+    Everything below an added or removed directory is yielded too.
     """
-    own = kind_of_change(old_root, new_root)
-    if own is not None:
-        yield Change(treepath.ROOT, own, old_root, new_root)
-    stack: list[tuple[bytes, Iterator[tuple[Entry | None, Entry | None]]]] = []
-
-    def descend(path: bytes, old: Entry | None, new: Entry | None) -> None:
-        old_id = old.tree_id if old is not None and old.is_directory else None
-        new_id = new.tree_id if new is not None and new.is_directory else None
-        if old_id != new_id:
-            pairs = paired(
-                old_entries(old_id) if old_id is not None else (),
-                new_entries(new_id) if new_id is not None else (),
-            )
-            stack.append((path, pairs))
-
-    descend(treepath.ROOT, old_root, new_root)
-    while stack:
-        parent, pairs = stack[-1]
-        pair = next(pairs, None)
-        if pair is None:
-            stack.pop()
-            continue
-        old, new = pair
-        if (old is not None and old.is_skipped) or (new is not None and new.is_skipped):
-            continue
-        named = old if old is not None else new
-        assert named is not None
-        path = treepath.join(parent, named.name)
-        if old is None:
-            yield Change(path, ChangeKind.ADDED, None, new)
-        elif new is None:
-            yield Change(path, ChangeKind.REMOVED, old, None)
-        else:
-            change = kind_of_change(old, new)
-            if change is not None:
-                yield Change(path, change, old, new)
-        descend(path, old, new)
+    for path, old, new in differing(old_root, new_root, old_entries, new_entries):
+        change = change_at(path, old, new)
+        if change is not None:
+            yield change

@@ -11,12 +11,12 @@ holds one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from treesnap import treepath
 from treesnap.codec.journal import Finish
-from treesnap.compare import changes, kind_of_change, paired
+from treesnap.compare import change_at, differing, kind_of_change
 from treesnap.errors import ErrorCode, NotFound, shown
 from treesnap.model import Change, ChangeKind, Entry, Skipped, SkipReason
 from treesnap.ops.state import State
@@ -95,11 +95,13 @@ class _Planner:
         self._spine = ancestors_of(scope) if scope is not None else set()
         self._scope = scope
         self._plan = Plan()
+        self._paired: dict[bytes, tuple[Entry, Entry | None]] = {}
+        """Directories that differ and are not put or removed as a whole."""
 
     def plan(self) -> Plan:
         """Returns the whole plan."""
         plan = self._plan
-        self._pair_directories()
+        self._compare()
         self._relink()
         for path in [*plan.puts, *plan.removals]:
             self._touch(treepath.split(path)[0])
@@ -107,18 +109,6 @@ class _Planner:
             # The staging directory is made and removed in the root, which changes its times.
             root = self._current.root
             plan.directories.setdefault(treepath.ROOT, (root, root))
-        found = changes(
-            self._current.root,
-            self._target.root,
-            self._current.trees.entries,
-            self._target.trees.entries,
-        )
-        plan.changes = tuple(
-            change
-            for change in found
-            if change.path not in plan.kept
-            and (change.path not in self._spine or change.change == ChangeKind.ADDED)
-        )
         return plan
 
     def _touch(self, directory: bytes) -> None:
@@ -126,43 +116,45 @@ class _Planner:
         plan = self._plan
         if directory in plan.directories:
             return
-        old = self._current.entry(directory)
-        new = None if directory in self._spine else self._target.entry(directory)
-        if old is not None:
-            plan.directories[directory] = (old, new if new and new.is_directory else None)
-
-    def _pair_directories(self) -> None:
-        """Walks both trees side by side, without recursion."""
-        stack = [(treepath.ROOT, self._pairs(treepath.ROOT, self._current.root, self._target.root))]
-        while stack:
-            parent, pairs = stack[-1]
-            pair = next(pairs, None)
-            if pair is None:
-                stack.pop()
-                continue
-            named = pair[0] if pair[0] is not None else pair[1]
-            assert named is not None
-            path = treepath.join(parent, named.name)
-            old, new = pair
-            if self._decide(path, old, new):
-                stack.append((path, self._pairs(path, old, new)))
-
-    def _pairs(
-        self, path: bytes, old: Entry | None, new: Entry | None
-    ) -> Iterator[tuple[Entry | None, Entry | None]]:
-        if old is not None and new is not None and path not in self._spine and old != new:
-            metadata = old._replace(content=None, name=b"") != new._replace(content=None, name=b"")
-            if metadata:
-                self._plan.directories[path] = (old, new)
-        if old is not None and new is not None and old.content == new.content:
-            return iter(())
-        return paired(
-            self._current.trees.entries(old.tree_id) if old is not None else (),
-            self._target.trees.entries(new.tree_id) if new is not None else (),
+        old, new = self._paired.get(directory) or (
+            self._current.entry(directory),
+            self._target.entry(directory),
         )
+        if directory in self._spine or (new is not None and not new.is_directory):
+            new = None
+        if old is not None:
+            plan.directories[directory] = (old, new)
+
+    def _compare(self) -> None:
+        """Walks both trees side by side, once: for the steps, and for what changes."""
+        plan = self._plan
+        current, target = self._current, self._target
+        found: list[Change] = []
+        whole = b"/"
+        for path, old, new in differing(
+            current.root, target.root, current.trees.entries, target.trees.entries
+        ):
+            if not path.startswith(whole) and not self._decide(path, old, new):
+                whole = path + b"/"
+            if path in plan.kept:
+                continue
+            change = change_at(path, old, new)
+            if change is not None and (
+                path not in self._spine or change.change == ChangeKind.ADDED
+            ):
+                found.append(change)
+        plan.changes = tuple(found)
+
+    def _pair(self, path: bytes, old: Entry, new: Entry) -> None:
+        """Notes two directories whose content is compared path by path."""
+        self._paired[path] = (old, new)
+        if path not in self._spine and old._replace(content=None, name=b"") != new._replace(
+            content=None, name=b""
+        ):
+            self._plan.directories[path] = (old, new)
 
     def _decide(self, path: bytes, old: Entry | None, new: Entry | None) -> bool:
-        """Plans one path; returns whether the directories on both sides must be paired."""
+        """Plans one path; returns whether what is below it must be planned by itself."""
         plan = self._plan
         if (old is not None and old.is_skipped) or (new is not None and new.is_skipped):
             self._leave_alone(path, old, new)
@@ -173,9 +165,8 @@ class _Planner:
             return False
         if new is None:
             return self._decide_removal(path, old)
-        if old == new:
-            return False
         if old.is_directory and new.is_directory:
+            self._pair(path, old, new)
             return True
         if kind_of_change(old, new) == ChangeKind.METADATA:
             plan.metadata[path] = (old, new)
@@ -189,6 +180,7 @@ class _Planner:
     def _decide_removal(self, path: bytes, old: Entry) -> bool:
         if old.is_directory and (path in self._spine or self._holds_skipped(old)):
             self._plan.kept.add(path)
+            self._paired[path] = (old, None)
             return True
         self._plan.removals[path] = old
         return False
