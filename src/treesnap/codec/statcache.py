@@ -3,11 +3,12 @@
     header | rows ... | meta | hashes u64[] | offsets u64[] | trailer
 
 A row is ``length u32 | BLAKE3 8 bytes | payload``; the payload is the msgpack
-array of :class:`Row`. The hashes are the first eight bytes of the BLAKE3 of each
-row's path, sorted; the offsets say where each row is. The trailer is ``meta
-offset u64 | count u64 | "TSCT"``. Rows are written in the order in which a walk
-finishes directories. The file is never synced: every row and the meta carry a
-checksum of their own, and a file that is not whole is not used.
+array of :class:`Row`, or that of its length and the same compressed. The hashes
+are the first eight bytes of the BLAKE3 of each row's path, sorted; the offsets
+say where each row is. The trailer is ``meta offset u64 | count u64 | "TSCT"``.
+Rows are written in the order in which a walk finishes directories. The file is
+never synced: every row and the meta carry a checksum of their own, and a file
+that is not whole is not used.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
+from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, Compressor, decompress
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.codec.tree import decode_totals
 from treesnap.codec.watch import WatchNote, decode_note, encode_note
@@ -26,6 +28,8 @@ TRAILER_MAGIC = b"TSCT"
 TRAILER = struct.Struct("<QQ4s")
 _FRAME = struct.Struct("<I8s")
 FRAME_SIZE = _FRAME.size
+_COMPRESSED_MIN = 512
+"""Shorter rows are not worth the time."""
 
 
 class Observation(NamedTuple):
@@ -87,9 +91,20 @@ def encode_row(row: Row) -> bytes:
     return pack(row)
 
 
+def compress_row(payload: bytes, compressor: Compressor) -> bytes:
+    """Returns the payload of a row in less space, if it is worth it."""
+    if not _COMPRESSED_MIN <= len(payload) <= OBJECT_SIZE_MAX:
+        return payload
+    ((compression, stored),) = compressor.compress([payload])
+    return pack((len(payload), stored)) if compression == Compression.ZSTD else payload
+
+
 def decode_row(payload: memoryview) -> Row:
-    """Returns the row of a payload, or raises Corrupt."""
+    """Returns the row of a payload, compressed or not, or raises Corrupt."""
     value = unpack(payload, "stat cache row", LONG_ARRAY_LENGTH_MAX, maps=False)
+    if type(value) is tuple and [type(item) for item in value] == [int, bytes]:
+        raw = decompress(Compression.ZSTD, value[1], value[0])
+        value = unpack(raw, "stat cache row", LONG_ARRAY_LENGTH_MAX, maps=False)
     require(_is_row(value), "stat cache row", "its fields are of wrong types")
     row = Row._make(value)
     return row._replace(totals=decode_totals(row.totals))

@@ -12,6 +12,9 @@ grown to a part of the first, both become one again. So what is written follows 
 changed. The second file names the first by its snapshot, and the directories that are
 gone since: a row that is not there any more must not come back with a directory of the
 same name, because nothing may need its tree by then.
+
+The few rows that are written are compressed, so that the store grows by little. All of them
+would take longer to read than a walk has time for.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from treesnap import treepath
+from treesnap.codec.compress import Compressor
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
 from treesnap.codec.statcache import (
     FRAME_SIZE,
@@ -32,6 +36,7 @@ from treesnap.codec.statcache import (
     TRAILER_MAGIC,
     Meta,
     Row,
+    compress_row,
     decode_meta,
     decode_row,
     encode_meta,
@@ -214,6 +219,7 @@ class StatCacheBuilder:
         """Hash, offset and size of each row that is kept, of both files of the old cache."""
         self._removed: set[bytes] = set()
         self._is_partial = is_partial and old is not None
+        self._compressor = Compressor(level=1)
         self._listed: list[bytes] = []
 
     @property
@@ -237,7 +243,10 @@ class StatCacheBuilder:
         """Adds a new row."""
         self._note_if_listed(row)
         self._table.append((path_hash(row.path), self._position))
-        self._write(frame(encode_row(row)))
+        payload = encode_row(row)
+        if self._is_partial:
+            payload = compress_row(payload, self._compressor)
+        self._write(frame(payload))
 
     def _note_if_listed(self, row: Row) -> None:
         if row.linked or any(reason == SkipReason.UNREADABLE for _, reason in row.skipped):

@@ -128,6 +128,12 @@ def encoded_stat_cache(rows: list[statcache.Row]) -> bytes:
     return body + statcache.TRAILER.pack(meta_offset, len(rows), statcache.TRAILER_MAGIC)
 
 
+def compressed_row(row: statcache.Row) -> bytes:
+    """Returns a row that is long enough to be compressed."""
+    payload = statcache.encode_row(row._replace(observations=bytes(600)))
+    return statcache.compress_row(payload, compress.Compressor())
+
+
 def read_links(data: bytes) -> Any:
     """Reads a table of hard links that is one chunk."""
     return load_groups((0, bytes(32), max(1, len(data))), lambda kind, identity: data)
@@ -197,6 +203,9 @@ CASES = {
         lambda data: statcache.decode_row(memoryview(data)),
         ours.rows().map(statcache.encode_row),
         statcache.encode_row,
+    ),
+    "compressed row": Case(
+        lambda data: statcache.decode_row(memoryview(data)), ours.rows().map(compressed_row)
     ),
     "observations": Case(
         statcache.decode_observations, ours.observations().map(statcache.encode_observations)
