@@ -11,6 +11,7 @@ from typing import Any
 
 import treesnap
 from oracle import difference, record
+from treesnap.fs.base import FileSystem
 from treesnap.fs.notify import OVERFLOWED, KernelNotifier, Notifier, Report
 from treesnap.ops.handle import Handle
 from treesnap.testing.wrapped import Call, WrappedFileSystem
@@ -54,7 +55,11 @@ class WatchedWorld:
             (self.root / f"d{number}" / "other").write_text("other")
 
     def watch(
-        self, notifier: Callable[[], Notifier] = KernelNotifier, *, reads_ahead: bool = True
+        self,
+        notifier: Callable[[], Notifier] = KernelNotifier,
+        *,
+        reads_ahead: bool = True,
+        fs: FileSystem | None = None,
     ) -> Handle:
         """Returns a handle with a new watcher, which has made its first snapshot."""
         plain = treesnap.open(self.root, self.store)
@@ -64,7 +69,7 @@ class WatchedWorld:
         inside = os.stat(self.store)
         self.watcher = self.stack.enter_context(
             Watcher(
-                plain.fs,
+                fs or plain.fs,
                 plain.root,
                 str(cookies),
                 store=(inside.st_dev, inside.st_ino),

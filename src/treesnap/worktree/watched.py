@@ -11,6 +11,7 @@ from treesnap import treepath
 from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.codec.watch import Answer, Mark
 from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import create_locked
 from treesnap.fs.notify import (
     CREATED,
     DELETED,
@@ -116,9 +117,9 @@ class WatchedTree:
     def begin(self) -> None:
         """Watches every directory. Raises OSError, Lost."""
         self._cookie = os.path.join(self._cookies, f"{COOKIE_PREFIX}{self._id.hex()}-0")
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-        self._cookie_fd = self._fs.open(self._cookie, flags)
-        self._fs.lock(self._cookie_fd, exclusive=True)
+        self._cookie_fd = create_locked(
+            self._fs, self._cookie, b"", temporary=self._cookies, durable=False
+        )
         fd = self._fs.open(self._cookies, OPEN_DIRECTORY)
         try:
             self._cookie_watch = self._watch(fd, MOVED_TO)

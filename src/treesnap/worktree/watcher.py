@@ -27,7 +27,7 @@ from typing import Self
 from treesnap.codec.watch import Answer, Mark
 from treesnap.errors import ErrorCode, Refused, shown
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import sweep_abandoned
+from treesnap.fs.durable import sweep_abandoned, sweep_temporary
 from treesnap.fs.notify import KernelNotifier, Notifier
 from treesnap.worktree.mounts import Mounts
 from treesnap.worktree.watched import COOKIE_PREFIX, Lost, WatchedTree
@@ -95,6 +95,7 @@ class Watcher:
         """
         refuse_unreported(self._fs, self._root)
         sweep_abandoned(self._fs, self._cookies, lambda name: name.startswith(COOKIE_PREFIX))
+        sweep_temporary(self._fs, self._cookies)
         with self._lock:
             try:
                 self._begin()
