@@ -146,7 +146,7 @@ class Watcher:
                             self.changed.set()
                         self._tree.check()
                         return self._tree.answer(since)
-                    except Lost as error:
+                    except (Lost, OSError) as error:
                         self._give_up(str(error))
                 if time.monotonic() < self._not_before_s:
                     return None
