@@ -95,6 +95,12 @@ class FileSystem(Protocol):
         may move or remove it; False where nobody can tell. See chattr(1).
         """
 
+    def mount_id(self, fd: int) -> int | None:
+        """Returns through which mount a file was opened, or None where nobody can tell.
+
+        Numbers come again when what was mounted is not any more. See statx(2).
+        """
+
     def read_link(self, name: bytes, *, dir_fd: int | None = None) -> bytes:
         """Returns the target of a symbolic link."""
 

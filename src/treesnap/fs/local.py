@@ -24,8 +24,11 @@ _AT_FDCWD = -100
 _AT_SYMLINK_NOFOLLOW = 0x100
 _AT_EMPTY_PATH = 0x1000
 _STATX_SIZE = 256
+_MASK, _ATTRIBUTES, _MOUNT = 0, 8, 144
+"""Offsets in the struct: what of it was filled in, attributes, mount."""
 _PROTECTED = 0x10 | 0x20
-"""STATX_ATTR_IMMUTABLE and STATX_ATTR_APPEND, in the attributes at offset 8 of the struct."""
+"""STATX_ATTR_IMMUTABLE and STATX_ATTR_APPEND."""
+_STATX_MNT_ID = 0x1000
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
 
@@ -76,6 +79,28 @@ def _call(function_name: str, *arguments: Any) -> None:
     if function(*arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def _statx(name: Name | int, dir_fd: int | None, mask: int) -> bytes | None:
+    """Returns the struct that statx(2) fills in, or None where there is no such call."""
+    import ctypes
+
+    facts = ctypes.create_string_buffer(_STATX_SIZE)
+    flags = _AT_SYMLINK_NOFOLLOW
+    directory = _AT_FDCWD if dir_fd is None else dir_fd
+    if isinstance(name, int):
+        directory, name, flags = name, b"", _AT_EMPTY_PATH
+    try:
+        _call("statx", directory, os.fsencode(name), flags, mask, facts)
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            return None
+        raise
+    return facts.raw
+
+
+def _number(facts: bytes, offset: int, size_bytes: int) -> int:
+    return int.from_bytes(facts[offset : offset + size_bytes], sys.byteorder)
 
 
 class LocalFileSystem:
@@ -156,21 +181,15 @@ class LocalFileSystem:
 
     def is_protected(self, name: Name | int, *, dir_fd: int | None = None) -> bool:
         """Returns whether a file is immutable or append-only, as statx(2) says it."""
-        import ctypes
+        facts = _statx(name, dir_fd, 0)
+        return facts is not None and bool(_number(facts, _ATTRIBUTES, 8) & _PROTECTED)
 
-        facts = ctypes.create_string_buffer(_STATX_SIZE)
-        flags = _AT_SYMLINK_NOFOLLOW
-        directory = _AT_FDCWD if dir_fd is None else dir_fd
-        if isinstance(name, int):
-            directory, name, flags = name, b"", _AT_EMPTY_PATH
-        try:
-            _call("statx", directory, os.fsencode(name), flags, 0, facts)
-        except OSError as error:
-            if error.errno == errno.ENOSYS:
-                return False
-            raise
-        attributes = int.from_bytes(facts.raw[8:16], sys.byteorder)
-        return bool(attributes & _PROTECTED)
+    def mount_id(self, fd: int) -> int | None:
+        """Returns through which mount a file was opened, or None where nobody can tell."""
+        facts = _statx(fd, None, _STATX_MNT_ID)
+        if facts is None or not _number(facts, _MASK, 4) & _STATX_MNT_ID:
+            return None
+        return _number(facts, _MOUNT, 8)
 
     def read_link(self, name: bytes, *, dir_fd: int | None = None) -> bytes:
         """Returns the target of a symbolic link."""

@@ -43,6 +43,21 @@ class AttributeTests:
             fs.is_protected(b"absent", dir_fd=directory_fd)
         fs.close(directory_fd)
 
+    def test_a_directory_and_what_is_in_it_are_of_one_mount(
+        self, fs: FileSystem, directory: str
+    ) -> None:
+        """``mount_id`` is the same for both, or None."""
+        put_file(fs, f"{directory}/file", b"content")
+        fds = [fs.open(directory, DIRECTORY), fs.open(f"{directory}/file", os.O_RDONLY)]
+
+        first, second = map(fs.mount_id, fds)
+
+        for fd in fds:
+            fs.close(fd)
+        assert first == second
+        with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+            fs.mount_id(-1)
+
     def test_mode_and_time_are_set_by_name_and_descriptor(
         self, fs: FileSystem, directory: str
     ) -> None:

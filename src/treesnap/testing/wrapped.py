@@ -64,6 +64,7 @@ KINDS: dict[str, Kind] = {
     "free_bytes": Kind.LOOK,
     "is_read_only": Kind.LOOK,
     "is_protected": Kind.LOOK,
+    "mount_id": Kind.LOOK,
     "read_link": Kind.LOOK,
     "make_directory": Kind.NAME,
     "remove_directory": Kind.NAME,

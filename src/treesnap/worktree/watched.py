@@ -35,6 +35,7 @@ CHANGES_MAX = 1 << 18
 COOKIE_PREFIX = "cookie-"
 _TAKES_MAX = 64
 """How often it takes reports at a time: whoever asks has to wait meanwhile."""
+_MOUNTED = "file systems were mounted or unmounted"
 _CAME, _REMOVED, _MOVED = range(3)
 
 
@@ -127,10 +128,11 @@ class WatchedTree:
             self._fs.close(fd)
         self._mount_points = Mounts(self._fs).below(os.fsencode(self._root_path))
         self._root_fd = self._fs.open(self._root_path, OPEN_DIRECTORY)
+        self._mount = self._fs.mount_id(self._root_fd)
         watch = self._watch(self._root_fd, NAMES | SELF_GONE)
         self._top = _Directory(None, b"", watch)
         self._directories[watch] = self._top
-        self._watch_below(self._top)
+        self._watch_all(self._below(self._top, self._root_fd))
 
     def close(self) -> None:
         """Ends all watches."""
@@ -198,7 +200,7 @@ class WatchedTree:
         if (now.st_dev, now.st_ino) != (then.st_dev, then.st_ino):
             raise Lost("another directory has the root's place")
         if Mounts(self._fs).below(os.fsencode(self._root_path)) != self._mount_points:
-            raise Lost("file systems were mounted or unmounted")
+            raise Lost(_MOUNTED)
 
     def answer(self, since: Mark | None) -> Answer:
         """Returns what changed since a mark, as far as it was taken in.
@@ -249,12 +251,11 @@ class WatchedTree:
         if mask & SELF_GONE:
             raise Lost("the root was moved or removed")
         if mask & IGNORED:
-            if directory is self._top:
+            if directory.parent is None:
                 raise Lost("the root is not watched any more")
-            if directory.parent is not None:
-                self._note(directory.parent, directory.name, is_whole=True)
-                self._drop(directory)
-                self._watch_name(directory.parent, directory.name)
+            self._note(directory.parent, directory.name, is_whole=True)
+            self._drop(directory)
+            self._watch_all([(directory.parent, directory.name)])
             return True
         if not name:
             return directory is self._top  # its parent's watch reports the same with its name
@@ -269,7 +270,7 @@ class WatchedTree:
             self._drop(known)
         if is_another and not mask & DELETED:
             # Of two that are exchanged, one is reported to come before the other goes.
-            self._watch_name(directory, name)
+            self._watch_all([(directory, name)])
         return True
 
     def _note(self, directory: _Directory, name: bytes, *, is_whole: bool) -> None:
@@ -307,46 +308,44 @@ class WatchedTree:
             if self._directories.pop(node.watch, None) is not None:
                 self._notifier.unwatch(node.watch)
 
-    def _watch_name(self, parent: _Directory, name: bytes) -> None:
-        """Watches a directory that appeared, and all below it."""
-        path = parent.path()
-        if path is None:
-            return
-        with DirectoryChain(self._fs, self._root_fd) as chain:
-            child = self._watch_one(chain, parent, name, treepath.join(path, name))
-        if child is not None:
-            self._watch_below(child)
-
-    def _watch_below(self, directory: _Directory) -> None:
-        """Watches every directory below one that is watched.
+    def _watch_all(self, pending: list[_Name]) -> None:
+        """Watches directories that are found or reported, and all below them.
 
         Each is watched before it is listed: what appears in it is found or reported.
         """
         with DirectoryChain(self._fs, self._root_fd) as chain:
-            pending = [directory]
             while pending:
-                node = pending.pop()
-                path = node.path()
-                if path is None:
-                    continue
-                for name in self._subdirectories(chain, path):
-                    child = self._watch_one(chain, node, name, treepath.join(path, name))
-                    if child is not None:
-                        pending.append(child)
+                parent, name = pending.pop()
+                directory = parent.path()
+                if directory is not None:  # or it was moved meanwhile
+                    path = treepath.join(directory, name)
+                    pending += self._watch_one(chain, parent, name, path)
 
-    def _subdirectories(self, chain: DirectoryChain, path: bytes) -> list[bytes]:
+    def _below(self, directory: _Directory, fd: int) -> list[_Name]:
+        with suppress(FileNotFoundError), self._fs.scan(fd) as entries:  # or it was removed
+            return [
+                (directory, os.fsencode(entry.name))
+                for entry in entries
+                if entry.is_dir(follow_symlinks=False)
+            ]
+        return []
+
+    def _open(self, chain: DirectoryChain, path: bytes) -> int | None:
+        """Returns a descriptor of a directory, or None when it is gone, which is reported, or
+        nothing that a walk can see.
+
+        Raises Lost where something is mounted that was not: what it shows may be watched in
+        another place, and a directory has one watch.
+        """
         try:
             fd = chain.open(path)
-            with self._fs.scan(fd) as entries:
-                return [
-                    os.fsencode(entry.name)
-                    for entry in entries
-                    if entry.is_dir(follow_symlinks=False)
-                ]
         except OSError as error:
             if error.errno in NO_DIRECTORY or error.errno == errno.EACCES:
-                return []  # gone, which is reported, or nothing that a walk can see
+                return None
             raise
+        if self._fs.mount_id(fd) != self._mount:
+            raise Lost(_MOUNTED)
+        return fd
 
     def _watch(self, fd: int, mask: int) -> int:
         try:
@@ -360,18 +359,16 @@ class WatchedTree:
 
     def _watch_one(
         self, chain: DirectoryChain, parent: _Directory, name: bytes, path: bytes
-    ) -> _Directory | None:
+    ) -> list[_Name]:
+        """Watches a directory; returns those below it."""
         if name.startswith(STAGE_PREFIX) or path in self._mount_points:
-            return None
-        try:
-            fd = chain.open(path)
-        except OSError as error:
-            if error.errno in NO_DIRECTORY or error.errno == errno.EACCES:
-                return None
-            raise
+            return []
+        fd = self._open(chain, path)
+        if fd is None:
+            return []
         stat = self._fs.fstat(fd)
         if (stat.st_dev, stat.st_ino) == self._store:
-            return None
+            return []
         known = parent.children.get(name)
         if known is not None:
             self._drop(known)
@@ -379,7 +376,7 @@ class WatchedTree:
         elsewhere = self._directories.get(watch)
         if elsewhere is not None:
             # It was moved after it had been found there, which is reported later.
-            if elsewhere is self._top or elsewhere.parent is None:
+            if elsewhere.parent is None:
                 raise Lost("the root is below itself")
             self._note(elsewhere.parent, elsewhere.name, is_whole=True)
             self._drop(elsewhere)
@@ -387,4 +384,4 @@ class WatchedTree:
         child = _Directory(parent, name, watch)
         parent.children[name] = child
         self._directories[watch] = child
-        return child
+        return self._below(child, fd)

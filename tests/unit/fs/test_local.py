@@ -26,7 +26,7 @@ def directory_fd(tmp_path):
 
 @pytest.fixture
 def old_kernel(monkeypatch):
-    """A kernel, or C library, without renameat2 and syncfs."""
+    """A kernel, or C library, without renameat2, syncfs and statx."""
 
     def missing(name: str, *arguments: object) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -64,6 +64,11 @@ def test_syncing_a_file_system_falls_back_to_all_of_them(fs, directory_fd, old_k
     fs.sync_file_system(directory_fd)
 
     assert synced == [True]
+
+
+def test_what_statx_alone_knows_is_not_known_without_it(fs, directory_fd, old_kernel):
+    assert fs.mount_id(directory_fd) is None
+    assert fs.is_protected(directory_fd) is False
 
 
 def test_other_errors_of_the_kernel_are_raised(fs, directory_fd, tmp_path):
