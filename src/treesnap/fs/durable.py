@@ -16,6 +16,9 @@ from contextlib import suppress
 
 from treesnap.fs.base import FileSystem
 
+_FIRST_READ_SIZE = 64 << 10
+"""Python takes so many bytes of memory before it reads, which for more is a system call."""
+_READ_SIZE = 1 << 20
 _NAME_LENGTH = 16
 _DIGITS = frozenset("0123456789abcdef")
 _HOLDS_NOTHING_OF_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL})
@@ -287,9 +290,12 @@ def read_file(fs: FileSystem, path: str, size_bytes_max: int) -> bytes:
     try:
         pieces = []
         wanted = size_bytes_max + 1
-        while wanted > 0 and (piece := fs.read(fd, min(wanted, 1 << 20))):
+        size_bytes = _FIRST_READ_SIZE
+        while wanted > 0 and (piece := fs.read(fd, min(wanted, size_bytes))):
             pieces.append(piece)
             wanted -= len(piece)
+            if len(piece) == size_bytes:
+                size_bytes = _READ_SIZE
         return b"".join(pieces)
     finally:
         fs.close(fd)

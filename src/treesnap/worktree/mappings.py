@@ -4,32 +4,21 @@ What a process writes into a page of a shared mapping that it has written to bef
 time of the file until the kernel has written that page to disk, and is not reported before the
 file is closed for good. In memory, as on tmpfs, it may never move one. So neither a look at the
 names nor a watcher tells that such a file changed, and it is read again as long as it is mapped.
-
-The maps of other users' processes cannot be read without privileges; see proc_pid_maps(5).
 """
 
 from __future__ import annotations
 
-import errno
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 from treesnap.codec.statcache import Observation
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import read_file
+from treesnap.fs.mappings import writable_mappings
 
 _DELETED = b" (deleted)"
-_SIZE_MAX = 64 << 20
 _SEEN_MAX = 1 << 16
-_NOT_SHOWN = frozenset({errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM})
-"""The process has ended, or belongs to somebody else."""
-_SHARED_WRITABLE = re.compile(
-    rb"^[0-9a-f]+-[0-9a-f]+ .w.s [0-9a-f]+ ([0-9a-f:]+) (\d+) *(.*)$", re.MULTILINE
-)
-"""Address, permissions, offset, then device, inode and path."""
 
 
 class Mapped(NamedTuple):
@@ -46,18 +35,17 @@ def mapped_now(fs: FileSystem, root: str) -> Mapped:
 
     Files are found by inode, whatever they are called where they are mapped; where the kernel
     tells another device than lstat(2), as on btrfs and overlays, by their paths below the root.
-    Without a list of processes nothing is found. Costs a read of the maps of each process, about
-    10 microseconds, and more for large ones. Raises OSError.
+    For the cost, and for whose mappings are found, see :func:`writable_mappings`. Raises OSError.
     """
     paths: set[bytes] = set()
     inodes: set[int] = set()
     prefix = os.fsencode(root).rstrip(b"/") + b"/"
-    device = fs.lstat(root).st_dev
-    shown_device = b"%02x:%02x" % (os.major(device), os.minor(device))
-    for found_device, inode, shown_path in _mappings(fs):
-        if found_device == shown_device:
-            inodes.add(int(inode))
-        paths.update(_below(prefix, shown_path))
+    number = fs.lstat(root).st_dev
+    device = os.major(number), os.minor(number)
+    for mapping in writable_mappings():
+        if mapping.device == device:
+            inodes.add(mapping.inode)
+        paths.update(_below(prefix, mapping.path))
     for path in paths:
         with suppress(OSError):  # it has that name no more, or never had
             inodes.add(fs.lstat(prefix + path).st_ino)
@@ -103,24 +91,6 @@ class MappedFiles:
     def since(self, number: int) -> set[bytes]:
         """Returns the paths that were mapped at the question with a number, or later."""
         return {path for path, seen in self._seen.items() if seen >= number}
-
-
-def _mappings(fs: FileSystem) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Yields device, inode and path of each mapping that its process may write to."""
-    try:
-        names = fs.list_names("/proc")
-    except FileNotFoundError:
-        return
-    for name in names:
-        if not name.isdigit():
-            continue
-        try:
-            maps = read_file(fs, f"/proc/{name}/maps", _SIZE_MAX)
-        except OSError as error:
-            if error.errno not in _NOT_SHOWN:
-                raise
-            continue
-        yield from _SHARED_WRITABLE.findall(maps)
 
 
 def _below(prefix: bytes, shown_path: bytes) -> Iterator[bytes]:

@@ -34,7 +34,7 @@ def test_a_row_that_does_not_hold_what_it_claims_is_damage(row):
     for claimed in (size_bytes - 1, size_bytes + 1, OBJECT_SIZE_MAX + 1, -1):
         with pytest.raises(Corrupt):
             decode_row(memoryview(pack((claimed, stored))))
-    with pytest.raises(Corrupt):  # compressed twice
-        again = pack((size_bytes, stored))
-        ((_, frame),) = COMPRESSOR.compress([again])
-        decode_row(memoryview(pack((len(again), frame))))
+    twice = pack((size_bytes, stored))
+    ((_, frame),) = COMPRESSOR.compress([twice])
+    with pytest.raises(Corrupt):
+        decode_row(memoryview(pack((len(twice), frame))))

@@ -1,0 +1,66 @@
+"""The list of what processes have mapped for writing."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from treesnap.fs.mappings import writable_mappings
+
+HOLDER = """
+import mmap, sys
+with open(sys.argv[1], "r+b") as file:
+    mapped = mmap.mmap(file.fileno(), 0)
+print("mapped", flush=True)
+sys.stdin.read()
+"""
+
+asking = pytest.mark.parametrize("asks", [True, False])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "a file"
+    made.write_bytes(b"content")
+    return made
+
+
+def inodes(asks: bool) -> set[int]:
+    return {mapping.inode for mapping in writable_mappings(asks=asks)}
+
+
+@asking
+def test_mappings_of_this_process_and_of_others_are_found(path, asks):
+    inode = path.stat().st_ino
+    assert inode not in inodes(asks)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+        (found,) = {mapping for mapping in writable_mappings(asks=asks) if mapping.inode == inode}
+        assert found.path == os.fsencode(path)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout.readline() == b"mapped\n"
+        assert inode in inodes(asks)
+        holder.stdin.close()
+    assert inode not in inodes(asks)
+
+
+@asking
+def test_what_others_do_not_see_written_is_no_such_mapping(path, asks):
+    inode = path.stat().st_ino
+    with (
+        path.open("r+b") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ),
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY),
+    ):
+        assert inode not in inodes(asks)
+
+
+def test_asking_finds_what_reading_finds(path):
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+        assert path.stat().st_ino in inodes(asks=True) & inodes(asks=False)
