@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 from treesnap.fs.durable import sweep_abandoned
 from treesnap.fs.local import LocalFileSystem
+from treesnap.fs.notify import KernelNotifier
 from treesnap.testing.wrapped import Call, WrappedFileSystem
 from treesnap.worktree import watcher
 from watching import DIRECTORIES, WatchedWorld
@@ -142,3 +145,119 @@ def test_begins_anew_although_nobody_asks(world, monkeypatch):
 
     assert world.listed_by_create() >= DIRECTORIES
     assert world.listed_by_create() == 0
+
+
+class AtOne(WrappedFileSystem):
+    """Does something before the first call of one kind that is about one path."""
+
+    def __init__(self, method: str, path: Path, action: Callable[[], None]) -> None:
+        super().__init__()
+        self._wanted: tuple[str, str] | None = (method, str(path))
+        self._action = action
+
+    def around(self, call: Call) -> Any:
+        if (call.method, call.path) == self._wanted:
+            self._wanted = None
+            self._action()
+        return call.proceed()
+
+
+@pytest.mark.parametrize("method", ["open", "fstat", "scan"])
+def test_a_directory_that_is_gone_when_it_is_looked_into_is_no_trouble(world, method):
+    place = world.root / "new"
+    world.watch(fs=AtOne(method, place, place.rmdir), reads_ahead=False)
+    place.mkdir()
+
+    assert world.listed_by_create() == 0
+    place.mkdir()
+    (place / "file").write_text("there again")
+    world.listed_by_create()
+    (place / "file").write_text("edited")
+    assert world.listed_by_create() == 0
+
+
+def run_out() -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+@pytest.mark.parametrize("method", ["open", "fstat", "scan"])
+def test_begins_anew_when_it_cannot_look_into_a_directory(world, method):
+    place = world.root / "new"
+    world.watch(fs=AtOne(method, place, run_out), reads_ahead=False)
+    place.mkdir()
+    (place / "file").write_text("new")
+
+    assert world.listed_by_create() >= DIRECTORIES
+    (place / "file").write_text("edited")
+    assert world.listed_by_create() == 0
+    assert "Too many open files" in world.watcher.why_lost
+
+
+class Short(KernelNotifier):
+    """A queue that once has no memory for one more watch."""
+
+    is_short = False
+
+    def watch(self, fd: int, mask: int) -> int:
+        if Short.is_short:
+            Short.is_short = False
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return super().watch(fd, mask)
+
+
+def test_begins_anew_when_a_watch_cannot_be_had_for_a_moment(world):
+    world.watch(Short, reads_ahead=False)
+    Short.is_short = True
+    (world.root / "new").mkdir()
+    (world.root / "new" / "file").write_text("new")
+
+    assert world.listed_by_create() >= DIRECTORIES
+    (world.root / "new" / "file").write_text("edited")
+    assert world.listed_by_create() == 0
+    assert "Cannot allocate memory" in world.watcher.why_lost
+
+
+class Moving(WrappedFileSystem):
+    """Moves the first of two directories that is looked into to where nobody looked yet."""
+
+    def __init__(self, one: Path, other: Path) -> None:
+        super().__init__()
+        self._left = {str(one): other, str(other): one}
+
+    def around(self, call: Call) -> Any:
+        if call.method == "scan" and call.path in self._left:
+            Path(call.path).rename(self._left[call.path].with_name("moved"))
+            self._left = {}
+        return call.proceed()
+
+
+def test_a_directory_that_moves_while_it_is_found_is_watched_once(world):
+    """It is found in its old place, and in its new one, too."""
+    world.watch(
+        fs=Moving(world.root / "d0" / "deep", world.root / "d1" / "deep"), reads_ahead=False
+    )
+    world.listed_by_create()
+    (moved,) = world.root.glob("d*/moved")
+
+    (moved / "file").write_text("edited")
+
+    assert world.listed_by_create() == 0
+    assert world.watcher.directories == DIRECTORIES
+
+
+def test_what_is_above_the_root_may_be_away_for_a_while(tmp_path, monkeypatch):
+    monkeypatch.setattr(watcher, "RETRY_S", 0.0)
+    root, cookies, away = tmp_path / "above" / "root", tmp_path / "cookies", tmp_path / "away"
+    root.mkdir(parents=True)
+    cookies.mkdir()
+    plain = LocalFileSystem()
+    with watcher.Watcher(plain, str(root), str(cookies), reads_ahead=False) as asked:
+        mark = asked.answer(None).mark
+        (tmp_path / "above").rename(away)
+        assert asked.answer(mark) is None
+        (away / "root" / "file").write_text("edited")
+        away.rename(tmp_path / "above")
+
+        answer = asked.answer(mark)
+        assert answer.paths is None
+        assert asked.answer(answer.mark).paths == ()

@@ -259,16 +259,17 @@ def test_nobody_waits_for_a_queue_that_another_thread_closed():
     assert notifier.wait(timeout_s=0.0)
 
 
-def test_a_watch_that_ends_is_begun_anew(world):
+@pytest.mark.parametrize("path", ["", "d0", "d0/deep"])
+def test_a_watch_that_ends_is_begun_anew(world, path):
     """Nothing is known of a directory whose watch the kernel ended, until it has one again."""
     world.watch(reads_ahead=False)
     tree = world.watcher._tree
-    (number,) = (n for n, item in tree._directories.items() if item.path() == b"d0/deep")
+    (number,) = (n for n, item in tree._directories.items() if item.path() == path.encode())
     tree._notifier.unwatch(number)
-    (world.root / "d0" / "deep" / "file").write_text("unseen")
+    (world.root / path / "new").write_text("unseen")
 
     world.listed_by_create()
-    (world.root / "d0" / "deep" / "file").write_text("seen")
+    (world.root / path / "new").write_text("seen")
 
     assert world.listed_by_create() == 0
 

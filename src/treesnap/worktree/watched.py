@@ -192,11 +192,10 @@ class WatchedTree:
         return has_changed
 
     def check(self) -> None:
-        """Raises Lost when another directory is in the root's place, or mounts changed."""
-        try:
-            now, then = self._fs.lstat(self._root_path), self._fs.fstat(self._root_fd)
-        except OSError:
-            raise Lost("the root is gone") from None
+        """Raises Lost when another directory is in the root's place, or mounts changed; OSError
+        when the root is gone.
+        """
+        now, then = self._fs.lstat(self._root_path), self._fs.fstat(self._root_fd)
         if (now.st_dev, now.st_ino) != (then.st_dev, then.st_ino):
             raise Lost("another directory has the root's place")
         if Mounts(self._fs).below(os.fsencode(self._root_path)) != self._mount_points:
@@ -322,13 +321,12 @@ class WatchedTree:
                     pending += self._watch_one(chain, parent, name, path)
 
     def _below(self, directory: _Directory, fd: int) -> list[_Name]:
-        with suppress(FileNotFoundError), self._fs.scan(fd) as entries:  # or it was removed
+        with self._fs.scan(fd) as entries:
             return [
                 (directory, os.fsencode(entry.name))
                 for entry in entries
                 if entry.is_dir(follow_symlinks=False)
             ]
-        return []
 
     def _open(self, chain: DirectoryChain, path: bytes) -> int | None:
         """Returns a descriptor of a directory, or None when it is gone, which is reported, or
@@ -369,9 +367,6 @@ class WatchedTree:
         stat = self._fs.fstat(fd)
         if (stat.st_dev, stat.st_ino) == self._store:
             return []
-        known = parent.children.get(name)
-        if known is not None:
-            self._drop(known)
         watch = self._watch(fd, NAMES)
         elsewhere = self._directories.get(watch)
         if elsewhere is not None:
