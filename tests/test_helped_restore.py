@@ -1,4 +1,4 @@
-"""Restoring large directories with the help of other processes.
+"""Restoring large directories, and many files, with the help of other processes.
 
 What helpers build is what one process builds, whatever becomes of them: each test
 compares with the tree that was captured. A tree of some hundred files counts as large.
@@ -25,6 +25,7 @@ from treesnap.worktree import stage
 def large(monkeypatch):
     """Lets every directory count as large, and every machine have cores to spare."""
     monkeypatch.setattr(stage, "HELPED_FILES_MIN", 1)
+    monkeypatch.setattr(stage, "HELPED_PUTS_MIN", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: CORES)
 
 
@@ -49,6 +50,18 @@ def restored(root, tmp_path, fs):
     return tree_state(root), tree_state(tmp_path / "out")
 
 
+def rolled_back(root, tmp_path, fs):
+    """Returns the states of the root before all of its files change, and when that is undone."""
+    store = str(tmp_path / "store")
+    Handle(root=root, store_path=store).create(name="whole")
+    before = tree_state(root)
+    for path in root.rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes() + b"changed")
+    Handle(root=root, store_path=store, fs=fs).restore("whole")
+    return before, tree_state(root)
+
+
 def fail():
     """Fails as a full disk does."""
     raise OSError(errno.ENOSPC, "No space left on device")
@@ -70,6 +83,41 @@ def test_does_itself_what_helpers_left(root, tmp_path, method, number, instead):
     before, after = restored(root, tmp_path, InHelpers(method, instead, number=number))
 
     assert after == before
+
+
+def test_rolls_back_what_one_process_rolls_back(root, tmp_path):
+    os.link(root / "top-0" / "inner-0" / "file-0", root / "top-4" / "same")
+    fs = Noting("write_at")
+
+    before, after = rolled_back(root, tmp_path, fs)
+
+    assert after == before
+    assert len(fs.noted()) == len(CORES)
+
+
+@pytest.mark.parametrize("number", [1, 40, 80])
+@pytest.mark.parametrize("method", ["open", "write_at", "change_times"])
+@pytest.mark.parametrize("instead", [die, fail])
+def test_rolls_back_itself_what_helpers_left(root, tmp_path, method, number, instead):
+    before, after = rolled_back(root, tmp_path, InHelpers(method, instead, number=number))
+
+    assert after == before
+
+
+def test_rolls_nothing_back_when_a_file_cannot_be_built(root, tmp_path):
+    class Full(WrappedFileSystem):
+        def around(self, call: Call) -> Any:
+            if call.method == "write_at" and ".treesnap" in call.path:
+                fail()
+            return call.proceed()
+
+    with pytest.raises(Exception, match="No space left"):
+        rolled_back(root, tmp_path, Full(LocalFileSystem()))
+
+    assert (root / "top-0" / "inner-0" / "file-0").read_bytes() == b"changed"
+    assert sorted(os.listdir(root)) == sorted(
+        ["empty", "file", *(f"top-{number}" for number in range(5))]
+    )
 
 
 def test_fails_as_one_process_does(root, tmp_path):

@@ -35,7 +35,7 @@ from treesnap.ops.state import State
 from treesnap.results import RestoreResult
 from treesnap.store.roots import ExportLock
 from treesnap.worktree.directory import OPEN_DIRECTORY
-from treesnap.worktree.stage import Stager
+from treesnap.worktree.stage import Item, Stager
 from treesnap.worktree.staging import make_private_directory, new_stage_name, remove_stage
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _build(
             touch=goal.touch,
         )
         try:
-            stager.put(target.root, b"", b"n0")
+            stager.put_all([Item(target.root, b"", b"n0")])
         finally:
             stager.close()
         fs.rename(b"n0", whole, source_dir_fd=stage_fd, target_dir_fd=parent_fd)

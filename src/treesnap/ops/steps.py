@@ -17,7 +17,7 @@ from treesnap.ops.plan import Plan
 from treesnap.ops.state import State
 from treesnap.worktree.apply import Applier
 from treesnap.worktree.observed import Observed
-from treesnap.worktree.stage import Stager
+from treesnap.worktree.stage import Item, Stager
 from treesnap.worktree.staging import begin_building, end_building, make_stage, reserve
 from treesnap.worktree.step import Action, Step, kept_name, staged_name
 
@@ -118,9 +118,12 @@ class Steps:
         )
         steps = []
         try:
-            for path, (entry, _) in work.plan.puts.items():
-                name = staged_name(self._numbers[path])
-                stager.put(entry, path, name)
+            items = [
+                Item(entry, path, staged_name(self._numbers[path]))
+                for path, (entry, _) in work.plan.puts.items()
+            ]
+            stager.put_all(items)
+            for entry, path, name in items:
                 inode = self._fs.lstat(name, dir_fd=stage_fd).st_ino
                 steps.append(Step(Action.PUT, path, name, inode, new=entry))
         finally:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import stat as stat_module
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
 
 from treesnap import treepath
 from treesnap.codec.reader import Get, TreeReader, read_segments
@@ -22,7 +23,7 @@ from treesnap.events import Monitor, NullMonitor
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import write_all_at
 from treesnap.fs.forked import Report, helper_count, share_out
-from treesnap.model import Entry, EntryKind, ObjectKind
+from treesnap.model import Entry, EntryKind, ObjectKind, Totals
 from treesnap.worktree.attributes import apply_owner, apply_xattrs, path_of
 from treesnap.worktree.directory import DirectoryChain
 from treesnap.worktree.links import Groups
@@ -30,7 +31,11 @@ from treesnap.worktree.staging import remove_below
 
 HELPED_FILES_MIN = 4096
 """Files of a directory from which on other processes help: starting one takes milliseconds."""
+HELPED_PUTS_MIN = 1024
+"""Files that are put one by one from which on other processes help."""
 _SHARES_EACH = 8
+_RUN_COUNT = 64
+"""Files that are put one by one and make one share."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
@@ -42,6 +47,19 @@ class Share(NamedTuple):
     """Where it will be in the tree."""
     names: tuple[bytes, ...]
     """The way to it from the staging directory."""
+
+
+class Item(NamedTuple):
+    """What is put by itself, under a name of its own in the staging directory."""
+
+    entry: Entry
+    path: bytes
+    """Where it will be in the tree."""
+    staged: bytes
+
+
+_Part = TypeVar("_Part", Share, list[Item])
+"""What a helper builds whole, or not."""
 
 
 class Stager:
@@ -81,11 +99,28 @@ class Stager:
             self._fs.unlink(name, dir_fd=self._root_fd)
         self._links = {}
 
-    def put(self, entry: Entry, path: bytes, staged: bytes) -> None:
-        """Builds what the tree has at ``path`` under the name ``staged``, whole."""
-        if not entry.is_directory:
+    def put_all(self, items: Sequence[Item]) -> None:
+        """Builds what the tree has at some paths, each whole."""
+        files: list[Item] = []
+        for item in items:
+            if item.entry.is_directory:
+                self._put_directory(item)
+            elif item.path in self._groups:
+                self._put_items([item])
+            else:
+                files.append(item)
+        runs = [files[start : start + _RUN_COUNT] for start in range(0, len(files), _RUN_COUNT)]
+        helpers = helper_count() if len(files) >= HELPED_PUTS_MIN else 0
+        self._share_out(runs, helpers)
+
+    def _put_items(self, items: list[Item]) -> None:
+        """Builds some files."""
+        for entry, path, staged in items:
             self._put_leaf(self._root_fd, entry._replace(name=staged), path)
-            return
+        self._monitor.advance(len(items), sum(item.entry.size for item in items))
+
+    def _put_directory(self, item: Item) -> None:
+        entry, path, staged = item
         self._make_directory(self._root_fd, staged)
         share = Share(entry, path, (staged,))
         helpers = 0
@@ -117,16 +152,9 @@ class Stager:
         """Builds a large directory in several processes, each of which takes some below it."""
         files = self._trees.totals(share.entry.tree_id).files
         opened, shares = self._open_up(share, files // (_SHARES_EACH * (helpers + 1)))
-        weights = [self._weight(item) for item in shares]
-        share_out(
-            shares, weights, helpers, work=self._put_all, help_with=self._help, take=self._take
-        )
+        self._share_out(shares, helpers)
         for item in reversed(opened):
             self._finish(item)
-
-    def _put_all(self, pile: Sequence[Share]) -> None:
-        for share in pile:
-            self._put_below(share)
 
     def _open_up(self, top: Share, files_max: int) -> tuple[list[Share], list[Share]]:
         """Builds the files of a directory and makes its subdirectories.
@@ -148,36 +176,65 @@ class Stager:
                 (pending if is_divided else shares).append(below)
         return opened, shares
 
-    def _weight(self, share: Share) -> int:
-        totals = self._trees.totals(share.entry.tree_id)
+    def _weight(self, part: _Part) -> int:
+        totals = self._totals(part)
         return totals.files + totals.directories + totals.others
 
     def _own_count(self, share: Share) -> int:
         tree = self._trees.tree(share.entry.tree_id)
         return len(tree.entries) + sum(page.entry_count for page in tree.pages)
 
-    def _help(self, pile: Sequence[Share], report: Report) -> None:
-        """Builds some directories as a helper, and reports each that is whole."""
+    def _share_out(self, parts: Sequence[_Part], helpers: int) -> None:
+        """Builds some parts here and in so many helpers."""
+        weights = [self._weight(part) for part in parts]
+        share_out(parts, weights, helpers, work=self._work, help_with=self._help, take=self._take)
+
+    def _totals(self, part: _Part) -> Totals:
+        if isinstance(part, Share):
+            return self._trees.totals(part.entry.tree_id)
+        return Totals(files=len(part), size_bytes=sum(item.entry.size for item in part))
+
+    def _work(self, pile: Sequence[_Part]) -> None:
+        for part in pile:
+            self._build(part)
+
+    def _build(self, part: _Part) -> None:
+        if isinstance(part, Share):
+            self._put_below(part)
+        else:
+            self._put_items(part)
+
+    def _help(self, pile: Sequence[_Part], report: Report) -> None:
+        """Builds some parts as a helper, and reports each that is whole."""
         self._monitor = NullMonitor()
         self._chain = DirectoryChain(self._fs, self._root_fd)
-        for number, share in enumerate(pile):
+        for number, part in enumerate(pile):
             self.degraded = []
-            self._put_below(share)
+            self._build(part)
             words = [b"%d" % number, *(path.hex().encode() for path in self.degraded)]
             report(b" ".join(words) + b"\n")
 
-    def _take(self, pile: Sequence[Share], reports: bytes) -> None:
+    def _take(self, pile: Sequence[_Part], reports: bytes) -> None:
         """Takes over what a helper built, and builds what it left."""
         left = dict(enumerate(pile))
         for line in reports.split(b"\n")[:-1]:
             number, *degraded = line.decode().split()
-            share = left.pop(int(number))
+            part = left.pop(int(number))
             self.degraded += map(bytes.fromhex, degraded)
-            totals = self._trees.totals(share.entry.tree_id)
+            totals = self._totals(part)
             self._monitor.advance(totals.files + totals.others, totals.size_bytes)
-        for share in left.values():
-            remove_below(self._fs, self._chain.open_names([*share.names]))
-            self._put_below(share)
+        for part in left.values():
+            self._clear(part)
+            self._build(part)
+
+    def _clear(self, part: _Part) -> None:
+        """Removes what a helper may have made of a part."""
+        if isinstance(part, Share):
+            remove_below(self._fs, self._chain.open_names([*part.names]))
+            return
+        for item in part:
+            with suppress(FileNotFoundError):
+                self._fs.unlink(item.staged, dir_fd=self._root_fd)
 
     def _finish(self, share: Share) -> None:
         fd = self._chain.open_names([*share.names])
