@@ -18,7 +18,7 @@ from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.handle import Handle
 from treesnap.testing.state import tree_state
 from treesnap.testing.wrapped import Call, WrappedFileSystem
-from treesnap.worktree import stage
+from treesnap.worktree import stage, staging
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +26,7 @@ def large(monkeypatch):
     """Lets every directory count as large, and every machine have cores to spare."""
     monkeypatch.setattr(stage, "HELPED_FILES_MIN", 1)
     monkeypatch.setattr(stage, "HELPED_PUTS_MIN", 1)
+    monkeypatch.setattr(staging, "HELPED_REMOVALS_MIN", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: CORES)
 
 
@@ -85,9 +86,10 @@ def test_does_itself_what_helpers_left(root, tmp_path, method, number, instead):
     assert after == before
 
 
-def test_rolls_back_what_one_process_rolls_back(root, tmp_path):
+@pytest.mark.parametrize("method", ["write_at", "unlink"])
+def test_rolls_back_what_one_process_rolls_back(root, tmp_path, method):
     os.link(root / "top-0" / "inner-0" / "file-0", root / "top-4" / "same")
-    fs = Noting("write_at")
+    fs = Noting(method)
 
     before, after = rolled_back(root, tmp_path, fs)
 
@@ -95,8 +97,8 @@ def test_rolls_back_what_one_process_rolls_back(root, tmp_path):
     assert len(fs.noted()) == len(CORES)
 
 
-@pytest.mark.parametrize("number", [1, 40, 80])
-@pytest.mark.parametrize("method", ["open", "write_at", "change_times"])
+@pytest.mark.parametrize("number", [1, 60])
+@pytest.mark.parametrize("method", ["open", "write_at", "change_times", "unlink"])
 @pytest.mark.parametrize("instead", [die, fail])
 def test_rolls_back_itself_what_helpers_left(root, tmp_path, method, number, instead):
     before, after = rolled_back(root, tmp_path, InHelpers(method, instead, number=number))

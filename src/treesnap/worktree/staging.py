@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
+from collections.abc import Sequence
 from contextlib import suppress
 
 from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.fs.base import FileSystem
+from treesnap.fs.forked import Report, helper_count, share_out
 from treesnap.worktree.attributes import read_xattrs
 from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
 
@@ -20,6 +22,10 @@ BUILDING = b"building"
 """A file that is there while what will be put is built: nothing is kept aside yet."""
 RESERVE = b"reserve"
 """A file that holds space until the commit point."""
+HELPED_REMOVALS_MIN = 1024
+"""Files of a directory from which on other processes help to remove them."""
+_RUN_COUNT = 64
+"""Files that are removed as one share."""
 
 
 def new_stage_name(prefix: bytes = STAGE_PREFIX) -> bytes:
@@ -131,7 +137,8 @@ def clear_stage(fs: FileSystem, root_fd: int, name: bytes) -> None:
 def remove_below(fs: FileSystem, fd: int) -> None:
     """Removes everything in a directory, read-only directories included.
 
-    Follows no link and needs no memory beyond one directory per level.
+    Follows no link and needs no memory beyond one directory per level. Other processes
+    help where a directory holds many files: freeing their space takes longer than the names.
     """
     pending: list[tuple[list[bytes], bool]] = [([], False)]
     with DirectoryChain(fs, fd) as chain:
@@ -164,6 +171,30 @@ def _remove_files(fs: FileSystem, fd: int) -> list[bytes]:
         for entry in entries:
             name = os.fsencode(entry.name)
             (directories if entry.is_dir(follow_symlinks=False) else files).append(name)
-    for name in files:
-        fs.unlink(name, dir_fd=fd)
+    _unlink_all(fs, fd, files)
     return directories
+
+
+def _unlink_all(fs: FileSystem, fd: int, names: Sequence[bytes]) -> None:
+    """Removes names of a directory, here and in helpers if they are many."""
+
+    def unlink(runs: Sequence[Sequence[bytes]]) -> None:
+        for run in runs:
+            for name in run:
+                fs.unlink(name, dir_fd=fd)
+
+    def help_with(runs: Sequence[Sequence[bytes]], report: Report) -> None:
+        unlink(runs)
+        report(b"done")
+
+    def take(runs: Sequence[Sequence[bytes]], reports: bytes) -> None:
+        for run in runs if not reports else ():
+            for name in run:
+                with suppress(FileNotFoundError):
+                    fs.unlink(name, dir_fd=fd)
+
+    runs = [names[start : start + _RUN_COUNT] for start in range(0, len(names), _RUN_COUNT)]
+    helpers = helper_count() if len(names) >= HELPED_REMOVALS_MIN else 0
+    share_out(
+        runs, [len(run) for run in runs], helpers, work=unlink, help_with=help_with, take=take
+    )
