@@ -109,6 +109,25 @@ def test_a_promise_is_not_judged_before_all_it_needs_is_measured(promise):
         assert promises.verdict_of(promise, results).state is State.NOT_MEASURED
 
 
+@pytest.mark.parametrize(("floor", "is_said"), [(1.0, False), (3.0, True)])
+def test_a_promise_below_what_everybody_has_to_do_says_so(floor, is_said):
+    restic = next(promise for promise in promises.PROMISES if "restic" in promise.words)
+    verdict = promises.verdict_of(
+        restic,
+        results_with(
+            (restic.cases[0], 4.0),
+            ((LINUX, "first snapshot", "restic"), 10.0),
+            ((LINUX, "read, hash, compress", "floor"), floor),
+        ),
+    )
+
+    words = report.verdict_words(verdict)
+
+    assert verdict.floor == floor / 10
+    assert words.startswith("**missed** by 60 %")
+    assert ("the floor is 0.30 ×" in words) == is_said
+
+
 def test_the_largest_of_several_bounds_is_what_counts():
     memory = next(promise for promise in promises.PROMISES if "memory" in promise.work)
     values = dict(zip(memory.cases, (100e6, 100e6, 250e6, 100e6), strict=True))

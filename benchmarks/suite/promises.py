@@ -50,6 +50,8 @@ class Promise:
     limit: float
     cases: tuple[Case, ...]
     against: Case | None = None
+    floor: Case | None = None
+    """Work without which nobody can keep the promise in this way."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,9 @@ class Verdict:
 
     excess: float | None = None
     """The number divided by the limit: above 1 the promise is missed by this factor."""
+
+    floor: float | None = None
+    """What the number would be if nothing but the floor had been done; of ratios only."""
 
 
 def verdict_of(promise: Promise, results: Results) -> Verdict:
@@ -79,11 +84,15 @@ def verdict_of(promise: Promise, results: Results) -> Verdict:
     elif promise.form is Form.SPREAD:
         number /= min(values)
     excess = number / promise.limit
-    return Verdict(promise, State.MET if excess <= 1 else State.MISSED, number, excess)
+    least = results.median(promise.floor) if promise.floor else None
+    floor = least / reference if least is not None and reference else None
+    return Verdict(promise, State.MET if excess <= 1 else State.MISSED, number, excess, floor)
 
 
-def _ratio(work: str, words: str, limit: float, case: Case, against: Case) -> Promise:
-    return Promise(work, words, Form.RATIO, limit, (case,), against)
+def _ratio(
+    work: str, words: str, limit: float, case: Case, against: Case, floor: Case | None = None
+) -> Promise:
+    return Promise(work, words, Form.RATIO, limit, (case,), against, floor)
 
 
 def _linux(work: str, tool: str, quantity: str = SECONDS) -> Case:
@@ -95,6 +104,7 @@ def _own(work: str, quantity: str = SECONDS) -> Case:
 
 
 CLICK = Case("", floors.CLICK, floors.FLOOR)
+EVERYTHING = _linux(floors.EVERYTHING, floors.FLOOR)
 
 PROMISES = (
     _ratio(
@@ -103,11 +113,24 @@ PROMISES = (
         1.1,
         _own(peers.FIRST),
         _linux(peers.FIRST, "tar | zstd"),
+        EVERYTHING,
     ),
     _ratio(
-        "first snapshot", "≤ 0.25 × restic", 0.25, _own(peers.FIRST), _linux(peers.FIRST, "restic")
+        "first snapshot",
+        "≤ 0.25 × restic",
+        0.25,
+        _own(peers.FIRST),
+        _linux(peers.FIRST, "restic"),
+        EVERYTHING,
     ),
-    _ratio("first snapshot", "≤ 0.12 × git", 0.12, _own(peers.FIRST), _linux(peers.FIRST, "git")),
+    _ratio(
+        "first snapshot",
+        "≤ 0.12 × git",
+        0.12,
+        _own(peers.FIRST),
+        _linux(peers.FIRST, "git"),
+        EVERYTHING,
+    ),
     _ratio(
         "snapshot, nothing changed",
         "≤ 1.2 × git without help",

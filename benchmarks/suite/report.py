@@ -101,8 +101,12 @@ def verdict_words(verdict: Verdict) -> str:
     if verdict.state is State.MET:
         return f"met, {(1 - verdict.excess) * 100:.0f} % to spare"
     if verdict.excess < 2:
-        return f"**missed** by {(verdict.excess - 1) * 100:.0f} %"
-    return f"**missed**, {verdict.excess:.1f} × the limit"
+        words = f"**missed** by {(verdict.excess - 1) * 100:.0f} %"
+    else:
+        words = f"**missed**, {verdict.excess:.1f} × the limit"
+    if verdict.floor is not None and verdict.floor > verdict.promise.limit:
+        words += f"; the floor is {verdict.floor:.2f} ×: reading, hashing and compressing alone"
+    return words
 
 
 def better_peers(results: Results) -> list[BetterPeer]:
