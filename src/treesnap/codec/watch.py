@@ -52,8 +52,8 @@ class WatchNote(NamedTuple):
     walked_ns: int
     """When a walk last looked at everything, in ns since the epoch."""
     listed: tuple[bytes, ...]
-    """Directories to look at each time, in order: of names with other hard links, and of those
-    that could not be read, not everything is reported."""
+    """Directories to look at each time, in order: of names with other hard links, of those that
+    could not be read, and of mapped files, not everything is reported."""
     unfinished_links: bytes
     """Stands for the files of which not all names were found, see ``worktree.links``."""
     rules: tuple[IgnoreRules, ...]

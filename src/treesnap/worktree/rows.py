@@ -61,7 +61,8 @@ class Rows:
                     linked=bool(frame.linked),
                     skipped=tuple(frame.skipped),
                     observations=frame.packed,
-                )
+                ),
+                is_listed=bool(frame.mapped),
             )
         return tree_id, totals, row is None or row.tree_id != tree_id
 

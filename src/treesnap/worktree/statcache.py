@@ -226,7 +226,8 @@ class StatCacheBuilder:
     def listed(self) -> tuple[bytes, ...]:
         """The directories with names of which no watcher is told everything, in order.
 
-        They have other links, or could not be read, which may be for want of a privilege.
+        They have other links, could not be read, which may be for want of a privilege, or are
+        mapped for writing, perhaps under a name that they have no more.
         """
         return tuple(sorted(self._listed))
 
@@ -239,9 +240,12 @@ class StatCacheBuilder:
         self._kept[place.is_recent].extend((path_hash(row.path), place.offset, place.size))
         self._note_if_listed(row)
 
-    def add(self, row: Row) -> None:
-        """Adds a new row."""
-        self._note_if_listed(row)
+    def add(self, row: Row, *, is_listed: bool = False) -> None:
+        """Adds a new row; ``is_listed`` says that the directory is to be looked at next time."""
+        if is_listed:
+            self._listed.append(row.path)
+        else:
+            self._note_if_listed(row)
         self._table.append((path_hash(row.path), self._position))
         payload = encode_row(row)
         if self._is_partial:
