@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 
 import pytest
 
@@ -238,6 +239,26 @@ class TestRestore:
         assert len(files) == FILES
         for method in ("change_mode", "change_owner"):
             assert [item for item in fs.calls(method, below=below) if "file-" in item.path] == []
+
+    def test_looks_three_times_at_what_it_replaces_and_at_what_it_puts(self, handle, fs, root):
+        change_files(root, 10)
+
+        handle.restore("first")
+
+        looks = Counter(item.path for item in fs.calls("lstat", below=str(root)))
+        replaced = str(root / "directory-3" / "file-300")
+        staged = next(path for path in looks if path.endswith("/n3"))
+        assert looks[replaced] == 3  # before the commit point, before it moves, and at the end
+        assert looks[staged] == 3  # when it is built, and after each move as what was there before
+
+    def test_asks_each_directory_once_whether_anything_may_move_in_it(self, handle, fs, root):
+        change_files(root, 200)
+
+        handle.restore("first")
+
+        asked = Counter(item.path for item in fs.calls("is_protected", below=str(root)))
+        assert set(asked.values()) == {1}
+        assert len(asked) == 200 + 10 + 1  # the files, their directories, the root
 
     def test_moves_each_changed_file_once(self, handle, fs, root):
         change_files(root, 10)

@@ -83,8 +83,8 @@ class Applier:
         """
         for step in self._steps:
             with blaming(step.path):
-                self._sight.expect(step, with_ctime=True)
-                self._sight.refuse_protected(step)
+                found = self._sight.expect(step, with_ctime=True)
+                self._sight.refuse_protected(step, *found)
 
     def apply(self) -> None:
         """Does every step; raises Conflict or OSError."""
@@ -93,8 +93,7 @@ class Applier:
                 if step.action == Action.METADATA:
                     self._change_metadata_once(step)
                 else:
-                    self._sight.expect(step, with_ctime=False)
-                    self._move(step)
+                    self._move(step, *self._sight.expect(step, with_ctime=False))
         self._finish(forward=True)
 
     def check_aside(self) -> None:
@@ -130,9 +129,8 @@ class Applier:
                 self.left.append(step.path)
         self._finish(forward=False)
 
-    def _move(self, step: Step) -> None:
+    def _move(self, step: Step, fd: int, name: bytes, found: os.stat_result | None) -> None:
         """Puts or removes one path, and looks at what was moved aside."""
-        fd, name, found = self._sight.look(step)
         if step.action == Action.REMOVE:
             self._permitted(step, fd, lambda: self._rename_out(fd, name, step.staged), found)
             self._sight.check_aside(step)

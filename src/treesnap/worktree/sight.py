@@ -37,6 +37,8 @@ class Sight:
         inodes = Counter(step.before.inode for step in steps if step.before is not None)
         self._shared_inodes = {inode for inode, count in inodes.items() if count > 1}
         """Inodes of which several names are concerned: a step on one changes the ctime of all."""
+        self._open_directories: set[bytes] = set()
+        """Directories that were found to be neither immutable nor append-only."""
 
     def staged(self, name: bytes) -> os.stat_result | None:
         """Returns what has a name in the staging directory, or None."""
@@ -69,13 +71,13 @@ class Sight:
             return staged is None or staged.st_ino != step.inode
         return staged is not None
 
-    def expect(self, step: Step, *, with_ctime: bool) -> None:
-        """Raises Conflict unless a path is what the plan saw.
+    def expect(self, step: Step, *, with_ctime: bool) -> tuple[int, bytes, os.stat_result | None]:
+        """Returns what :meth:`look` does; raises Conflict unless it is what the plan saw.
 
         ``with_ctime`` holds for files with several names too, as long as no step
         was done.
         """
-        _, _, found = self.look(step)
+        fd, name, found = self.look(step)
         seen = key_of(found) if found is not None else None
         expected = step.before
         if (
@@ -87,12 +89,20 @@ class Sight:
             seen = seen._replace(ctime_ns=expected.ctime_ns)
         if seen != expected:
             raise conflict(step.path)
+        return fd, name, found
 
-    def refuse_protected(self, step: Step) -> None:
-        """Raises OperationFailed for what is immutable or append-only at a path or below it."""
-        fd, name, found = self.look(step)
-        if self._fs.is_protected(fd):
-            raise protected(treepath.split(step.path)[0])
+    def refuse_protected(
+        self, step: Step, fd: int, name: bytes, found: os.stat_result | None
+    ) -> None:
+        """Raises OperationFailed for what is immutable or append-only at a path or below it.
+
+        The last three are what :meth:`look` has just returned. Each directory is asked for once.
+        """
+        directory = treepath.split(step.path)[0]
+        if directory not in self._open_directories:
+            if self._fs.is_protected(fd):
+                raise protected(directory)
+            self._open_directories.add(directory)
         if found is None:
             return
         if self._fs.is_protected(name, dir_fd=fd):
@@ -108,10 +118,11 @@ class Sight:
         """Raises Conflict if what was moved aside is not what was seen."""
         before = step.before
         assert before is not None
-        aside = (
-            step.staged if self.staged(aside_name(step.staged)) is None else aside_name(step.staged)
-        )
+        aside = step.staged
         found = self.staged(aside)
+        if found is None:
+            aside = aside_name(step.staged)
+            found = self.staged(aside)
         same = found is not None and _moved(key_of(found)) == _moved(before)
         if same and stat_module.S_ISDIR(before.mode):
             moved = self._fs.open(aside, OPEN_DIRECTORY, dir_fd=self._stage_fd)
