@@ -11,7 +11,7 @@ Not here: the file system (fs, worktree).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from treesnap.errors import InvalidArgument, shown
 
@@ -32,6 +32,19 @@ def is_valid_name(name: bytes) -> bool:
         and b"/" not in name
         and b"\x00" not in name
         and name not in {b".", b".."}
+    )
+
+
+def are_valid_names(names: Sequence[bytes]) -> bool:
+    """Returns whether each name may stand for one entry; costs little for each of many."""
+    joined = b"/".join(names)
+    return not names or (
+        min(map(len, names)) > 0
+        and max(map(len, names)) <= NAME_SIZE_MAX
+        and joined.count(b"/") == len(names) - 1
+        and b"\x00" not in joined
+        and b"." not in names
+        and b".." not in names
     )
 
 

@@ -25,6 +25,12 @@ def test_every_other_name_is_one(name):
     assert treepath.is_valid_name(name)
 
 
+@EXAMPLES
+@given(st.lists(st.sampled_from([b"a", b"b.", b"", b".", b"..", b"/", b"a/b", b"\0", b"a" * 4096])))
+def test_many_names_are_looked_at_as_each_is(names):
+    assert treepath.are_valid_names(names) == all(map(treepath.is_valid_name, names))
+
+
 @pytest.mark.parametrize(
     "path", [b"/", b"/a", b"a/", b"a//b", b"..", b"../a", b"a/..", b"./a", b"a/./b", b"a\0"]
 )

@@ -74,6 +74,16 @@ def decode_list(data: bytes) -> tuple[Any, ...]:
 
 def check_content(content: Any, length_max: int = 2 * INLINE_SEGMENTS_MAX + 1) -> int:
     """Returns the bytes that a content covers; raises Corrupt unless it is well formed."""
+    if type(content) is tuple and len(content) == 3:
+        level, object_id, size = content  # of one chunk, as most are
+        if (
+            type(level) is type(size) is int
+            and level == 0
+            and type(object_id) is bytes
+            and len(object_id) == 32
+            and 0 < size <= FILE_SIZE_MAX
+        ):
+            return size
     if type(content) is not tuple or not 0 < len(content) <= length_max or len(content) % 2 == 0:
         raise refused("content", "it is no list of segments")
     level = content[0]

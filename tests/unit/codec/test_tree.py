@@ -49,6 +49,8 @@ def fifos(count: int, name: bytes = b"%06d") -> list[Entry]:
 def test_a_name_that_could_lead_elsewhere_is_refused(name):
     with pytest.raises(Corrupt, match=r"is not allowed|not in order"):
         decode_tree(stored([FIFO._replace(name=name)]))
+    with pytest.raises(Corrupt, match=r"is not allowed|not in order"):
+        decode_tree(stored(sorted([*fifos(3), FIFO._replace(name=name)])))
 
 
 @pytest.mark.parametrize("name", [b"...", b"\xff", b"\n", b" ", b"-", b"n" * 4095], ids=repr)
@@ -113,8 +115,12 @@ def test_names_out_of_order_are_refused():
     ids=repr,
 )
 def test_a_file_that_breaks_a_rule_is_refused(change):
+    bad = FILE._replace(**change)
+
     with pytest.raises(Corrupt):
-        decode_tree(stored([FILE._replace(**change)]))
+        decode_tree(stored([bad]))
+    with pytest.raises(Corrupt):
+        decode_tree(stored([FILE._replace(name=b"a"), bad, FILE._replace(name=b"z")]))
 
 
 @pytest.mark.parametrize(
