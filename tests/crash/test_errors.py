@@ -110,6 +110,7 @@ class TestRestore:
             scene.handle(FaultyFileSystem(fault)).restore("before")
 
     def test_leaves_no_descriptor_open(self, scene):
+        gc.collect()  # mappings of the index end with the last reference to them
         before = open_descriptors()
 
         fail_everywhere(
@@ -121,7 +122,7 @@ class TestRestore:
             every=3 * SPARSE,
         )
 
-        gc.collect()  # mappings of the index end with the last reference to them
+        gc.collect()
         assert open_descriptors() == before
 
 
