@@ -7,8 +7,9 @@ import fcntl
 import os
 import re
 import struct
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 _QUERY = 0xC0686611
 """PROCMAP_QUERY of linux/fs.h, known to Linux 6.11 and later."""
@@ -18,9 +19,10 @@ _SHARED_WRITABLE = re.compile(
     rb"^[0-9a-f]+-[0-9a-f]+ .w.s [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)$", re.MULTILINE
 )
 """Address, permissions, offset, then device, inode and path."""
-_NOT_SHOWN = frozenset({errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM})
-"""The process has ended, or belongs to somebody else."""
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors that say nothing about a process; any other means that it is not shown."""
 _READ_SIZE = 64 << 10
+_Shown = TypeVar("_Shown")
 
 
 class Mapping(NamedTuple):
@@ -37,26 +39,26 @@ class Mapping(NamedTuple):
 def writable_mappings(*, asks: bool = True) -> Iterator[Mapping]:
     """Yields the shared writable mappings of all processes that may be looked into.
 
-    Those are the user's own, and for root everybody's. Where there is no list of processes,
-    nothing. Costs an open and a question per process, about 5 microseconds; with an older
-    kernel, or without ``asks``, its list of mappings has to be read, 8 microseconds per KiB.
-    Raises OSError.
+    Those are the user's own, and for root everybody's. Where processes are not shown, as in
+    some sandboxes, nothing. Costs an open and a question per process, about 5 microseconds; with
+    an older kernel, or without ``asks``, its list has to be read, 8 microseconds per KiB. Raises
+    OSError when there are too many open files, or no memory.
     """
-    try:
-        names = os.listdir("/proc")
-    except FileNotFoundError:
-        return
-    for name in names:
+    for name in _shown(partial(os.listdir, "/proc"), list[str]()):
         if not name.isdigit():
             continue
-        try:
-            shown = _mappings_of(name, asks=asks)
-        except OSError as error:
-            if error.errno not in _NOT_SHOWN:
-                raise
-            continue
+        shown = _shown(partial(_mappings_of, name, asks=asks), b"")
         for major, minor, inode, path in _SHARED_WRITABLE.findall(shown):
             yield Mapping((int(major, 16), int(minor, 16)), int(inode), path)
+
+
+def _shown(look: Callable[[], _Shown], otherwise: _Shown) -> _Shown:
+    try:
+        return look()
+    except OSError as error:
+        if error.errno in _OURS:
+            raise
+        return otherwise
 
 
 def _mappings_of(process: str, *, asks: bool) -> bytes:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +66,13 @@ def test_what_others_do_not_see_written_is_no_such_mapping(path, asks):
 def test_asking_finds_what_reading_finds(path):
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0):
         assert path.stat().st_ino in inodes(asks=True) & inodes(asks=False)
+
+
+def test_too_many_open_files_are_no_empty_list():
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+            list(writable_mappings())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
