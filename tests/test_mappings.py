@@ -5,6 +5,7 @@ Each snapshot is compared with what the file holds, through read(2).
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import subprocess
@@ -19,6 +20,7 @@ import treesnap
 from mounting import mounting
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.handle import Handle
+from treesnap.ops.watching import WALK_EVERY_NS
 from treesnap.worktree import survey
 from treesnap.worktree.mappings import mapped_now
 
@@ -145,6 +147,35 @@ def test_mappings_of_other_processes_count(handle, path):
     assert captured(handle) == path.read_bytes() == b"3ontent"
 
 
+def protect(mapped: mmap.mmap, access: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+    assert libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(len(mapped)), access) == 0
+
+
+@pytest.mark.parametrize("access", [mmap.PROT_READ, 0])
+def test_what_is_protected_between_two_writes_is_captured(handle, path, access):
+    captured(handle)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        for value in b"ABC":
+            protect(mapped, mmap.PROT_READ | mmap.PROT_WRITE)
+            mapped[0] = value
+            protect(mapped, access)
+            assert captured(handle) == path.read_bytes()
+            handle.create()
+
+
+def test_what_is_mapped_by_a_removed_name_is_captured_under_its_other_one(handle, path):
+    captured(handle)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        os.link(path, path.parent / "other")
+        path.unlink()
+        for value in b"ABC":
+            mapped[0] = value
+            other = captured(handle, "directory/other")
+            assert other == (path.parent / "other").read_bytes()
+
+
 def test_status_sees_what_is_written(handle, path):
     captured(handle)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
@@ -168,7 +199,7 @@ def test_what_was_mapped_through_another_mount_and_removed_there_is_found(tmp_pa
             mapped = mmap.mmap(file.fileno(), 0)
         (root / "name").unlink()
         with mapped:
-            assert mapped_now(handle.fs, str(root)).inodes == {(root / "file").stat().st_ino}
+            assert (root / "file").stat().st_ino in mapped_now(handle.fs, str(root)).inodes
             for value in b"AB":
                 mapped[0] = value
                 assert captured(handle, "file") == (root / "file").read_bytes()
@@ -179,7 +210,53 @@ def test_mappings_for_reading_or_of_a_private_copy_do_not_count(tmp_path):
     path.write_bytes(b"content")
     with (
         path.open("r+b") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ),
+        path.open("rb") as other,
+        mmap.mmap(other.fileno(), 0, access=mmap.ACCESS_READ),
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY),
     ):
-        assert mapped_now(LocalFileSystem(), str(tmp_path)).inodes == set()
+        assert path.stat().st_ino not in mapped_now(LocalFileSystem(), str(tmp_path)).inodes
+
+
+def test_names_outside_of_the_root_are_known_in_a_subvolume(tmp_path):
+    with mounting() as mounter:
+        place = mounter.image(tmp_path / "btrfs", "btrfs", 128)
+        subprocess.run(
+            ["btrfs", "subvolume", "create", place / "volume"], check=True, capture_output=True
+        )
+        root = place / "volume/root"
+        root.mkdir()
+        (root / "file").write_bytes(b"content")
+        os.link(root / "file", place / "volume/outside")
+        with (place / "volume/outside").open("r+b") as file:
+            mapped = mmap.mmap(file.fileno(), 0)
+        handle = treesnap.open(root, tmp_path / "store")
+        with mapped:
+            for value in b"AB":
+                mapped[0] = value
+                assert captured(handle, "file") == (root / "file").read_bytes()
+
+
+def test_what_a_watcher_is_not_told_of_is_read_at_the_next_look_at_everything(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "file").write_bytes(b"content")
+    times_ns = [(root / "file").stat().st_ctime_ns + LATER_NS]
+    made = Handle(
+        root=root,
+        store_path=str(tmp_path / "store"),
+        fs=LocalFileSystem(),
+        clock_ns=lambda: times_ns[-1],
+    )
+    with mounting() as mounter:
+        (tmp_path / "again").mkdir()
+        mounter.bind(root, tmp_path / "again")
+        with made.watch() as handle, (tmp_path / "again/file").open("r+b") as file:
+            with mmap.mmap(file.fileno(), 0) as mapped:
+                mapped[0] = 65
+                assert captured(handle, "file") == b"Aontent"
+                mapped[0] = 66
+            (root / "new").write_bytes(b"")
+            handle.create()
+            times_ns.append(times_ns[-1] + WALK_EVERY_NS)
+
+            assert captured(handle, "file") == (root / "file").read_bytes() == b"Bontent"

@@ -1,4 +1,4 @@
-"""What processes have mapped for writing, by proc_pid_maps(5)."""
+"""What processes have mapped and may write to, by proc_pid_maps(5)."""
 
 from __future__ import annotations
 
@@ -7,18 +7,28 @@ import fcntl
 import os
 import re
 import struct
+from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 _QUERY = 0xC0686611
 """PROCMAP_QUERY of linux/fs.h, known to Linux 6.11 and later."""
-_WRITABLE_SHARED_FILE = struct.pack("<QQQ80x", 104, 0x02 | 0x08 | 0x10 | 0x20, 0)
-"""Asks for the first mapping from address 0 on that is writable, shared, and of a file."""
-_SHARED_WRITABLE = re.compile(
-    rb"^[0-9a-f]+-[0-9a-f]+ .w.s [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)$", re.MULTILINE
+_QUESTION = struct.Struct("<9Q4I2Q")
+"""Size, what is asked for, from which address; start, end, flags, page size, offset, inode,
+device; sizes and addresses of the buffers for a name and a build id."""
+_NEXT_SHARED_FILE = 0x08 | 0x10 | 0x20
+"""Asks for the first mapping at an address or behind it that is shared, and of a file."""
+_WRITABLE = 0x02
+_NAME_SIZE_MAX = 4096
+_SHARED = re.compile(
+    rb"^([0-9a-f]+)-[0-9a-f]+ .([w-]).s [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)$",
+    re.MULTILINE,
 )
-"""Address, permissions, offset, then device, inode and path."""
+"""Start, permissions, offset, then device, inode and path."""
+_DETAIL = re.compile(rb"^(?:([0-9a-f]+)-[0-9a-f]+ |VmFlags:(.*)$)", re.MULTILINE)
+"""Of a longer list, proc_pid_smaps(5): where a mapping starts, and at last its flags."""
+_MAY_WRITE = b"mw"
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that say nothing about a process; any other means that it is not shown."""
 _READ_SIZE = 64 << 10
@@ -32,24 +42,47 @@ class Mapping(NamedTuple):
     """Major and minor number; on some file systems others than lstat(2) tells."""
     inode: int
     path: bytes
-    """As the kernel shows it: a newline as a backslash and 012, and with `` (deleted)`` behind
-    it when the file has that name no more."""
+    """As the kernel shows it: a newline at times as a backslash and 012, and with
+    `` (deleted)`` behind it when the file has that name no more."""
 
 
-def writable_mappings(*, asks: bool = True) -> Iterator[Mapping]:
-    """Yields the shared writable mappings of all processes that may be looked into.
+class _Shared(NamedTuple):
+    """A shared mapping of a file, and whether it may be written to as it is."""
+
+    start: int
+    is_writable: bool
+    mapping: Mapping
+
+
+def writable_mappings(exactly_below: bytes = b"/", *, asks: bool = True) -> Iterator[Mapping]:
+    """Yields the shared mappings, of all processes that may be looked into, of files that were
+    opened for writing.
+
+    A program may take away its right to write to a mapping and give it back, mprotect(2), and
+    write then as if nothing had happened. So whether it has that right now does not matter.
+    Where a path does not begin with ``exactly_below``, a mapping may be of a file that was
+    opened for reading.
 
     Those are the user's own, and for root everybody's. Where processes are not shown, as in
-    some sandboxes, nothing. Costs an open and a question per process, about 5 microseconds; with
-    an older kernel, or without ``asks``, its list has to be read, 8 microseconds per KiB. Raises
-    OSError when there are too many open files, or no memory.
+    some sandboxes, nothing. Costs an open and a question per process, about 5 microseconds, and
+    a question per shared mapping; with an older kernel, or without ``asks``, its list has to be
+    read, 8 microseconds per KiB. For a process that has no right to write now to a mapping
+    below ``exactly_below`` a longer list is read, which costs as much again for each MiB that the
+    process uses. Raises OSError when there are too many open files, or no memory.
     """
     for name in _shown(partial(os.listdir, "/proc"), list[str]()):
         if not name.isdigit():
             continue
-        shown = _shown(partial(_mappings_of, name, asks=asks), b"")
-        for major, minor, inode, path in _SHARED_WRITABLE.findall(shown):
-            yield Mapping((int(major, 16), int(minor, 16)), int(inode), path)
+        look = partial(_shared_mappings, f"/proc/{name}", asks=asks)
+        task, found = _shown(look, ("", list[_Shared]()))
+        read_only: set[int] | None = None
+        for start, is_writable, mapping in found:
+            if not is_writable and mapping.path.startswith(exactly_below):
+                if read_only is None:
+                    read_only = _shown(partial(_never_writable, task), set[int]())
+                if start in read_only:
+                    continue
+            yield mapping
 
 
 def _shown(look: Callable[[], _Shown], otherwise: _Shown) -> _Shown:
@@ -61,19 +94,98 @@ def _shown(look: Callable[[], _Shown], otherwise: _Shown) -> _Shown:
         return otherwise
 
 
-def _mappings_of(process: str, *, asks: bool) -> bytes:
-    """Returns a process's list of mappings, or nothing when none in it is of interest."""
-    fd = os.open(f"/proc/{process}/maps", os.O_RDONLY | os.O_CLOEXEC)
+def _shared_mappings(process: str, *, asks: bool) -> tuple[str, list[_Shared]]:
+    """Returns the shared mappings of files of a process, and through which task they are seen."""
+    found = _mappings_of(process, asks=asks)
+    if found is not None:
+        return process, found
+    # It has no memory, or its first thread has ended and the others go on.
+    threads = os.listdir(f"{process}/task")
+    for thread in threads if len(threads) > 1 else ():
+        task = f"{process}/task/{thread}"
+        found = _mappings_of(task, asks=asks)
+        if found is not None:
+            return task, found
+    return process, []
+
+
+def _mappings_of(task: str, *, asks: bool) -> list[_Shared] | None:
+    """Returns the shared mappings of files in a task's memory, or None when it has none."""
+    try:
+        fd = os.open(f"{task}/maps", os.O_RDONLY | os.O_CLOEXEC)
+    except ProcessLookupError:
+        return None
     try:
         if asks:
             try:
-                fcntl.ioctl(fd, _QUERY, _WRITABLE_SHARED_FILE)
-            except OSError as error:
-                if error.errno == errno.ENOENT:
-                    return b""
-        pieces = []
-        while piece := os.read(fd, _READ_SIZE):
-            pieces.append(piece)
-        return b"".join(pieces)
+                return _asked(fd)
+            except ProcessLookupError:
+                return None
+            except OSError:
+                pass  # an older kernel, or too long a path
+        return _read(fd)
     finally:
         os.close(fd)
+
+
+def _asked(fd: int) -> list[_Shared]:
+    """Returns what the kernel answers when it is asked for one mapping after the other."""
+    found: list[_Shared] = []
+    name = array("B", bytes(_NAME_SIZE_MAX))
+    name_address, _ = name.buffer_info()
+    end = 0
+    while True:
+        question = bytearray(
+            _QUESTION.pack(
+                *(_QUESTION.size, _NEXT_SHARED_FILE, end, 0, 0, 0, 0, 0, 0),
+                *(0, 0, _NAME_SIZE_MAX, 0, name_address, 0),
+            )
+        )
+        try:
+            fcntl.ioctl(fd, _QUERY, question)
+        except FileNotFoundError:
+            return found
+        _, _, _, start, end, flags, _, _, inode, major, minor, name_size, *_ = _QUESTION.unpack(
+            question
+        )
+        path = name[: max(0, name_size - 1)].tobytes()
+        found.append(_Shared(start, bool(flags & _WRITABLE), Mapping((major, minor), inode, path)))
+
+
+def _read(fd: int) -> list[_Shared] | None:
+    """Returns what is in a list of all mappings."""
+    shown = _all_of(fd)
+    if not shown:
+        return None
+    return [
+        _Shared(
+            int(start, 16),
+            writable == b"w",
+            Mapping((int(major, 16), int(minor, 16)), int(inode), path),
+        )
+        for start, writable, major, minor, inode, path in _SHARED.findall(shown)
+    ]
+
+
+def _all_of(fd: int) -> bytes:
+    pieces = []
+    while piece := os.read(fd, _READ_SIZE):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _never_writable(task: str) -> set[int]:
+    """Returns where those mappings start to which nobody can give a right to write."""
+    fd = os.open(f"{task}/smaps", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        shown = _all_of(fd)
+    finally:
+        os.close(fd)
+    found: set[int] = set()
+    start = b""
+    for begins, flags in _DETAIL.findall(shown):
+        if begins:
+            start = begins
+        elif _MAY_WRITE not in flags.split():
+            found.add(int(start, 16))
+    return found

@@ -1,4 +1,4 @@
-"""Files that some process has mapped for writing.
+"""Files that some process has mapped and may write to.
 
 What a process writes into a page of a shared mapping that it has written to before moves no
 time of the file until the kernel has written that page to disk, and is not reported before the
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from treesnap.codec.statcache import Observation
 from treesnap.fs.base import FileSystem
 from treesnap.fs.mappings import writable_mappings
+from treesnap.worktree.mounts import Mounts
 
 _DELETED = b" (deleted)"
 _SEEN_MAX = 1 << 16
@@ -28,28 +29,47 @@ class Mapped(NamedTuple):
     """Paths in the tree by which processes know these files."""
     inodes: frozenset[int]
     """Their inode numbers, by which each of their names is found."""
+    has_nameless: bool
+    """Whether the name by which a process knows such a file was removed; it may have others."""
 
 
 def mapped_now(fs: FileSystem, root: str) -> Mapped:
     """Returns what is mapped for writing on the file system of a root, a real path.
 
     Files are found by inode, whatever they are called where they are mapped; where the kernel
-    tells another device than lstat(2), as on btrfs and overlays, by their paths below the root.
-    For the cost, and for whose mappings are found, see :func:`writable_mappings`. Raises OSError.
+    tells other devices and inodes than lstat(2), as it may on overlays, by their paths below the
+    root. For the cost, and for whose mappings are found, see :func:`writable_mappings`. Raises
+    OSError.
     """
     paths: set[bytes] = set()
     inodes: set[int] = set()
+    has_nameless = False
     prefix = os.fsencode(root).rstrip(b"/") + b"/"
+    devices = _devices_of(fs, root)
+    for mapping in writable_mappings(prefix):
+        if mapping.device in devices:
+            inodes.add(mapping.inode)
+        below = set(_below(prefix, mapping.path))
+        named = set()
+        for path in below:
+            with suppress(OSError):  # it has that name no more, or never had
+                named.add(fs.lstat(prefix + path).st_ino)
+        paths |= below
+        inodes |= named
+        if below and mapping.path.endswith(_DELETED) and mapping.inode not in named:
+            has_nameless = True
+    return Mapped(frozenset(paths), frozenset(inodes), has_nameless)
+
+
+def _devices_of(fs: FileSystem, root: str) -> set[tuple[int, int] | None]:
+    """Returns the devices that a list of mappings may tell of the files of a root.
+
+    For each subvolume of btrfs lstat(2) tells a device that is in no other list. An inode
+    number of another subvolume costs a look at a file, no more.
+    """
     number = fs.lstat(root).st_dev
     device = os.major(number), os.minor(number)
-    for mapping in writable_mappings():
-        if mapping.device == device:
-            inodes.add(mapping.inode)
-        paths.update(_below(prefix, mapping.path))
-    for path in paths:
-        with suppress(OSError):  # it has that name no more, or never had
-            inodes.add(fs.lstat(prefix + path).st_ino)
-    return Mapped(frozenset(paths), frozenset(inodes))
+    return {device, Mounts(fs).device(root)} if os.major(number) == 0 else {device}
 
 
 def names_of(inodes: frozenset[int], observations: Iterable[Observation]) -> frozenset[bytes]:
@@ -75,6 +95,8 @@ class MappedFiles:
         """Inode numbers of what was mapped at the last look."""
         self.forgotten = -1
         """What was mapped at questions before this one is not known any more."""
+        self.nameless = -1
+        """The last question at which something was mapped by a name that was removed."""
 
     def look(self, number: int) -> None:
         """Looks what is mapped, for the question with a number.
@@ -83,6 +105,8 @@ class MappedFiles:
         """
         mapped = mapped_now(self._fs, self._root)
         self.inodes = tuple(sorted(mapped.inodes))
+        if mapped.has_nameless:
+            self.nameless = number
         now = dict.fromkeys(mapped.paths, number)
         self._seen.update(now)
         if len(self._seen) > _SEEN_MAX:

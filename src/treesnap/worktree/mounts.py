@@ -34,6 +34,7 @@ class Mounts:
 
     def __init__(self, fs: FileSystem) -> None:
         self._kinds: dict[bytes, str] | None = None
+        self._devices: dict[bytes, tuple[int, int]] = {}
         try:
             lines = read_file(fs, MOUNT_LIST, 64 << 20).splitlines()
         except OSError:
@@ -42,8 +43,10 @@ class Mounts:
         for line in lines:
             fields = line.split(b" ")
             if b"-" in fields and len(fields) > 6:
-                kind = fields[fields.index(b"-") + 1]
-                self._kinds[_decoded(fields[4])] = kind.decode("ascii", "replace")
+                point, kind = _decoded(fields[4]), fields[fields.index(b"-") + 1]
+                self._kinds[point] = kind.decode("ascii", "replace")
+                major, minor = fields[2].split(b":")
+                self._devices[point] = int(major), int(minor)
 
     def below(self, root: bytes) -> frozenset[bytes]:
         """Returns the mount points below a real path, as tree paths."""
@@ -61,13 +64,23 @@ class Mounts:
 
     def kind(self, path: str) -> str | None:
         """Returns the type of the file system that holds a real path, or None."""
-        kinds = self._kinds or {}
+        return (self._kinds or {}).get(self._point_above(path))
+
+    def device(self, path: str) -> tuple[int, int] | None:
+        """Returns the device of the file system that holds a real path, or None.
+
+        Major and minor number. On btrfs lstat(2) tells another for each subvolume.
+        """
+        return self._devices.get(self._point_above(path))
+
+    def _point_above(self, path: str) -> bytes:
+        """Returns the nearest mount point at or above a real path, or nothing."""
         point = os.fsencode(path)
-        while point not in kinds:
+        while point not in (self._kinds or {}):
             if point in (b"/", b""):
-                return None
+                return b""
             point = os.path.dirname(point)
-        return kinds[point]
+        return point
 
     def granularity_ns(self, root: str) -> int:
         """Returns the step of file times on the file system that holds a real path."""

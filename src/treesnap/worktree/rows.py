@@ -57,7 +57,7 @@ class Rows:
                     tree_id=tree_id,
                     totals=totals,
                     rules=frame.exclusions.fingerprint,
-                    distrusted=tuple(sorted(frame.distrusted)),
+                    distrusted=tuple(sorted(frame.distrusted | _distrusted_still(frame))),
                     linked=bool(frame.linked),
                     skipped=tuple(frame.skipped),
                     observations=frame.packed,
@@ -122,3 +122,13 @@ class Rows:
         for name in frame.distrusted:
             frame.entries.pop(name, None)
         frame.entries.update(changed)
+
+
+def _distrusted_still(frame: Frame) -> set[bytes]:
+    """Returns the names that were distrusted and have not been looked at since.
+
+    A watcher speaks for them now, but not for ever: the next look at everything does not ask it.
+    """
+    if frame.row is None or frame.looked is None:
+        return set()
+    return {name for name in frame.row.distrusted if name not in frame.looked}

@@ -204,15 +204,15 @@ class WatchedTree:
     def answer(self, since: Mark | None) -> Answer:
         """Returns what changed since a mark, as far as it was taken in.
 
-        That is not known when a file changed under a name that it does not have any more: an
-        open file may have got another one, of which its changes are not reported.
+        That is not known when a file changed under a name that it does not have any more, or is
+        mapped under one: it may have got another one, of which its changes are not reported.
         """
         unknown = Answer(Mark(self._id, self._number), None, mapped=self._mapped.inodes)
         self._number += 1
         forgotten = max(self._forgotten, self._mapped.forgotten)
         if since is None or since.watcher != self._id or since.number < forgotten:
             return unknown
-        if self._nameless > since.number:
+        if self._nameless > since.number or self._mapped.nameless >= since.number:
             return unknown
         paths = self._mapped.since(since.number)
         whole = set()

@@ -1,4 +1,4 @@
-"""The list of what processes have mapped for writing."""
+"""The list of what processes have mapped and may write to."""
 
 from __future__ import annotations
 
@@ -20,6 +20,18 @@ with open(sys.argv[1], "r+b") as file:
     mapped = mmap.mmap(file.fileno(), 0)
 print("mapped", flush=True)
 sys.stdin.read()
+"""
+
+FIRST_THREAD_ENDS = """
+import ctypes, mmap, os, sys, threading
+def hold():
+    print("mapped", flush=True)
+    os.read(0, 1)
+    os._exit(0)
+with open(sys.argv[1], "r+b") as file:
+    mapped = mmap.mmap(file.fileno(), 0)
+threading.Thread(target=hold).start()
+ctypes.CDLL(None).pthread_exit(None)
 """
 
 asking = pytest.mark.parametrize("asks", [True, False])
@@ -53,14 +65,54 @@ def test_mappings_of_this_process_and_of_others_are_found(path, asks):
 
 
 @asking
+@pytest.mark.parametrize("access", [mmap.PROT_READ, 0])
+def test_a_right_to_write_that_was_taken_away_may_be_given_back(path, asks, access):
+    inode = path.stat().st_ino
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0, prot=access):
+        assert inode in inodes(asks)
+
+
+@asking
 def test_what_others_do_not_see_written_is_no_such_mapping(path, asks):
     inode = path.stat().st_ino
     with (
         path.open("r+b") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ),
+        path.open("rb") as other,
+        mmap.mmap(other.fileno(), 0, access=mmap.ACCESS_READ),
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY),
     ):
         assert inode not in inodes(asks)
+
+
+@asking
+def test_mappings_of_a_process_are_found_after_its_first_thread_ended(path, asks):
+    with subprocess.Popen(
+        [sys.executable, "-c", FIRST_THREAD_ENDS, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as holder:
+        assert holder.stdout.readline() == b"mapped\n"
+        while "Z" not in Path(f"/proc/{holder.pid}/stat").read_text().split():
+            os.sched_yield()
+        assert path.stat().st_ino in inodes(asks)
+        holder.stdin.close()
+
+
+@asking
+def test_a_long_path_is_shown_whole(tmp_path, asks, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(20):  # no path may be so long, but a place may lie so deep
+        os.mkdir("d" * 250)
+        os.chdir("d" * 250)
+    with open("file", "w+b") as file:
+        file.write(b"content")
+        file.flush()
+        with mmap.mmap(file.fileno(), 0):
+            status = os.fstat(file.fileno())
+            (found,) = {
+                each for each in writable_mappings(asks=asks) if each.inode == status.st_ino
+            }
+    assert found.path == b"/".join([os.fsencode(tmp_path), *[b"d" * 250] * 20, b"file"])
 
 
 def test_asking_finds_what_reading_finds(path):
