@@ -104,24 +104,35 @@ class Store:
         """
         store = cls(fs, path)
         try:
-            store._check_format(writing=writing or create)
-            for name in (*DIRECTORIES, "quarantine"):
-                store._check_directory(os.path.join(path, name))
+            store._check(writing=writing or create)
         except FileNotFoundError:
-            store._refuse_without_format()
-            if not create:
-                raise StoreMissing(f"There is no store at {shown(path)!r}", path=path) from None
-            store._initialise()
+            # Somebody else may make it just now: what its snapshots prove holds only afterwards.
+            has_snapshots = store._has_snapshots()
+            try:
+                store._check(writing=writing or create)
+            except FileNotFoundError:
+                if has_snapshots:
+                    raise Corrupt(
+                        f"The store at {shown(path)!r} has no format file",
+                        path=store.layout.format,
+                    ) from None
+                if not create:
+                    raise StoreMissing(f"There is no store at {shown(path)!r}", path=path) from None
+                store._initialise()
         return store
 
-    def _refuse_without_format(self) -> None:
-        """Raises Corrupt for a store with snapshots: its format file was durable before them."""
-        with suppress(OSError):
-            if any(self.snapshots.all_names()):
-                raise Corrupt(
-                    f"The store at {shown(self.path)!r} has no format file",
-                    path=self.layout.format,
-                )
+    def _check(self, *, writing: bool) -> None:
+        """Raises Corrupt or UnsupportedFormat; FileNotFoundError without a format file."""
+        self._check_format(writing=writing)
+        for name in (*DIRECTORIES, "quarantine"):
+            self._check_directory(os.path.join(self.path, name))
+
+    def _has_snapshots(self) -> bool:
+        """Returns whether there are any: a store's format file is durable before them."""
+        try:
+            return any(self.snapshots.all_names())
+        except OSError:
+            return False
 
     def _check_format(self, *, writing: bool) -> None:
         data = read_file(self.fs, self.layout.format, 1 << 16)
@@ -163,7 +174,10 @@ class Store:
         """
         ensure_directories(self.fs, self.path)
         existing = set(self.fs.list_names(self.path))
-        if existing - {*DIRECTORIES, "format"}:
+        if "format" in existing:
+            self._check(writing=True)
+            return
+        if existing - {*DIRECTORIES}:
             raise StoreMissing(
                 f"The directory {shown(self.path)!r} is not empty and holds no store",
                 path=self.path,

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from interfering import Interfering
 from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound
 from treesnap.testing.children import in_child
 from treesnap.testing.state import tree_state
@@ -93,6 +94,25 @@ def test_two_threads_create_in_one_root_with_one_handle(make_handle, root):
     assert {item.id for item in handle.list()} == {result.id for result in results}
     assert [item.sequence for item in handle.list()] == [3, 2, 1]
     assert handle.verify(read_data=True).ok
+
+
+@pytest.mark.parametrize("moment", ["snapshots", ""], ids=["before it looks", "before it begins"])
+def test_a_store_that_somebody_else_makes_just_now_is_one(make_handle, store_path, moment):
+    looked_at = os.path.join(store_path, moment).rstrip("/")
+    others = make_handle()
+    made = []
+
+    def make() -> None:
+        others.create()
+        made.append((store_path / "format").read_bytes())
+
+    result = make_handle(
+        fs=Interfering("list_names", 1, make, lambda call: call.path == looked_at)
+    ).create()
+
+    assert made == [(store_path / "format").read_bytes()]
+    assert [item.sequence for item in others.list()] == [2, 1]
+    assert others.show(result.id).sequence == 2
 
 
 def test_who_does_not_wait_is_told_that_the_root_is_busy(handle, make_handle):
