@@ -13,6 +13,7 @@ from collections import Counter
 
 import pytest
 
+from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.ops.handle import Handle
 from treesnap.store.index import PARTS_MAX
 from treesnap.testing.recording import RecordingFileSystem
@@ -250,6 +251,15 @@ class TestRestore:
         staged = next(path for path in looks if path.endswith("/n3"))
         assert looks[replaced] == 3  # before the commit point, before it moves, and at the end
         assert looks[staged] == 3  # when it is built, and after each move as what was there before
+
+    def test_reads_each_object_once(self, handle, fs, root, store):
+        change_files(root, 10)
+
+        handle.restore("first")
+
+        reads = fs.calls("read_at", below=str(store / "packs"))
+        objects = [item for item in reads if item.size_bytes > RECORD_HEADER_SIZE]
+        assert len(objects) == 11 + 10  # the directories as they were, and the files
 
     def test_asks_each_directory_once_whether_anything_may_move_in_it(self, handle, fs, root):
         change_files(root, 200)

@@ -19,6 +19,8 @@ from treesnap.model import Entry, ObjectId, ObjectKind, Segment, Totals, Tree, X
 Get = Callable[[ObjectKind, ObjectId], bytes]
 
 _CACHED_TREES = 512
+KEPT_ENTRIES_MAX = 1 << 16
+"""Entries that are kept for who reads the same directories again: some 30 MB."""
 
 
 class TreeReader:
@@ -28,6 +30,22 @@ class TreeReader:
         self._get = get
         self._kept_max = kept_max
         self._cache: OrderedDict[ObjectId, Tree] = OrderedDict()
+        self._first: dict[ObjectId, Tree] = {}
+        self._room = 0
+
+    def keep_first(self, entries_max: int = KEPT_ENTRIES_MAX) -> None:
+        """Keeps the first directories from now on, of so many entries together."""
+        self._room = entries_max
+
+    def keep(self, tree_id: ObjectId, tree: Tree) -> None:
+        """Takes a directory that the caller has at hand, while there is room for the first."""
+        if len(tree.entries) < self._room and tree_id not in self._first:
+            self._room -= len(tree.entries) + 1
+            self._first[tree_id] = tree
+
+    def share(self, other: TreeReader) -> None:
+        """Takes over what another reader has kept first: equal ids are equal directories."""
+        self._first = other._first
 
     def keep_all(self) -> None:
         """Keeps every directory from now on: for who keeps all of their entries anyway."""
@@ -35,9 +53,10 @@ class TreeReader:
 
     def tree(self, tree_id: ObjectId) -> Tree:
         """Returns one stored tree, pages not followed; raises Corrupt."""
-        tree = self._cache.get(tree_id)
+        tree = self._first.get(tree_id) or self._cache.get(tree_id)
         if tree is None:
             tree = decode_tree(self._get(ObjectKind.TREE, tree_id))
+            self.keep(tree_id, tree)
             self._cache[tree_id] = tree
             if len(self._cache) > self._kept_max:
                 self._cache.popitem(last=False)

@@ -236,6 +236,7 @@ def _attempt(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
             handle, pair, scope=goal.scope, rules=rules_of(goal), recorder=recorder
         ) as capture:
             current = walked_state(capture.result, capture.writer.get)
+            target.trees.share(current.trees)
             require_paths(goal.paths, current, target)
             plan = make_plan(current, target, goal.scope)
             refuse_blocked(plan)

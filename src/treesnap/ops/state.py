@@ -56,7 +56,7 @@ def walked_state(result: ScanResult, get: Callable[[ObjectKind, ObjectId], bytes
     """Returns the tree that a walk found."""
     return State(
         root=result.root,
-        trees=TreeReader(get),
+        trees=result.trees,
         groups=load_groups(result.links, get),
         shared=result.shared,
     )

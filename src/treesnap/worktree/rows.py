@@ -9,7 +9,7 @@ from treesnap import treepath
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.statcache import Row, decode_observations
 from treesnap.codec.tree import put_tree
-from treesnap.model import TOTAL_MAX, Entry, ObjectId, Totals
+from treesnap.model import TOTAL_MAX, Entry, ObjectId, Totals, Tree
 from treesnap.worktree.capture import ObjectSink
 from treesnap.worktree.revisit import Recall
 from treesnap.worktree.scanned import Frame, totals_of
@@ -49,6 +49,7 @@ class Rows:
         entries = [frame.entries[name] for name in sorted(frame.entries)]
         totals = self._totals(frame, entries)
         tree_id = put_tree(entries, totals, self._sink.put)
+        self._trees.keep(tree_id, Tree(totals, tuple(entries)))
         if self._builder is not None and frame.scope is None:
             self._remove_lost(self._builder, frame)
             self._builder.add(

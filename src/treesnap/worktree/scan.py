@@ -85,11 +85,16 @@ class Scanner:
         builder: StatCacheBuilder | None = None,
         recorder: dict[bytes, bytes] | None = None,
     ) -> None:
-        """Prepares a walk; ``recorder`` takes the observations that are in no cached row."""
+        """Prepares a walk; ``recorder`` takes the observations that are in no cached row.
+
+        With it what is decoded is kept at hand, for who compares afterwards.
+        """
         self._fs = fs
         self._settings = settings
         self._sink = sink
         self._trees = TreeReader(sink.get)
+        if recorder is not None:
+            self._trees.keep_first()
         self._monitor = monitor
         self._cache = cache
         self._recall = Recall(cache, self._trees) if cache is not None else None
@@ -131,6 +136,7 @@ class Scanner:
             rules=tuple(recalled_rules(self._settings, self._rules, self._changed)),
             files_read=self._files_read,
             read_bytes=self._read_bytes,
+            trees=self._trees,
         )
 
     def _survey(self, root_fd: int, mapped: frozenset[int]) -> None:

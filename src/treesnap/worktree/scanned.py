@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from treesnap.codec.reader import TreeReader
 from treesnap.codec.statcache import Row
 from treesnap.model import (
     Entry,
@@ -61,6 +62,8 @@ class ScanResult:
     rules: tuple[IgnoreRules, ...]
     files_read: int
     read_bytes: int
+    trees: TreeReader
+    """Reads the captured trees; those of the directories that changed are at hand."""
 
 
 @dataclass(slots=True)

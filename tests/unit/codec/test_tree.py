@@ -365,6 +365,20 @@ def test_the_reader_keeps_no_more_than_a_few_hundred_trees():
     assert len(trees._cache) == 512
 
 
+def test_a_reader_keeps_the_first_trees_while_there_is_room():
+    objects = Objects()
+    ids = [put_tree(fifos(3, b"%%d-%d" % number), Totals(), objects.put) for number in range(5)]
+    first = TreeReader(objects.get, kept_max=0)
+    first.keep_first(8)
+    expected = [first.tree(tree_id) for tree_id in ids]
+    asked = []
+    other = TreeReader(lambda kind, identity: asked.append(identity) or objects.get(kind, identity))
+    other.share(first)
+
+    assert [other.tree(tree_id) for tree_id in ids] == expected
+    assert asked == ids[2:]
+
+
 def test_a_reader_decodes_trees_again_unless_it_keeps_them_all():
     objects = Objects()
     ids = [put_tree((), Totals(files=number), objects.put) for number in range(3)]
