@@ -19,6 +19,7 @@ _QUESTION = struct.Struct("<9Q4I2Q")
 device; sizes and addresses of the buffers for a name and a build id."""
 _NEXT_SHARED_FILE = 0x08 | 0x10 | 0x20
 """Asks for the first mapping at an address or behind it that is shared, and of a file."""
+_IS_ANYTHING_SHARED = _QUESTION.pack(_QUESTION.size, _NEXT_SHARED_FILE, *(0,) * 13)
 _WRITABLE = 0x02
 _NAME_SIZE_MAX = 4096
 _SHARED = re.compile(
@@ -32,6 +33,8 @@ _MAY_WRITE = b"mw"
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that say nothing about a process; any other means that it is not shown."""
 _READ_SIZE = 64 << 10
+_LINKS_OF_ONE_THREAD = 3
+"""Of the directory of a process's threads: one for each thread, and two."""
 _Shown = TypeVar("_Shown")
 
 
@@ -100,8 +103,9 @@ def _shared_mappings(process: str, *, asks: bool) -> tuple[str, list[_Shared]]:
     if found is not None:
         return process, found
     # It has no memory, or its first thread has ended and the others go on.
-    threads = os.listdir(f"{process}/task")
-    for thread in threads if len(threads) > 1 else ():
+    if os.stat(f"{process}/task").st_nlink <= _LINKS_OF_ONE_THREAD:
+        return process, []
+    for thread in os.listdir(f"{process}/task"):
         task = f"{process}/task/{thread}"
         found = _mappings_of(task, asks=asks)
         if found is not None:
@@ -131,6 +135,10 @@ def _mappings_of(task: str, *, asks: bool) -> list[_Shared] | None:
 def _asked(fd: int) -> list[_Shared]:
     """Returns what the kernel answers when it is asked for one mapping after the other."""
     found: list[_Shared] = []
+    try:
+        fcntl.ioctl(fd, _QUERY, _IS_ANYTHING_SHARED)
+    except FileNotFoundError:
+        return found
     name = array("B", bytes(_NAME_SIZE_MAX))
     name_address, _ = name.buffer_info()
     end = 0
