@@ -14,20 +14,23 @@ that is not whole is not used.
 from __future__ import annotations
 
 import struct
+from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, Compressor, decompress
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.codec.tree import decode_totals
 from treesnap.codec.watch import WatchNote, decode_note, encode_note
-from treesnap.errors import Corrupt
 from treesnap.hashing import ID_SIZE, checksum
 from treesnap.model import ObjectId, SkipReason, Totals
+from treesnap.treepath import are_valid_names
 
 TRAILER_MAGIC = b"TSCT"
 TRAILER = struct.Struct("<QQ4s")
 _FRAME = struct.Struct("<I8s")
 FRAME_SIZE = _FRAME.size
+_MODE_MAX = 0xFFFFFFFF
 _COMPRESSED_MIN = 512
 """Shorter rows are not worth the time."""
 
@@ -45,6 +48,10 @@ class Observation(NamedTuple):
     ctime_ns: int
     inode: int
     device: int
+
+
+_NEW_OBSERVATION = partial(tuple.__new__, Observation)
+"""Makes an observation of what has as many fields."""
 
 
 class Row(NamedTuple):
@@ -144,12 +151,27 @@ def encode_observations(observations: list[Observation]) -> bytes:
 
 
 def decode_observations(data: bytes) -> dict[bytes, Observation]:
-    """Returns what was seen, by name; empty when it cannot be decoded."""
-    try:
-        value = unpack(data, "observations", LONG_ARRAY_LENGTH_MAX, maps=False)
-        return {item[0]: Observation._make(item) for item in value}
-    except (Corrupt, TypeError, IndexError):
-        return {}
+    """Returns what was seen, by name, or raises Corrupt."""
+    value = unpack(data, "observations", LONG_ARRAY_LENGTH_MAX, maps=False)
+    require(_are_observations(value), "observations", "they are not well formed")
+    return {item[0]: _NEW_OBSERVATION(item) for item in value}
+
+
+def _are_observations(items: Any) -> bool:
+    """Looks at one field of all after the other, as decoding a tree does."""
+    if type(items) is not tuple:
+        return False
+    if not items:
+        return True
+    if set(map(type, items)) != {tuple} or set(map(len, items)) != {len(Observation._fields)}:
+        return False
+    names, modes, *others = zip(*items, strict=True)
+    return (
+        set(map(type, names)) == {bytes}
+        and are_valid_names(names)
+        and set(map(type, chain(modes, *others))) == {int}
+        and 0 <= min(modes) <= max(modes) <= _MODE_MAX
+    )
 
 
 class Meta(NamedTuple):

@@ -102,15 +102,20 @@ def surely(
 
     A name that a file gets elsewhere is reported there and nowhere else. So when a file has
     names that a walk of changes did not find, they may be where nobody looked, unless it was
-    the same after the walk before.
+    the same after the walk before. And a walk of changes may meet a damaged row, or a damaged
+    tree that no whole walk needs.
     """
-    result = walk(known)
-    if known.note is not None:
-        noted = known.note.unfinished_links if scope is None else b""
-        if result.unfinished_links != noted:
-            known = Outlook(known.mark)
-            result = walk(known)
-    return known, result
+    try:
+        result = walk(known)
+    except Corrupt:
+        if known.changed is None:
+            raise
+    else:
+        noted = known.note.unfinished_links if known.note is not None and scope is None else b""
+        if known.note is None or result.unfinished_links == noted:
+            return known, result
+    known = Outlook(known.mark)
+    return known, walk(known)
 
 
 def ask_other_process(handle: Handle, pair: Opened, since: Mark | None) -> Answer | None:

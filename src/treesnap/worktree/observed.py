@@ -10,6 +10,7 @@ from typing import Any
 
 from treesnap import treepath
 from treesnap.codec.statcache import Observation, decode_observations, encode_observations
+from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
 from treesnap.worktree.directory import DirectoryChain
 from treesnap.worktree.ignore import Exclusions
@@ -38,7 +39,7 @@ class Observed:
         directory, name = treepath.split(path)
         if self._decoded is None or self._decoded[0] != directory:
             packed = self._packed(directory)
-            self._decoded = (directory, decode_observations(packed) if packed else {})
+            self._decoded = (directory, _decoded(packed) if packed else {})
         seen = self._decoded[1].get(name)
         return FileKey._make(seen[1:]) if seen is not None else None
 
@@ -67,12 +68,20 @@ class Observed:
         return True
 
 
+def _decoded(packed: bytes) -> dict[bytes, Observation]:
+    """Returns what was seen by name; of a cached row that says nonsense, nothing was seen."""
+    try:
+        return decode_observations(packed)
+    except Corrupt:
+        return {}
+
+
 def _are_same(now: list[Any], packed: bytes | None, touched: AbstractSet[int]) -> bool:
     """Returns whether observations are as they were, ctimes of touched inodes aside."""
     if packed is None or encode_observations(now) == packed:
         return packed is not None
-    before = list(decode_observations(packed).values())
-    return [_without_ctime(item, touched) for item in now] == [
+    before = list(_decoded(packed).values())
+    return bool(before) and [_without_ctime(item, touched) for item in now] == [
         _without_ctime(item, touched) for item in before
     ]
 

@@ -13,6 +13,7 @@ from stat import S_ISDIR
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.statcache import Row, decode_observations
+from treesnap.errors import Corrupt, shown
 from treesnap.fs.base import FileSystem
 from treesnap.model import IgnoreRules, ObjectId, Skipped, SkipReason, Totals
 from treesnap.worktree.changed import Changed
@@ -34,8 +35,9 @@ def look_again(
     """
     if changed.is_listed or changed.is_whole or row.linked or IGNORE_FILE in changed.names:
         return None
-    known = dict(decode_observations(row.observations))
-    if not known:
+    try:
+        known = decode_observations(row.observations)
+    except Corrupt:  # or they are too many
         return None
     listing = Listing(exclusions)
     if IGNORE_FILE in known:
@@ -70,15 +72,18 @@ class Recall:
     def skipped(self, path: bytes) -> Iterator[Skipped]:
         """Yields what was left out below a directory that was not entered.
 
-        Costs a row for each directory that has something like it below.
+        Costs a row for each directory that has something like it below. Raises Corrupt where
+        there is no such row.
         """
         pending = [path]
         while pending:
             path = pending.pop()
             found = self._cache.find(path)
-            if found is None or not found[0].totals.skipped:
-                continue
+            if found is None:
+                raise Corrupt(f"There is no row of {shown(path)!r}", path=path)
             row = found[0]
+            if not row.totals.skipped:
+                continue
             for name, reason in row.skipped:
                 yield Skipped(treepath.join(path, name), SkipReason(reason))
             if row.totals.skipped > len(row.skipped):
@@ -86,7 +91,10 @@ class Recall:
 
 
 def subdirectories(row: Row) -> list[bytes]:
-    """Returns the names of a row's directories that are no others' business, in order."""
+    """Returns the names of a row's directories that are no others' business, in order.
+
+    Raises Corrupt for a row that does not say it.
+    """
     left_out = {name for name, _ in row.skipped}
     return [
         name

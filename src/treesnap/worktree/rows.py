@@ -9,6 +9,7 @@ from treesnap import treepath
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.statcache import Row, decode_observations
 from treesnap.codec.tree import put_tree
+from treesnap.errors import Corrupt
 from treesnap.model import TOTAL_MAX, Entry, ObjectId, Totals, Tree
 from treesnap.worktree.capture import ObjectSink
 from treesnap.worktree.revisit import Recall
@@ -108,7 +109,12 @@ class Rows:
         if frame.row is None:
             builder.remove(frame.path)
             return
-        for name, seen in decode_observations(frame.row.observations).items():
+        try:
+            before = decode_observations(frame.row.observations)
+        except Corrupt:
+            builder.remove(frame.path)
+            return
+        for name, seen in before.items():
             is_walked = name in frame.children or name in frame.reused
             if S_ISDIR(seen.mode) and not is_walked:
                 builder.remove(treepath.join(frame.path, name))

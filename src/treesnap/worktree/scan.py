@@ -342,9 +342,9 @@ class Scanner:
             return {}, None
         try:
             old = {entry.name: entry for entry in self._trees.entries(row.tree_id)}
+            seen: dict[bytes, Any] = dict(decode_observations(row.observations))
         except Corrupt:
             return {}, None
-        seen: dict[bytes, Any] = dict(decode_observations(row.observations))
         for name in frame.mapped.union(row.distrusted):
             if frame.looked is None or name in frame.looked:
                 seen.pop(name, None)

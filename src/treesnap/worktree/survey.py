@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from treesnap import treepath
 from treesnap.codec.statcache import Row, encode_observations
-from treesnap.errors import InvalidArgument
+from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.fs.base import FileSystem
 from treesnap.fs.forked import Report, helper_count, share_out
 from treesnap.worktree.changed import Changed
@@ -80,7 +80,11 @@ def _shares(cache: StatCache, root: Row, weight_max: int) -> Iterator[_Share]:
     pending = [(b"", root)]
     while pending:
         path, row = pending.pop()
-        for name in subdirectories(row):
+        try:
+            names = subdirectories(row)
+        except Corrupt:
+            continue  # nothing in it counts as known, so that all below it is walked
+        for name in names:
             below = treepath.join(path, name)
             found = cache.find(below)
             if found is None:
