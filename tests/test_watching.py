@@ -193,8 +193,9 @@ def test_a_file_that_is_mapped_for_writing_is_looked_at_each_time(world):
     world.watch()
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
         file.close()
+        world.listed_by_create()
+        world.listed_by_create()  # and what was so young beside it that its times said nothing
         for number in range(3):
-            world.listed_by_create()
             mapped[0] = 65 + number
 
             assert world.listed_by_create() == 1
