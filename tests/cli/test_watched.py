@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -112,6 +113,33 @@ def test_who_sees_something_else_at_the_roots_place_is_not_told_of_it(
         "mount"
     ]
     assert_exact(snap, root, tmp_path, "latest")
+
+
+VIEW = """
+import sys, treesnap
+from treesnap.ops.watching import view_of
+print(view_of(treesnap.open(sys.argv[1], sys.argv[2])).hex())
+"""
+
+
+def test_who_is_in_another_user_namespace_has_another_view(root, store, environment):
+    """There it may have the same user and all capabilities, and may do less with them."""
+    equal = ["setpriv", "--bounding-set=-all"]  # or else there it has more of them
+    own = ["unshare", "--user", "--map-root-user", *equal]
+    if shutil.which("unshare") is None or any(
+        subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode
+        for prefix in (equal, own)
+    ):
+        pytest.skip("no user namespaces of one's own here")
+    words = [sys.executable, "-c", VIEW, str(root), str(store)]
+
+    here, again, elsewhere = (
+        subprocess.run([*prefix, *words], env=environment, capture_output=True, check=True).stdout
+        for prefix in (equal, equal, own)
+    )
+
+    assert here == again
+    assert here != elsewhere
 
 
 def test_who_may_read_more_is_not_told_what_it_may_not_see(snap, root, tmp_path, environment):

@@ -138,14 +138,14 @@ def view_of(handle: Handle) -> bytes:
     """Returns bytes that are equal in processes that see the same below the root.
 
     In another mount namespace another directory may have the root's path, or hold other file
-    systems. With other rights, a watcher may have been kept out of what this process can read.
-    Raises OSError.
+    systems. With other rights, or in another user namespace, where the same ones mean less, a
+    watcher may have been kept out of what this process can read. Raises OSError.
     """
     stat = handle.fs.lstat(handle.root)
-    namespace = handle.fs.read_link(b"/proc/self/ns/mnt")
+    namespaces = [handle.fs.read_link(b"/proc/self/ns/" + kind) for kind in (b"mnt", b"user")]
     status = read_file(handle.fs, "/proc/self/status", _STATUS_SIZE_MAX).splitlines()
     rights = [line for line in status if line.startswith(_RIGHTS)]
-    return checksum(pack((stat.st_dev, stat.st_ino, namespace, tuple(rights))), 16)
+    return checksum(pack((stat.st_dev, stat.st_ino, *namespaces, tuple(rights))), 16)
 
 
 def watch_directory(handle: Handle) -> str:
