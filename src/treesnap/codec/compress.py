@@ -7,9 +7,10 @@ time; :class:`Compressor` keeps one per thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from treesnap.errors import Corrupt
 
@@ -58,7 +59,11 @@ class Compressor:
         ]
         if not large:
             return [(Compression.NONE, data) for data in objects]
-        frames = iter(self._own().multi_compress_to_buffer(large))
+        frames: Iterator[Any] = (
+            iter(self._own().multi_compress_to_buffer(large))
+            if len(large) > 1
+            else iter([memoryview(self._own().compress(large[0]))])  # takes a tenth of the time
+        )
         stored: list[tuple[Compression, bytes]] = []
         for data in objects:
             if len(data) > _SMALL:
@@ -68,6 +73,12 @@ class Compressor:
                     continue
             stored.append((Compression.NONE, data))
         return stored
+
+
+@cache
+def compressor_of(level: int = LEVEL_DEFAULT) -> Compressor:
+    """Returns the one of this process; the memory that it works in stays for the next time."""
+    return Compressor(level)
 
 
 _decompressor = threading.local()

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, Compressor, decompress
+from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, compressor_of, decompress
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.codec.tree import decode_totals
 from treesnap.codec.watch import WatchNote, decode_note, encode_note
@@ -33,6 +33,7 @@ FRAME_SIZE = _FRAME.size
 _MODE_MAX = 0xFFFFFFFF
 _COMPRESSED_MIN = 512
 """Shorter rows are not worth the time."""
+_LEVEL = 1
 
 
 class Observation(NamedTuple):
@@ -98,11 +99,11 @@ def encode_row(row: Row) -> bytes:
     return pack(row)
 
 
-def compress_row(payload: bytes, compressor: Compressor) -> bytes:
+def compress_row(payload: bytes) -> bytes:
     """Returns the payload of a row in less space, if it is worth it."""
     if not _COMPRESSED_MIN <= len(payload) <= OBJECT_SIZE_MAX:
         return payload
-    ((compression, stored),) = compressor.compress([payload])
+    ((compression, stored),) = compressor_of(_LEVEL).compress([payload])
     return pack((len(payload), stored)) if compression == Compression.ZSTD else payload
 
 

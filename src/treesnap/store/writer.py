@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, Compressor
+from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, compressor_of
 from treesnap.codec.envelope import HEADER_SIZE
 from treesnap.codec.index import IndexEntry
 from treesnap.codec.pack import RecordHeader
@@ -60,14 +60,13 @@ class Writer:
     def __init__(
         self,
         store: Store,
-        compressor: Compressor | None = None,
         *,
         size_bytes_max: int | None = None,
     ) -> None:
         self._store = store
         self._size_bytes_max = size_bytes_max
         self._fs = store.fs
-        self._compressor = compressor or Compressor()
+        self._compressor = compressor_of()
         self._pool: ThreadPoolExecutor | None = None
         self._batch: list[tuple[ObjectKind, ObjectId, bytes]] = []
         self._batch_size = 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from stat import S_ISDIR
+from typing import Any
 
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader
@@ -109,14 +111,17 @@ class Rows:
         if frame.row is None:
             builder.remove(frame.path)
             return
-        try:
-            before = decode_observations(frame.row.observations)
-        except Corrupt:
-            builder.remove(frame.path)
-            return
-        for name, seen in before.items():
+        before: Iterable[Any] = frame.observations
+        if not frame.is_same:
+            try:
+                before = decode_observations(frame.row.observations).values()
+            except Corrupt:
+                builder.remove(frame.path)
+                return
+        for item in before:
+            name = item[0]
             is_walked = name in frame.children or name in frame.reused
-            if S_ISDIR(seen.mode) and not is_walked:
+            if S_ISDIR(item[1]) and not is_walked:
                 builder.remove(treepath.join(frame.path, name))
 
     def _complete_from_row(self, frame: Frame, row: Row) -> None:

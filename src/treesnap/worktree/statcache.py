@@ -28,7 +28,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from treesnap import treepath
-from treesnap.codec.compress import Compressor
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
 from treesnap.codec.statcache import (
     FRAME_SIZE,
@@ -219,7 +218,6 @@ class StatCacheBuilder:
         """Hash, offset and size of each row that is kept, of both files of the old cache."""
         self._removed: set[bytes] = set()
         self._is_partial = is_partial and old is not None
-        self._compressor = Compressor(level=1)
         self._listed: list[bytes] = []
 
     @property
@@ -249,7 +247,7 @@ class StatCacheBuilder:
         self._table.append((path_hash(row.path), self._position))
         payload = encode_row(row)
         if self._is_partial:
-            payload = compress_row(payload, self._compressor)
+            payload = compress_row(payload)
         self._write(frame(payload))
 
     def _note_if_listed(self, row: Row) -> None:

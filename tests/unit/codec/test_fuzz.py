@@ -131,7 +131,7 @@ def encoded_stat_cache(rows: list[statcache.Row]) -> bytes:
 def compressed_row(row: statcache.Row) -> bytes:
     """Returns a row that is long enough to be compressed."""
     payload = statcache.encode_row(row._replace(observations=bytes(600)))
-    return statcache.compress_row(payload, compress.Compressor())
+    return statcache.compress_row(payload)
 
 
 def read_links(data: bytes) -> Any:
