@@ -34,7 +34,8 @@ METHOD = """\
 - All tools work on the same tree in the same run, in turn, round by round, and each round begins
   with another tool. Numbers are medians; *n* is how many samples the work that was repeated most
   has. A work that takes a tool long is repeated less often.
-- Caches are warm: a first snapshot reads its files from memory.
+- Caches are warm: the tree is read before every work that reads files, because borg drops what
+  it has read from the cache.
 - Rolling back means: after the snapshot of the change the same files were changed once more, and
   go back to what they were before both. The content is compared afterwards, and so are the counts
   of files and bytes after *restore all*.
