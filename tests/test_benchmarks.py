@@ -209,11 +209,15 @@ def test_a_run_completes_another_where_that_has_no_numbers():
         ((LINUX, "nothing changed", "git"), 9.0), ((LINUX, "nothing changed", "treesnap"), 0.25)
     )
     other.trees[LINUX] = {"files": 3, "directories": 1, "size_bytes": 10}
+    other.checkpoints["treesnap"] = [{"number": 1}]
+    other.leave_out(f"{LINUX}: nothing changed, git: no time was left.")
+    other.leave_out(f"{LINUX}: borg: not installed.")
 
     results.complete_with(other)
 
     assert sorted(results.samples.values()) == [[0.25], [0.5]]
-    assert results.left_out == ["venv: no time was left."]
+    assert results.left_out == ["venv: no time was left.", f"{LINUX}: borg: not installed."]
+    assert results.checkpoints == other.checkpoints
     assert results.trees == other.trees
 
 

@@ -147,8 +147,7 @@ def _machine(results: Results) -> str:
     )
     if facts.get("completed_by"):
         words += (
-            "\n\nWhat that run had no time for is from another one, just after it on the same"
-            " machine."
+            "\n\nWhat that run had no time for is from others, close to it and on the same machine."
         )
     if facts.get("quick"):
         words += "\n\nThis was a quick run: fewer trees, one round. It is no basis for a verdict."

@@ -72,7 +72,23 @@ class Results:
             for sentence in self.left_out
             if sentence.partition(":")[0] not in trees or sentence in other.left_out
         ]
+        self.left_out += [
+            sentence
+            for sentence in other.left_out
+            if sentence not in self.left_out and not self._has(sentence)
+        ]
+        for tree, points in other.checkpoints.items():
+            self.checkpoints.setdefault(tree, points)
         self.facts["completed_by"] = self.facts.get("completed_by", 0) + 1
+
+    def _has(self, sentence: str) -> bool:
+        """Returns whether what a sentence says was left out was measured all the same."""
+        tree, _, words = sentence.partition(": ")
+        what = words.partition(": ")[0]
+        return any(
+            case.tree == tree and what in (case.tool, f"{case.work}, {case.tool}", "not chosen.")
+            for case in self.samples
+        )
 
     def to_json(self) -> str:
         """Returns all of it as text."""
