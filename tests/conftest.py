@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from watching import WatchedWorld
+
 
 @pytest.fixture
 def of_any_depth(tmp_path: Path) -> Iterator[None]:
@@ -17,3 +19,11 @@ def of_any_depth(tmp_path: Path) -> Iterator[None]:
     """
     yield
     subprocess.run(["rm", "-rf", "--", str(tmp_path)], check=True)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[WatchedWorld]:
+    """A root that can be watched, with its store."""
+    made = WatchedWorld(tmp_path)
+    with made.stack:
+        yield made

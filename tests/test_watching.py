@@ -24,13 +24,6 @@ from treesnap.testing.wrapped import Call
 from watching import DIRECTORIES, Looks, WatchedWorld
 
 
-@pytest.fixture
-def world(tmp_path: Path):
-    made = WatchedWorld(tmp_path)
-    with made.stack:
-        yield made
-
-
 def test_nothing_is_listed_when_nothing_changed(world):
     world.watch()
 

@@ -18,16 +18,9 @@ from treesnap.fs.local import LocalFileSystem
 from treesnap.fs.notify import KernelNotifier
 from treesnap.testing.wrapped import Call, WrappedFileSystem
 from treesnap.worktree import watcher
-from watching import DIRECTORIES, WatchedWorld
+from watching import DIRECTORIES
 
 DEADLINE_S = 30.0
-
-
-@pytest.fixture
-def world(tmp_path: Path):
-    made = WatchedWorld(tmp_path)
-    with made.stack:
-        yield made
 
 
 def test_nothing_is_left_when_its_thread_cannot_start(world, monkeypatch):

@@ -22,13 +22,6 @@ from treesnap.worktree import watched, watcher
 from watching import DIRECTORIES, Forging, WatchedWorld
 
 
-@pytest.fixture
-def world(tmp_path: Path):
-    made = WatchedWorld(tmp_path)
-    with made.stack:
-        yield made
-
-
 class TestAWholeWalkIsDone:
     """Each time the next snapshot is complete, and the one after it lists nothing again."""
 

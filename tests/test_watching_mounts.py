@@ -7,19 +7,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import treesnap
 from mounting import Mounter, mounting
 from treesnap.testing.wrapped import Call, WrappedFileSystem
-from watching import DIRECTORIES, WatchedWorld
-
-
-@pytest.fixture
-def world(tmp_path: Path):
-    made = WatchedWorld(tmp_path)
-    with made.stack:
-        yield made
+from watching import DIRECTORIES
 
 
 class Binding(WrappedFileSystem):

@@ -17,13 +17,6 @@ from watching import DIRECTORIES, WatchedWorld
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-@pytest.fixture
-def world(tmp_path: Path):
-    made = WatchedWorld(tmp_path)
-    with made.stack:
-        yield made
-
-
 def new_name_of_an_open_file(root: Path) -> int:
     fd = os.open(root / "d0" / "other", os.O_WRONLY)
     os.link(root / "d0" / "other", root / "d1" / "name")

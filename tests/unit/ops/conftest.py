@@ -6,6 +6,7 @@ import pytest
 
 from treesnap.events import CollectingMonitor
 from treesnap.ops.handle import Handle
+from treesnap.testing.state import tree_state
 from treesnap.testing.unsynced import UnsyncedFileSystem
 
 
@@ -43,3 +44,9 @@ def make_handle(root, store_path):
 @pytest.fixture
 def handle(make_handle):
     return make_handle()
+
+
+@pytest.fixture
+def after(before, root):
+    """The state that a restore begins with."""
+    return tree_state(root)

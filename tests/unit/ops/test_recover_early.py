@@ -34,12 +34,6 @@ def before(handle, root):
 
 
 @pytest.fixture
-def after(before, root):
-    """The state that a restore begins with."""
-    return tree_state(root)
-
-
-@pytest.fixture
 def crash(make_handle, after):
     """Kills a restore at a call."""
 
