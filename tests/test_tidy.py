@@ -18,8 +18,6 @@ import pytest
 
 PROJECT = Path(__file__).parent.parent
 PACKAGE = PROJECT / "src" / "treesnap"
-FUNCTION_LINES_MAX = 60
-FILE_LINES_MAX = 400
 
 HOMES = {
     # Writing to the file system: one seam, so that tests can fail any call of it.
@@ -105,24 +103,6 @@ def shown(path: Path, line: int | None = None) -> str:
     """Returns a place as people write it."""
     name = str(path.relative_to(PROJECT))
     return name if line is None else f"{name}:{line}"
-
-
-def test_no_file_is_too_long():
-    assert [
-        shown(path)
-        for path in [*python_files(PACKAGE), *python_files(PROJECT / "tests")]
-        if len((text_of(path) or "").splitlines()) > FILE_LINES_MAX
-    ] == []
-
-
-def test_no_function_is_too_long():
-    assert [
-        f"{shown(path, node.lineno)} {node.name}"
-        for path in python_files()
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
-    ] == []
 
 
 def test_every_module_says_what_it_is():
