@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
+from treesnap.arguments import checked, checked_methods
 from treesnap.model import Change, Entry, Purpose, Skipped, Snapshot, SnapshotKind
 from treesnap.ops.handle_state import WAIT_DEFAULT_S, HandleState, PathLike
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     )
 
 
+@checked
 def open(  # noqa: A001 - the library's verb, as in gzip.open and tarfile.open
     root: PathLike,
     store: PathLike | None = None,
@@ -52,13 +54,15 @@ def open(  # noqa: A001 - the library's verb, as in gzip.open and tarfile.open
     return Handle(root=root, store_path=store_path, monitor=monitor, wait_s=wait_s)
 
 
+@checked_methods
 class Handle(HandleState):
     """One root and its history.
 
     Paths given to methods are absolute, or relative to the root. ``ref`` is an
     id or its unique beginning, a name, ``latest``, ``latest~N`` or ``step:N``.
     All methods may raise the errors of :mod:`treesnap.errors`; a method that
-    raises has changed nothing in the root.
+    raises has changed nothing in the root. An argument of another type than the
+    annotation says is InvalidArgument, which names the parameter.
     """
 
     def create(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from treesnap.arguments import checked
 from treesnap.errors import InvalidArgument
 from treesnap.events import Monitor, NullMonitor
 from treesnap.fs.local import LocalFileSystem
@@ -56,6 +57,7 @@ class HandleState:
     def __repr__(self) -> str:
         return f"Handle(root={self.root!r}, store={self.store_path!r})"
 
+    @checked
     def tree_path(self, path: PathLike) -> bytes:
         """Returns a path of the caller as a tree path; raises InvalidArgument outside the root."""
         return from_user(path, root=self.root, base=self.root)

@@ -1,0 +1,263 @@
+"""The arguments of public functions, checked against their annotations.
+
+A function that is decorated takes what its annotations say and nothing else: anything of
+another type is an InvalidArgument that names the parameter, before anything is looked at.
+An annotation that is not understood here is a TypeError on every call of its function, so that
+no parameter can be left unchecked. It is read at the first call: most commands call one
+function of the many that they import.
+
+Not here: what a value means. Whether a step is too large is for the operation to say.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from types import FunctionType
+from typing import Any, TypeVar
+
+from treesnap.errors import InvalidArgument, shown
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Class = TypeVar("_Class")
+
+_NUMBER_MAX = (1 << 63) - 1
+_SHOWN_MAX = 40
+
+
+class _Unfit(Exception):
+    """A value is not of a kind; says what it is instead."""
+
+
+class _Kind:
+    """What an annotation allows."""
+
+    __slots__ = ("take", "words")
+
+    def __init__(self, words: str, take: Callable[[Any], Any]) -> None:
+        self.words = words
+        self.take = take
+        """Returns the value to go on with, or raises _Unfit."""
+
+
+def checked(function: _Function) -> _Function:
+    """Returns the function with its arguments checked; raises InvalidArgument for others.
+
+    Collections arrive as tuples and dictionaries of their own, so that an iterator can be
+    checked as well, and a list may change afterwards.
+    """
+    inner: Any = function
+    while hasattr(inner, "__wrapped__"):  # the parameters are those of the innermost
+        inner = inner.__wrapped__
+    code = inner.__code__
+    positional = code.co_varnames[: code.co_argcount]
+    has_more = bool(code.co_flags & 0x04)
+    more = code.co_varnames[code.co_argcount + code.co_kwonlyargcount] if has_more else ""
+    kinds: dict[str, _Kind] = {}
+
+    @wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        if not kinds:
+            kinds.update(_kinds_of(inner))
+        values = [
+            _taken(name, kinds, value) for name, value in zip(positional, arguments, strict=False)
+        ]
+        values += [_taken(more, kinds, value) for value in arguments[len(positional) :]]
+        return function(
+            *values, **{name: _taken(name, kinds, value) for name, value in named.items()}
+        )
+
+    return call  # type: ignore[return-value]  # it takes and returns the same
+
+
+def checked_methods(cls: type[_Class]) -> type[_Class]:
+    """Returns the class with :func:`checked` public methods, and initialiser if it has one."""
+    for name, method in list(vars(cls).items()):
+        if isinstance(method, FunctionType) and (name == "__init__" or not name.startswith("_")):
+            setattr(cls, name, checked(method))
+    return cls
+
+
+def _kinds_of(function: Any) -> dict[str, _Kind]:
+    return {
+        name: _kind(annotation, f"{function.__qualname__}({name})")
+        for name, annotation in function.__annotations__.items()
+        if name != "return"
+    }
+
+
+def _taken(name: str, kinds: Mapping[str, _Kind], value: Any) -> Any:
+    kind = kinds.get(name)
+    if kind is None:  # self, or a name that the function itself refuses
+        return value
+    try:
+        return kind.take(value)
+    except _Unfit as unfit:
+        raise InvalidArgument(f"{name} must be {kind.words}, not {unfit}") from None
+
+
+def _kind(annotation: str, where: str) -> _Kind:
+    """Returns what an annotation allows; raises TypeError for one that is not understood."""
+    kinds = [_single(word.strip(), where) for word in _alternatives(annotation)]
+    if len(kinds) == 1:
+        return kinds[0]
+
+    def take(value: Any) -> Any:
+        unfit: _Unfit | None = None
+        for kind in kinds:
+            try:
+                return kind.take(value)
+            except _Unfit as error:
+                unfit = unfit or error
+        raise unfit or _Unfit
+
+    return _Kind(" or ".join(kind.words for kind in kinds), take)
+
+
+def _alternatives(annotation: str) -> list[str]:
+    found, depth = [""], 0
+    for character in annotation:
+        depth += (character == "[") - (character == "]")
+        if character == "|" and depth == 0:
+            found.append("")
+        else:
+            found[-1] += character
+    return found
+
+
+def _single(annotation: str, where: str) -> _Kind:
+    known = _KINDS.get(annotation)
+    if known is not None:
+        return known
+    if annotation.isidentifier():
+        return _instance(annotation)
+    outer, _, rest = annotation.partition("[")
+    if outer in {"Sequence", "Iterable"}:
+        return _collection(_kind(rest.removesuffix("]"), where))
+    raise TypeError(f"No check for the annotation {annotation!r} of {where}")
+
+
+def _instance(class_name: str) -> _Kind:
+    """Returns the kind of a class, which is found by name, so that nothing is imported."""
+
+    def take(value: Any) -> Any:
+        if any(kind.__name__ == class_name for kind in type(value).__mro__):
+            return value
+        raise _Unfit(_described(value))
+
+    return _Kind(f"{_article(class_name)} {class_name}", take)
+
+
+def _collection(member: _Kind) -> _Kind:
+    def take(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+            raise _Unfit(_described(value))
+        try:
+            return tuple(member.take(item) for item in value)
+        except _Unfit as unfit:
+            raise _Unfit(f"one that holds {unfit}") from None
+
+    return _Kind(f"a list, each {member.words}", take)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Unfit(_described(value))
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise _Unfit("text with half of a surrogate pair") from None
+    return value
+
+
+def _path(value: Any) -> Any:
+    if not isinstance(value, str | bytes | os.PathLike):
+        raise _Unfit(_described(value))
+    plain = os.fspath(value)
+    if (b"\0" if isinstance(plain, bytes) else "\0") in plain:
+        raise _Unfit("one with a NUL byte")
+    if isinstance(plain, str):
+        _text(plain)
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _Unfit(_described(value))
+    return value
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _NUMBER_MAX:
+        raise _Unfit(_described(value))
+    return value
+
+
+def _number(value: Any) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not value >= 0:  # NaN is neither
+        raise _Unfit(_described(value))
+    return float(value) if value <= _NUMBER_MAX else float("inf")
+
+
+def _nothing(value: Any) -> None:
+    if value is not None:
+        raise _Unfit(_described(value))
+
+
+def _texts(value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise _Unfit(_described(value))
+    try:
+        return {_text(key): _text(item) for key, item in value.items()}
+    except _Unfit as unfit:
+        raise _Unfit(f"one that holds {unfit}") from None
+
+
+def _two_numbers(value: Any) -> tuple[int, int]:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise _Unfit(_described(value))
+    return _whole(value[0]), _whole(value[1])
+
+
+def _monitor(value: Any) -> Any:
+    if not all(callable(getattr(value, name, None)) for name in ("begin", "advance", "remark")):
+        raise _Unfit(_described(value))
+    return value
+
+
+_KINDS = {
+    "None": _Kind("None", _nothing),
+    "str": _Kind("text", _text),
+    "bytes": _Kind("bytes", lambda value: _exactly(bytes, value)),
+    "bool": _Kind("True or False", _flag),
+    "int": _Kind(f"a whole number from 0 to {_NUMBER_MAX}", _whole),
+    "float": _Kind("a number of 0 or more", _number),
+    "PathLike": _Kind("a path", _path),
+    "Mapping[str, str]": _Kind("a mapping of text to text", _texts),
+    "tuple[int, int]": _Kind("two whole numbers", _two_numbers),
+    "Monitor": _Kind("a Monitor", _monitor),
+}
+
+
+def _exactly(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise _Unfit(_described(value))
+    return value
+
+
+def _described(value: Any) -> str:
+    """Returns what a value is, for a message: on one line, and not too long."""
+    if value is None or isinstance(value, bool | int | float):
+        text = repr(value) if not isinstance(value, int) or abs(value) < 10**_SHOWN_MAX else "more"
+        return text if value is None or isinstance(value, bool) else f"the number {text}"
+    if isinstance(value, str):
+        cut = value if len(value) <= _SHOWN_MAX else value[:_SHOWN_MAX] + "..."
+        return f"the text {shown(cut.encode('utf-8', 'surrogatepass'))!r}"
+    name = type(value).__name__
+    return name if isinstance(value, bytes) else f"{_article(name)} {name}"
+
+
+def _article(word: str) -> str:
+    return "an" if word[:1].lower() in "aeiou" else "a"
