@@ -15,6 +15,7 @@ import pytest
 
 import treesnap
 from changing import World
+from mounting import mounting
 from oracle import difference, record
 from treesnap import SnapshotKind, StorageFull
 from treesnap.ops.upkeep import with_room
@@ -204,20 +205,21 @@ def test_is_done_for_several_writers_at_once(world, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("written_bytes", "wait_s", "tries"), [(1000, 600.0, 8), (1000, 0.0, 3), (2_000_000, 600.0, 3)]
+    ("needed_bytes", "wait_s", "tries"), [(1000, 600.0, 8), (1000, 0.0, 3), (2_000_000, 600.0, 1)]
 )
-def test_goes_on_while_others_take_what_was_made(world, written_bytes, wait_s, tries):
-    """Eight times the room is gone before it can be used; three tries are for what cannot fit."""
+def test_goes_on_while_others_take_what_was_made(world, needed_bytes, wait_s, tries):
+    """Eight times the room is gone before it can be used; what cannot fit is tried once."""
     world.create()
     world.handle.config("max-size", "1M")
     patient = treesnap.open(world.root, world.store, wait_s=wait_s)
     tried = []
 
     def attempt() -> str:
-        tried.append(written_bytes)
+        tried.append(needed_bytes)
         if len(tried) < 8:
             error = StorageFull("others were faster")
-            error.written_bytes = written_bytes
+            error.needed_bytes = needed_bytes
+            error.limit_bytes = 1 << 20
             raise error
         return "published"
 
@@ -227,3 +229,65 @@ def test_goes_on_while_others_take_what_was_made(world, written_bytes, wait_s, t
         with pytest.raises(StorageFull):
             with_room(patient, attempt)
     assert len(tried) == tries
+
+
+class TestWhatCannotFit:
+    """Is written once: not again and again, and not for as long as a command may wait."""
+
+    def reads(self, world: World) -> int:
+        """Returns how often the root's file was opened."""
+        return sum(call.method == "open" and call.path.endswith("/file") for call in world.fs.log)
+
+    @pytest.mark.parametrize("configured", [None, "10M", "500K"])
+    def test_into_the_limit_of_one_command(self, world, configured):
+        world.create()
+        if configured is not None:
+            world.handle.config("max-size", configured)
+        world.change(300_000)
+        world.fs.clear()
+
+        with pytest.raises(StorageFull) as caught:
+            world.create(max_size_bytes=100_000)
+
+        assert (caught.value.limit_bytes, self.reads(world)) == (100_000, 1)
+
+    def test_into_the_limit_of_the_store(self, world):
+        world.create()
+        world.handle.config("max-size", "1M")
+        world.change(3_000_000)
+        world.fs.clear()
+
+        with pytest.raises(StorageFull):
+            world.create()
+
+        assert self.reads(world) == 1
+
+    def test_onto_the_disk(self, tmp_path):
+        with mounting() as mount:
+            world = World(mount.tmpfs(tmp_path / "disk", "6m"))
+            world.create()
+            world.change(3_500_000)
+            world.fs.clear()
+
+            with pytest.raises(StorageFull, match="No space left on device"):
+                world.create()
+
+            assert self.reads(world) == 1
+            world.change(1_000_000)
+            world.create()
+
+    def test_costs_no_snapshot(self, world):
+        for _ in range(8):
+            world.change(100_000)
+            world.create()
+        world.handle.config("max-size", "1M")
+        world.handle.config("keep.last", "1")
+        for key in ("keep.hourly", "keep.daily", "keep.weekly"):
+            world.handle.config(key, "0")
+        before = world.ids()
+        world.change(3_000_000)
+
+        with pytest.raises(StorageFull):
+            world.create()
+
+        assert world.ids() == before

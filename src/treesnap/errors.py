@@ -145,12 +145,14 @@ class Corrupt(TreesnapError):
 class StorageFull(TreesnapError):
     """The file system or the quota has no room for the operation.
 
-    ``written_bytes`` is how much had been written of what did not fit into the store's limit,
-    with what did not fit any more; 0 where that is not known.
+    ``needed_bytes`` is what the operation needs at least: what it had written, with what did not
+    fit any more; 0 where that is not known. ``limit_bytes`` is what the store may take, or None
+    when the file system had no room.
     """
 
     code = ErrorCode.NO_SPACE
-    written_bytes: int = 0
+    needed_bytes: int = 0
+    limit_bytes: int | None = None
 
 
 class OperationFailed(TreesnapError):

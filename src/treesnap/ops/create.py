@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from treesnap.codec.snapshot import state_hash
-from treesnap.errors import Busy, ErrorCode, InvalidArgument, Refused, shown
+from treesnap.errors import Busy, ErrorCode, InvalidArgument, Refused, StorageFull, shown
+from treesnap.fs.failure import reported
 from treesnap.model import IgnoreRules, Purpose, SkipReason, Snapshot, SnapshotKind, SnapshotRecord
 from treesnap.ops.access import Opened, locked_root, opened
 from treesnap.ops.capture import Capture, latest
@@ -94,10 +95,11 @@ def _create(
             if request.name is not None:
                 check_name(pair, request.name)
             for _ in range(ATTEMPTS):
+                capture = Capture(
+                    handle, pair, scope=scope, rules=rules, size_bytes_max=size_bytes_max
+                )
                 try:
-                    with Capture(
-                        handle, pair, scope=scope, rules=rules, size_bytes_max=size_bytes_max
-                    ) as capture:
+                    with reported("take a snapshot"), capture:
                         result = _publish(pair, capture, request)
                     if holds is not None:
                         with suppress(OSError):  # on a full disk it is as safe as any other
@@ -105,6 +107,9 @@ def _create(
                     return result
                 except EpochChanged:
                     continue
+                except StorageFull as error:
+                    error.needed_bytes = capture.writer.needed_bytes
+                    raise
     raise Busy("Garbage collections kept overtaking the capture")
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from treesnap.errors import Busy, StorageFull, StoreMissing, TreesnapError
 from treesnap.fs.failure import error_text
@@ -25,6 +25,9 @@ from treesnap.ops.access import Opened, opened
 from treesnap.ops.config import Settings, settings_of
 from treesnap.store.collector import noted_size
 from treesnap.store.roots import registered_roots
+from treesnap.store.slot import notes
+from treesnap.store.store import Store
+from treesnap.worktree.directory import OPEN_DIRECTORY
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -107,10 +110,12 @@ def with_room(handle: Handle, attempt: Callable[[], _Result]) -> _Result:
     Automatic snapshots of all roots go first, as their policies allow, then garbage,
     which includes what the failed attempt left. It is tried again whether or not that freed
     anything: another process may have just made the room, and another may take it. Raises
-    StorageFull after :data:`ATTEMPTS`, unless there is room by then for what did not fit
-    within the store's limit: others took it meanwhile, and their turn is over some time. That
-    goes on for the handle's ``wait_s`` at most. What the attempts wrote is garbage and
-    collected when it raises.
+    StorageFull at once when what the attempt is known to need does not fit into the room that
+    was made and no other writer is at work, whose failure might free some: nothing is written
+    again in vain. Otherwise it does so after :data:`ATTEMPTS`, unless there is room by then for
+    what did not fit within the store's limit: others took it meanwhile, and their turn is over
+    some time. That goes on for the handle's ``wait_s`` at most. What the attempts wrote is
+    garbage and collected when it raises.
     """
     why = None
     left = ATTEMPTS
@@ -120,10 +125,13 @@ def with_room(handle: Handle, attempt: Callable[[], _Result]) -> _Result:
         try:
             result = attempt()
         except StorageFull as error:
-            room_bytes = make_room(handle)
-            if room_bytes is None:
+            room = make_room(handle, error)
+            if room is None:
                 raise
-            is_taken = 0 < error.written_bytes <= room_bytes
+            has_room = error.needed_bytes <= room.size_bytes
+            if not has_room and not room.is_contested:
+                raise
+            is_taken = has_room and error.limit_bytes is not None
             if left <= 0 and not (is_taken and time.monotonic() < deadline):
                 raise
             why = error.message  # not the error: its frames keep files of the store open
@@ -133,27 +141,50 @@ def with_room(handle: Handle, attempt: Callable[[], _Result]) -> _Result:
         return result
 
 
-def make_room(handle: Handle) -> int | None:
-    """Removes what may go without being asked and collects.
+class Room(NamedTuple):
+    """What there is after room was made."""
 
-    Returns how many bytes the store may take then, as far as its limit goes, 0 if it has none,
-    or None when no room could be made. Waits for another collection, which is likely to make
-    room as well.
+    size_bytes: int
+    """How much the store may grow, by the limit that was hit, or by what is free on the disk."""
+    is_contested: bool
+    """Whether other writers are at work, who take room or give it back."""
+
+
+def make_room(handle: Handle, full: StorageFull) -> Room | None:
+    """Removes what may go without being asked and collects; returns the room that there is then.
+
+    Nothing but garbage goes where ``full`` says that the limit itself is too small, and what a
+    limit makes go is decided by the store's own, not by that of one command. Returns None when
+    no room could be made. Waits for another collection, which is likely to make room as well.
     """
+    limit_bytes = full.limit_bytes
     try:
         with opened(handle, "tidy the store", writing=True, recover=False) as pair:
             settings = settings_or_defaults(handle, pair)
-            limit_bytes = settings.store_size_bytes_max if settings is not None else None
-            if settings is not None and settings.is_automatic:
-                _prune_all_roots(handle, pair, limit_bytes)
+            is_hopeless = limit_bytes is not None and full.needed_bytes > limit_bytes
+            if settings is not None and settings.is_automatic and not is_hopeless:
+                _prune_all_roots(handle, pair, settings.store_size_bytes_max)
         _collect(handle, wait_s=handle.wait_s)
         with opened(handle, "tidy the store", recover=False) as pair:
-            return max(0, (limit_bytes or 0) - pair.store.size_bytes())
+            store = pair.store
+            is_contested = any(note.is_busy for note in notes(store.fs, store.layout))
+            if limit_bytes is None:
+                return Room(_free_bytes(store), is_contested)
+            return Room(max(0, limit_bytes - store.size_bytes()), is_contested and not is_hopeless)
     except StoreMissing:  # it could not even be made
         return None
     except (TreesnapError, OSError) as error:
         handle.monitor.remark(f"The store could not be tidied: {error_text(error)}")
         return None
+
+
+def _free_bytes(store: Store) -> int:
+    """Returns how much may be written to the file system of a store."""
+    fd = store.fs.open(store.path, OPEN_DIRECTORY)
+    try:
+        return store.fs.free_bytes(fd)
+    finally:
+        store.fs.close(fd)
 
 
 def _prune_all_roots(handle: Handle, opened_pair: Opened, size_bytes_max: int | None) -> None:

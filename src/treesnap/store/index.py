@@ -41,6 +41,8 @@ class ObjectIndex:
         self._parts: dict[str, IndexPart] | None = None
         self.damaged: dict[str, str] = {}
         """Parts that cannot be used, with the reason."""
+        self.written_bytes = 0
+        """The size of all parts that were published through this object."""
         self._scanned: dict[ObjectId, IndexEntry] = {}
 
     @property
@@ -149,6 +151,7 @@ class ObjectIndex:
             durable=durable or len(data) > VERIFIED_SIZE_MAX,
             durable_name=durable,
         )
+        self.written_bytes += len(data)
         if self._parts is not None:
             part = self._open(name)
             if part is not None:

@@ -52,9 +52,11 @@ class Writer:
     Leaving the block without :meth:`publish` abandons the session: what was
     appended stays as garbage for the next collection.
 
-    With ``size_bytes_max`` the store may not become larger than that: StorageFull is
-    raised as soon as this session's own growth would do it, and before publishing when
-    the growth of all sessions did.
+    With ``size_bytes_max`` the store may not become larger than that: before each batch, and
+    before publishing, the store is measured with what all sessions wrote, and StorageFull is
+    raised when it would. Sessions that measure at the same moment do not see what the others
+    are about to write: the store may be larger by one batch of each other session, until they
+    fail. Nothing is published then.
     """
 
     def __init__(
@@ -96,8 +98,6 @@ class Writer:
             slot.release()
             raise
         self._slot = slot
-        if self._size_bytes_max is not None:
-            self._room_bytes = self._size_bytes_max - self._store.size_bytes()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -111,6 +111,11 @@ class Writer:
             unlink_if_present(self._fs, self._slot.pending_path)
         finally:
             self._slot.release()
+
+    @property
+    def needed_bytes(self) -> int:
+        """How much the session needs in the store at least, as far as it has come."""
+        return self.added_bytes + self._store.index.written_bytes
 
     def put(self, kind: ObjectKind, data: bytes) -> ObjectId:
         """Stores an object unless the store has it, and returns its id.
@@ -172,24 +177,28 @@ class Writer:
             self._added[identity] = entry
             self.objects_added += 1
             self.added_bytes += len(piece)
-        if self._size_bytes_max is not None and self.added_bytes > self._room_bytes:
-            raise self._over_quota()
-        pack.write(b"".join(pieces))
+        joined = b"".join(pieces)
+        self._refuse_beyond_limit(len(joined))
+        pack.write(joined)
         self._covered[pack.pack_id] = pack.end
         if pack.is_full:
             self._seal(pack)
         if len(self._added) >= _ENTRIES_MAX:
             self._flush_index()
 
-    def _over_quota(self) -> StorageFull:
+    def _refuse_beyond_limit(self, size_bytes: int = 0) -> None:
+        """Raises StorageFull when the store is larger than it may be, or some bytes make it so."""
+        limit = self._size_bytes_max
+        if limit is None or self._store.size_bytes() + size_bytes <= limit:
+            return
         error = StorageFull(
-            f"The store may take {size_text(self._size_bytes_max or 0)}, "
-            "and the snapshot needs more",
+            f"The store may take {size_text(limit)}, and the snapshot needs more",
             code=ErrorCode.OVER_QUOTA,
             path=self._store.path,
         )
-        error.written_bytes = self.added_bytes
-        return error
+        error.needed_bytes = self.needed_bytes
+        error.limit_bytes = limit
+        raise error
 
     def _current_pack(self) -> PackAppender:
         if self._pack is None:
@@ -318,9 +327,8 @@ class Writer:
         """
         assert self._slot is not None
         self.flush()
-        limit = self._size_bytes_max
-        if limit is not None and self.objects_added and self._store.size_bytes() > limit:
-            raise self._over_quota()
+        if self.objects_added:
+            self._refuse_beyond_limit()
         log = self._store.snapshots
         record = replace(record, added_bytes=self.added_bytes)
         identity = log.write_pending(self._slot.pending_path, record)

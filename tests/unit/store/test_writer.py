@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from treesnap.codec.pack import RECORD_HEADER_SIZE
-from treesnap.errors import InvalidArgument
+from treesnap.errors import InvalidArgument, StorageFull
 from treesnap.hashing import object_id
 from treesnap.model import ObjectKind
 from treesnap.store.collector import CollectorState, write_state
@@ -336,3 +336,22 @@ def test_added_bytes_is_what_the_pack_grew_by(open_store):
         writer.flush()
 
         assert (writer.objects_added, writer.added_bytes) == (1, RECORD_HEADER_SIZE + 3)
+
+
+class TestLimit:
+    LIMIT = 1_000_000
+
+    def test_counts_what_other_sessions_wrote_before_more_is_written(self, open_store):
+        with (
+            Writer(open_store(), size_bytes_max=self.LIMIT) as first,
+            Writer(open_store(), size_bytes_max=self.LIMIT) as second,
+        ):
+            first.put(CHUNK, Random(10).randbytes(600_000))
+            first.flush()
+            second.put(CHUNK, Random(11).randbytes(600_000))
+            with pytest.raises(StorageFull) as caught:
+                second.flush()
+
+        assert caught.value.limit_bytes == self.LIMIT
+        assert caught.value.needed_bytes >= 600_000
+        assert open_store().size_bytes() < self.LIMIT
