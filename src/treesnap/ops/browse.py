@@ -11,6 +11,7 @@ from treesnap import treepath
 from treesnap.codec.reader import TreeReader, read_content
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, StoreMissing, shown
 from treesnap.fs.failure import reported
+from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import Entry, EntryKind, ObjectId, Skipped, SkipReason, SnapshotId
 from treesnap.ops.access import entry_at, opened, trees_of
 from treesnap.ops.history import reading, resolve_in, snapshots_of
@@ -89,18 +90,23 @@ def read(handle: Handle, ref: str | None, path: bytes) -> bytes:
         try:
             with DirectoryChain(handle.fs, root_fd) as chain:
                 try:
-                    fd = handle.fs.open(
-                        name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=chain.open(directory)
+                    fd = open_for_reading(
+                        handle.fs,
+                        name,
+                        os.O_RDONLY | os.O_NONBLOCK,
+                        dir_fd=chain.open(directory),
                     )
                 except FileNotFoundError:
                     raise _no_path(path) from None
                 try:
                     pieces = []
-                    while piece := handle.fs.read(fd, 1 << 20):
+                    position = 0
+                    while piece := handle.fs.read_at(fd, 1 << 20, position):
                         pieces.append(piece)
+                        position += len(piece)
                     return b"".join(pieces)
                 finally:
-                    handle.fs.close(fd)
+                    close_after_reading(handle.fs, fd)
         finally:
             handle.fs.close(root_fd)
 

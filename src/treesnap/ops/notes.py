@@ -17,6 +17,7 @@ from treesnap import treepath
 from treesnap.errors import ErrorCode, Refused, shown
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import write_all
+from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import Change, ChangeKind
 from treesnap.ops.access import locked_root, opened
 from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
@@ -144,11 +145,11 @@ def _content(fs: FileSystem, directory: int, name: bytes) -> bytes | None:
         return None
     if not stat.S_ISREG(found.st_mode) or found.st_size > SIZE_BYTES_MAX:
         return None
-    fd = fs.open(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=directory)
+    fd = open_for_reading(fs, name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=directory)
     try:
         return fs.read_at(fd, SIZE_BYTES_MAX, 0)
     finally:
-        fs.close(fd)
+        close_after_reading(fs, fd)
 
 
 def _keep(fs: FileSystem, directory: int, name: bytes) -> None:

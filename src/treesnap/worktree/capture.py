@@ -8,6 +8,7 @@ import stat as stat_module
 from typing import NamedTuple, Protocol
 
 from treesnap.fs.base import FileSystem
+from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import Entry, EntryKind, ObjectId, ObjectKind, SkipReason, Xattrs
 from treesnap.worktree.attributes import encode_xattrs, is_large, path_of, read_xattrs
 from treesnap.worktree.content import read_content
@@ -124,7 +125,7 @@ def capture(
 
 
 def _capture_file(fs: FileSystem, sink: ObjectSink, dir_fd: int, name: bytes) -> Captured:
-    fd = fs.open(name, _OPEN_FILE, dir_fd=dir_fd)
+    fd = open_for_reading(fs, name, _OPEN_FILE, dir_fd=dir_fd)
     try:
         first = fs.fstat(fd)
         if not stat_module.S_ISREG(first.st_mode):
@@ -132,7 +133,7 @@ def _capture_file(fs: FileSystem, sink: ObjectSink, dir_fd: int, name: bytes) ->
         xattrs = stored_xattrs(sink, read_xattrs(fs, fd))
         held = read_content(fs, fd, sink.put, first)
     finally:
-        fs.close(fd)
+        close_after_reading(fs, fd)
     stat = held.stat
     entry = Entry(
         name,

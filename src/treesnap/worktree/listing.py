@@ -12,6 +12,7 @@ from treesnap import treepath
 from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.errors import InvalidArgument, shown
 from treesnap.fs.base import FileSystem
+from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import IgnoreRules, SkipReason
 from treesnap.worktree.ignore import (
     IGNORE_FILE,
@@ -149,7 +150,7 @@ def read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: Listing) -> 
     Raises OSError, InvalidArgument for a pattern that is none.
     """
     try:
-        ignore_fd = fs.open(IGNORE_FILE, os.O_RDONLY | os.O_NONBLOCK, dir_fd=fd)
+        ignore_fd = open_for_reading(fs, IGNORE_FILE, os.O_RDONLY | os.O_NONBLOCK, dir_fd=fd)
     except OSError:
         return
     try:
@@ -157,7 +158,7 @@ def read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: Listing) -> 
             return
         data = fs.read_at(ignore_fd, IGNORE_FILE_SIZE_MAX, 0)
     finally:
-        fs.close(ignore_fd)
+        close_after_reading(fs, ignore_fd)
     rule = IgnoreRules(path, parse_patterns(data))
     if rule.patterns and rule not in listing.exclusions.rules:
         try:

@@ -32,6 +32,7 @@ from treesnap.codec.statcache import decode_observations, encode_observations
 from treesnap.errors import Corrupt
 from treesnap.events import Monitor
 from treesnap.fs.base import FileSystem
+from treesnap.fs.record_locks import close_unlocked
 from treesnap.model import (
     Entry,
     IgnoreRules,
@@ -125,6 +126,7 @@ class Scanner:
                 root, totals = self._walk(chain, root_fd)
         finally:
             self._fs.close(root_fd)
+            close_unlocked(self._fs)
         return ScanResult(
             root=root,
             links=self._links.store(self._sink.put),
