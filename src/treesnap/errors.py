@@ -31,6 +31,7 @@ class ErrorCode(StrEnum):
     AMBIGUOUS_REF = "ambiguous-ref"
     SNAPSHOT_NOT_FOUND = "snapshot-not-found"
     PATH_NOT_FOUND = "path-not-found"
+    UNKNOWN_PATH = "unknown-path"
     PLAN_NOT_FOUND = "plan-not-found"
     CHECKPOINT_NOT_FOUND = "checkpoint-not-found"
     ROOT_NOT_FOUND = "root-not-found"

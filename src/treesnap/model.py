@@ -9,11 +9,13 @@ Not here: bytes (codec), files (fs, worktree), packs (store).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple, NewType
+
+from treesnap import treepath
 
 ObjectId = NewType("ObjectId", bytes)
 """The 32 bytes that identify a stored object."""
@@ -237,6 +239,15 @@ class SnapshotRecord:
     tags: Mapping[str, str] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
     """Free numbers that the caller attaches."""
+
+    def covers(self, paths: Sequence[bytes] = ()) -> bool:
+        """Returns whether it was taken of all of some paths, or without any of the whole root."""
+        scope = self.scope
+        if scope is None:
+            return True
+        return bool(paths) and all(
+            any(treepath.is_within(path, mine) for mine in scope) for path in paths
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

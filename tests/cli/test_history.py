@@ -114,10 +114,10 @@ def test_show_lists_what_is_not_held_and_why(snap, root):
 
 def test_show_names_the_scope(snap, root):
     (root / "a").touch()
-    snap("create", "a", "gone", "--step", "4")
+    snap("create", "a", "gone", "--step", "4", "--allow-absent")
 
-    assert "scope:     a\nscope:     gone\n" in snap("show", "latest").out
-    assert snap("list").out.endswith("  --  (step 4)\n")
+    assert "scope:     a\nscope:     gone\n" in snap("show", "newest").out
+    assert snap("list").out.endswith("  --  (step 4) (only a, gone)\n")
 
 
 @pytest.mark.parametrize(

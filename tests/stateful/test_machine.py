@@ -34,6 +34,7 @@ from machines import IS_FULL, run
 from mutations import mutate
 from oracle import Record, difference, record
 from scopes import Scope, ancestors, captured, common_scope, inside, outside
+from treesnap.model import SnapshotKind
 from treesnap.ops import position
 from treesnap.ops.create import CreateRequest
 from treesnap.results import RestoreResult
@@ -133,19 +134,36 @@ class Machine(RuleBasedStateMachine):
         self.keep(result.id, None)
         return result.id
 
-    @rule(target=snapshots, seed=st.integers(0, 2**32))
-    def create_paths(self, seed: int) -> Made:
+    @rule(target=snapshots, seed=st.integers(0, 2**32), allow_absent=st.booleans())
+    def create_paths(self, seed: int, allow_absent: bool) -> Made:
         scope = self.paths(seed)
         if not scope:
             return multiple()
         note(f"paths {scope!r}")
+        unknown = [path for path in scope if path not in self.live and not self.was_held(path)]
         try:
-            result = self.handle.create(scope)
+            result = self.handle.create(scope, allow_absent=allow_absent)
         except treesnap.InvalidArgument:
             assert self.leads_through_link(scope)
             return multiple()
+        except treesnap.NotFound:
+            assert unknown
+            assert not allow_absent
+            return multiple()
+        assert allow_absent or all(self.was_above(path) for path in unknown)
         self.keep(result.id, self.handle.resolve(result.id).record.scope)
         return result.id
+
+    def was_held(self, path: bytes) -> bool:
+        held = (inside(moment.state, moment.scope) for moment in self.moments.values())
+        return any(path in state for state in held)
+
+    def was_above(self, path: bytes) -> bool:
+        """Returns whether a snapshot may have a path for the sake of what is below it."""
+        return any(
+            path in ancestors(moment.scope) and path in moment.state
+            for moment in self.moments.values()
+        )
 
     def leads_through_link(self, scope: Scope) -> bool:
         above = ancestors(scope)
@@ -240,6 +258,20 @@ class Machine(RuleBasedStateMachine):
         known = [path for path in scope or () if path in now]
         if known or scope is None:
             assert self.handle.diff(moment.id, None, known) == ()
+
+    @rule()
+    def look_at_latest(self) -> None:
+        """The newest snapshot that counts is of the whole root, and no restore made it."""
+        listed = [item for item in self.handle.list() if item.kind != SnapshotKind.SAFETY]
+        whole = [item.id for item in listed if self.moments[item.id].scope is None]
+        for back, identity in enumerate(whole[:3]):
+            assert self.handle.resolve(f"latest~{back}").id == identity
+        for back, item in enumerate(listed[:3]):
+            assert self.handle.resolve(f"newest~{back}").id == item.id
+        assert getattr(self.handle.status().snapshot, "id", None) == next(iter(whole), None)
+        if not whole:
+            with pytest.raises(treesnap.NotFound):
+                self.handle.resolve("latest")
 
     @rule()
     def undo(self) -> None:

@@ -25,8 +25,9 @@ def command(invocation: Invocation, *, ref: str, path: str, session: str | None)
     content is one field, in base64 unless it is UTF-8.
     """
     with invocation.open(progress=False) as handle:
-        snapshot = handle.resolve(ref, session=session)
-        pieces = handle.cat(snapshot.id, invocation.absolute(path, handle.root))
+        target = invocation.absolute(path, handle.root)
+        snapshot = handle.resolve(ref, session=session, paths=[target])
+        pieces = handle.cat(snapshot.id, target)
         invocation.output.raw(
             "cat",
             fields=lambda: json_forms.cat_fields(snapshot.id, path, b"".join(pieces)),

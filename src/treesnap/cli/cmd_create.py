@@ -33,6 +33,7 @@ from treesnap.model import Purpose, SnapshotKind
 @click.option("--session", metavar="ID", help="The work that the snapshot belongs to.")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Its place in the session.")
 @purpose_options
+@click.option("--allow-absent", is_flag=True, help="Capture that there is nothing at a PATH, too.")
 @click.option("--skip-unchanged", is_flag=True, help="Make none when nothing changed.")
 @click.option(
     "--exclude",
@@ -56,6 +57,7 @@ def command(
     session: str | None,
     step: int | None,
     purpose: Purpose,
+    allow_absent: bool,
     skip_unchanged: bool,
     exclude: Sequence[str],
     max_size: int | None,
@@ -69,6 +71,7 @@ def command(
     with invocation.open() as handle:
         result = handle.create(
             invocation.absolute_all(paths, handle.root),
+            allow_absent=allow_absent,
             label=label,
             name=name,
             tags=tags,

@@ -33,8 +33,8 @@ def command(
     are listed with -l only.
     """
     with invocation.open(progress=False) as handle:
-        snapshot = handle.resolve(ref, session=session)
         target = handle.root if path is None else invocation.absolute(path, handle.root)
+        snapshot = handle.resolve(ref, session=session, paths=[target])
         entries = handle.ls(snapshot.id, target, recursive=recursive)
     invocation.output.result(
         "ls",

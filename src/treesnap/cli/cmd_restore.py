@@ -47,9 +47,10 @@ def command(
     Relative PATHs and DIR start from the directory of -C, else from the current one.
     """
     with invocation.open() as handle:
+        absolute = invocation.absolute_all(paths, handle.root)
         result = handle.restore(
-            resolve_ref(handle, ref, session),
-            invocation.absolute_all(paths, handle.root),
+            resolve_ref(handle, ref, session, absolute),
+            absolute,
             to=None if to is None else invocation.absolute(to, handle.root),
             dry_run=dry_run,
             touch=touch,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, shown
+from treesnap.ops.history import means_something_else
 
 if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation
@@ -47,13 +48,13 @@ def parse_words(
     while rest and len(refs) < REFS_MAX:
         if paths is None and not _is_ref(handle, invocation, rest[0], session, refs):
             break
-        refs.append(handle.resolve(rest.pop(0), session=session).id)
-    old_id = refs[0] if refs else handle.resolve("latest").id
-    return Sides(
-        old_id=old_id,
-        new_id=refs[1] if len(refs) == REFS_MAX else None,
-        paths=invocation.absolute_all([*rest, *(paths or ())], handle.root),
-    )
+        refs.append(rest.pop(0))
+    wanted = invocation.absolute_all([*rest, *(paths or ())], handle.root)
+    ids = [
+        handle.resolve(ref, session=session if refs else None, paths=wanted).id
+        for ref in refs or ["latest"]
+    ]
+    return Sides(old_id=ids[0], new_id=ids[1] if len(ids) == REFS_MAX else None, paths=wanted)
 
 
 def _is_ref(
@@ -62,11 +63,12 @@ def _is_ref(
     path = invocation.absolute(word, handle.root)
     is_path = os.path.lexists(path)
     try:
-        handle.resolve(word, session=session)
+        if not means_something_else(word):
+            handle.resolve(word, session=session)
     except (NotFound, InvalidArgument) as error:
         if error.code is ErrorCode.AMBIGUOUS_REF and not is_path:
             raise
-        if is_path or _was_path(handle, refs[0] if refs else "latest", path):
+        if is_path or _was_path(handle, refs[0] if refs else "latest", session, path):
             return False
         raise NotFound(f"{shown(word)!r} is neither a snapshot nor a path") from error
     if is_path:
@@ -76,10 +78,11 @@ def _is_ref(
     return True
 
 
-def _was_path(handle: Handle, ref: str, path: str) -> bool:
+def _was_path(handle: Handle, ref: str, session: str | None, path: str) -> bool:
     """Returns whether a path that is gone is known from a snapshot."""
     try:
-        handle.ls(ref, path)
+        found = handle.resolve(ref, session=session if ref != "latest" else None, paths=[path])
+        handle.ls(found.id, path)
     except (NotFound, InvalidArgument):
         return False
     return True

@@ -36,6 +36,7 @@ EXIT_CODES: dict[ErrorCode, ExitCode] = {
     ErrorCode.AMBIGUOUS_REF: ExitCode.USAGE,
     ErrorCode.SNAPSHOT_NOT_FOUND: ExitCode.NOT_FOUND,
     ErrorCode.PATH_NOT_FOUND: ExitCode.NOT_FOUND,
+    ErrorCode.UNKNOWN_PATH: ExitCode.NOT_FOUND,
     ErrorCode.PLAN_NOT_FOUND: ExitCode.NOT_FOUND,
     ErrorCode.CHECKPOINT_NOT_FOUND: ExitCode.NOT_FOUND,
     ErrorCode.ROOT_NOT_FOUND: ExitCode.NOT_FOUND,

@@ -35,6 +35,9 @@ HINTS: dict[ErrorCode, str | None] = {
     ErrorCode.AMBIGUOUS_REF: "give more characters of the id",
     ErrorCode.SNAPSHOT_NOT_FOUND: "'snap list' shows what there is",
     ErrorCode.PATH_NOT_FOUND: "'snap ls -R REF' and 'snap find PATTERN' show what there is",
+    ErrorCode.UNKNOWN_PATH: (
+        "did you mean -m LABEL? --allow-absent captures that there is nothing at a PATH"
+    ),
     ErrorCode.PLAN_NOT_FOUND: "'snap plan list --all' shows what there is",
     ErrorCode.CHECKPOINT_NOT_FOUND: "'snap plan rollback PLAN' lists what there is",
     ErrorCode.ROOT_NOT_FOUND: "name the directory with -C DIR",

@@ -88,9 +88,9 @@ class Invocation:
         return find_root(_current(), self._store_path())
 
 
-def resolve_ref(handle: Handle, ref: str, session: str | None) -> str:
+def resolve_ref(handle: Handle, ref: str, session: str | None, paths: Sequence[str] = ()) -> str:
     """Returns a REF for the library: as given, or the id that it means in a session."""
-    return ref if session is None else handle.resolve(ref, session=session).id
+    return ref if session is None else handle.resolve(ref, session=session, paths=paths).id
 
 
 def _current() -> str:

@@ -76,6 +76,7 @@ def snapshot_fields(snapshot: Snapshot) -> Fields:
     record = snapshot.record
     return {
         "id": snapshot.id,
+        "scope": scope_fields(record.scope),
         "label": record.label,
         "name": record.name,
         "created_at": snapshot.created_at.isoformat().replace("+00:00", "Z"),
@@ -103,6 +104,11 @@ def snapshot_fields(snapshot: Snapshot) -> Fields:
     }
 
 
+def scope_fields(scope: tuple[bytes, ...] | None) -> list[Fields] | None:
+    """Returns the paths that something is about, or None for the whole root."""
+    return None if scope is None else [path_fields(path) for path in scope]
+
+
 def list_fields(snapshots: Iterable[Snapshot]) -> Fields:
     """Returns snapshots in the order given."""
     return {"snapshots": [snapshot_fields(snapshot) for snapshot in snapshots]}
@@ -111,13 +117,11 @@ def list_fields(snapshots: Iterable[Snapshot]) -> Fields:
 def show_fields(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Fields:
     """Returns everything that is known of a snapshot."""
     record = snapshot.record
-    scope = None if record.scope is None else [path_fields(path) for path in record.scope]
     return {
         **snapshot_fields(snapshot),
         "parent": record.parent,
         "host": record.host,
         "totals": record.totals._asdict(),
-        "scope": scope,
         "rules": [
             {**path_fields(rules.directory, "directory"), "patterns": list(rules.patterns)}
             for rules in record.rules
@@ -228,6 +232,7 @@ def restore_fields(result: RestoreResult) -> Fields:
     """Returns the outcome of ``restore``, ``undo`` and ``redo``."""
     return {
         "id": result.snapshot.id,
+        "scope": scope_fields(result.scope),
         "restored": result.restored,
         "created": result.created,
         "deleted": result.deleted,

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 ID_DIGITS = 12
 """Digits of an abbreviated id."""
+SCOPE_SHOWN_MAX = 3
+"""How many paths of a scope a line names before it only counts the rest."""
 SKIPPED_SHOWN_MAX = 10
 """How many paths a remark names before it only counts the rest."""
 
@@ -96,7 +98,17 @@ def title_of(snapshot: Snapshot) -> str:
     elif record.step is not None:
         parts.append(f"(step {record.step})")
     parts += [f"{key}={value}" for key, value in sorted(record.tags.items())]
+    if record.scope is not None:
+        parts.append(f"({scope_text(record.scope)})")
     return shown(" ".join(parts))
+
+
+def scope_text(scope: Sequence[bytes]) -> str:
+    """Returns what a snapshot of paths, or a restore of paths, is about."""
+    named = [shown(path) or "." for path in scope[:SCOPE_SHOWN_MAX]]
+    if len(scope) > SCOPE_SHOWN_MAX:
+        named.append(f"{len(scope) - SCOPE_SHOWN_MAX:,} more")
+    return f"only {', '.join(named)}"
 
 
 def added_text(snapshot: Snapshot) -> str:
@@ -193,6 +205,9 @@ def create_remarks(result: CreateResult) -> Iterator[str]:
             f"{size_text(stats.size_bytes)}; read {count_text(stats.files_read, 'file')}, "
             f"stored {size_text(stats.added_bytes)}"
         )
+    scope = result.snapshot.record.scope
+    if scope is not None:
+        yield f"This snapshot holds {scope_text(scope)}; 'latest' and 'status' count whole ones"
     by_reason: dict[str, list[Skipped]] = {}
     for item in result.skipped:
         by_reason.setdefault(_SKIP_REMARKS.get(item.reason, "not captured"), []).append(item)
@@ -248,6 +263,8 @@ def restore_line(result: RestoreResult) -> str:
     target = short_id(result.snapshot.id)
     if result.snapshot.label:
         target += f" ({shown(result.snapshot.label)})"
+    if result.scope is not None:
+        target += f", {scope_text(result.scope)}"
     if not (result.restored or result.created or result.deleted):
         if result.safety_id is not None:
             return f"Restored {target}: nothing but times of directories differed"

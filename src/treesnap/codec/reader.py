@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from treesnap import treepath
 from treesnap.codec.chunklist import decode_list
 from treesnap.codec.message import require
 from treesnap.codec.tree import decode_tree, decode_xattrs
@@ -94,6 +95,15 @@ class TreeReader:
             tree = self.tree(pages[-1].id)
             require(not tree.pages, "tree", "a page has pages")
         return next((entry for entry in tree.entries if entry.name == name), None)
+
+    def find(self, root: Entry, path: bytes) -> Entry | None:
+        """Returns the entry at a path below a directory, or None."""
+        entry: Entry | None = root
+        for name in treepath.components(path):
+            if entry is None or not entry.is_directory:
+                return None
+            entry = self.lookup(entry.tree_id, name)
+        return entry
 
     def object_ids(self, tree_id: ObjectId) -> Iterator[ObjectId]:
         """Yields the ids of a directory's own objects: its tree and the pages of it."""

@@ -94,6 +94,7 @@ def _create(handle: Handle, request: Create, *, with_metadata: bool) -> Created:
         handle,
         CreateRequest(
             paths=tuple(_paths(request.files)),
+            allow_absent=True,  # a step may make what it lists
             name=request.checkpoint_id,
             label=f"before step {request.step_number}: {request.step_name}",
             session=request.task_id,

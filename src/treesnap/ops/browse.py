@@ -45,7 +45,7 @@ def walk(
 def ls(handle: Handle, ref: str, path: bytes, *, recursive: bool) -> tuple[Entry, ...]:
     """Returns the entries of a directory in a snapshot."""
     with opened(handle, "list a directory") as pair:
-        snapshot = resolve_in(pair, ref)
+        snapshot = resolve_in(pair, ref, paths=(path,))
         with reading(pair, snapshot):
             trees = trees_of(pair.store)
             entry = entry_at(trees, snapshot, path)
@@ -59,7 +59,7 @@ def ls(handle: Handle, ref: str, path: bytes, *, recursive: bool) -> tuple[Entry
 def cat(handle: Handle, ref: str, path: bytes) -> Iterator[bytes]:
     """Yields a file's bytes; everything that can be wrong with the call is raised at once."""
     with opened(handle, "read a file") as pair:
-        snapshot = resolve_in(pair, ref)
+        snapshot = resolve_in(pair, ref, paths=(path,))
         with reading(pair, snapshot):
             entry = _file_at(trees_of(pair.store), snapshot, path)
 

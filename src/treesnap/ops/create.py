@@ -8,18 +8,28 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from treesnap.codec.snapshot import state_hash
-from treesnap.errors import Busy, ErrorCode, InvalidArgument, Refused, StorageFull, shown
+from treesnap.errors import (
+    Busy,
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    Refused,
+    StorageFull,
+    StoreMissing,
+    shown,
+)
 from treesnap.fs.failure import reported
 from treesnap.model import IgnoreRules, Purpose, SkipReason, Snapshot, SnapshotKind, SnapshotRecord
 from treesnap.ops.access import Opened, locked_root, opened
 from treesnap.ops.capture import Capture, latest
-from treesnap.ops.history import STEP_MAX, means_something_else
+from treesnap.ops.history import STEP_MAX, means_something_else, paths_in_history
 from treesnap.ops.naming import find_named
 from treesnap.ops.places import check_root
 from treesnap.ops.upkeep import keep_up, settings_or_defaults, with_room
 from treesnap.results import CreateResult, CreateStats
 from treesnap.store.writer import EpochChanged
 from treesnap.treepath import without_nested
+from treesnap.worktree.directory import absent_paths
 from treesnap.worktree.ignore import given
 
 if TYPE_CHECKING:
@@ -38,6 +48,8 @@ class CreateRequest:
     """What the caller of ``create`` asked for."""
 
     paths: tuple[bytes, ...] = ()
+    allow_absent: bool = False
+    """Whether a path may be captured as absent that no snapshot of the root holds either."""
     label: str | None = None
     name: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -75,10 +87,37 @@ def create(handle: Handle, request: CreateRequest, holds: ExitStack | None = Non
         scope = None
     check_words(request)
     check_root(handle, force=request.force)
+    if request.paths and not request.allow_absent:
+        _refuse_unknown(handle, request.paths)
     result = with_room(handle, lambda: _create(handle, request, scope, rules, holds))
     if not result.unchanged:
         keep_up(handle, result.snapshot.sequence)
     return result
+
+
+def _refuse_unknown(handle: Handle, paths: tuple[bytes, ...]) -> None:
+    """Raises NotFound for a path that exists neither now nor in a snapshot of the root.
+
+    A snapshot of nothing but such paths looks like a success and protects nothing. Looks
+    before a store or a root is made; costs a few calls a path, and the history where one is
+    absent.
+    """
+    with reported("look at the paths"):
+        absent = absent_paths(handle.fs, handle.root, paths)
+    if not absent:
+        return
+    try:
+        with opened(handle, "look at the paths") as pair:  # an interrupted restore ends first
+            absent = absent_paths(handle.fs, handle.root, absent)
+            unknown = sorted(set(absent) - paths_in_history(pair, absent))
+    except StoreMissing:
+        unknown = sorted(absent)
+    if unknown:
+        raise NotFound(
+            f"{shown(unknown[0])!r} exists neither now nor in a snapshot of this root",
+            code=ErrorCode.UNKNOWN_PATH,
+            path=unknown[0],
+        )
 
 
 def _create(

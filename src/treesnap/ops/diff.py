@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def newest(pair: Opened) -> Snapshot | None:
-    """Returns the newest snapshot that is no safety snapshot, or None."""
+    """Returns the newest snapshot of the whole root that a restore did not make, or None."""
     try:
         return resolve_in(pair, "latest")
     except NotFound:
@@ -33,7 +33,7 @@ def newest(pair: Opened) -> Snapshot | None:
 
 
 def status(handle: Handle, choose: Callable[[Opened], Snapshot | None] = newest) -> StatusResult:
-    """Compares the live tree with the newest snapshot that somebody asked for, or another."""
+    """Compares the live tree with the newest snapshot of the whole root, or another."""
     recovered = handle.recover()
     try:
         with opened(handle, "look at the tree", sweep=True) as pair:
@@ -67,8 +67,8 @@ def diff(
     if b is None:
         handle.recover()
     with opened(handle, "compare") as pair:
-        old = resolve_in(pair, a if a is not None else "latest")
-        new = resolve_in(pair, b) if b is not None else None
+        old = resolve_in(pair, a if a is not None else "latest", paths=paths)
+        new = resolve_in(pair, b, paths=paths) if b is not None else None
         scope = effective_scope(old, paths or None)
         if new is not None:
             scope = effective_scope(new, scope)

@@ -59,7 +59,8 @@ class Handle(HandleState):
     """One root and its history.
 
     Paths given to methods are absolute, or relative to the root. ``ref`` is an
-    id or its unique beginning, a name, ``latest``, ``latest~N`` or ``step:N``.
+    id or its unique beginning, a name, ``latest``, ``latest~N`` or ``step:N``; or
+    ``newest`` and ``newest~N``, which count the snapshots of some paths as well.
     All methods may raise the errors of :mod:`treesnap.errors`; a method that
     raises has changed nothing in the root. An argument of another type than the
     annotation says is InvalidArgument, which names the parameter.
@@ -69,6 +70,7 @@ class Handle(HandleState):
         self,
         paths: Sequence[PathLike] = (),
         *,
+        allow_absent: bool = False,
         label: str | None = None,
         name: str | None = None,
         tags: Mapping[str, str] | None = None,
@@ -83,7 +85,9 @@ class Handle(HandleState):
     ) -> CreateResult:
         """Captures the root, or only ``paths`` of it, and publishes a snapshot.
 
-        After return the snapshot survives a power cut. Unreadable paths do not raise: the
+        After return the snapshot survives a power cut. A path that exists neither now nor in a
+        snapshot of the root raises NotFound, unless ``allow_absent`` says that its absence is
+        what has to be captured. Unreadable paths do not raise: the
         result says ``complete=False`` and lists them. ``session``, ``step`` and ``purpose``
         say what work it belongs to. ``exclude`` adds patterns in gitignore syntax; ``force``
         allows dangerous roots. The store may take ``max_size_bytes``, or else what
@@ -95,6 +99,7 @@ class Handle(HandleState):
 
         request = CreateRequest(
             paths=tuple(self.tree_path(path) for path in paths),
+            allow_absent=allow_absent,
             label=label,
             name=name,
             tags=dict(tags or {}),
@@ -142,11 +147,17 @@ class Handle(HandleState):
         wanted = Filter(session=session, tag=tag, phase=phase, checkpoint_type=checkpoint_type)
         return list_snapshots(self, wanted, all_roots=all_roots)
 
-    def resolve(self, ref: str, *, session: str | None = None) -> Snapshot:
-        """Returns the one snapshot that ``ref`` names, or raises NotFound or InvalidArgument."""
+    def resolve(
+        self, ref: str, *, session: str | None = None, paths: Sequence[PathLike] = ()
+    ) -> Snapshot:
+        """Returns the one snapshot that ``ref`` names, or raises NotFound or InvalidArgument.
+
+        ``latest`` with ``paths`` is the newest snapshot that was taken of all of them.
+        """
         from treesnap.ops.history import resolve
 
-        return resolve(self, ref, session=session)
+        wanted = tuple(self.tree_path(path) for path in paths)
+        return resolve(self, ref, session=session, paths=wanted)
 
     show = resolve
 
@@ -292,7 +303,7 @@ class Handle(HandleState):
         return stats(self)
 
     def status(self) -> StatusResult:
-        """Compares the live tree with the newest snapshot."""
+        """Compares the live tree with the newest snapshot of the whole root."""
         from treesnap.ops.diff import status
 
         return status(self)

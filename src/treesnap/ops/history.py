@@ -18,14 +18,14 @@ from treesnap.errors import (
     TreesnapError,
 )
 from treesnap.fs.failure import error_text
-from treesnap.model import Snapshot, SnapshotKind
+from treesnap.model import ObjectId, Snapshot, SnapshotKind
 from treesnap.ops.access import Opened, locked_root, needed_snapshots, opened
 from treesnap.store.snapshots import SnapshotName
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
 
-_LATEST = re.compile(r"latest(?:~(\d{1,9}))?\Z")
+_LATEST = re.compile(r"(latest|newest)(?:~(\d{1,9}))?\Z")
 _STEP = re.compile(r"step:(\d{1,18})\Z")
 _ABBREVIATION = re.compile(r"[0-9a-f]{4,64}\Z")
 
@@ -86,11 +86,38 @@ def list_snapshots(handle: Handle, wanted: Filter, *, all_roots: bool) -> tuple[
     return tuple(filter(wanted.fits, found))
 
 
-def resolve(handle: Handle, ref: str, *, session: str | None = None) -> Snapshot:
+def paths_in_history(pair: Opened, paths: Iterable[bytes]) -> set[bytes]:
+    """Returns those of some paths that a readable snapshot of the root has an entry of.
+
+    Looks at equal trees once; stops when all were found.
+    """
+    from treesnap.ops.access import trees_of
+
+    missing, found = set(paths), set[bytes]()
+    trees, seen = trees_of(pair.store), set[ObjectId]()
+    for snapshot in snapshots_of(pair):
+        if not missing:
+            break
+        root = snapshot.record.root
+        if root.tree_id in seen:
+            continue
+        seen.add(root.tree_id)
+        try:
+            held = {path for path in missing if trees.find(root, path) is not None}
+        except Corrupt:
+            continue
+        found |= held
+        missing -= held
+    return found
+
+
+def resolve(
+    handle: Handle, ref: str, *, session: str | None = None, paths: Sequence[bytes] = ()
+) -> Snapshot:
     """Returns the snapshot that a reference names."""
     try:
         with opened(handle, "look up a snapshot") as pair:
-            return resolve_in(pair, ref, session=session)
+            return resolve_in(pair, ref, session=session, paths=paths)
     except StoreMissing as error:
         raise unknown(ref) from error
 
@@ -110,24 +137,20 @@ def reading(pair: Opened, snapshot: Snapshot) -> Iterator[None]:
         raise NotFound(f"Snapshot {snapshot.id[:12]} was deleted meanwhile") from error
 
 
-def resolve_in(pair: Opened, ref: str, *, session: str | None = None) -> Snapshot:
+def resolve_in(
+    pair: Opened, ref: str, *, session: str | None = None, paths: Sequence[bytes] = ()
+) -> Snapshot:
     """Returns the snapshot that a reference names in an open store.
 
-    In this order: ``latest``, ``latest~N``, ``step:N``, a full id, a name, the
-    unique beginning of an id. ``latest`` counts no safety snapshots, because they
-    are made by restores and nobody asked for them.
+    In this order: ``latest``, ``latest~N``, ``newest``, ``newest~N``, ``step:N``, a full id,
+    a name, the unique beginning of an id. ``latest`` counts the snapshots of the whole root
+    alone, or with ``paths`` those that were taken of all of them; ``newest`` counts every
+    one. Both leave safety snapshots out, which restores make by themselves.
     """
     wanted = Filter(session=session)
     latest = _LATEST.match(ref)
     if latest is not None:
-        back = int(latest.group(1) or 0)
-        for snapshot in snapshots_of(pair):
-            if snapshot.kind == SnapshotKind.SAFETY or not wanted.fits(snapshot):
-                continue
-            if back == 0:
-                return snapshot
-            back -= 1
-        raise unknown(ref)
+        return _counted_back(pair, ref, latest, wanted, paths)
     step = _STEP.match(ref)
     if step is not None:
         return _by_step(pair, ref, int(step.group(1)), wanted)
@@ -141,6 +164,27 @@ def resolve_in(pair: Opened, ref: str, *, session: str | None = None) -> Snapsho
     if named is not None:
         return named
     return pair.store.snapshots.load(pair.root.id, _by_beginning(names, ref))
+
+
+def _counted_back(
+    pair: Opened, ref: str, match: re.Match[str], wanted: Filter, paths: Sequence[bytes]
+) -> Snapshot:
+    word, number = match.groups()
+    back = int(number or 0)
+    is_anything_partial = False
+    for snapshot in snapshots_of(pair):
+        if snapshot.kind == SnapshotKind.SAFETY or not wanted.fits(snapshot):
+            continue
+        if word == "latest" and not snapshot.record.covers(paths):
+            is_anything_partial = True
+            continue
+        if back == 0:
+            return snapshot
+        back -= 1
+    if is_anything_partial:
+        what = "these paths" if any(paths) else "the whole root"
+        raise NotFound(f"This root has no snapshot {ref!r} of {what}; 'newest' is of other paths")
+    raise unknown(ref)
 
 
 def position(pair: Opened) -> Snapshot | None:

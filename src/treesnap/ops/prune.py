@@ -119,10 +119,10 @@ def _beyond(
     """Returns the snapshots that have no room, as decisions against them.
 
     What is pinned, named or of no concern stays, and so do the newest of all and the newest
-    that was made by hand.
+    that was made by hand; of each, the newest of the whole root as well.
     """
     by_hand = [item for item in snapshots if item.kind not in AUTOMATIC]
-    newest = snapshots[:1] + by_hand[:1]
+    newest = [*_newest(snapshots), *_newest(by_hand)]
     safe: list[Snapshot] = []
     others: list[Snapshot] = []
     for item in snapshots:
@@ -132,6 +132,12 @@ def _beyond(
     return {
         item.id: Decision(item, ()) for item in _without_room(store, safe, kept, size_bytes_max)
     }
+
+
+def _newest(snapshots: list[Snapshot]) -> list[Snapshot]:
+    """Returns the newest snapshot, and the newest of the whole root."""
+    whole = [item for item in snapshots if item.record.scope is None]
+    return snapshots[:1] + whole[:1]
 
 
 def _without_room(
@@ -162,9 +168,10 @@ def prune_store(
 ) -> None:
     """Removes the oldest automatic snapshots of some roots until the store needs no more.
 
-    The newest snapshot of each root stays, and what :func:`prune` never removes. Roots in
-    which somebody is at work, or a restore was interrupted, are left as they are. When what
-    stays in any case takes more than ``size_bytes_max``, nothing is removed in vain.
+    The newest snapshot of each root stays, and the newest of the whole root, and what
+    :func:`prune` never removes. Roots in which another process is at work, or a restore was
+    interrupted, are left as they are. When what stays in any case takes more than
+    ``size_bytes_max``, nothing is removed in vain.
     """
     store = pair.store
     protected: dict[str, tuple[Root, Container[SnapshotId]]] = {}
@@ -177,10 +184,11 @@ def prune_store(
     for root_id in store.snapshots.root_ids():
         snapshots = list(snapshots_of(pair, root_id))
         standing = _standing(snapshots)
-        for position, item in enumerate(snapshots):
+        newest = _newest(snapshots)
+        for item in snapshots:
             (decision,) = decide([item], Policy(keep_last=0, kinds=AUTOMATIC), 0)
             found = protected.get(root_id)
-            is_safe = position == 0 or decision.is_kept or item.id in standing
+            is_safe = item in newest or decision.is_kept or item.id in standing
             if found is None or is_safe or item.id in found[1]:
                 safe.append(item)
             else:

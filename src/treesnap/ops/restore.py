@@ -133,7 +133,7 @@ def refuse_dangerous_restore(handle: Handle, *, force: bool) -> None:
 
 def goal_of(pair: Opened, request: RestoreRequest) -> Goal:
     """Returns what a request asks for; raises NotFound or InvalidArgument."""
-    snapshot = resolve_in(pair, request.ref)
+    snapshot = resolve_in(pair, request.ref, paths=request.paths)
     return Goal(
         snapshot=snapshot,
         scope=effective_scope(snapshot, request.paths or None),
@@ -290,6 +290,7 @@ def result_of(
     held = totals.files + totals.directories + totals.others
     return RestoreResult(
         snapshot=goal.snapshot,
+        scope=goal.scope,
         restored=restored,
         created=created,
         deleted=plan.count(ChangeKind.REMOVED),

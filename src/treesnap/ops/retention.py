@@ -2,14 +2,16 @@
 
 A rule keeps what it names; what no rule keeps may go. Pinned and named snapshots
 are kept whatever the policy, and so are those of kinds that it does not speak of.
-Snapshots that somebody made by hand and automatic ones are counted each on their own,
-so that the many of one sort do not push the few of the other out. Times are those
+Snapshots made by hand and automatic ones are counted each on their own, and so are those
+of the whole root and those of some paths, so that the many of one sort do not push the few
+of another out. Times are those
 that the snapshots carry; a clock that jumps keeps more, never less than ``keep_last``
 says.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -64,11 +66,17 @@ class Decision:
 
 def decide(snapshots: Iterable[Snapshot], policy: Policy, now_ns: int) -> list[Decision]:
     """Returns a decision for each snapshot, in the order given, which is newest first."""
-    rules = {is_automatic: _Rules(policy, now_ns) for is_automatic in (False, True)}
+    rules = {
+        sort: _Rules(policy, now_ns) for sort in itertools.product((False, True), (False, True))
+    }
     return [
-        Decision(snapshot, tuple(rules[snapshot.kind in AUTOMATIC].reasons(snapshot)))
+        Decision(snapshot, tuple(rules[_sort_of(snapshot)].reasons(snapshot)))
         for snapshot in snapshots
     ]
+
+
+def _sort_of(snapshot: Snapshot) -> tuple[bool, bool]:
+    return snapshot.kind in AUTOMATIC, snapshot.record.scope is None
 
 
 class _Rules:

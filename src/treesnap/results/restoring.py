@@ -12,7 +12,9 @@ class RestoreResult:
     """Outcome of ``restore``, ``undo`` and ``redo``."""
 
     snapshot: Snapshot
-    """The snapshot that the tree now equals, within the given paths."""
+    """The snapshot that the tree now equals, within the scope."""
+    scope: tuple[bytes, ...] | None
+    """The paths that it concerned, or None for the whole root."""
     restored: int
     """Paths whose content, type or metadata was put back."""
     created: int

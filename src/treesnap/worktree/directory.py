@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
+from collections.abc import Iterable
 from typing import Self
 
 from treesnap import treepath
@@ -35,6 +37,34 @@ def open_root(fs: FileSystem, root: str) -> int:
         raise Refused(
             f"The root {shown(root)!r} is no directory", code=ErrorCode.NOT_A_DIRECTORY, path=root
         ) from None
+
+
+def absent_paths(fs: FileSystem, root: str, paths: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Returns those of some tree paths at which nothing is now.
+
+    A path through a link, or through what cannot be looked into, may hold something: it is not
+    among them. Raises NotFound, Refused, OSError for the root itself.
+    """
+    root_fd = open_root(fs, root)
+    try:
+        with DirectoryChain(fs, root_fd) as chain:
+            return tuple(path for path in paths if _is_absent(fs, chain, path))
+    finally:
+        fs.close(root_fd)
+
+
+def _is_absent(fs: FileSystem, chain: DirectoryChain, path: bytes) -> bool:
+    above = [parent for parent in treepath.parents(path) if parent]
+    for each in [*reversed(above), path]:
+        directory, name = treepath.split(each)
+        try:
+            if stat.S_ISLNK(fs.lstat(name, dir_fd=chain.open(directory)).st_mode):
+                return False
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return False
+    return False
 
 
 class DirectoryChain:
