@@ -260,3 +260,63 @@ def test_what_a_watcher_is_not_told_of_is_read_at_the_next_look_at_everything(tm
             times_ns.append(times_ns[-1] + WALK_EVERY_NS)
 
             assert captured(handle, "file") == (root / "file").read_bytes() == b"Bontent"
+
+
+@pytest.mark.parametrize("handle", ["watched"], indirect=True)
+class TestMappingsThatCameAndWent:
+    """Between two snapshots a file is mapped, written, unmapped and closed."""
+
+    def write(self, path: Path, value: int) -> None:
+        """Writes through a mapping of which the page was read before."""
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+            assert mapped[0]
+            mapped[0] = value
+
+    def test_are_captured(self, handle, path):
+        captured(handle)
+        for value in b"ABC":
+            self.write(path, value)
+            assert captured(handle) == path.read_bytes()
+            assert path.read_bytes()[0] == value
+
+    def test_are_seen_by_status(self, handle, path):
+        handle.create()
+        self.write(path, 65)
+
+        assert [change.path for change in handle.status().changes] == [b"directory/file"]
+
+    def test_are_captured_at_all_names_of_the_file(self, handle, path):
+        other = Path(handle.root) / "elsewhere"
+        os.link(path, other)
+        captured(handle)
+        captured(handle)
+        for value in b"AB":
+            self.write(path, value)
+            assert captured(handle) == path.read_bytes()
+            assert content(handle, "elsewhere") == path.read_bytes()
+
+    def test_are_captured_when_everything_is_looked_at(self, handle, path):
+        captured(handle)
+        self.write(path, 65)
+        now_ns = handle.clock_ns() + WALK_EVERY_NS
+        handle.clock_ns = lambda: now_ns
+
+        assert captured(handle) == path.read_bytes()
+
+    def test_are_captured_when_not_all_changes_are_known(self, handle, path):
+        captured(handle)
+        self.write(path, 65)
+        nameless = path.parent / "nameless"
+        with nameless.open("wb") as file:
+            nameless.unlink()
+            file.write(b"nothing")
+
+        assert captured(handle) == path.read_bytes()
+
+    def test_cost_one_look_at_the_file(self, handle, path):
+        handle.create()
+        with path.open("r+b"):
+            pass
+
+        assert handle.create().stats.files_read <= 1
+        assert handle.create().stats.files_read == 0

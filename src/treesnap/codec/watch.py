@@ -42,6 +42,8 @@ class Answer(NamedTuple):
     """Directories below which everything may have changed."""
     mapped: tuple[int, ...] = ()
     """Inode numbers of files that were mapped for writing, or may have been, at the mark."""
+    written: tuple[int, ...] = ()
+    """Inode numbers of files that may have been written to although their times say nothing."""
 
 
 class WatchNote(NamedTuple):
@@ -130,6 +132,7 @@ def encode_answer(answer: Answer) -> bytes:
             "paths": answer.paths,
             "whole": answer.whole,
             "mapped": answer.mapped,
+            "written": answer.written,
         }
     )
 
@@ -139,14 +142,15 @@ def decode_answer(data: bytes) -> Answer:
     fields = Fields(unpack(data, "answer", LONG_ARRAY_LENGTH_MAX), "answer")
     fields.require_version(1)
     paths = fields.optional("paths", tuple)
-    mapped = fields.get("mapped", tuple)
-    is_right = all(type(inode) is int and inode >= 0 for inode in mapped)
-    require(is_right, "answer", "what is mapped is no list of inode numbers")
+    mapped, written = fields.get("mapped", tuple), fields.get("written", tuple)
+    is_right = all(type(inode) is int and inode >= 0 for inode in mapped + written)
+    require(is_right, "answer", "what is mapped or written is not a list of inode numbers")
     return Answer(
         Mark(fields.get("watcher", bytes), fields.size("number")),
         _paths(paths) if paths is not None else None,
         _paths(fields.get("whole", tuple)),
         mapped,
+        written,
     )
 
 

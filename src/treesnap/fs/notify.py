@@ -14,8 +14,10 @@ from collections import deque
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-CHANGED = 0x2 | 0x4 | 0x8
-"""IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE."""
+CLOSED = 0x8
+"""IN_CLOSE_WRITE: what was open for writing is closed, and mapped no more."""
+CHANGED = 0x2 | 0x4 | CLOSED
+"""With IN_MODIFY and IN_ATTRIB."""
 MOVED_FROM, MOVED_TO, CREATED, DELETED = 0x40, 0x80, 0x100, 0x200
 SELF_GONE = 0x400 | 0x800
 """IN_DELETE_SELF and IN_MOVE_SELF: asked for with roots only."""

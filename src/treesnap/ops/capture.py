@@ -77,6 +77,7 @@ def scan_settings(
         started_ns=known.asked_ns if known.asked_ns is not None else handle.clock_ns(),
         changed=known.changed,
         mapped=known.mapped,
+        written=known.written,
         noted_rules=known.note.rules if known.note is not None else (),
     )
 

@@ -65,6 +65,8 @@ class Outlook(NamedTuple):
     """When the watcher was asked, in ns since the epoch."""
     mapped: frozenset[int] | None = None
     """Inode numbers of files that were mapped for writing then."""
+    written: frozenset[int] = frozenset()
+    """Inode numbers of files that the watcher saw closed, and whose times may say nothing."""
 
 
 NOTHING_KNOWN = Outlook()
@@ -75,10 +77,12 @@ def outlook(handle: Handle, pair: Opened, cache: StatCache | None) -> Outlook:
 
     To be called before the walk. Costs a look, or a question.
     """
-    note = cache.watch if cache is not None and not cache.is_grown else None
+    note = cache.watch if cache is not None else None
+    since = note.mark if note is not None else None
     if note is not None and not 0 <= handle.clock_ns() - note.walked_ns < WALK_EVERY_NS:
         note = None
-    since = note.mark if note is not None else None
+    if cache is not None and cache.is_grown:
+        note = None
     asked_ns = handle.clock_ns()
     if handle.watcher is not None:
         answer = handle.watcher.answer(since)
@@ -86,7 +90,12 @@ def outlook(handle: Handle, pair: Opened, cache: StatCache | None) -> Outlook:
         answer = ask_other_process(handle, pair, since)
     if answer is None:
         return NOTHING_KNOWN
-    known = Outlook(answer.mark, asked_ns=asked_ns, mapped=frozenset(answer.mapped))
+    known = Outlook(
+        answer.mark,
+        asked_ns=asked_ns,
+        mapped=frozenset(answer.mapped),
+        written=frozenset(answer.written),
+    )
     if note is None or answer.paths is None:
         return known
     if len(answer.paths) + len(answer.whole) > CHANGES_MAX:
@@ -114,7 +123,7 @@ def surely(
         noted = known.note.unfinished_links if known.note is not None and scope is None else b""
         if known.note is None or result.unfinished_links == noted:
             return known, result
-    known = Outlook(known.mark)
+    known = Outlook(known.mark, written=known.written)
     return known, walk(known)
 
 

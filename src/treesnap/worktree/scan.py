@@ -121,7 +121,7 @@ class Scanner:
         try:
             if self._mapped is None:
                 self._mapped = mapped_now(self._fs, self._settings.root).inodes
-            self._survey(root_fd, self._mapped)
+            self._survey(root_fd, self._mapped | self._settings.written)
             with DirectoryChain(self._fs, root_fd) as chain:
                 root, totals = self._walk(chain, root_fd)
         finally:
@@ -233,7 +233,7 @@ class Scanner:
             row is not None
             and row.observations == frame.packed
             and row.rules == frame.exclusions.fingerprint
-            and not frame.mapped
+            and not (frame.mapped or frame.written)
             and not any(frame.looked is None or name in frame.looked for name in row.distrusted)
         )
         if frame.is_same:
@@ -264,6 +264,7 @@ class Scanner:
         frame.exclusions, frame.observations = listing.exclusions, listing.observations
         frame.skipped, frame.linked = listing.hidden, listing.linked
         frame.mapped = names_of(self._mapped or frozenset(), frame.observations)
+        frame.written = names_of(self._settings.written, frame.observations)
         frame.packed = encode_observations(frame.observations)
         if listing.rule is not None and listing.rule not in self._rules:
             self._rules.append(listing.rule)
@@ -347,7 +348,7 @@ class Scanner:
             seen: dict[bytes, Any] = dict(decode_observations(row.observations))
         except Corrupt:
             return {}, None
-        for name in frame.mapped.union(row.distrusted):
+        for name in frame.mapped.union(frame.written, row.distrusted):
             if frame.looked is None or name in frame.looked:
                 seen.pop(name, None)
         return seen, old

@@ -42,6 +42,8 @@ class ScanSettings:
     """What may have changed since the walk of the stat cache; None when nobody knows."""
     mapped: frozenset[int] | None = None
     """Inode numbers of files that are mapped for writing; None when nobody has looked."""
+    written: frozenset[int] = frozenset()
+    """Inode numbers of files to read whatever their times say."""
     noted_rules: tuple[IgnoreRules, ...] = ()
     """The exclusions that were in force in that walk, when it is known what changed."""
 
@@ -88,6 +90,8 @@ class Frame:
     place: Place | None = None
     mapped: frozenset[bytes] = frozenset()
     """Names of files that may change with no sign of it: they are read, now and next time."""
+    written: frozenset[bytes] = frozenset()
+    """Names of files that may have changed with no sign of it: they are read now."""
     is_same: bool = False
     """Whether all names were observed just as the row says."""
     entries: dict[bytes, Entry] = field(default_factory=dict)

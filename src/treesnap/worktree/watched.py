@@ -13,6 +13,7 @@ from treesnap.codec.watch import Answer, Mark
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import create_locked
 from treesnap.fs.notify import (
+    CLOSED,
     CREATED,
     DELETED,
     IGNORED,
@@ -30,6 +31,8 @@ from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryC
 from treesnap.worktree.mappings import MappedFiles
 from treesnap.worktree.mounts import Mounts
 
+UNTIMED = frozenset({"overlay", "tmpfs"})
+"""File systems on which writes through a mapping may move no time."""
 CHANGES_MAX = 1 << 18
 """More changed names are forgotten, the oldest first."""
 COOKIE_PREFIX = "cookie-"
@@ -104,6 +107,10 @@ class WatchedTree:
         """The same for directories of which everything below may have changed."""
         self._place: dict[_Name, int] = {}
         """Of the changed names, which came or went, by the last report that says so."""
+        self._closed: dict[_Name, int] = {}
+        """The number under which each file was closed last that may have been written to with no
+        time moved, in that order."""
+        self._is_untimed = Mounts(fs).kind(root) in UNTIMED
         self._nameless = -1
         """The number under which a file changed last that has no name where it had one."""
         self._mapped = MappedFiles(fs, root)
@@ -206,12 +213,14 @@ class WatchedTree:
 
         That is not known when a file changed under a name that it does not have any more, or is
         mapped under one: it may have got another one, of which its changes are not reported.
+        What was closed after it may have been written to is told in any case.
         """
         unknown = Answer(Mark(self._id, self._number), None, mapped=self._mapped.inodes)
         self._number += 1
         forgotten = max(self._forgotten, self._mapped.forgotten)
         if since is None or since.watcher != self._id or since.number < forgotten:
             return unknown
+        unknown = unknown._replace(written=self._written_since(since.number))
         if self._nameless > since.number or self._mapped.nameless >= since.number:
             return unknown
         paths = self._mapped.since(since.number)
@@ -232,6 +241,19 @@ class WatchedTree:
                     self._nameless = number
                     return unknown
         return unknown._replace(paths=tuple(sorted(paths)), whole=tuple(sorted(whole)))
+
+    def _written_since(self, number: int) -> tuple[int, ...]:
+        """Returns the inode numbers of files that were closed after they were open for writing."""
+        found = set()
+        with DirectoryChain(self._fs, self._root_fd) as chain:
+            for (node, name), closed in reversed(self._closed.items()):
+                if closed <= number:
+                    break
+                directory = node.path()
+                if directory is not None:
+                    with suppress(OSError):  # it was moved, which changed its times, or is gone
+                        found.add(self._fs.lstat(name, dir_fd=chain.open(directory)).st_ino)
+        return tuple(sorted(found))
 
     def _is_found(self, chain: DirectoryChain, directory: bytes, name: bytes) -> bool:
         try:
@@ -261,6 +283,9 @@ class WatchedTree:
         if not mask & IS_DIRECTORY:
             self._note(directory, name, is_whole=False)
             self._note_place((directory, name), mask)
+            if self._is_untimed and mask & CLOSED:
+                self._closed.pop((directory, name), None)
+                self._closed[directory, name] = self._number
             return True
         known = directory.children.get(name)
         is_another = known is None or bool(mask & (CREATED | DELETED | MOVED_FROM | MOVED_TO))
@@ -282,6 +307,7 @@ class WatchedTree:
             oldest = next(iter(self._changes))
             self._forgotten = max(self._forgotten, self._changes.pop(oldest))
             self._whole.pop(oldest, None)
+            self._closed.pop(oldest, None)
             self._place.pop(oldest, None)
 
     def _note_place(self, key: _Name, mask: int) -> None:

@@ -39,13 +39,8 @@ RULES = st.builds(IgnoreRules, DIRECTORIES, PATTERNS.map(tuple))
 NOTES = st.builds(
     WatchNote, MARKS, COUNTS, PATHS, st.binary(max_size=16), st.lists(RULES, max_size=3).map(tuple)
 )
-ANSWERS = st.builds(
-    Answer,
-    MARKS,
-    st.none() | PATHS,
-    PATHS,
-    st.lists(st.integers(0, 2**64 - 1), max_size=3).map(tuple),
-)
+INODES = st.lists(st.integers(0, 2**64 - 1), max_size=3).map(tuple)
+ANSWERS = st.builds(Answer, MARKS, st.none() | PATHS, PATHS, INODES, INODES)
 STATUSES = st.builds(
     WatchStatus,
     process_id=COUNTS,
