@@ -17,6 +17,7 @@ DEFAULTS = {
     "keep.daily": "14",
     "keep.weekly": "8",
     "keep.tags": None,
+    "maker.metadata": "false",
 }
 
 
@@ -52,6 +53,7 @@ def test_shows_a_table(snap):
         ("keep.last", "7", {"keep": {"last": 7}}),
         ("keep.within", "2w", {"keep": {"within": "2w"}}),
         ("keep.tags", "release,gate=passed", {"keep": {"tags": ["release", "gate=passed"]}}),
+        ("maker.metadata", "true", {"maker": {"metadata": True}}),
     ],
 )
 def test_a_setting_of_the_store_is_kept_in_its_file(snap, store, key, value, stored):

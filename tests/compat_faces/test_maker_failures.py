@@ -232,7 +232,7 @@ class TestMalformed:
         ("old", "new"),
         [
             ("OPERATION: CREATE", "OPERATION: DESTROY"),
-            ("OPERATION: CREATE", "OPERATION: RESTORE"),
+            ("OPERATION: CREATE", "OPERATION: CLEANUP"),
             ("CHECKPOINT OPERATION: CREATE", "CREATE"),
             ("\none\n", "\none\ntwo\n"),
             ("\none\n", "\n../one\n"),
@@ -246,9 +246,9 @@ class TestMalformed:
             ("step_number: 1\n", "step_number: -1\n"),
             ("step_number: 1\n", "step_number: ²\n"),
             ("step_number: 1\n", "step_number: 1\nstep_number: 2\n"),
-            ("step_number: 1\n", "step_number: 1\ncolour: red\n"),
             ("task_id: task\n", "task_id:\n"),
-            ("- a\n", "a\n"),
+            ("- a\n", "nothing in particular\n"),
+            ("- a\n", "- a\nand some more\n"),
             ("- a\n", "-\n"),
             ("- a\n", "- /etc/passwd\n"),
             ("- a\n", "- C:/a\n"),
@@ -258,29 +258,11 @@ class TestMalformed:
             ("- a\n", "- .\n"),
             ("- a\n", "- sub/..\n"),
             ("- a\n", "- a\0b\n"),
-            ("- a\n", "- a\nb\n"),
             ("- a\n", "- a\n- b\n[WORKING_DIRECTORY]\n/\n"),
-            ("- a\n", "- a\n[NOTES]\nnone\n"),
-            (f"{RULE}\n[CHECKPOINT_ID]", "[CHECKPOINT_ID]"),
-            (f"{RULE}\n[CHECKPOINT_ID]", f"{RULE}\nsomething\n[CHECKPOINT_ID]"),
         ],
     )
     def test_a_create(self, root, store, run, old, new):
         block = create_block(root, "one", "a")
-        assert block.count(old) == 1
-        self.refused(block.replace(old, new), run, root, store)
-
-    @pytest.mark.parametrize(
-        ("old", "new"),
-        [
-            ("type: BLOCKED", "type: TIRED"),
-            ("- failed_step: 1\n", ""),
-            ("failed_step: 1", "failed_step: first"),
-            ("- error_summary: it broke\n", ""),
-        ],
-    )
-    def test_a_restore(self, root, store, run, old, new):
-        block = restore_block(root, "one")
         assert block.count(old) == 1
         self.refused(block.replace(old, new), run, root, store)
 

@@ -18,10 +18,12 @@ from treesnap.cli.progress import RemarkMonitor
     examples=["snap maker", "snap maker --metadata --json"],
 )
 @click.option(
-    "--metadata", is_flag=True, help="Write .maker-checkpoints/metadata/ID.json in the root too."
+    "--metadata/--no-metadata",
+    default=None,
+    help="Write .maker-checkpoints/metadata/ID.json in the root too [maker.metadata].",
 )
 @pass_invocation
-def command(invocation: Invocation, *, metadata: bool) -> None:
+def command(invocation: Invocation, *, metadata: bool | None) -> None:
     """Carries out one operation block of MAKER from standard input.
 
     CREATE, RESTORE or CLEANUP; the result block goes to standard output. The root is the

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from treesnap import treepath
+from treesnap.arguments import checked
 from treesnap.compat import maker_metadata
 from treesnap.compat.maker_block import Cleanup, CleanupMode, Create, Restore, parse
 from treesnap.compat.maker_failure import failed
@@ -30,11 +31,13 @@ from treesnap.errors import (
     InvalidArgument,
     NotFound,
     OperationFailed,
+    Refused,
     TreesnapError,
 )
 from treesnap.fs.failure import error_text
 from treesnap.model import ChangeKind, Purpose, Skipped, Snapshot
 from treesnap.ops.create import CreateRequest, create
+from treesnap.ops.diff import is_time_alone
 from treesnap.ops.handle import Handle
 from treesnap.ops.handle import open as open_root
 
@@ -46,93 +49,139 @@ if TYPE_CHECKING:
 SOURCE_TOOL = "maker"
 _FILES_TAG = "maker.files"
 """The list of files as it was given, where its order is not that of the scope."""
-_METADATA_TAG = "maker.metadata"
-"""Set when a metadata file was asked for: then it is ours to remove."""
 
 
+@checked
 def carry_out(
-    block: bytes,
+    block: bytes | str,
     *,
     store: PathLike | None = None,
     root: PathLike | None = None,
-    metadata: bool = False,
+    metadata: bool | None = None,
     wait_s: float = 30.0,
     monitor: Monitor | None = None,
 ) -> Result:
     """Does what a block asks for and returns the result; durable after return.
 
-    ``root`` is the only working directory that is accepted, if given. ``metadata`` writes
-    ``.maker-checkpoints/metadata/ID.json`` too. Raises nothing that comes from the block, the
-    tree or the store: that is a :class:`Failed`, with the exception as its ``error``.
+    ``root`` is the only working directory that is accepted, if given, and that of a block
+    without one. ``metadata`` writes ``.maker-checkpoints/metadata/ID.json`` too; None does as
+    the setting ``maker.metadata`` says. A CREATE that was carried out already is carried out
+    again as long as the files are as they were then. Raises nothing that comes from the block,
+    the tree or the store: that is a :class:`Failed`, with the exception as its ``error``.
     """
+    data = block.encode("utf-8", "surrogateescape") if isinstance(block, str) else block
     try:
-        request = parse(block)
+        given = os.fsdecode(root) if root is not None else None
+        request = parse(data, given)
         where = request.working_directory
-        if root is not None and os.path.realpath(os.fsdecode(root)) != os.path.realpath(where):
-            raise InvalidArgument(
-                f"The block is about {where!r}, and the command about {os.fsdecode(root)!r}"
-            )
+        if given is not None and os.path.realpath(given) != os.path.realpath(where):
+            raise InvalidArgument(f"The block is about {where!r}, and the command about {given!r}")
         handle = open_root(where, store, wait_s=wait_s, monitor=monitor)
         match request:
             case Create():
-                return _create(handle, request, with_metadata=metadata)
+                return _create(handle, request, with_metadata=_wants_metadata(handle, metadata))
             case Restore():
                 return _restore(handle, request)
             case Cleanup():
                 return _cleanup(handle, request)
     except (TreesnapError, OSError) as error:
-        return failed(block, error)
+        return failed(data, error)
+
+
+def _wants_metadata(handle: Handle, metadata: bool | None) -> bool:  # noqa: FBT001 - as it was given
+    if metadata is not None:
+        return metadata
+    try:
+        return handle.config("maker.metadata").settings[0].value == "true"
+    except InvalidArgument as error:  # a checkpoint does not fail over a settings file
+        handle.monitor.remark(error.message)
+        return False
 
 
 def _create(handle: Handle, request: Create, *, with_metadata: bool) -> Created:
-    tags = {_METADATA_TAG: "yes"} if with_metadata else {}
     if with_metadata:
-        maker_metadata.refuse_present(handle, request.checkpoint_id)
-    if request.files != _texts(treepath.without_nested(_paths(request.files))):
-        tags[_FILES_TAG] = json.dumps(request.files)
-    made = create(
-        handle,
-        CreateRequest(
-            paths=tuple(_paths(request.files)),
-            allow_absent=True,  # a step may make what it lists
-            name=request.checkpoint_id,
-            label=f"before step {request.step_number}: {request.step_name}",
-            session=request.task_id,
-            step=request.step_number,
-            tags=tags,
-            purpose=Purpose(step_name=request.step_name, source_tool=SOURCE_TOOL),
-            complete_only=True,
-        ),
-    )
+        present = _named(handle, request.checkpoint_id)
+        snapshot_id = present.id if present is not None else None
+        maker_metadata.refuse_foreign(handle, request.checkpoint_id, snapshot_id)
+    try:
+        made = create(handle, _create_request(request))
+    except Refused as error:
+        if error.code != ErrorCode.NAME_TAKEN:
+            raise
+        return _created(handle, request, _same(handle, request, error), with_metadata=with_metadata)
     try:
         _refuse_missed(_paths(request.files), made.skipped)
-        held = _held(handle, made.snapshot)
-        created = Created(
-            checkpoint_id=request.checkpoint_id,
-            created_at=_time_text(made.snapshot.record.created_at_ns),
-            files=tuple(
-                FileState(path, "captured" if os.fsencode(path) in held else "did_not_exist")
-                for path in request.files
-            ),
-            metadata_location=(
-                maker_metadata.location_of(request.checkpoint_id)
-                if with_metadata
-                else f"snapshot {made.id[:12]} of the store {handle.store_path}"
-            ),
-            snapshot_id=made.id,
-        )
-        if with_metadata:
-            maker_metadata.write(
-                handle,
-                created,
-                task_id=request.task_id,
-                step_number=request.step_number,
-                step_name=request.step_name,
-            )
+        return _created(handle, request, made.snapshot, with_metadata=with_metadata)
     except BaseException:
         handle.delete(made.id)
         raise
+
+
+def _create_request(request: Create) -> CreateRequest:
+    tags = {}
+    if request.files != _texts(treepath.without_nested(_paths(request.files))):
+        tags[_FILES_TAG] = json.dumps(request.files)
+    of_step = f": {request.step_name}" if request.step_name else ""
+    return CreateRequest(
+        paths=tuple(_paths(request.files)),
+        allow_absent=True,  # a step may make what it lists
+        name=request.checkpoint_id,
+        label=f"before step {request.step_number}{of_step}",
+        session=request.task_id,
+        step=request.step_number,
+        tags=tags,
+        purpose=Purpose(step_name=request.step_name or None, source_tool=SOURCE_TOOL),
+        complete_only=True,
+    )
+
+
+def _created(
+    handle: Handle, request: Create, snapshot: Snapshot, *, with_metadata: bool
+) -> Created:
+    held = _held(handle, snapshot)
+    created = Created(
+        checkpoint_id=request.checkpoint_id,
+        created_at=_time_text(snapshot.record.created_at_ns),
+        files=tuple(
+            FileState(path, "captured" if os.fsencode(path) in held else "did_not_exist")
+            for path in request.files
+        ),
+        metadata_location=(
+            maker_metadata.location_of(request.checkpoint_id)
+            if with_metadata
+            else f"snapshot {snapshot.id[:12]} of the store {handle.store_path}"
+        ),
+        snapshot_id=snapshot.id,
+    )
+    if with_metadata:
+        maker_metadata.write(
+            handle,
+            created,
+            task_id=request.task_id,
+            step_number=request.step_number,
+            step_name=request.step_name,
+        )
     return created
+
+
+def _same(handle: Handle, request: Create, taken: Refused) -> Snapshot:
+    """Returns the checkpoint that a CREATE asks for and that is there already, or raises ``taken``.
+
+    The one that sent the block may have lost the answer. The checkpoint is of the same files,
+    and these are now what they were then, but for their times.
+    """
+    found = _named(handle, request.checkpoint_id)
+    if found is None:
+        raise taken
+    wanted = (request.task_id, request.step_number, set(request.files))
+    is_same = (found.record.session, found.record.step, set(_files_of(found))) == wanted
+    if not is_same or not all(map(is_time_alone, handle.diff(found.id))):
+        raise taken
+    return found
+
+
+def _named(handle: Handle, checkpoint_id: str) -> Snapshot | None:
+    return next((item for item in _checkpoints(handle) if item.name == checkpoint_id), None)
 
 
 def _refuse_missed(paths: list[bytes], skipped: tuple[Skipped, ...]) -> None:
@@ -146,10 +195,9 @@ def _refuse_missed(paths: list[bytes], skipped: tuple[Skipped, ...]) -> None:
 
 
 def _restore(handle: Handle, request: Restore) -> Restored:
-    found = [item for item in _checkpoints(handle) if item.name == request.checkpoint_id]
-    if not found:
+    snapshot = _named(handle, request.checkpoint_id)
+    if snapshot is None:
         raise NotFound(f"{handle.root!r} has no checkpoint {request.checkpoint_id!r}")
-    snapshot = found[0]
     files, held = _files_of(snapshot), _held(handle, snapshot)
     absent = [path for path in _paths(files) if path not in held]
     try:
@@ -204,8 +252,7 @@ def _cleanup(handle: Handle, request: Cleanup) -> Cleaned:
             chosen = [item for item in ours if (item.record.step or 0) < request.limit]
     chosen = [item for item in chosen if not item.pinned]
     for item in chosen:
-        if _METADATA_TAG in item.record.tags:
-            maker_metadata.remove(handle, item.name or "")
+        maker_metadata.remove(handle, item.name or "", item.id)
     freed_bytes, postponed = 0, None
     if chosen:
         handle.delete(*(item.id for item in chosen))

@@ -1,13 +1,18 @@
-"""MAKER's operation blocks: text in, a checked request out; pure.
+"""MAKER's operation blocks: text in, a checked request out; nothing on disk is changed.
 
-A block that is not whole is refused, because half of a list of files would be half of a
-checkpoint. Lines may end in CR LF, be indented, or be empty.
+A block is read as a model writes it: with prose and code fences around it, in any case, with
+any bullets and with quoted words. Where a line says something else than the text of MAKER, the
+rule is what could be lost. RESTORE needs an id and a directory, and everything else in it is
+information. CREATE takes rather one path too many than one too few, and has to be whole,
+because half of a list of files would be half of a checkpoint. CLEANUP removes, so that it takes
+no parameter that it does not know.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -19,11 +24,20 @@ BLOCK_SIZE_MAX = 4 << 20
 _BLANKS = " \t\r"
 _QUOTED_LENGTH_MAX = 100
 _RULE = re.compile(r"={3,}")
-_HEADING = re.compile(r"CHECKPOINT OPERATION: (\S+)")
-_SECTION = re.compile(r"\[([A-Z_]+)\]")
+_FENCE = re.compile(r"(?:```|~~~)[^`]*")
+_MARKUP = re.compile(r"^(?:>[ \t]*)*(?:#{1,6}[ \t]+)?")
+_HEADING = re.compile(r"CHECKPOINT[ _]OPERATION[ \t]*:[ \t]*(\S+)", re.IGNORECASE)
+_SECTION = re.compile(r"\[([A-Z][A-Z_ -]*)\][ \t]*:?[ \t]*(.*)", re.IGNORECASE)
+_OTHER_SECTION = re.compile(r"\[[A-Z_ ]{3,}\]:?")
+_BULLET = re.compile(r"(?:[-*+\u2022\u2013](?:[ \t]+|$)|\d{1,4}[.)][ \t]+)(.*)")
+_QUOTED = re.compile(r"(?P<mark>[`\"'])(?P<word>.+?)(?P=mark)(?P<rest>.*)")
+_COMMENT = re.compile(r"(?=[^ ]*[./])([^ ]+?):?[ \t]+(?:[(#:\u2013\u2014]|-{1,2}[ \t])")
+_COLON_COMMENT = re.compile(r"(?=[^ ]*[./])([^ ]+):[ \t]")
 _CHECKPOINT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,99}")
 _NUMBER = re.compile(r"\d{1,18}")
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+_AFTER_QUOTED = " \t:,("
+_NO_VALUE = frozenset({"", "-", "none", "n/a", "null"})
 
 
 class Operation(StrEnum):
@@ -43,11 +57,13 @@ class CleanupMode(StrEnum):
 
 
 _SECTIONS = {
-    Operation.CREATE: {"CHECKPOINT_ID", "STEP_INFO", "FILES_TO_CHECKPOINT", "WORKING_DIRECTORY"},
-    Operation.RESTORE: {"CHECKPOINT_ID", "RESTORE_REASON", "WORKING_DIRECTORY"},
-    Operation.CLEANUP: {"CLEANUP_MODE", "PARAMETERS", "WORKING_DIRECTORY"},
+    Operation.CREATE: ("CHECKPOINT_ID", "STEP_INFO", "FILES_TO_CHECKPOINT", "WORKING_DIRECTORY"),
+    Operation.RESTORE: ("CHECKPOINT_ID", "WORKING_DIRECTORY"),
+    Operation.CLEANUP: ("CLEANUP_MODE", "PARAMETERS", "WORKING_DIRECTORY"),
 }
-_FAILURE_TYPES = {"RETRY_EXHAUSTED", "BLOCKED", "REVIEW_LOOP_EXCEEDED"}
+"""The sections without which an operation cannot be carried out."""
+_NAMES = frozenset(name for names in _SECTIONS.values() for name in names)
+
 _PARAMETER_OF_MODE = {
     CleanupMode.RETAIN_LAST: "retain_count",
     CleanupMode.CLEANUP_BEFORE_STEP: "before_step",
@@ -63,6 +79,7 @@ class Create:
     task_id: str
     step_number: int
     step_name: str
+    """Empty when the block does not say."""
     files: tuple[str, ...]
     """Relative to the working directory, normalised, each once, in the order given."""
 
@@ -73,9 +90,6 @@ class Restore:
 
     working_directory: str
     checkpoint_id: str
-    failed_step: int
-    failure_type: str
-    error_summary: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,73 +106,74 @@ class Cleanup:
 Request = Create | Restore | Cleanup
 
 
-def parse(block: bytes) -> Request:
-    """Returns what a block asks for, or raises InvalidArgument."""
-    operation, sections = _sections(_lines(block))
-    directory = _one_line(sections, "WORKING_DIRECTORY")
-    if _DRIVE.match(directory):
-        raise InvalidArgument(
-            f"The working directory {_quoted(directory)} is a Windows path; here it has to be one "
-            "that begins with '/'"
-        )
-    if not directory.startswith("/"):
-        raise InvalidArgument(f"The working directory {_quoted(directory)} is not absolute")
+def parse(block: bytes, root: str | None = None) -> Request:
+    """Returns what a block asks for, or raises InvalidArgument.
+
+    ``root`` is the working directory of a block that names none.
+    """
+    operation, sections = _read(block, has_root=root is not None)
+    is_restore = operation is Operation.RESTORE
+    directory = _directory(sections, root, takes_first=is_restore)
     if operation is Operation.CLEANUP:
         return _cleanup(sections, directory)
-    checkpoint_id = _one_line(sections, "CHECKPOINT_ID")
-    if not _CHECKPOINT_ID.fullmatch(checkpoint_id):
-        raise InvalidArgument(
-            f"The checkpoint id {_quoted(checkpoint_id)} is not one of 1 to 100 ASCII letters, "
-            "digits and . _ : @ + -, that begins with a letter or digit"
-        )
-    if operation is Operation.CREATE:
-        return _create(sections, directory, checkpoint_id)
-    reason = _pairs(sections, "RESTORE_REASON", {"failed_step", "failure_type", "error_summary"})
-    if reason["failure_type"] not in _FAILURE_TYPES:
-        raise InvalidArgument(
-            f"The failure type {_quoted(reason['failure_type'])} is none of "
-            f"{', '.join(sorted(_FAILURE_TYPES))}"
-        )
-    return Restore(
-        working_directory=directory,
-        checkpoint_id=checkpoint_id,
-        failed_step=_number(reason, "failed_step"),
-        failure_type=reason["failure_type"],
-        error_summary=reason["error_summary"],
-    )
+    checkpoint_id = _checkpoint_id(sections["CHECKPOINT_ID"], takes_first=is_restore)
+    if is_restore:
+        return Restore(working_directory=directory, checkpoint_id=checkpoint_id)
+    return _create(sections, directory, checkpoint_id)
+
+
+def subject(block: bytes) -> tuple[Operation | None, str | None]:
+    """Returns the operation of any text, and its id or mode; None where there is none."""
+    operation, word, expects = None, None, False
+    for line in _lines(block[:BLOCK_SIZE_MAX].decode("utf-8", "replace")):
+        heading, section = _HEADING.fullmatch(_bare(line)), _section(line)
+        if heading is not None and operation is None:
+            operation = _operation(heading[1])
+        elif section is not None:
+            title, inline = section
+            expects = word is None and title in {"CHECKPOINT_ID", "CLEANUP_MODE"}
+            if expects and inline:
+                word, expects = _value(inline), False
+        elif expects and not (_RULE.fullmatch(line) or _FENCE.fullmatch(line)):
+            word, expects = _value(line), False
+    return operation, word
 
 
 def _create(sections: dict[str, list[str]], directory: str, checkpoint_id: str) -> Create:
-    step = _pairs(sections, "STEP_INFO", {"step_number", "step_name", "task_id"})
-    files = dict.fromkeys(_file(line) for line in sections["FILES_TO_CHECKPOINT"])
+    step = _fields(sections, "STEP_INFO")
+    files = dict.fromkeys(_files(sections["FILES_TO_CHECKPOINT"], directory))
     if not files:
         raise InvalidArgument("[FILES_TO_CHECKPOINT] names no file")
     return Create(
         working_directory=directory,
         checkpoint_id=checkpoint_id,
-        task_id=step["task_id"],
-        step_number=_number(step, "step_number"),
-        step_name=step["step_name"],
+        task_id=_needed(step, "STEP_INFO", "task_id"),
+        step_number=_number(step, "STEP_INFO", "step_number"),
+        step_name=step.get("step_name", ""),
         files=tuple(files),
     )
 
 
 def _cleanup(sections: dict[str, list[str]], directory: str) -> Cleanup:
-    word = _one_line(sections, "CLEANUP_MODE")
-    if word not in set(CleanupMode):
+    lines = sections["CLEANUP_MODE"]
+    word = _value(lines[0]).upper()
+    if len(lines) != 1 or word not in set(CleanupMode):
         raise InvalidArgument(
-            f"The cleanup mode {_quoted(word)} is none of {', '.join(CleanupMode)}"
+            f"The cleanup mode {_quoted(' '.join(lines))} is none of {', '.join(CleanupMode)}"
         )
     mode = CleanupMode(word)
     wanted = _PARAMETER_OF_MODE.get(mode)
-    needed = {"task_id"} if wanted is None else {"task_id", wanted}
-    others = set(_PARAMETER_OF_MODE.values()) - {wanted}
-    parameters = _pairs(sections, "PARAMETERS", needed, may_be_empty=others)
+    parameters = _fields(sections, "PARAMETERS")
+    for key, value in parameters.items():
+        if key not in {"task_id", wanted} and value.lower() not in _NO_VALUE:
+            is_known = key in _PARAMETER_OF_MODE.values()
+            why = "is for another mode" if is_known else "is not one of this operation"
+            raise InvalidArgument(f"[PARAMETERS] has {_quoted(key)}, which {why}")
     return Cleanup(
         working_directory=directory,
         mode=mode,
-        task_id=parameters["task_id"],
-        limit=0 if wanted is None else _number(parameters, wanted),
+        task_id=_needed(parameters, "PARAMETERS", "task_id"),
+        limit=0 if wanted is None else _number(parameters, "PARAMETERS", wanted),
     )
 
 
@@ -167,105 +182,254 @@ def _quoted(text: str) -> str:
     return repr(text if len(text) <= _QUOTED_LENGTH_MAX else text[:_QUOTED_LENGTH_MAX] + "...")
 
 
-def _lines(block: bytes) -> list[str]:
-    """Returns the lines that say something, between the first rule and the last."""
+def _read(block: bytes, *, has_root: bool) -> tuple[Operation, dict[str, list[str]]]:
+    """Returns what a block asks for, and the lines of each section that it needs."""
     if len(block) > BLOCK_SIZE_MAX:
         raise InvalidArgument(f"The block is longer than {BLOCK_SIZE_MAX >> 20} MiB")
-    try:
-        text = block.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"The block is not UTF-8 at byte {error.start}") from error
-    lines = [stripped for line in text.split("\n") if (stripped := line.strip(_BLANKS))]
+    lines = _lines(block.decode("utf-8", "surrogateescape"))
     if not lines:
         raise InvalidArgument("There is no block: standard input is empty")
-    if len(lines) < 4 or not all(_RULE.fullmatch(lines[place]) for place in (0, 2, -1)):
-        raise InvalidArgument("The block is not whole: it needs its heading between lines of '='")
-    return lines
-
-
-def _sections(lines: list[str]) -> tuple[Operation, dict[str, list[str]]]:
-    heading = _HEADING.fullmatch(lines[1])
-    if heading is None or heading[1] not in set(Operation):
+    headings = [
+        (place, found)
+        for place, line in enumerate(lines)
+        if (found := _HEADING.fullmatch(_bare(line)))
+    ]
+    if not headings:
         raise InvalidArgument(
-            f"The heading {_quoted(lines[1])} is not 'CHECKPOINT OPERATION: ' and one of "
-            f"{', '.join(Operation)}"
+            f"There is no heading 'CHECKPOINT OPERATION: ' with one of {', '.join(Operation)}"
         )
-    operation = Operation(heading[1])
-    sections: dict[str, list[str]] = {}
-    name = None
-    for line in lines[3:-1]:
-        title = _SECTION.fullmatch(line)
-        if title is not None:
-            name = title[1]
-            if name in sections:
-                raise InvalidArgument(f"The section [{name}] is there twice")
-            if name not in _SECTIONS[operation]:
-                raise InvalidArgument(f"A block for {operation} has no section [{name}]")
-            sections[name] = []
-        elif name is None or _RULE.fullmatch(line):
-            raise InvalidArgument(f"The line {_quoted(line)} belongs to no section")
-        else:
-            sections[name].append(line)
-    missing = sorted(_SECTIONS[operation] - sections.keys())
-    if missing:
-        raise InvalidArgument(f"The section [{missing[0]}] is missing")
+    first, heading = headings[0]
+    operation = _operation(heading[1])
+    if operation is None:
+        raise InvalidArgument(
+            f"The heading {_quoted(heading[0])} has none of {', '.join(Operation)}"
+        )
+    if operation is not Operation.RESTORE:
+        try:
+            block.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(f"The block is not UTF-8 at byte {error.start}") from error
+    needed = [
+        name for name in _SECTIONS[operation] if not (has_root and name == "WORKING_DIRECTORY")
+    ]
+    for end in [*(place for place, _ in headings[1:]), len(lines)]:
+        sections = _sections(operation, lines[first + 1 : end])
+        is_whole = all(sections.get(name) for name in needed)
+        if is_whole or operation is not Operation.RESTORE:
+            break
+    if end < len(lines):
+        raise InvalidArgument("There are several blocks; they are carried out one at a time")
+    for name in needed:
+        if not sections.get(name):
+            raise InvalidArgument(f"The section [{name}] is missing or empty")
     return operation, sections
 
 
-def _one_line(sections: dict[str, list[str]], name: str) -> str:
-    lines = sections[name]
-    if len(lines) != 1:
-        raise InvalidArgument(f"[{name}] has {len(lines)} lines, and needs one")
-    return lines[0]
+def _lines(text: str) -> list[str]:
+    """Returns the lines that say something, without marks of a quotation or a heading."""
+    lines = (_MARKUP.sub("", line.strip(_BLANKS)) for line in text.split("\n"))
+    return [line for line in lines if line]
 
 
-def _pairs(
-    sections: dict[str, list[str]],
-    name: str,
-    needed: set[str],
-    may_be_empty: set[str] = frozenset(),  # type: ignore[assignment]  # never written to
-) -> dict[str, str]:
-    """Returns the ``key: value`` lines of a section; all keys have to be there, each once."""
+def _bare(line: str) -> str:
+    """Returns a line without the marks of bold words and of code around it."""
+    return line.strip(_BLANKS + "*`") if line[0] in "*`" else line
+
+
+def _operation(word: str) -> Operation | None:
+    word = word.strip("*`").upper()
+    return Operation(word) if word in set(Operation) else None
+
+
+def _section(line: str) -> tuple[str, str] | None:
+    """Returns the name of the section that a line begins, and what it says beside; else None.
+
+    What is no section of MAKER is one only in capitals: ``[slug]/page.tsx`` may be a path.
+    """
+    found = _SECTION.fullmatch(_bare(line))
+    if found is None:
+        return None
+    title = _title(found[1])
+    if title in _NAMES:
+        return title, found[2]
+    return (title, "") if _OTHER_SECTION.fullmatch(_bare(line)) else None
+
+
+def _title(word: str) -> str:
+    return re.sub("[ -]", "_", word.strip()).upper()
+
+
+def _sections(operation: Operation, lines: list[str]) -> dict[str, list[str]]:
+    """Returns the lines of each section that the operation needs, up to the end of the block.
+
+    Raises InvalidArgument for a CREATE or CLEANUP whose end may be lost, or that says a thing
+    twice. In a RESTORE, whose reason may quote other blocks, the first id and the last
+    directory count.
+    """
+    found = [
+        (place, *section)
+        for place, line in enumerate(lines)
+        if (section := _section(line)) is not None
+    ]
+    wanted = [(place, inline) for place, title, inline in found if title in _SECTIONS[operation]]
+    last, inline = wanted[-1] if wanted else (-1, "")
+    end = _end(lines, last + 1, has_content=bool(inline))
+    if operation is not Operation.RESTORE and end == len(lines):
+        raise InvalidArgument("The block is not whole: it has to end in a line of '='")
+    places = [place for place, _, _ in found if place < end] + [end]
+    sections: dict[str, list[str]] = {}
+    for (place, title, inline), following in zip(found, places[1:], strict=False):
+        if title not in _SECTIONS[operation]:
+            continue
+        content = [inline] if inline else []
+        content += [
+            line
+            for line in lines[place + 1 : following]
+            if not (_RULE.fullmatch(line) or _FENCE.fullmatch(line))
+        ]
+        if title in sections and operation is not Operation.RESTORE:
+            raise InvalidArgument(f"The section [{title}] is there twice")
+        if title == "WORKING_DIRECTORY" or title not in sections:
+            sections[title] = content
+    return sections
+
+
+def _end(lines: list[str], start: int, *, has_content: bool) -> int:
+    """Returns where the block ends whose last section goes on at ``start``."""
+    for place in range(start, len(lines)):
+        if _RULE.fullmatch(lines[place]):
+            return place
+        if not _FENCE.fullmatch(lines[place]):
+            has_content = True
+        elif has_content:
+            return place
+    return len(lines)
+
+
+def _value(text: str) -> str:
+    """Returns what a line says, without a bullet, a name before it, and quotation marks."""
+    bullet = _BULLET.fullmatch(text)
+    text = (bullet[1] if bullet is not None else text).strip(_BLANKS)
+    name, colon, value = text.partition(":")
+    if colon and _title(name.strip("*`")) in {"CHECKPOINT_ID", "ID", "WORKING_DIRECTORY", "PATH"}:
+        text = value.strip(_BLANKS + "*")
+    quoted = _QUOTED.fullmatch(text)
+    return quoted["word"] if quoted is not None and not quoted["rest"] else text
+
+
+def _checkpoint_id(lines: list[str], *, takes_first: bool) -> str:
+    words = [_value(line) for line in lines]
+    found = list(dict.fromkeys(word for word in words if _CHECKPOINT_ID.fullmatch(word)))
+    if len(found) > 1 and not takes_first:
+        raise InvalidArgument(f"[CHECKPOINT_ID] has {len(found)} ids, and needs one")
+    if not found:
+        raise InvalidArgument(
+            f"The checkpoint id {_quoted(words[0])} is not one of 1 to 100 ASCII letters, "
+            "digits and . _ : @ + -, that begins with a letter or digit"
+        )
+    return found[0]
+
+
+def _directory(sections: dict[str, list[str]], root: str | None, *, takes_first: bool) -> str:
+    lines = sections.get("WORKING_DIRECTORY")
+    if not lines:
+        return os.path.abspath(root or "")
+    words = [_value(line) for line in lines]
+    paths = list(dict.fromkeys(word for word in words if word[:1] == "/" or _DRIVE.match(word)))
+    if len(paths) > 1 and not takes_first:
+        raise InvalidArgument(f"[WORKING_DIRECTORY] has {len(paths)} paths, and needs one")
+    directory = (paths or words)[0]
+    if _DRIVE.match(directory):
+        raise InvalidArgument(
+            f"The working directory {_quoted(directory)} is a Windows path; here it has to be one "
+            "that begins with '/'"
+        )
+    if not directory.startswith("/"):
+        raise InvalidArgument(f"The working directory {_quoted(directory)} is not absolute")
+    return directory
+
+
+def _fields(sections: dict[str, list[str]], name: str) -> dict[str, str]:
+    """Returns the ``key: value`` lines of a section; other lines are information."""
     found: dict[str, str] = {}
     for line in sections[name]:
-        key, colon, value = line.removeprefix("- ").partition(":")
-        key, value = key.strip(), value.strip()
-        if not colon or key not in needed | may_be_empty:
-            raise InvalidArgument(f"[{name}] cannot have the line {_quoted(line)}")
-        if key in found:
-            raise InvalidArgument(f"[{name}] has {key} twice")
-        if key in may_be_empty and value:
-            raise InvalidArgument(f"[{name}] has {key}, which is for another mode")
+        bullet = _BULLET.fullmatch(line)
+        key, colon, value = (bullet[1] if bullet is not None else line).partition(":")
+        key = _title(key.strip(_BLANKS + "*`")).lower()
+        value = value.strip(_BLANKS).removeprefix("**").strip(_BLANKS)
+        quoted = _QUOTED.fullmatch(value)
+        if quoted is not None and not quoted["rest"]:
+            value = quoted["word"]
+        if not colon:
+            continue
+        if found.get(key, value) != value:
+            raise InvalidArgument(f"[{name}] has {_quoted(key)} twice")
         found[key] = value
-    for key in sorted(needed):
-        if not found.get(key):
-            raise InvalidArgument(f"[{name}] lacks {key}")
     return found
 
 
-def _number(pairs: dict[str, str], key: str) -> int:
-    if not _NUMBER.fullmatch(pairs[key]) or not pairs[key].isascii():
-        raise InvalidArgument(
-            f"{key} is a number of at most 18 digits, and not {_quoted(pairs[key])}"
-        )
-    return int(pairs[key])
+def _needed(fields: dict[str, str], name: str, key: str) -> str:
+    if not fields.get(key):
+        raise InvalidArgument(f"[{name}] lacks {key}")
+    return fields[key]
 
 
-def _file(line: str) -> str:
-    """Returns the path in a line of the list of files; nothing on disk is looked at."""
-    if not line.startswith("- "):
-        raise InvalidArgument(
-            f"[FILES_TO_CHECKPOINT] needs lines of the form '- path', not {_quoted(line)}"
-        )
-    given = line[2:].strip(_BLANKS)
-    if given.startswith("/") or _DRIVE.match(given):
+def _number(fields: dict[str, str], name: str, key: str) -> int:
+    text = _needed(fields, name, key)
+    if not _NUMBER.fullmatch(text) or not text.isascii():
+        raise InvalidArgument(f"{key} is a number of at most 18 digits, and not {_quoted(text)}")
+    return int(text)
+
+
+def _files(lines: list[str], directory: str) -> Iterator[str]:
+    """Yields the paths of a list of files."""
+    for line in lines:
+        bullet = _BULLET.fullmatch(line)
+        given = (bullet[1] if bullet is not None else line).strip(_BLANKS)
+        if bullet is None and given.endswith(":") and " " in given:
+            continue  # it introduces the list
+        if bullet is None and " " in given:
+            raise InvalidArgument(
+                f"[FILES_TO_CHECKPOINT] needs lines of the form '- path', not {_quoted(line)}"
+            )
+        if given:
+            yield from _paths(given, directory)
+
+
+def _paths(given: str, directory: str) -> Iterator[str]:
+    """Yields the path in a line; both readings where what follows it may be part of its name."""
+    quoted = _QUOTED.fullmatch(given)
+    if quoted is not None and (not quoted["rest"] or quoted["rest"][0] in _AFTER_QUOTED):
+        yield _path(quoted["word"], directory)
+        return
+    yield _path(given, directory)
+    comment = _COMMENT.match(given) or _COLON_COMMENT.match(given)
+    if comment is not None:
+        yield _path(comment[1], directory)
+
+
+def _path(given: str, directory: str) -> str:
+    """Returns a path relative to the working directory; nothing but its links is looked at."""
+    if _DRIVE.match(given):
         raise InvalidArgument(f"The path {_quoted(given)} is absolute; it has to be relative")
     if "\\" in given:  # else a Windows path would silently be that of another, absent file
         raise InvalidArgument(
             f"The path {_quoted(given)} has a backslash; names are divided by '/'"
         )
     path = os.path.normpath(given)
-    if "\0" in path or path == ".." or path.startswith("../"):
+    if "\0" in path:
+        raise InvalidArgument(f"The path {_quoted(given)} has a NUL byte")
+    if path.startswith("/"):
+        bases = (os.path.normpath(directory), os.path.realpath(directory))
+        base = next(
+            (base for base in bases if (path + "/").startswith(base.rstrip("/") + "/")), None
+        )
+        if base is None:
+            raise InvalidArgument(
+                f"The path {_quoted(given)} is absolute, and outside {directory!r}"
+            )
+        path = os.path.relpath(path, base)
+    if path == ".." or path.startswith("../"):
         raise InvalidArgument(f"The path {_quoted(given)} leads outside the working directory")
     if path == ".":
         raise InvalidArgument(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import errno
-import re
 
-from treesnap.compat.maker_block import Operation
+from treesnap.compat.maker_block import Operation, subject
 from treesnap.compat.maker_result import Failed
 from treesnap.errors import ErrorCode, TreesnapError
 from treesnap.fs.failure import error_text
@@ -49,18 +48,12 @@ _OTHER_OPTIONS = (
     "Nothing was changed: correct what the details name, then send the block again.",
     "'snap maker --help' and 'snap doctor' say more.",
 )
-_OPERATION = re.compile(rb"^[ \t]*CHECKPOINT OPERATION: (CREATE|RESTORE|CLEANUP)\s*$", re.MULTILINE)
-_SUBJECT = re.compile(
-    rb"^[ \t]*\[(CHECKPOINT_ID|CLEANUP_MODE)\]\s*\n(?!\s*[\[=])(.*)$", re.MULTILINE
-)
 
 
 def failed(block: bytes, error: TreesnapError | OSError) -> Failed:
     """Returns how a request failed; what it was about as far as that can be read."""
-    operation = _OPERATION.search(block)
-    subject = _SUBJECT.search(block)
-    word = subject[2].decode("utf-8", "replace").strip() if subject is not None else None
-    verb = operation[1].decode() if operation is not None else "OPERATION"
+    operation, word = subject(block)
+    verb = operation.value if operation is not None else "OPERATION"
     number = getattr(error, "errno", None)
     if isinstance(error, TreesnapError) and number not in _PERMISSION:
         reason = _REASONS.get(error.code, error.code.value.replace("-", "_"))

@@ -1,6 +1,7 @@
 """MAKER's metadata file of a checkpoint, in the working directory; written on request only.
 
-The store knows everything that is in it. The file is for programs that look for it.
+The store knows everything that is in it. The file is for programs that look for it. One that
+names another snapshot, or none, belongs to another program and is left alone.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.compat.maker_result import Created
 from treesnap.errors import ErrorCode, Refused
-from treesnap.ops.notes import write_note
-from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
+from treesnap.ops.notes import read_note, remove_note, write_note
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -26,16 +26,18 @@ def location_of(checkpoint_id: str) -> str:
     return f"{_DIRECTORY}/{checkpoint_id}.json"
 
 
-def refuse_present(handle: Handle, checkpoint_id: str) -> None:
-    """Raises Refused when the file exists: it is not ours."""
+def refuse_foreign(handle: Handle, checkpoint_id: str, snapshot_id: str | None) -> None:
+    """Raises Refused when the file exists and does not speak of a snapshot, if there is one."""
     location = location_of(checkpoint_id)
     with suppress(FileNotFoundError, NotADirectoryError):
         handle.fs.lstat(os.path.join(handle.root, location))
-        raise Refused(
-            f"The metadata file {location!r} exists already",
-            code=ErrorCode.TARGET_NOT_EMPTY,
-            path=location,
-        )
+        found = read_note(handle, location.encode())
+        if snapshot_id is None or not _speaks_of(found, snapshot_id):
+            raise Refused(
+                f"The metadata file {location!r} exists already",
+                code=ErrorCode.TARGET_NOT_EMPTY,
+                path=location,
+            )
 
 
 def write(
@@ -58,20 +60,20 @@ def write(
     }
     data = (json.dumps(content, indent=2) + "\n").encode()
     path = location_of(created.checkpoint_id).encode()
-    write_note(handle, path, lambda: data, is_note=lambda _: False)
+    write_note(
+        handle, path, lambda: data, is_note=lambda found: _speaks_of(found, created.snapshot_id)
+    )
 
 
-def remove(handle: Handle, checkpoint_id: str) -> None:
-    """Removes the file if it is there. Follows no link; raises OSError."""
-    fs = handle.fs
+def remove(handle: Handle, checkpoint_id: str, snapshot_id: str) -> None:
+    """Removes the file if it speaks of a snapshot. Follows no link; raises OSError."""
+    location = location_of(checkpoint_id).encode()
+    if _speaks_of(read_note(handle, location), snapshot_id):
+        remove_note(handle, location)
+
+
+def _speaks_of(content: bytes | None, snapshot_id: str) -> bool:
     try:
-        root_fd = fs.open(handle.root, OPEN_DIRECTORY)
-        try:
-            with DirectoryChain(fs, root_fd) as chain:
-                directory = chain.open(_DIRECTORY.encode())
-                fs.unlink(f"{checkpoint_id}.json", dir_fd=directory)
-        finally:
-            fs.close(root_fd)
-    except OSError as error:
-        if error.errno not in NO_DIRECTORY:
-            raise
+        return content is not None and json.loads(content)["snapshot_id"] == snapshot_id
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return False

@@ -52,6 +52,10 @@ def _flag(text: str) -> bool:
     return text == "true"
 
 
+def _flag_text(value: Any) -> str:
+    return str(value).lower()
+
+
 def _tags(text: str) -> tuple[str, ...]:
     return tuple(word for word in text.split(",") if word)
 
@@ -61,7 +65,7 @@ def _counted(default: int | None) -> Key:
 
 
 KEYS: Mapping[str, Key] = {
-    "automatic": Key(_flag, bool, lambda value: str(value).lower(), default=True),
+    "automatic": Key(_flag, bool, _flag_text, default=True),
     "max-size": Key(parse_size, (str, int), size_text, None),
     "keep.last": _counted(DEFAULT.keep_last),
     "keep.within": Key(parse_duration, str, duration_text, None),
@@ -69,6 +73,7 @@ KEYS: Mapping[str, Key] = {
     "keep.daily": _counted(DEFAULT.keep_daily),
     "keep.weekly": _counted(DEFAULT.keep_weekly),
     "keep.tags": Key(_tags, list, ",".join, ()),
+    "maker.metadata": Key(_flag, bool, _flag_text, default=False),
 }
 """Every setting, in the order in which they are shown."""
 

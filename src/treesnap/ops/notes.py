@@ -98,6 +98,35 @@ def write_note(
             handle.fs.close(root_fd)
 
 
+def read_note(handle: Handle, path: bytes) -> bytes | None:
+    """Returns what a note holds; None where none is, or something else. Follows no link."""
+    found: list[bytes | None] = []
+    _beside(
+        handle, path, lambda directory, name: found.append(_content(handle.fs, directory, name))
+    )
+    return found[0] if found else None
+
+
+def remove_note(handle: Handle, path: bytes) -> None:
+    """Removes a note if it is there. Follows no link; raises OSError."""
+    _beside(handle, path, lambda directory, name: handle.fs.unlink(name, dir_fd=directory))
+
+
+def _beside(handle: Handle, path: bytes, act: Callable[[int, bytes], None]) -> None:
+    """Calls ``act`` with the directory of a note and its name, if there is such a directory."""
+    above, name = treepath.split(path)
+    try:
+        root_fd = handle.fs.open(handle.root, OPEN_DIRECTORY)
+        try:
+            with DirectoryChain(handle.fs, root_fd) as chain:
+                act(chain.open(above), name)
+        finally:
+            handle.fs.close(root_fd)
+    except OSError as error:
+        if error.errno not in NO_DIRECTORY:
+            raise
+
+
 def _made(fs: FileSystem, chain: DirectoryChain, path: bytes) -> int:
     """Returns a descriptor of a directory, which is made with those above it when absent."""
     names = treepath.components(path)
