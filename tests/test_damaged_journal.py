@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from treesnap.errors import Corrupt, TreesnapError
+from treesnap.codec.envelope import FileKind, seal, unseal
+from treesnap.codec.journal import Stage, decode_journal, encode_journal
+from treesnap.errors import Corrupt, ErrorCode, TreesnapError
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault
 from treesnap.testing.state import tree_state
@@ -130,7 +133,8 @@ def test_a_restore_is_finished_once_its_snapshots_are_mended(interrupted):
     assert tree_state(world.root) == world.states["second"]
 
 
-def test_the_journal_of_another_root_changes_nothing(interrupted):
+@pytest.mark.parametrize("stage", list(Stage))
+def test_the_journal_of_another_root_changes_nothing(interrupted, stage):
     """Not even the metadata of the root, which a journal brings back."""
     interrupted.reset()
     world = interrupted.world
@@ -142,15 +146,28 @@ def test_the_journal_of_another_root_changes_nothing(interrupted):
     beside.create()
     journal = world.store / "roots" / root_directory(world, other) / "journal"
     shutil.copy(interrupted.journal, journal)
+    if stage == Stage.STAGING:
+        payload = unseal(journal.read_bytes(), FileKind.JOURNAL, "journal")
+        early = replace(decode_journal(payload), commit=None)
+        journal.write_bytes(seal(FileKind.JOURNAL, encode_journal(early)))
     before = tree_state(other)
 
-    with pytest.raises(TreesnapError):
+    with pytest.raises(TreesnapError) as caught:
         beside.create()
+    assert caught.value.code == ErrorCode.RESTORE_INTERRUPTED
+    (found,) = (item for item in beside.doctor().unfinished if item.root == os.fsencode(other))
+    assert found.blocked
+    assert "of another root" in found.outlook
     assert [item.code for item in beside.verify().problems] == ["bad-journal"]
-    beside.verify(repair=True)
+    assert tree_state(other) == before
+    if stage == Stage.STAGING:
+        assert beside.doctor(forget=True).forgotten
+    else:
+        beside.verify(repair=True)
 
     assert tree_state(other) == before
     assert beside.create().snapshot.complete
+    shutil.rmtree(other)
 
 
 def root_directory(world: World, root: Path) -> str:

@@ -234,7 +234,11 @@ def test_a_damaged_journal_is_named_and_the_tree_is_left_alone(world, how):
             FileKind.JOURNAL,
             encode_journal(
                 Journal(
-                    stage_name=b".treesnap-restore-0", root_before=None, device=0, started_at_ns=0
+                    root_id=journal.parent.name,
+                    stage_name=b".treesnap-restore-0",
+                    root_before=None,
+                    device=0,
+                    started_at_ns=0,
                 )
             ),
         )
@@ -267,10 +271,15 @@ def test_a_journal_cannot_have_a_directory_of_the_user_removed(world, commit):
     precious = world.root / "precious"
     precious.mkdir()
     (precious / "file").write_bytes(b"never captured")
-    journal = Journal(
-        stage_name=b"precious", root_before=None, device=0, started_at_ns=0, commit=commit
-    )
     path = world.only("roots/*/root").with_name("journal")
+    journal = Journal(
+        root_id=path.parent.name,
+        stage_name=b"precious",
+        root_before=None,
+        device=0,
+        started_at_ns=0,
+        commit=commit,
+    )
     path.write_bytes(seal(FileKind.JOURNAL, encode_journal(journal)))
 
     with pytest.raises(Corrupt, match="staging directory"):

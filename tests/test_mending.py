@@ -101,6 +101,7 @@ class TestCollectorState:
 
 class TestJournal:
     JOURNAL = Journal(
+        root_id="0" * 32,
         stage_name=b".treesnap-restore-0123456789abcdef",
         root_before=None,
         device=0,
@@ -110,6 +111,7 @@ class TestJournal:
     def put(self, world: World, **fields) -> str:
         path = world.only("roots/*/root").with_name("journal")
         journal = Journal(
+            root_id=path.parent.name,
             **{
                 name: getattr(self.JOURNAL, name)
                 for name in ("stage_name", "root_before", "device", "started_at_ns")

@@ -42,6 +42,7 @@ def snapshot(world: World) -> Path:
 def journal(world: World) -> Path:
     path = history(world).with_name("journal")
     content = Journal(
+        root_id=path.parent.name,
         stage_name=b".treesnap-restore-0123456789abcdef",
         root_before=None,
         device=0,

@@ -62,6 +62,7 @@ RECORD = SnapshotRecord(
     counters={"n": 5},
 )
 JOURNAL = Journal(
+    root_id="01" * 16,
     stage_name=STAGE_PREFIX + b"0011223344556677",
     root_before=RECORD.root,
     device=2049,
@@ -140,7 +141,7 @@ GOLDEN = {
     "snapshot": (350, "8889f9052268c838a7f17446480e8d06"),
     "snapshot state": (49, "cfce614c3248979a1a9cc6a3dde2cec0"),
     "history": (93, "e5ff5b28a8d0907625c54a8a0da91cf9"),
-    "journal": (409, "44287f351a7619272b5a481ddff829a1"),
+    "journal": (451, "32131f77a6b133458ac874197643361b"),
     "row": (92, "6ac6c72927a7511114553f1d57b53524"),
     "meta": (124, "0f3883be877e90649b68c1fe552652cb"),
     "index": (132, "c8cb9e35bbe5ef0ab32e2d01e6ab2db1"),

@@ -7,7 +7,8 @@ commit point: it names the two snapshots that hold the states before and after,
 and the paths in which they differ. Each of these paths may have either state, or
 nothing, until the journal is gone.
 
-Nothing in a journal speaks of inodes or of how far the work has come. So it means
+A journal names its root, by which a copy in another root's corner of the store is known.
+Nothing in it speaks of inodes or of how far the work has come. So it means
 the same for a copy of the tree, and however much of the work a power cut took away.
 """
 
@@ -24,7 +25,7 @@ from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.model import Entry, SnapshotId
 from treesnap.treepath import is_valid_name, parse, parse_scope
 
-VERSION = 2
+VERSION = 3
 STAGE_PREFIX = b".treesnap-restore-"
 """How the names of staging directories begin; what has such a name is removed with its journal."""
 
@@ -67,6 +68,8 @@ class Commit:
 class Journal:
     """One restore in progress."""
 
+    root_id: str
+    """The root that this is about."""
     stage_name: bytes
     """Name of the staging directory in the root."""
     root_before: Entry | None
@@ -88,6 +91,7 @@ def encode_journal(journal: Journal) -> bytes:
     """Returns the payload of a journal."""
     fields: dict[str, Any] = {
         "version": VERSION,
+        "root_id": journal.root_id,
         "stage": int(journal.stage),
         "stage_name": journal.stage_name,
         "root_before": journal.root_before,
@@ -121,6 +125,7 @@ def decode_journal(payload: bytes) -> Journal:
     )
     root_before = fields.optional("root_before", tuple)
     return Journal(
+        root_id=fields.get("root_id", str),
         stage_name=stage_name,
         root_before=decode_entry(root_before) if root_before is not None else None,
         device=fields.get("device", int),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from treesnap.codec.envelope import FileKind
 from treesnap.codec.reader import TreeReader
-from treesnap.errors import Busy, ErrorCode, NotFound, Refused, TreesnapError, shown
+from treesnap.errors import Busy, Corrupt, ErrorCode, NotFound, Refused, TreesnapError, shown
 from treesnap.fs.failure import reported
 from treesnap.model import Entry, ObjectId, ObjectKind, Snapshot, SnapshotId
 from treesnap.store.roots import Root
@@ -17,6 +17,7 @@ from treesnap.store.store import Store
 from treesnap.treepath import components
 
 if TYPE_CHECKING:
+    from treesnap.codec.journal import Journal
     from treesnap.ops.handle import Handle
 
 
@@ -84,12 +85,32 @@ def is_interrupted(handle: Handle, root: Root) -> bool:
     return True
 
 
-def needed_snapshots(root: Root) -> frozenset[SnapshotId]:
-    """Returns the snapshots without which an interrupted restore could not be finished."""
+def read_journal(root: Root) -> Journal | None:
+    """Returns the journal of a root, or None when there is none.
+
+    Raises Corrupt, for a journal that was copied from another root too: what it says of that
+    one's metadata and files would be done to this one.
+    """
     from treesnap.codec.journal import decode_journal
 
     payload = root.read("journal", FileKind.JOURNAL)
-    commit = decode_journal(payload).commit if payload is not None else None
+    if payload is None:
+        return None
+    journal = decode_journal(payload)
+    if journal.root_id != root.id:
+        path = root.file("journal")
+        raise Corrupt(
+            f"The journal {shown(path)!r} of an interrupted restore is of another root",
+            code=ErrorCode.RESTORE_INTERRUPTED,
+            path=path,
+        )
+    return journal
+
+
+def needed_snapshots(root: Root) -> frozenset[SnapshotId]:
+    """Returns the snapshots without which an interrupted restore could not be finished."""
+    journal = read_journal(root)
+    commit = journal.commit if journal is not None else None
     return frozenset({commit.target_id, commit.safety_id} if commit is not None else ())
 
 

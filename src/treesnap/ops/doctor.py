@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from treesnap.codec.envelope import FileKind
-from treesnap.codec.journal import Journal, decode_journal
+from treesnap.codec.journal import Journal
 from treesnap.errors import Busy, Corrupt, NotFound, StoreMissing, TreesnapError
 from treesnap.events import NullMonitor
-from treesnap.ops.access import Opened, is_interrupted, opened
+from treesnap.ops.access import Opened, is_interrupted, opened, read_journal
 from treesnap.ops.recover import look_at
 from treesnap.ops.rescue import rescue
 from treesnap.ops.standing import Standing
@@ -68,10 +67,9 @@ def _of_root(handle: Handle, store: Store, path: bytes) -> list[Unfinished]:
 
 def _restore(handle: Handle, pair: Opened, path: bytes) -> list[Unfinished]:
     try:
-        payload = pair.root.read("journal", FileKind.JOURNAL)
-        if payload is None:
+        journal = read_journal(pair.root)
+        if journal is None:
             return []
-        journal = decode_journal(payload)
     except Corrupt as error:
         outlook = f"its journal is damaged, and the root waits until it is forgotten: {error}"
         return [Unfinished(work=Work.RESTORE, root=path, outlook=outlook, blocked=True)]
@@ -153,7 +151,6 @@ def _clear_stage(handle: Handle, pair: Opened, journal: Journal) -> None:
 
 def _readable(pair: Opened) -> Journal | None:
     try:
-        payload = pair.root.read("journal", FileKind.JOURNAL)
-        return decode_journal(payload) if payload is not None else None
+        return read_journal(pair.root)
     except Corrupt:
         return None

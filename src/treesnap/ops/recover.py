@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from treesnap import treepath
-from treesnap.codec.envelope import FileKind
-from treesnap.codec.journal import Commit, Journal, decode_journal
+from treesnap.codec.journal import Commit, Journal
 from treesnap.errors import (
     Conflict,
     ErrorCode,
@@ -31,7 +30,7 @@ from treesnap.errors import (
     shown,
 )
 from treesnap.model import Snapshot, SnapshotId
-from treesnap.ops.access import Opened, is_interrupted, opened
+from treesnap.ops.access import Opened, is_interrupted, opened, read_journal
 from treesnap.ops.capture import preview
 from treesnap.ops.history import resolve_in
 from treesnap.ops.plan import Plan, make_plan
@@ -84,10 +83,10 @@ def recover_locked(handle: Handle, pair: Opened) -> str | None:
     because the root is absent: the journal then stays until it is back, or is
     restored anew. Raises Refused where another file system is in the root's place.
     """
-    payload = pair.root.read("journal", FileKind.JOURNAL)
-    if payload is None:
+    journal = read_journal(pair.root)
+    if journal is None:
         return None
-    done = _recover(handle, pair, decode_journal(payload))
+    done = _recover(handle, pair, journal)
     if done is not None:
         handle.monitor.remark(done[0].upper() + done[1:])
     return done

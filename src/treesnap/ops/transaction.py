@@ -73,6 +73,7 @@ class Transaction:
             )
         held = self._handle.root if root_before else os.path.dirname(self._handle.root)
         self._journal = Journal(
+            root_id=self._pair.root.id,
             stage_name=new_stage_name(),
             root_before=root_before,
             device=self._fs.lstat(held).st_dev,

@@ -214,6 +214,7 @@ def journals() -> SearchStrategy[Journal]:
     )
     return st.builds(
         Journal,
+        root_id=st.binary(min_size=16, max_size=16).map(bytes.hex),
         stage_name=st.integers(0, 1 << 30).map(lambda number: STAGE_PREFIX + b"%x" % number),
         root_before=none | root_entries(),
         device=_UINT64,

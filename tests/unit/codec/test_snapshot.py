@@ -217,6 +217,7 @@ COMMIT = Commit(
     touch=False,
 )
 JOURNAL = Journal(
+    root_id="0" * 32,
     stage_name=STAGE_PREFIX + b"00",
     root_before=ROOT,
     device=1,
@@ -228,8 +229,9 @@ JOURNAL = Journal(
 @pytest.mark.parametrize(
     "fields",
     [
-        {"version": 1},
-        {"version": 3},
+        {"version": 2},
+        {"version": 4},
+        {"root_id": None},
         {"stage": 0},
         {"stage": 3},
         {"stage": True},
