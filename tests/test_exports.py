@@ -5,6 +5,7 @@ Killing it at every point is in ``crash/test_exports.py``.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -24,7 +25,8 @@ from treesnap.fs.durable import create_locked
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.handle import Handle
 from treesnap.testing.children import in_child, killed
-from treesnap.testing.faulty import Fault, kill_at
+from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
+from treesnap.testing.wrapped import MUTATING
 from world import HOWS, World, damage
 
 NOBODY_ID = 65534
@@ -364,3 +366,53 @@ def test_a_locked_file_is_locked_from_its_first_moment(tmp_path):
     os.close(other)
     assert (tmp_path / "name").read_bytes() == b"content"
     assert os.listdir(tmp_path / "temporary") == []
+
+
+class TestParentsThatAreNotThere:
+    def export(self, world: World, place: Path, *faults: Fault) -> bool:
+        """Restores into new directories; returns whether the process was killed on the way."""
+        ended = killed(
+            lambda fs: Handle(root=world.root, store_path=str(world.store), fs=fs).restore(
+                "first", to=place / "new/newer/target"
+            ),
+            *faults,
+        )
+        assert ended.error is None, ended.error
+        return ended.was_killed
+
+    def test_come_with_the_target(self, world, place):
+        world.handle().restore("first", to=place / "before")
+        assert not self.export(world, place)
+
+        assert difference(record(place / "before"), record(place / "new/newer/target")) == []
+        assert sorted(os.listdir(place)) == ["before", "new"]
+        assert os.listdir(place / "new") == ["newer"]
+        assert os.listdir(place / "new/newer") == ["target"]
+        assert (place / "new").stat().st_mode & 0o777 == 0o700
+
+    def test_are_not_left_by_a_kill(self, world, place):
+        number = 0
+        was_killed = True
+        while was_killed:
+            number += 1
+            at_call = Fault(
+                number=number, kinds=MUTATING, where=lambda call: str(place) in call.path
+            )
+            was_killed = self.export(world, place, at_call)
+            if was_killed:
+                remarks(world, Handle.status)
+                left = os.listdir(place)
+                assert left in ([], ["new"])
+                if left:
+                    assert (place / "new/newer/target").is_dir()
+                    shutil.rmtree(place / "new")
+        assert number > 5
+
+    def test_are_not_left_by_an_error(self, world, place):
+        fault = Fault(errno=errno.EIO, methods=frozenset({"sync_file_system"}))
+        handle = Handle(root=world.root, store_path=str(world.store), fs=FaultyFileSystem(fault))
+
+        with pytest.raises(OperationFailed):
+            handle.restore("first", to=place / "new/newer/target")
+
+        assert os.listdir(place) == []

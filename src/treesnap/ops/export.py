@@ -1,8 +1,9 @@
 """``restore --to``: a snapshot's files in another directory, all or nothing.
 
     note in the store where the files will be built, and lock the note
-    build and verify           in a directory beside the target
-    move the tree out of it, give it its own mode, sync
+    build and verify           in a directory beside the target, or beside the topmost of its
+                               parents that is not there
+    move the tree out of it, into new parents, give it its own mode, sync
     rename it to the target    the commit point
     remove the directory, then the note
 
@@ -86,7 +87,7 @@ def _refuse_occupied(target_path: str) -> None:
 
 def _write(handle: Handle, pair: Opened, goal: Goal, target: State, target_path: str) -> None:
     fs = handle.fs
-    parent, name = os.path.split(target_path)
+    parent, names = _existing_parent(target_path)
     ensure_directories(fs, parent)
     parent = os.path.realpath(parent)
     stage_name = new_stage_name(EXPORT_STAGE_PREFIX)
@@ -95,13 +96,23 @@ def _write(handle: Handle, pair: Opened, goal: Goal, target: State, target_path:
         stage_path = os.path.join(os.fsencode(parent), stage_name)
         with _recorded(handle, pair, stage_path) as record:
             try:
-                whole = _build(handle, pair, goal, target, parent_fd, stage_name)
-                fs.rename(whole, name, source_dir_fd=parent_fd, target_dir_fd=parent_fd)
+                whole = _build(handle, pair, goal, target, parent_fd, stage_name, names[1:])
+                fs.rename(whole, names[0], source_dir_fd=parent_fd, target_dir_fd=parent_fd)
                 fs.sync(parent_fd)
             finally:
                 _clean_up(handle, parent_fd, stage_path, record)
     finally:
         fs.close(parent_fd)
+
+
+def _existing_parent(target_path: str) -> tuple[str, list[str]]:
+    """Returns the nearest directory above a path that is there, and the names from it on."""
+    parent, name = os.path.split(target_path)
+    names = [name]
+    while not os.path.lexists(parent):
+        parent, name = os.path.split(parent)
+        names.insert(0, name)
+    return parent, names
 
 
 @contextmanager
@@ -126,9 +137,18 @@ def _recorded(handle: Handle, pair: Opened, stage_path: bytes) -> Iterator[Expor
 
 
 def _build(
-    handle: Handle, pair: Opened, goal: Goal, target: State, parent_fd: int, stage_name: bytes
+    handle: Handle,
+    pair: Opened,
+    goal: Goal,
+    target: State,
+    parent_fd: int,
+    stage_name: bytes,
+    below: Sequence[str],
 ) -> bytes:
     """Builds the tree with everything it has, durably; returns its name beside the target.
+
+    ``below`` are names under which the tree lies in new directories: parents of the target
+    that are not there yet come with it, in one rename, or not at all.
 
     A directory without write permission can be renamed where it is, but not be moved
     to another directory. So it gets its mode between these two.
@@ -152,10 +172,14 @@ def _build(
             stager.put_all([Item(target.root, b"", b"n0")])
         finally:
             stager.close()
-        fs.rename(b"n0", whole, source_dir_fd=stage_fd, target_dir_fd=parent_fd)
+        place = whole
+        for name in below:
+            fs.make_directory(place, dir_fd=parent_fd)
+            place = os.path.join(place, os.fsencode(name))
+        fs.rename(b"n0", place, source_dir_fd=stage_fd, target_dir_fd=parent_fd)
     finally:
         fs.close(stage_fd)
-    moved = fs.open(whole, OPEN_DIRECTORY, dir_fd=parent_fd)
+    moved = fs.open(place, OPEN_DIRECTORY, dir_fd=parent_fd)
     try:
         fs.change_mode(moved, target.root.mode)
         fs.sync_file_system(moved)
