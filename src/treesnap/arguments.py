@@ -130,8 +130,9 @@ def _single(annotation: str, where: str) -> _Kind:
     known = _KINDS.get(annotation)
     if known is not None:
         return known
-    if annotation.isidentifier():
-        return _instance(annotation)
+    class_name = annotation.rpartition(".")[2]
+    if class_name.isidentifier():
+        return _instance(class_name)
     outer, _, rest = annotation.partition("[")
     if outer in {"Sequence", "Iterable"}:
         return _collection(_kind(rest.removesuffix("]"), where))
@@ -260,4 +261,4 @@ def _described(value: Any) -> str:
 
 
 def _article(word: str) -> str:
-    return "an" if word[:1].lower() in "aeiou" else "a"
+    return "an" if word[:1].lower() in "aeio" else "a"

@@ -68,7 +68,7 @@ def test_create_refuses_what_cannot_be_read(session, root, ordinary_snap):
 
     assert (made.code, made.out) == (3, "")
     assert "'a' cannot be read\nhint: make it readable" in made.err
-    assert session("summary", "--json").json["total_checkpoints"] == 0
+    assert session("summary").code == 5
 
 
 def test_list_is_for_people_or_in_the_documented_form(session, checkpoint_id):
@@ -82,10 +82,20 @@ def test_list_is_for_people_or_in_the_documented_form(session, checkpoint_id):
     assert ours | {"generated_at": log["generated_at"]} == log
 
 
-def test_list_of_nothing_says_so(session):
+def test_list_of_nothing_says_so(session, root):
+    (root / ".flow/maestro/sessions" / SESSION).mkdir(parents=True)
+
     result = session("list")
 
     assert (result.code, result.out, result.err) == (0, "", "No checkpoints\n")
+
+
+@pytest.mark.parametrize("verb", ["list", "summary"])
+def test_an_unknown_session_is_not_found(session, verb):
+    result = session(verb)
+
+    assert (result.code, result.out) == (5, "")
+    assert f"There is no session {SESSION}" in result.err
 
 
 def test_get_shows_one(session, checkpoint_id):
@@ -182,7 +192,10 @@ def test_delete_removes_or_retires(session, checkpoint_id, snap, keep):
     result = session("delete", "--checkpoint-id", checkpoint_id, *words, "--json").json
 
     assert result["snapshot_deleted"] is not keep
-    assert session("summary", "--json").json["total_checkpoints"] == 0
+    if keep:
+        assert session("summary", "--json").json["total_checkpoints"] == 0
+    else:  # nothing is left that knows of the session
+        assert session("summary").code == 5
     assert snap("show", checkpoint_id).code == (0 if keep else 5)
     if keep:
         assert "retired:   yes" in snap("show", checkpoint_id).out

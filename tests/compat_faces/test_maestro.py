@@ -168,6 +168,36 @@ class TestTheManager:
 
         assert CheckpointManager().repo_root == str(root / "notes")
 
+    @pytest.mark.parametrize("marker", [".git", ".flow/maestro"])
+    def test_takes_the_top_of_the_project_before_anything_was_captured(
+        self, root, monkeypatch, marker, session_id
+    ):
+        (root / marker).mkdir(parents=True)
+        monkeypatch.chdir(root / "notes")
+
+        manager = CheckpointManager()
+        made = manager.create_checkpoint(session_id, "x", PLAN)
+
+        assert manager.repo_root == str(root)
+        assert {item.name for item in manager.handle.ls(made.commit_sha)} >= {b"code.py", b"notes"}
+
+    def test_takes_no_dangerous_directory_for_a_project(self, tmp_path, monkeypatch):
+        project = tmp_path / "home" / "project"
+        project.mkdir()
+        (tmp_path / "home" / ".git").mkdir()
+        monkeypatch.chdir(project)
+
+        assert CheckpointManager().repo_root == str(project)
+
+    def test_is_not_made_in_a_directory_that_is_gone(self, root, monkeypatch):
+        (root / "gone").mkdir()
+        monkeypatch.chdir(root / "gone")
+        (root / "gone").rmdir()
+
+        with pytest.raises(FileNotFoundError, match="current directory does not exist") as caught:
+            CheckpointManager()
+        assert caught.value.code == "root-not-found"
+
     def test_takes_the_directory_and_the_store_that_it_is_given(self, root, tmp_path, session_id):
         manager = CheckpointManager(str(root / "notes"), session_id, store=tmp_path / "other")
 
@@ -231,14 +261,14 @@ class TestCreate:
                 manager.create_checkpoint({session_id!r}, "x", "plan")
             except ValueError as error:
                 print(error.code, error)
-            print(manager.list_checkpoints({session_id!r}))
+            print(len(treesnap.open(".").list()))
             """
         )
 
         assert said[0].startswith(
             """ValidationResult(is_valid=False, errors=["'secret' cannot be read"], """
         )
-        assert said[1:] == ["unreadable 'secret' cannot be read", "[]"]
+        assert said[1:] == ["unreadable 'secret' cannot be read", "1"]
 
     def test_refuses_dangerous_directories(self, tmp_path, session_id):
         manager = CheckpointManager(tmp_path / "home")
@@ -272,11 +302,21 @@ class TestCreate:
             manager.create_checkpoint(session_id, "x", PLAN, commit_first=False)
         assert len(manager.list_checkpoints(session_id)) == 1
 
-    def test_without_commit_first_refuses_a_directory_that_was_never_captured(
-        self, manager, session_id
+    @pytest.mark.parametrize("store_is_there", [False, True])
+    def test_without_commit_first_captures_a_directory_that_never_was(
+        self, root, manager, session_id, store_is_there
     ):
-        with pytest.raises(ValueError, match="Nothing of this root was captured yet"):
-            manager.create_checkpoint(session_id, "x", PLAN, commit_first=False)
+        if store_is_there:
+            treesnap.open(root).create(["code.py"])
+        state = tree_state(root)
+
+        made = manager.create_checkpoint(session_id, "x", PLAN, commit_first=False)
+
+        (root / "code.py").write_text("two")
+        (root / "notes" / "plan.md").unlink()
+        manager.rollback_to_checkpoint(session_id, made.checkpoint_id, hard_reset=True)
+        assert tree_state(root) == state
+        assert made.commit_message is None
 
     def test_without_commit_first_marks_snapshots_made_by_hand(self, root, manager, session_id):
         treesnap.open(root).create()
@@ -336,6 +376,62 @@ class TestValidate:
 
         assert (found.is_valid, found.has_uncommitted_changes) == (True, True)
         assert found.git_status == "Nothing was captured yet"
+
+    def test_is_not_valid_where_a_first_capture_could_not_read(self, root, session_id):
+        (root / "secret").write_text("x")
+        (root / "secret").chmod(0)
+
+        said = as_ordinary_user(
+            f"""
+            manager = CheckpointManager()
+            print(manager.validate_checkpoint_state().is_valid)
+            for commit_first in (True, False):
+                try:
+                    manager.create_checkpoint({session_id!r}, "", "plan", commit_first=commit_first)
+                except ValueError as error:
+                    print(error.code)
+            """
+        )
+
+        assert said == ["False", "unreadable", "unreadable"]
+
+    @pytest.mark.parametrize("place", ["store", "parent", "file"])
+    def test_is_not_valid_where_the_store_cannot_be_written(self, tmp_path, session_id, place):
+        match place:
+            case "store":
+                treesnap.open(".").create()
+                (tmp_path / "store" / "pending").chmod(0o500)
+            case "parent":
+                tmp_path.chmod(0o500)
+            case "file":
+                (tmp_path / "store").write_text("no store")
+        try:
+            said = as_ordinary_user(
+                f"""
+                manager = CheckpointManager()
+                print(manager.validate_checkpoint_state().is_valid)
+                try:
+                    manager.create_checkpoint({session_id!r}, "x", "plan")
+                except Exception as error:
+                    print(type(error).__name__)
+                """
+            )
+        finally:
+            tmp_path.chmod(0o700)
+
+        assert said == ["False", "CheckpointFailed"]
+
+    @pytest.mark.parametrize("kind", ["file", "link to a file"])
+    def test_is_not_valid_where_the_root_is_no_directory(self, root, manager, session_id, kind):
+        root.rename(root.with_name("moved"))
+        if kind == "file":
+            root.write_text("x")
+        else:
+            root.symlink_to(root.with_name("moved") / "code.py")
+
+        assert not manager.validate_checkpoint_state().is_valid
+        with pytest.raises(treesnap.TreesnapError):
+            manager.create_checkpoint(session_id, "x", PLAN)
 
     def test_is_about_the_whole_directory(self, root, make):
         make("two")

@@ -302,8 +302,8 @@ def test_integration_with_a_session_manager(names, tmp_path, monkeypatch):
     ("arguments", "said"),
     [
         ('"no-uuid", "x", CheckpointPhase.PLAN', "Cannot create checkpoint: The session id"),
-        ("session_id, 'x', CheckpointPhase.PLAN, commit_first=False", "Cannot create checkpoint"),
-        ("session_id, 'x', 'no phase'", "Cannot create checkpoint: 'no phase' is not a valid"),
+        ("session_id, 'x', None", "Cannot create checkpoint: phase must be"),
+        ("session_id, 'x', 'no phase'", "Cannot create checkpoint: The phase 'no phase' is none"),
     ],
 )
 def test_error_handling_of_what_is_not_valid(names, capsys, arguments, said):

@@ -201,8 +201,24 @@ class TestList:
 
         assert CheckpointManager().list_checkpoints(session_id) == made[::-1]
 
-    def test_is_empty_for_a_session_without_checkpoints(self, manager, session_id):
+    def test_is_empty_for_a_session_without_checkpoints(self, root, manager, session_id):
+        (root / ".flow/maestro/sessions" / session_id).mkdir(parents=True)
+
         assert manager.list_checkpoints(session_id) == []
+        assert (
+            CheckpointManager(session_id=str(uuid.UUID(int=7))).list_checkpoints(
+                str(uuid.UUID(int=7))
+            )
+            == []
+        )
+
+    def test_of_an_unknown_session_is_not_found(self, make, manager, session_id):
+        make("of another session")
+        unknown = str(uuid.uuid4())
+
+        for method in ("list_checkpoints", "get_checkpoint_summary", "checkpoint_log"):
+            with pytest.raises(FileNotFoundError, match=f"There is no session {unknown}"):
+                getattr(manager, method)(unknown)
 
     def test_leaves_out_what_is_no_checkpoint(self, root, make, manager, session_id):
         made = make("two")
@@ -246,15 +262,13 @@ BAD_IDS = [
     "{0b1c9a57-5d6d-4bb3-9a36-6a2f3d9a6a01}",
     "0b1c9a575d6d4bb39a366a2f3d9a6a01",
     "0b1c9a57-5d6d-4bb3-9a36-6a2f3d9a6a01/..",
-    None,
-    7,
 ]
 
 
 @pytest.mark.parametrize("bad", BAD_IDS)
 def test_ids_have_to_be_uuids(root, manager, session_id, bad):
     calls = [
-        lambda: CheckpointManager(session_id="x" if bad is None else bad),
+        lambda: CheckpointManager(session_id=bad),
         lambda: manager.create_checkpoint(bad, "x", PLAN),
         lambda: manager.list_checkpoints(bad),
         lambda: manager.get_checkpoint_summary(bad),
@@ -271,6 +285,77 @@ def test_ids_have_to_be_uuids(root, manager, session_id, bad):
             call()
 
     assert tree_state(root) == before
+
+
+@pytest.mark.parametrize("bad", [None, 7, b"0b1c9a57-5d6d-4bb3-9a36-6a2f3d9a6a01", ["x"]])
+def test_ids_have_to_be_text_or_uuids(manager, session_id, bad):
+    calls = [
+        ("session_id", lambda: manager.create_checkpoint(bad, "x", PLAN)),
+        ("session_id", lambda: manager.list_checkpoints(bad)),
+        ("session_id", lambda: manager.get_checkpoint_summary(bad)),
+        ("session_id", lambda: manager.write_log(bad)),
+        ("session_id", lambda: manager.get_checkpoint(bad, session_id)),
+        ("checkpoint_id", lambda: manager.get_checkpoint(session_id, bad)),
+        ("checkpoint_id", lambda: manager.rollback_to_checkpoint(session_id, bad)),
+        ("checkpoint_id", lambda: manager.delete_checkpoint(session_id, bad)),
+    ]
+    for name, call in calls:
+        with pytest.raises(ValueError, match=f"^{name} must be text or a UUID, not "):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"description": None}, "description must be text, not None"),
+        ({"description": 1}, "description must be text, not the number 1"),
+        ({"phase": None}, "phase must be a CheckpointPhase or text, not None"),
+        ({"phase": "lunch"}, "The phase 'lunch' is none of plan, generate_tasks, "),
+        ({"checkpoint_type": "nice"}, "The checkpoint type 'nice' is none of phase_complete, "),
+        ({"checkpoint_type": 1}, "checkpoint_type must be a CheckpointType or text, not the "),
+        ({"state_snapshot": {"tests_passing": 1}}, "state_snapshot must be a StateSnapshot or "),
+        ({"state_snapshot": StateSnapshot(tests_passing=True)}, "tests_passing must be a whole "),
+        ({"state_snapshot": StateSnapshot(tests_passing="1")}, "tests_passing must be a whole "),
+        ({"state_snapshot": StateSnapshot(tests_failing=None)}, "tests_failing must be a whole "),
+        ({"commit_first": "no"}, "commit_first must be True or False, not the text 'no'"),
+    ],
+)
+def test_wrong_types_are_one_clear_error(root, manager, session_id, arguments, message):
+    valid = {"session_id": session_id, "description": "x", "phase": PLAN}
+
+    with pytest.raises(treesnap.InvalidArgument) as caught:
+        manager.create_checkpoint(**valid | arguments)
+
+    assert isinstance(caught.value, ValueError)
+    assert caught.value.message.startswith(message)
+    assert treesnap.open(root).list() == ()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"repo_root": 7}, {"session_id": 7}, {"store": 7}, {"test_command": 7}, {"keep_log": "no"}],
+)
+def test_a_manager_of_wrong_types_is_not_made(arguments):
+    (name,) = arguments
+    with pytest.raises(ValueError, match=f"^{name} must be "):
+        CheckpointManager(**arguments)
+
+
+def test_ids_may_be_uuid_objects(root, make, session_id):
+    session = uuid.UUID(session_id)
+    manager = CheckpointManager(session_id=session)
+    assert manager.session_id == session_id
+    made = manager.create_checkpoint(session, "x", PLAN)
+    checkpoint = uuid.UUID(made.checkpoint_id)
+    (root / "code.py").write_text("two")
+
+    assert manager.list_checkpoints(session) == [made]
+    assert manager.get_checkpoint(session, checkpoint) == made
+    assert manager.get_checkpoint_summary(session).total_checkpoints == 1
+    assert session_id in manager.write_log(session)
+    assert manager.rollback_to_checkpoint(session, checkpoint, hard_reset=True)
+    assert manager.delete_checkpoint(session, checkpoint)
+    assert (root / "code.py").read_text() == "one"
 
 
 class TestErrors:
@@ -335,7 +420,9 @@ def test_summary_counts(make, manager, session_id):
     assert found.latest_checkpoint == made[2].commit_sha
 
 
-def test_summary_of_nothing(manager, session_id):
+def test_summary_of_nothing(session_id):
+    manager = CheckpointManager(session_id=session_id)
+
     found = manager.get_checkpoint_summary(session_id)
 
     assert json.dumps(vars(found)) == (

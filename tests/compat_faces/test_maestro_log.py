@@ -108,8 +108,8 @@ class TestContent:
         assert message == "Checkpoint: Planning phase completed"
         check(log)
 
-    def test_of_an_empty_session_fits_the_schema(self, manager, session_id, check):
-        check(manager.checkpoint_log(session_id))
+    def test_of_an_empty_session_fits_the_schema(self, session_id, check):
+        check(CheckpointManager(session_id=session_id).checkpoint_log(session_id))
 
     @pytest.mark.parametrize(
         ("keys", "wrong"),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from treesnap.cli.render import Output, is_terminal
-from treesnap.errors import ErrorCode, NotFound
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -33,8 +32,11 @@ class Invocation:
         self.wait_s = WAIT_DEFAULT_S
 
     @contextmanager
-    def open(self, *, progress: bool = True) -> Iterator[Handle]:
-        """Yields a handle on the root; a progress bar is gone when the block is left."""
+    def open(self, *, progress: bool = True, markers: tuple[str, ...] = ()) -> Iterator[Handle]:
+        """Yields a handle on the root; a progress bar is gone when the block is left.
+
+        ``markers`` are names that tell a root which was not captured before.
+        """
         from treesnap.cli.progress import ProgressMonitor, RemarkMonitor
         from treesnap.ops import handle as library
 
@@ -44,7 +46,7 @@ class Invocation:
         monitor = ProgressMonitor(remark) if shows_bar else RemarkMonitor(remark)
         try:
             yield library.open(
-                self._root(), self._store_path(), monitor=monitor, wait_s=self.wait_s
+                self._root(markers), self._store_path(), monitor=monitor, wait_s=self.wait_s
             )
         finally:
             monitor.close()
@@ -57,7 +59,9 @@ class Invocation:
         """
         if not path:
             raise click.UsageError("a PATH is empty; '.' is the directory itself")
-        base = root if self.directory is not None else _current()
+        from treesnap.ops.places import current_directory
+
+        base = root if self.directory is not None else current_directory()
         written = os.path.normpath(os.path.join(base, path))
         if _is_below(written, root):
             return written
@@ -76,30 +80,23 @@ class Invocation:
         return shlex.join([self.program, *where, *store, *words])
 
     def _store_path(self) -> str:
-        from treesnap.ops.places import default_store_path
+        from treesnap.ops.places import based, default_store_path
 
-        return os.path.abspath(self.store) if self.store is not None else default_store_path()
+        if self.store is None:
+            return default_store_path()
+        return os.path.abspath(based(self.store))
 
-    def _root(self) -> str:
-        from treesnap.ops.places import find_root
+    def _root(self, markers: tuple[str, ...] = ()) -> str:
+        from treesnap.ops.places import based, current_directory, find_root
 
         if self.directory is not None:
-            return os.path.abspath(self.directory)
-        return find_root(_current(), self._store_path())
+            return os.path.abspath(based(self.directory))
+        return find_root(current_directory(), self._store_path(), markers)
 
 
 def resolve_ref(handle: Handle, ref: str, session: str | None, paths: Sequence[str] = ()) -> str:
     """Returns a REF for the library: as given, or the id that it means in a session."""
     return ref if session is None else handle.resolve(ref, session=session, paths=paths).id
-
-
-def _current() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError as error:
-        raise NotFound(
-            "The current directory does not exist any more", code=ErrorCode.ROOT_NOT_FOUND
-        ) from error
 
 
 def _is_below(path: str, root: str) -> bool:

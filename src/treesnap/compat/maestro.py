@@ -12,7 +12,9 @@ import os
 import uuid
 from dataclasses import asdict
 from typing import Any
+from uuid import UUID
 
+from treesnap.arguments import checked_methods
 from treesnap.compat.errors import translated
 from treesnap.compat.maestro_records import (
     Checkpoint,
@@ -29,13 +31,20 @@ from treesnap.compat.maestro_records import (
     time_text,
 )
 from treesnap.errors import InvalidArgument, NotFound, OperationFailed, TreesnapError, shown
+from treesnap.fs.failure import error_text
 from treesnap.model import CheckpointType, SkipReason
 from treesnap.ops import handle as library
 from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.handle_state import PathLike
 from treesnap.ops.history import retire
 from treesnap.ops.notes import NotePlace, write_note
-from treesnap.ops.places import default_store_path, find_root, refuse_dangerous
+from treesnap.ops.places import (
+    check_store,
+    current_directory,
+    default_store_path,
+    find_root,
+    refuse_dangerous,
+)
 from treesnap.ops.position import mark_position, rollback, standing
 from treesnap.ops.run import check
 from treesnap.results import PositionResult
@@ -50,10 +59,18 @@ __all__ = [
     "ValidationResult",
 ]
 
-LOGS = NotePlace(".flow/maestro/sessions/*/checkpoints.json")
+
+SESSIONS = ".flow/maestro/sessions"
+"""Where Maestro keeps what belongs to a session, below the root."""
+
+LOGS = NotePlace(f"{SESSIONS}/*/checkpoints.json")
 """Where the logs are. They tell of the checkpoints, so they belong to none of them."""
 
+MARKERS = (".git", ".flow/maestro")
+"""What the top directory of a project has in it."""
 
+
+@checked_methods
 class CheckpointManager:
     """Checkpoints of sessions in one directory.
 
@@ -61,24 +78,26 @@ class CheckpointManager:
     ``treesnap.compat.errors``.
     """
 
+    @translated()
     def __init__(
         self,
         repo_root: PathLike | None = None,
-        session_id: str | None = None,
+        session_id: str | UUID | None = None,
         *,
         store: PathLike | None = None,
         test_command: str | None = None,
         keep_log: bool = False,
         handle: library.Handle | None = None,
     ) -> None:
-        """Opens a directory: the nearest one that was captured before, else the current one.
+        """Opens a directory: from the current one upwards the first that was captured before or
+        is the top of a project, with ``.git`` or ``.flow/maestro`` in it, else the current one.
 
         ``test_command`` is a line for the shell that succeeds when the tests pass.
         ``keep_log`` writes ``checkpoints.json`` after every change.
         """
         if handle is None:
             store_path = os.fsdecode(store) if store is not None else default_store_path()
-            root = repo_root if repo_root is not None else find_root(os.getcwd(), store_path)
+            root = repo_root if repo_root is not None else find_project(store_path)
             handle = library.open(root, store_path)
         self.handle = handle
         self.repo_root = handle.root
@@ -87,17 +106,23 @@ class CheckpointManager:
         self.keep_log = keep_log
 
     def validate_checkpoint_state(self) -> ValidationResult:
-        """Returns whether a checkpoint can be made, and what is not captured yet."""
+        """Returns whether a checkpoint can be made, and what is not captured yet.
+
+        Reads what a checkpoint would read, and stores nothing. What changes afterwards, another
+        process at work and the room that there is are for :meth:`create_checkpoint` to find out.
+        """
         passing, warnings = self._run_tests()
         try:
             refuse_dangerous(self.handle.root, self.handle.store_path)
+            check_store(self.handle.store_path)
             found = standing(self.handle, LOGS)
-        except TreesnapError as error:
+        except (TreesnapError, OSError) as error:
+            message = error_text(error)
             return ValidationResult(
                 is_valid=False,
-                errors=[error.message],
+                errors=[message],
                 warnings=warnings,
-                git_status=error.message,
+                git_status=message,
                 has_uncommitted_changes=True,
                 tests_passing=passing,
             )
@@ -117,16 +142,17 @@ class CheckpointManager:
     @translated()
     def create_checkpoint(
         self,
-        session_id: str,
+        session_id: str | UUID,
         description: str,
-        phase: CheckpointPhase,
-        checkpoint_type: CheckpointType = CheckpointType.MANUAL,
+        phase: CheckpointPhase | str,
+        checkpoint_type: CheckpointType | str = CheckpointType.MANUAL,
         state_snapshot: StateSnapshot | None = None,
         commit_first: bool = True,  # noqa: FBT001, FBT002 - the signature is Maestro's
     ) -> Checkpoint:
         """Captures the directory, or without ``commit_first`` marks what was captured last.
 
-        Raises ValueError when something is unreadable, or has to be captured first.
+        A directory that was never captured is captured in any case. Raises ValueError when
+        something is unreadable, or has to be captured first.
         """
         checkpoint_id = str(uuid.uuid4())
         message = f"Checkpoint: {description}" if commit_first else None
@@ -147,13 +173,20 @@ class CheckpointManager:
         return checkpoints_of([snapshot])[checkpoint_id]
 
     @translated()
-    def list_checkpoints(self, session_id: str) -> list[Checkpoint]:
-        """Returns the checkpoints of a session, newest first; none of an unknown session."""
-        found = self.handle.list(session=_checked(session_id, "session"))
-        return list(checkpoints_of(found).values())
+    def list_checkpoints(self, session_id: str | UUID) -> list[Checkpoint]:
+        """Returns the checkpoints of a session, newest first.
+
+        Raises FileNotFoundError for an unknown session: one that is neither the manager's own,
+        nor has snapshots or a directory below ``.flow/maestro/sessions``.
+        """
+        session = _checked(session_id, "session")
+        found = self._checkpoints(session)
+        if not found and not self._is_known(session):
+            raise NotFound(f"There is no session {session}")
+        return found
 
     @translated()
-    def get_checkpoint(self, session_id: str, checkpoint_id: str) -> Checkpoint:
+    def get_checkpoint(self, session_id: str | UUID, checkpoint_id: str | UUID) -> Checkpoint:
         """Returns one checkpoint, or raises FileNotFoundError."""
         session, wanted = _checked(session_id, "session"), _checked(checkpoint_id, "checkpoint")
         found = checkpoints_of(self.handle.list(session=session)).get(wanted)
@@ -163,8 +196,8 @@ class CheckpointManager:
 
     def rollback_to_checkpoint(
         self,
-        session_id: str,
-        checkpoint_id: str,
+        session_id: str | UUID,
+        checkpoint_id: str | UUID,
         hard_reset: bool = False,  # noqa: FBT001, FBT002 - the signature is Maestro's
     ) -> bool:
         """Goes back to a checkpoint, with the files if ``hard_reset``; True, or it raises."""
@@ -172,7 +205,9 @@ class CheckpointManager:
         return True
 
     @translated()
-    def rollback(self, session_id: str, checkpoint_id: str, *, hard_reset: bool) -> PositionResult:
+    def rollback(
+        self, session_id: str | UUID, checkpoint_id: str | UUID, *, hard_reset: bool
+    ) -> PositionResult:
         """Does as :meth:`rollback_to_checkpoint`, and returns what it did."""
         target = self.get_checkpoint(session_id, checkpoint_id).commit_sha
         session = _checked(session_id, "session")
@@ -180,15 +215,15 @@ class CheckpointManager:
         self._keep_log(session_id)
         return result
 
-    def get_checkpoint_summary(self, session_id: str) -> CheckpointSummary:
+    def get_checkpoint_summary(self, session_id: str | UUID) -> CheckpointSummary:
         """Returns numbers about a session's checkpoints."""
         return summary_of(self.list_checkpoints(session_id))
 
     @translated()
     def delete_checkpoint(
         self,
-        session_id: str,
-        checkpoint_id: str,
+        session_id: str | UUID,
+        checkpoint_id: str | UUID,
         delete_tag: bool = True,  # noqa: FBT001, FBT002 - the signature is Maestro's
     ) -> bool:
         """Removes a checkpoint; without ``delete_tag`` its snapshot stays, and is not listed."""
@@ -200,32 +235,49 @@ class CheckpointManager:
         self._keep_log(session_id)
         return True
 
-    def checkpoint_log(self, session_id: str) -> dict[str, Any]:
+    def checkpoint_log(self, session_id: str | UUID) -> dict[str, Any]:
         """Returns what ``checkpoints.json`` holds; ``schemas`` has its schema."""
-        checkpoints = self.list_checkpoints(session_id)
+        return self._log(_checked(session_id, "session"), self.list_checkpoints(session_id))
+
+    def _log(self, session: str, checkpoints: list[Checkpoint]) -> dict[str, Any]:
         return {
-            "session_id": _checked(session_id, "session"),
+            "session_id": session,
             "generated_at": time_text(self.handle.clock_ns()),
             "checkpoints": [checkpoint_fields(checkpoint) for checkpoint in checkpoints],
             "summary": asdict(summary_of(checkpoints)),
         }
 
     @translated()
-    def write_log(self, session_id: str) -> str:
+    def write_log(self, session_id: str | UUID) -> str:
         """Writes ``checkpoints.json`` below the root and returns its path.
 
         A log of another program in its place is kept beside it.
         """
-        path = LOGS.path(_checked(session_id, "session"))
+        session = _checked(session_id, "session")
+        path = LOGS.path(session)
+
+        def content() -> bytes:
+            log = self._log(session, self._checkpoints(session))
+            return json.dumps(log, indent=2).encode() + b"\n"
+
         write_note(
             self.handle,
             path,
-            lambda: json.dumps(self.checkpoint_log(session_id), indent=2).encode() + b"\n",
+            content,
             is_note=_is_own_log,
         )
         return os.path.join(self.repo_root, os.fsdecode(path))
 
-    def _keep_log(self, session_id: str) -> None:
+    def _checkpoints(self, session: str) -> list[Checkpoint]:
+        return list(checkpoints_of(self.handle.list(session=session)).values())
+
+    def _is_known(self, session: str) -> bool:
+        has_directory = os.path.isdir(os.path.join(self.repo_root, SESSIONS, session))
+        return (
+            session == self.session_id or has_directory or bool(self.handle.list(session=session))
+        )
+
+    def _keep_log(self, session_id: str | UUID) -> None:
         if not self.keep_log:
             return
         try:
@@ -247,14 +299,21 @@ class CheckpointManager:
         return False, [f"The tests fail with exit code {exit_code}{said}"]
 
 
-def _checked(identity: str, what: str) -> str:
+def find_project(store_path: str) -> str:
+    """Returns the directory that the current one belongs to; see :class:`CheckpointManager`."""
+    return find_root(current_directory(), store_path, MARKERS)
+
+
+def _checked(identity: str | UUID, what: str) -> str:
     """Returns a UUID in its usual form, or raises InvalidArgument."""
+    if isinstance(identity, UUID):
+        return str(identity)
     try:
-        parsed = str(uuid.UUID(identity))
-    except (ValueError, TypeError, AttributeError):
+        parsed = str(UUID(identity))
+    except ValueError:
         parsed = None
     if parsed is None or parsed != identity.lower():
-        raise InvalidArgument(f"The {what} id {shown(str(identity))!r} is no UUID")
+        raise InvalidArgument(f"The {what} id {shown(identity)!r} is no UUID")
     return parsed
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from treesnap.errors import shown
+from treesnap.errors import InvalidArgument, shown
 from treesnap.model import ChangeKind, CheckpointType, Purpose, Snapshot
 from treesnap.results import StatusResult
 
@@ -98,13 +98,23 @@ def tags_of(checkpoint_id: str) -> dict[str, str]:
 def purpose_of(
     phase: str, checkpoint_type: str, message: str | None, state: StateSnapshot | None
 ) -> Purpose:
-    """Returns what a checkpoint's snapshot is for; raises ValueError for unknown words."""
+    """Returns what a checkpoint's snapshot is for; raises InvalidArgument for what it cannot be."""
+    for what, word, known in (
+        ("phase", phase, list(CheckpointPhase)),
+        ("checkpoint type", checkpoint_type, list(CheckpointType)),
+    ):
+        if word not in known:
+            raise InvalidArgument(f"The {what} {word!r} is none of {', '.join(known)}")
+    counters = asdict(state) if state is not None else {}
+    for name, count in counters.items():
+        if not isinstance(count, int) or isinstance(count, bool):
+            raise InvalidArgument(f"{name} must be a whole number, not {count!r}")
     return Purpose(
         phase=CheckpointPhase(phase).value,
         type=CheckpointType(checkpoint_type),
         reason=message,
         source_tool="maestro",
-        counters=asdict(state) if state is not None else {},
+        counters=counters,
     )
 
 

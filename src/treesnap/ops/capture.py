@@ -11,7 +11,8 @@ from treesnap.codec.watch import WatchNote
 from treesnap.errors import Corrupt, NotFound
 from treesnap.events import Phase
 from treesnap.fs.base import FileSystem
-from treesnap.model import IgnoreRules, Snapshot, SnapshotRecord
+from treesnap.hashing import object_id
+from treesnap.model import IgnoreRules, ObjectId, ObjectKind, Skipped, Snapshot, SnapshotRecord
 from treesnap.ops.access import MemoryObjects, Opened
 from treesnap.ops.history import snapshots_of
 from treesnap.ops.watching import NOTHING_KNOWN, Outlook, outlook, surely
@@ -114,6 +115,22 @@ def preview(
 
     _, result = surely(walk, outlook(handle, pair, cache), scope)
     return Preview(result, objects, cache)
+
+
+def uncaptured(handle: Handle) -> tuple[Skipped, ...]:
+    """Returns what a first capture of the root would leave out; stores and keeps nothing."""
+    settings = scan_settings(handle, None, ())
+    return Scanner(handle.fs, settings, _Nowhere(), handle.monitor, None).scan().skipped
+
+
+class _Nowhere:
+    """Takes objects and forgets them; there are no earlier ones."""
+
+    def put(self, kind: ObjectKind, data: bytes) -> ObjectId:
+        return object_id(kind, data)
+
+    def get(self, kind: ObjectKind, identity: ObjectId) -> bytes:
+        raise Corrupt(f"Nothing was stored, and so not the {kind.name} {identity.hex()[:12]}")
 
 
 class Capture:

@@ -349,12 +349,13 @@ class Handle(HandleState):
         snapshot's state that it was rolled back to. Raises NotFound, Conflict, Refused,
         Busy, Corrupt, StorageFull, OperationFailed.
         """
+        from treesnap.ops.places import based
         from treesnap.ops.restore import RestoreRequest, restore
 
         request = RestoreRequest(
             ref=ref,
             paths=tuple(self.tree_path(path) for path in paths),
-            to=os.path.abspath(os.fsdecode(to)) if to is not None else None,
+            to=os.path.abspath(based(os.fsdecode(to))) if to is not None else None,
             dry_run=dry_run,
             touch=touch,
             force=force,

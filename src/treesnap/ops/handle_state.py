@@ -11,6 +11,7 @@ from treesnap.arguments import checked
 from treesnap.errors import InvalidArgument
 from treesnap.events import Monitor, NullMonitor
 from treesnap.fs.local import LocalFileSystem
+from treesnap.ops.places import based
 from treesnap.treepath import from_user
 
 if TYPE_CHECKING:
@@ -40,12 +41,13 @@ class HandleState:
         root_text = os.fsdecode(root)
         if not root_text or "\0" in root_text:
             raise InvalidArgument("The root must be a path", path=root_text)
+        root_text = based(root_text)
         self.root = os.path.realpath(root_text)
         """Real path of the root."""
         above, name = os.path.split(os.path.abspath(root_text))
         self.given_root = os.path.join(os.path.realpath(above), name)
         """The root as it was given, of which the last component may be a link."""
-        self.store_path = os.path.abspath(store_path)
+        self.store_path = os.path.abspath(based(store_path))
         """Path of the store's directory."""
         self.monitor: Monitor = monitor or NullMonitor()
         self.wait_s = wait_s

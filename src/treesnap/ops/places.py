@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from treesnap.errors import ErrorCode, NotFound, Refused, shown
+from treesnap.errors import ErrorCode, NotFound, OperationFailed, Refused, shown
 from treesnap.hashing import root_id
 from treesnap.store.layout import Layout
 
@@ -47,20 +47,45 @@ def default_store_path() -> str:
     """Returns ``$SNAP_STORE``, else the ``treesnap`` directory among the user's data."""
     given = os.environ.get("SNAP_STORE")
     if given:
-        return os.path.abspath(given)
+        return os.path.abspath(based(given))
     from platformdirs import user_data_dir
 
     return user_data_dir("treesnap", appauthor=False)
 
 
-def find_root(directory: str, store_path: str) -> str:
-    """Returns the nearest registered root that holds a directory, else the directory itself."""
+def current_directory() -> str:
+    """Returns the current directory; raises NotFound when it does not exist any more."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError as error:
+        raise NotFound(
+            "The current directory does not exist any more", code=ErrorCode.ROOT_NOT_FOUND
+        ) from error
+
+
+def based(path: str) -> str:
+    """Returns a path from ``/`` on; one that is relative, from the current directory on.
+
+    Nothing in it is normalised. Raises NotFound without a current directory.
+    """
+    return path if os.path.isabs(path) else os.path.join(current_directory(), path)
+
+
+def find_root(directory: str, store_path: str, markers: tuple[str, ...] = ()) -> str:
+    """Returns the nearest registered root that holds a directory, else the directory itself.
+
+    A directory with one of the ``markers`` in it counts as well, unless it is a dangerous root.
+    """
     layout = Layout(store_path)
     start = os.path.realpath(directory)
     candidate = start
     while True:
         identity = root_id(os.fsencode(candidate))
         if os.path.lexists(layout.root_file(identity, "root")):
+            return candidate
+        if any(os.path.lexists(os.path.join(candidate, marker)) for marker in markers) and (
+            not is_dangerous(candidate, store_path)
+        ):
             return candidate
         parent = os.path.dirname(candidate)
         if parent == candidate:
@@ -78,6 +103,36 @@ def check_root(handle: Handle, *, force: bool) -> None:
         )
     if not force:
         refuse_dangerous(handle.root, handle.store_path)
+
+
+def check_store(store_path: str) -> None:
+    """Raises OperationFailed where a store cannot be written to, or made. Writes nothing."""
+    place = store_path
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    layout = Layout(store_path)
+    written = (
+        layout.packs,
+        layout.index,
+        layout.pending,
+        layout.snapshots,
+        layout.roots,
+        layout.temporary,
+    )
+    places = [path for path in written if os.path.lexists(path)] or [place]
+    if not all(os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK) for path in places):
+        raise OperationFailed(
+            f"The store {shown(store_path)!r} cannot be written to", path=store_path
+        )
+
+
+def is_dangerous(root: str, store_path: str) -> bool:
+    """Returns whether a capture or restore of a root is most likely a mistake."""
+    try:
+        refuse_dangerous(root, store_path)
+    except Refused:
+        return True
+    return False
 
 
 def refuse_dangerous(root: str, store_path: str) -> None:

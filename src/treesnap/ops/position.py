@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused, StoreMissing, shown
 from treesnap.model import IgnoreRules, Snapshot, SnapshotKind
 from treesnap.ops.access import Opened, locked_root, opened
-from treesnap.ops.create import ATTEMPTS, CreateRequest, check_name, check_words, metadata_of
+from treesnap.ops.capture import uncaptured
+from treesnap.ops.create import (
+    ATTEMPTS,
+    CreateRequest,
+    check_name,
+    check_words,
+    create,
+    metadata_of,
+)
 from treesnap.ops.diff import is_time_alone, status
 from treesnap.ops.history import count_rollback, position, resolve_in, unknown
 from treesnap.ops.restore import RestoreRequest, goal_of, reach, refuse_dangerous_restore
@@ -36,7 +44,7 @@ def standing(handle: Handle, notes: NotePlace | None = None) -> StatusResult:
     """Compares the live tree with the position; notes and times alone are no changes.
 
     So a file that was written again as it was did not change. The result has neither a
-    snapshot nor changes when nothing was captured yet.
+    snapshot nor changes when nothing was captured yet, but what a capture would leave out.
     """
     if not os.path.lexists(handle.root):
         raise NotFound(
@@ -45,6 +53,8 @@ def standing(handle: Handle, notes: NotePlace | None = None) -> StatusResult:
             path=handle.root,
         )
     found = status(handle, position)
+    if found.snapshot is None:
+        return replace(found, skipped=uncaptured(handle))
     changes = tuple(
         change
         for change in found.changes
@@ -58,11 +68,12 @@ def mark_position(
 ) -> Snapshot:
     """Marks the position; raises Refused when the tree differs from it, notes aside.
 
-    What changes during the call is in the mark or not as it was at the position.
+    Before the first capture there is nothing to differ from: then this captures. What changes
+    during the call is in the mark or not as it was at the position.
     """
     found = standing(handle, notes)
     if found.snapshot is None:
-        raise Refused("Nothing of this root was captured yet", code=ErrorCode.UNSAVED_CHANGES)
+        return create(handle, request).snapshot
     if found.changes:
         names = ", ".join(repr(shown(item.path or b".")) for item in found.changes[:_SHOWN_MAX])
         more = ", ..." if len(found.changes) > _SHOWN_MAX else ""

@@ -31,9 +31,9 @@ def manager(
     invocation: Invocation, *, write_log: bool = False, test_command: str | None = None
 ) -> Iterator[CheckpointManager]:
     """Yields the checkpoint manager of the root that the call is about."""
-    from treesnap.compat.maestro import CheckpointManager
+    from treesnap.compat.maestro import MARKERS, CheckpointManager
 
-    with invocation.open() as handle:
+    with invocation.open(markers=MARKERS) as handle:
         yield CheckpointManager(handle=handle, keep_log=write_log, test_command=test_command)
 
 

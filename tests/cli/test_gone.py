@@ -1,0 +1,94 @@
+"""A current directory that was deleted is a clear error, not a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import treesnap
+from treesnap.compat.maker import carry_out
+
+TIMEOUT_S = 60
+
+
+@pytest.fixture
+def gone(tmp_path, monkeypatch):
+    """The current directory, which is deleted; and a root beside it that is not."""
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "root").mkdir()
+    monkeypatch.setenv("SNAP_STORE", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    return tmp_path / "root"
+
+
+def snap(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "treesnap", *words],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status",),
+        ("create",),
+        ("create", "file"),
+        ("list",),
+        ("restore", "latest"),
+        ("undo",),
+        ("run", "--", "true"),
+        ("-C", "relative", "status"),
+        ("session", "validate"),
+    ],
+)
+def test_a_command_says_so(gone, words):
+    result = snap("--json", *words)
+
+    error = json.loads(result.stderr or result.stdout)
+    assert (result.returncode, error["code"]) == (5, "root-not-found")
+    assert error["message"] == "The current directory does not exist any more"
+
+
+def test_a_relative_store_needs_one_as_well(gone):
+    for words, environment in (
+        (("--store", "relative"), {}),
+        ((), {"SNAP_STORE": "relative"}),
+    ):
+        result = snap("-C", str(gone), *words, "list", **environment)
+
+        assert result.returncode == 5
+        assert "The current directory does not exist any more" in result.stderr
+
+
+def test_commands_that_are_told_where_work(gone):
+    assert snap("-C", str(gone), "create", "-q").returncode == 0
+    assert snap("-C", str(gone), "status").returncode == 0
+
+
+def test_the_library_says_so(gone, tmp_path, monkeypatch):
+    handle = treesnap.open(gone, tmp_path / "store")
+    handle.create(name="one")
+    calls = [
+        lambda: treesnap.open("."),
+        lambda: treesnap.open(gone, "relative"),
+        lambda: handle.restore("one", to="relative"),
+    ]
+
+    for call in calls:
+        with pytest.raises(treesnap.NotFound, match="current directory does not exist") as caught:
+            call()
+        assert caught.value.code == "root-not-found"
+    assert carry_out(b"", root="relative").error.code == "root-not-found"
+    monkeypatch.setenv("SNAP_STORE", "relative")
+    with pytest.raises(treesnap.NotFound, match="current directory does not exist"):
+        treesnap.open(gone)
