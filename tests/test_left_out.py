@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -17,9 +19,12 @@ from mutations import mutate
 from oracle import Record, difference, record
 from scopes import relinked
 from trees import build_small, make_socket, paths_below
+from treesnap.events import CollectingMonitor
 from treesnap.model import SkipReason
 from treesnap.ops.handle import Handle
 from treesnap.results import CreateResult
+from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.worktree.ignore import IGNORE_FILE_SIZE_MAX
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs the superuser")
 
@@ -360,3 +365,198 @@ def test_a_directory_of_the_same_file_system_that_is_mounted_is_left_alone(
         assert reasons(result)[b"bound"] == SkipReason.MOUNT
     finally:
         subprocess.run(["umount", str(place)], check=True)
+
+
+def too_long(path: Path) -> None:
+    """Gives an ignore file a pattern behind more bytes than are read."""
+    path.write_bytes(path.read_bytes() + b"#" * IGNORE_FILE_SIZE_MAX + b"\nsecret\n")
+
+
+def behind_a_link(path: Path) -> None:
+    """Lets a link lead to an ignore file."""
+    path.rename(path.with_name("rules"))
+    path.symlink_to("rules")
+
+
+def a_loop(path: Path) -> None:
+    """Lets a link lead to itself."""
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+class Unreadable(WrappedFileSystem):
+    """A file system on which ignore files cannot be read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_failing = False
+
+    def around(self, call: Call) -> Any:
+        if self.is_failing and call.method == "open" and ".snapignore" in str(call.path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return call.proceed()
+
+
+class TestUnreadableRules:
+    """Rules that cannot be known may leave out anything: nothing there is touched."""
+
+    @pytest.mark.parametrize("damage", [too_long, behind_a_link, a_loop])
+    @pytest.mark.parametrize("directory", ["", "sub"])
+    def test_nothing_below_is_captured_or_touched(self, tmp_path, root, damage, directory):
+        monitor = CollectingMonitor()
+        handle = treesnap.open(root, tmp_path / "store", monitor=monitor)
+        make(root, "file", "sub/kept", "sub/a.log", "sub/deep/kept")
+        (root / directory / ".snapignore").write_text("*.log\n")
+        whole = handle.create().id
+        make(root, "sub/secret", "sub/new")
+        (root / "sub/kept").write_text("edited")
+        (root / "file").write_text("edited")
+        damage(root / directory / ".snapignore")
+        before = record(root)
+
+        blind = handle.create()
+
+        assert not blind.complete
+        left_out = {item.path for item in blind.skipped}
+        assert left_out == ({b"sub"} if directory else {os.fsencode(n) for n in os.listdir(root)})
+        assert {*reasons(blind).values()} == {SkipReason.UNREADABLE}
+        assert {item.path for item in handle.skipped(blind.id)} == left_out
+        assert [message for message in monitor.remarks if ".snapignore" in message]
+        for force in (False, True, True):
+            restored = handle.restore(whole, force=force)
+            assert left_out & {item.path for item in restored.untouched}
+            self.assert_untouched(before, record(root), directory)
+        handle.restore(blind.id)
+        self.assert_untouched(before, record(root), directory)
+        with suppress(treesnap.NotFound):  # where everything is left alone nothing was restored
+            while True:
+                handle.undo()
+                self.assert_untouched(before, record(root), directory)
+
+    @staticmethod
+    def assert_untouched(before: Record, now: Record, directory: str) -> None:
+        """Fails unless all below a directory is as it was."""
+        top = os.fsencode(directory) + b"/" if directory else b""
+        for state in (before, now):
+            state.pop(b"", None)
+        assert (
+            difference(
+                {path: facts for path, facts in before.items() if path.startswith(top)},
+                {path: facts for path, facts in now.items() if path.startswith(top)},
+            )
+            == []
+        )
+
+    def test_a_snapshot_without_rules_protects_what_comes_later(self, handle, root):
+        make(root, "sub/kept")
+        for directory in ("", "sub"):
+            (root / directory / ".snapignore").symlink_to("nothing")
+            blind = handle.create().id
+            (root / directory / ".snapignore").unlink()
+            make(root, "sub/new")
+
+            handle.restore(blind)
+
+            assert "sub/new" in names(root)
+            (root / "sub/new").unlink()
+
+    def test_rules_that_can_be_read_again_count_again(self, handle, root):
+        make(root, "kept", "a.log", "sub/kept", "sub/a.log")
+        for directory in ("", "sub"):
+            place = root / directory / ".snapignore"
+            place.symlink_to("nothing")
+            assert not handle.create().complete
+            place.unlink()
+            place.write_text("*.log\n")
+
+            result = handle.create()
+
+            assert result.complete
+            assert {*reasons(result).values()} == {SkipReason.EXCLUDED}
+        assert reasons(result).keys() == {b"a.log", b"sub/a.log"}
+
+    def test_an_error_of_the_disk_leaves_the_directory_alone(self, tmp_path, root):
+        fs = Unreadable()
+        handle = Handle(root=root, store_path=str(tmp_path / "store"), fs=fs)
+        make(root, "file", "sub/kept", "sub/a.log")
+        (root / "sub/.snapignore").write_text("*.log\n")
+        whole = handle.create().id
+        (root / "sub/kept").write_text("edited")
+        make(root, "sub/b.log")
+        (root / "file").write_text("edited")
+        fs.is_failing = True
+
+        restored = handle.restore(whole)
+
+        assert [item.path for item in restored.untouched] == [b"sub"]
+        assert (root / "sub/kept").read_text() == "edited"
+        assert (root / "sub/b.log").exists()
+        assert (root / "file").read_text() == "file"
+        assert not handle.create().complete
+
+    @pytest.mark.parametrize("make_it", [os.mkdir, os.mkfifo, make_socket])
+    def test_what_is_not_a_file_or_a_link_excludes_nothing(self, tmp_path, root, make_it):
+        monitor = CollectingMonitor()
+        handle = treesnap.open(root, tmp_path / "store", monitor=monitor)
+        make(root, "kept", "sub/kept")
+        make_it(os.fsencode(root / "sub/.snapignore"))
+
+        result = handle.create()
+
+        assert result.complete
+        assert b"sub/kept" in {b"sub/" + item.name for item in handle.ls(result.id, "sub")}
+        assert [message for message in monitor.remarks if "sub/.snapignore" in message]
+
+    def test_more_rules_than_a_snapshot_takes_leave_their_directories_out(self, handle, root):
+        lines = b"".join(b"%04000d\n" % number for number in range(250))
+        for number in range(20):
+            make(root, f"{number:02}/kept")
+            (root / f"{number:02}/.snapignore").write_bytes(lines)
+
+        result = handle.create()
+
+        assert not result.complete
+        assert set(reasons(result)) == {b"%02d" % number for number in range(16, 20)}
+        assert handle.verify().ok
+        handle.restore(result.id)
+
+    def test_rules_are_looked_at_again_while_watched(self, tmp_path, root):
+        monitor = CollectingMonitor()
+        handle = treesnap.open(root, tmp_path / "store", monitor=monitor)
+        make(root, "file", "sub/kept", "sub/a.log")
+        (root / "sub/.snapignore").write_text("*.log\n")
+        handle.create()
+        with handle.watch():
+            handle.create()
+            behind_a_link(root / "sub/.snapignore")
+            assert set(reasons(handle.create())) == {b"sub"}
+            assert set(reasons(handle.create())) == {b"sub"}
+            (root / "sub/.snapignore").unlink()
+            (root / "sub/rules").rename(root / "sub/.snapignore")
+            assert set(reasons(handle.create())) == {b"sub/a.log"}
+
+
+class TestUselessPatterns:
+    """A line that can match nothing is passed over in a file and refused from a caller."""
+
+    def test_they_are_named_once_and_the_others_count(self, tmp_path, root):
+        monitor = CollectingMonitor()
+        handle = treesnap.open(root, tmp_path / "store", monitor=monitor)
+        make(root, "sub/a.log", "sub/kept")
+        (root / "sub/.snapignore").write_text("a\\\n*.log\n!\n[z\n\n# no\n/\n[[:none:]]\n")
+
+        result = handle.create()
+
+        assert set(reasons(result)) == {b"sub/a.log"}
+        [message] = [text for text in monitor.remarks if "snapignore" in text]
+        assert "'sub/.snapignore'" in message
+        assert "line 1 ('a\\\\')" in message
+        assert "line 3 ('!'), line 4 ('[z'), 2 more" in message
+        handle.restore(result.id)
+
+    @pytest.mark.parametrize("pattern", ["", "!", "/", "a\\", "[a", "[[:none:]]", "a\0b", "\ud800"])
+    def test_a_caller_is_told(self, handle, root, pattern):
+        make(root, "kept")
+
+        with pytest.raises(treesnap.InvalidArgument):
+            handle.create(exclude=["kept", pattern])

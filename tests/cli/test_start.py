@@ -17,7 +17,7 @@ from treesnap.cli.command import SnapCommand
 from treesnap.cli.group import LazyGroup
 from treesnap.cli.invocation import Invocation
 
-HEAVY = {"rich", "msgpack", "blake3", "zstandard", "pyfastcdc", "pathspec", "difflib", "json"}
+HEAVY = {"rich", "msgpack", "blake3", "zstandard", "pyfastcdc", "difflib", "json"}
 
 
 def modules_after(words, environment, cwd):
@@ -53,7 +53,7 @@ def test_list_does_not_import_what_it_does_not_use(snap, environment, root):
 
     modules = modules_after(["list"], environment, root)
 
-    assert set() == modules & {"rich", "pyfastcdc", "pathspec", "difflib", "subprocess"}
+    assert set() == modules & {"rich", "pyfastcdc", "difflib", "subprocess"}
 
 
 def test_create_of_an_unchanged_root_does_not_import_what_it_does_not_use(snap, environment, root):
@@ -61,7 +61,7 @@ def test_create_of_an_unchanged_root_does_not_import_what_it_does_not_use(snap, 
 
     modules = modules_after(["create"], environment, root)
 
-    unused = {"rich", "pyfastcdc", "pathspec", "subprocess", "tomllib", "zstandard", "logging"}
+    unused = {"rich", "pyfastcdc", "subprocess", "tomllib", "zstandard", "logging"}
     assert set() == modules & (unused | {"concurrent.futures"})
     results = {name for name in modules if name.startswith("treesnap.results.")}
     assert results <= {"treesnap.results.capturing", "treesnap.results.watching"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,11 +15,15 @@ from treesnap.errors import InvalidArgument, shown
 from treesnap.fs.base import FileSystem
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import IgnoreRules, SkipReason
+from treesnap.worktree.capture import blames_file
 from treesnap.worktree.ignore import (
+    EVERYTHING,
     IGNORE_FILE,
     IGNORE_FILE_SIZE_MAX,
     Exclusions,
-    parse_patterns,
+    UnreadableRules,
+    parse_ignore_file,
+    too_long,
 )
 
 Scope = dict[bytes, Any]
@@ -40,6 +45,10 @@ class Listing:
     """Names that are left out, with the reason."""
     rule: IgnoreRules | None = None
     """The directory's own exclusions, when it has some that are not yet in force."""
+    messages: list[str] = field(default_factory=list)
+    """What a person should read of the directory's ignore file."""
+    is_unreadable: bool = False
+    """Whether all names are left out because the root's rules cannot be read."""
 
 
 def scope_of(paths: tuple[bytes, ...] | None) -> Scope | None:
@@ -64,18 +73,27 @@ def list_directory(
     scope: Scope | None,
     encoding: str,
 ) -> Listing:
-    """Looks at every name of a directory once; raises OSError.
+    """Looks at every name of a directory once; raises OSError, UnreadableRules.
 
-    Excluded names are observed as zeros: their changes are nobody's business.
+    Excluded names are observed as zeros: their changes do not count. So are all names
+    of the root when its rules cannot be read, because no directory above it can be
+    left out instead; from then on its rules leave out everything.
     """
-    listing = Listing(exclusions)
+    listing = Listing(exclusions.at(path))
     if scope is not None:
         _observe_scope(fs, fd, path, scope, listing)
         has_ignore_file = has_stage = True
     else:
         has_ignore_file, has_stage = _observe_all(fs, fd, listing, encoding)
     if has_ignore_file:
-        read_ignore_file(fs, fd, path, listing)
+        try:
+            read_ignore_file(fs, fd, path, listing)
+        except UnreadableRules as error:
+            if path:
+                raise
+            listing.messages.append(error.message)
+            listing.is_unreadable = True
+            _enter_rule(IgnoreRules(path, EVERYTHING), listing)
     if listing.exclusions or has_stage:
         hide(path, listing)
     return listing
@@ -147,36 +165,66 @@ def observe_names(fs: FileSystem, fd: int, names: Iterable[bytes], listing: List
 def read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: Listing) -> None:
     """Adds what the directory's own ignore file says to its exclusions.
 
-    Raises OSError, InvalidArgument for a pattern that is none.
+    Only a regular file says something. A link does not, but it was surely meant to; like
+    git, this does not follow it. Raises UnreadableRules, and OSError where that does not
+    blame the file.
     """
-    try:
-        ignore_fd = open_for_reading(fs, IGNORE_FILE, os.O_RDONLY | os.O_NONBLOCK, dir_fd=fd)
-    except OSError:
+    if not listing.exclusions.heeds_files:
         return
     try:
-        if not S_ISREG(fs.fstat(ignore_fd).st_mode):
+        mode = fs.lstat(IGNORE_FILE, dir_fd=fd).st_mode
+        if S_ISLNK(mode):
+            raise UnreadableRules(path, errno.ELOOP, "is a symbolic link, which is not followed")
+        if not S_ISREG(mode):
+            where = shown(treepath.join(path, IGNORE_FILE))
+            listing.messages.append(f"{where!r} is not a regular file, and excludes nothing")
             return
-        data = fs.read_at(ignore_fd, IGNORE_FILE_SIZE_MAX, 0)
+        data = _read_whole(fs, fd, path)
+    except FileNotFoundError:
+        return
+    except UnreadableRules:
+        raise
+    except OSError as error:
+        if not blames_file(error):
+            raise
+        number = error.errno or errno.EIO
+        why = f"cannot be read ({os.strerror(number)})"
+        raise UnreadableRules(path, number, why) from error
+    rule, message = parse_ignore_file(path, data)
+    if message is not None:
+        listing.messages.append(message)
+    _enter_rule(rule, listing)
+
+
+def _read_whole(fs: FileSystem, fd: int, path: bytes) -> bytes:
+    ignore_fd = open_for_reading(fs, IGNORE_FILE, os.O_RDONLY | os.O_NONBLOCK, dir_fd=fd)
+    try:
+        if not S_ISREG(fs.fstat(ignore_fd).st_mode):
+            raise UnreadableRules(path, errno.ESTALE, "changed its type while it was read")
+        data = fs.read_at(ignore_fd, IGNORE_FILE_SIZE_MAX + 1, 0)
     finally:
         close_after_reading(fs, ignore_fd)
-    rule = IgnoreRules(path, parse_patterns(data))
+    if len(data) > IGNORE_FILE_SIZE_MAX:
+        raise too_long(path)
+    return data
+
+
+def _enter_rule(rule: IgnoreRules, listing: Listing) -> None:
     if rule.patterns and rule not in listing.exclusions.rules:
-        try:
-            listing.exclusions = listing.exclusions.entering(rule)
-        except InvalidArgument as error:
-            where = treepath.join(path, IGNORE_FILE)
-            raise InvalidArgument(f"{shown(where)!r}: {error.message}", path=where) from error
+        listing.exclusions = listing.exclusions.entering(rule)
         listing.rule = rule
 
 
 def hide(path: bytes, listing: Listing) -> None:
     """Replaces what was observed of names that are left out by zeros."""
-    exclusions = listing.exclusions
+    hides = listing.exclusions.names_in(path) if listing.exclusions else None
     for position, item in enumerate(listing.observations):
         name, mode = item[0], item[1]
         if name.startswith(STAGE_PREFIX):
             reason = SkipReason.RESERVED
-        elif exclusions and exclusions.hides(treepath.join(path, name), is_directory=S_ISDIR(mode)):
+        elif listing.is_unreadable:
+            reason = SkipReason.UNREADABLE
+        elif hides is not None and hides(name, mode):
             reason = SkipReason.EXCLUDED
         else:
             continue

@@ -13,7 +13,7 @@ from treesnap.codec.statcache import Observation, decode_observations, encode_ob
 from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
 from treesnap.worktree.directory import DirectoryChain
-from treesnap.worktree.ignore import Exclusions
+from treesnap.worktree.ignore import Exclusions, UnreadableRules
 from treesnap.worktree.listing import list_directory
 from treesnap.worktree.statcache import StatCache
 from treesnap.worktree.step import FileKey
@@ -56,9 +56,12 @@ class Observed:
         with DirectoryChain(fs, fd) as chain:
             while pending:
                 names, directory = pending.pop()
-                listing = list_directory(
-                    fs, chain.open_names(names), directory, Exclusions(), None, encoding
-                )
+                try:
+                    listing = list_directory(
+                        fs, chain.open_names(names), directory, Exclusions(), None, encoding
+                    )
+                except UnreadableRules:  # or else it would not have been seen
+                    return False
                 if not _are_same(listing.observations, self._packed(directory), touched):
                     return False
                 for item in listing.observations:

@@ -17,7 +17,7 @@ from treesnap.errors import Corrupt, shown
 from treesnap.fs.base import FileSystem
 from treesnap.model import IgnoreRules, ObjectId, Skipped, SkipReason, Totals
 from treesnap.worktree.changed import Changed
-from treesnap.worktree.ignore import IGNORE_FILE, Exclusions
+from treesnap.worktree.ignore import IGNORE_FILE, Exclusions, UnreadableRules
 from treesnap.worktree.listing import Listing, hide, observe_names, read_ignore_file
 from treesnap.worktree.scanned import ScanSettings
 from treesnap.worktree.statcache import StatCache
@@ -39,9 +39,12 @@ def look_again(
         known = decode_observations(row.observations)
     except Corrupt:  # or they are too many
         return None
-    listing = Listing(exclusions)
+    listing = Listing(exclusions.at(path))
     if IGNORE_FILE in known:
-        read_ignore_file(fs, fd, path, listing)
+        try:
+            read_ignore_file(fs, fd, path, listing)
+        except UnreadableRules:
+            return None
     if listing.exclusions.fingerprint != row.rules:
         return None
     observe_names(fs, fd, changed.names, listing)

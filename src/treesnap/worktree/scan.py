@@ -51,7 +51,13 @@ from treesnap.worktree.capture import (
 )
 from treesnap.worktree.changed import Changed
 from treesnap.worktree.directory import DirectoryChain, open_root
-from treesnap.worktree.ignore import Exclusions
+from treesnap.worktree.ignore import (
+    RULES_SIZE_MAX,
+    Exclusions,
+    UnreadableRules,
+    size_of,
+    too_many,
+)
 from treesnap.worktree.links import LinkGroups
 from treesnap.worktree.listing import Scope, list_directory, scope_of
 from treesnap.worktree.mappings import mapped_now, names_of
@@ -110,6 +116,9 @@ class Scanner:
         self._encoding = sys.getfilesystemencoding()
         self._links = LinkGroups()
         self._rules: list[IgnoreRules] = list(settings.rules)
+        self._noted_rules = settings.noted_rules if self._changed is not None else ()
+        self._known_rules = {*settings.rules, *self._noted_rules}
+        self._rules_size = sum(map(size_of, self._known_rules))
         self._skipped: list[Skipped] = []
         self._unstable: list[bytes] = []
         self._files_read = 0
@@ -205,6 +214,8 @@ class Scanner:
         except OSError as error:
             if not blames_file(error):
                 raise
+            if isinstance(error, UnreadableRules):
+                self._monitor.remark(error.message)
             self._skip(parent, name, SkipReason.UNREADABLE)
             parent.children_changed = True
             return None
@@ -266,11 +277,29 @@ class Scanner:
         frame.mapped = names_of(self._mapped or frozenset(), frame.observations)
         frame.written = names_of(self._settings.written, frame.observations)
         frame.packed = encode_observations(frame.observations)
-        if listing.rule is not None and listing.rule not in self._rules:
-            self._rules.append(listing.rule)
+        if listing.rule is not None:
+            self._note_rule(listing.rule)
+        for message in listing.messages:
+            self._monitor.remark(message)
         if changed is not None and frame.scope is None:
             changed.is_whole |= row is None or row.rules != frame.exclusions.fingerprint
         frame.changed = None if changed is not None and changed.is_whole else changed
+
+    def _note_rule(self, rule: IgnoreRules) -> None:
+        """Adds rules of an ignore file; raises UnreadableRules when they are too many.
+
+        Those of the root always fit. Noted rules may have gone since, which only a whole walk
+        tells: raises Corrupt for that.
+        """
+        if rule not in self._known_rules:
+            size = size_of(rule)
+            if self._rules_size + size > RULES_SIZE_MAX and rule.directory:
+                if self._noted_rules:
+                    raise Corrupt("The noted rules are too many")
+                raise too_many(rule.directory)
+            self._rules_size += size
+            self._known_rules.add(rule)
+        self._rules.append(rule)
 
     def _take_over(self, frame: Frame) -> None:
         """Goes on with a directory whose names are all as they were."""

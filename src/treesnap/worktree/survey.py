@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from treesnap import treepath
 from treesnap.codec.statcache import Row, encode_observations
-from treesnap.errors import Corrupt, InvalidArgument
+from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
 from treesnap.fs.forked import Report, helper_count, share_out
 from treesnap.worktree.changed import Changed
@@ -154,7 +154,7 @@ def _looked(
                 try:
                     fd = chain.open(path)
                     listing = list_directory(fs, fd, path, nothing, None, encoding)
-                except (OSError, InvalidArgument):
+                except OSError:
                     yield _WHOLE, path
                     continue
                 if row.rules != NO_RULES or listing.exclusions:

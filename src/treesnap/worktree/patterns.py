@@ -1,0 +1,426 @@
+"""Patterns in gitignore syntax: what each one matches, decided as git decides it.
+
+A pattern is bytes, like the names that it is matched against. It becomes a list of
+tokens: one byte out of a set, a star within a component, or a ``**`` across components.
+Most patterns are a literal name or a star and a literal ending; these are looked up in
+tables. The others become regular expressions that never try the same thing twice: what
+stands between two stars is looked for at its first place and stays there (an atomic
+group), which loses nothing, because a star takes whatever follows. So the time to match a
+path is bounded by its length times that of the patterns.
+
+Names and paths are matched with the directory of the patterns taken off. A directory that
+is left out is not entered, so patterns never speak of what is below it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+_SLASH: Final = ord("/")
+_STAR: Final = ord("*")
+_BACKSLASH: Final = ord("\\")
+_SPECIAL: Final = re.compile(rb"[*?[\\]")
+_ANY: Final = frozenset(range(1, 256)) - {_SLASH}
+_NONE: Final[frozenset[int]] = frozenset()
+_SINGLE: Final = [frozenset((byte,)) for byte in range(256)]
+_SLASHES: Final = _SINGLE[_SLASH]
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_GROUP_COUNT_MAX: Final = 64
+"""Patterns of one regular expression."""
+_GROUP_SIZE_MAX: Final = 4096
+"""Bytes of the patterns of one regular expression; longer ones have one of their own."""
+
+
+def _span(first: int, last: int) -> frozenset[int]:
+    return frozenset(range(first, last + 1))
+
+
+_LOWER, _UPPER, _DIGIT = _span(97, 122), _span(65, 90), _span(48, 57)
+_GRAPH = _span(33, 126)
+_CLASSES: Final = {
+    b"alnum": _LOWER | _UPPER | _DIGIT,
+    b"alpha": _LOWER | _UPPER,
+    b"blank": frozenset(b" \t"),
+    b"cntrl": _span(1, 31) | {127},
+    b"digit": _DIGIT,
+    b"graph": _GRAPH,
+    b"lower": _LOWER,
+    b"print": _GRAPH | {32},
+    b"punct": _GRAPH - _LOWER - _UPPER - _DIGIT,
+    b"space": frozenset(b" \t\n\r"),  # git's own: neither form feed nor vertical tab
+    b"upper": _UPPER,
+    b"xdigit": _DIGIT | frozenset(b"abcdefABCDEF"),
+}
+
+
+class Star:
+    """Any bytes of one component."""
+
+
+class Deep(NamedTuple):
+    """Any number of components, each with the slash after it."""
+
+    least: int
+
+
+class Rest:
+    """Anything, to the end of the path."""
+
+
+_STAR_TOKEN: Final = Star()
+_REST: Final = Rest()
+Token = frozenset[int] | Star | Deep | Rest
+"""One byte out of a set, or one of the wildcards."""
+
+
+def _is_deep(token: Token) -> bool:
+    return type(token) in (Deep, Rest)
+
+
+class Pattern(NamedTuple):
+    """One pattern that can match something."""
+
+    tokens: tuple[Token, ...]
+    literal: bytes | None
+    """The only name or path that it matches, or None when there are others."""
+    includes: bool
+    """Whether it takes back in what an earlier pattern left out."""
+    is_for_directories: bool
+    is_for_names: bool
+    """Whether it speaks of the last component alone, in any directory."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes a path has at least that it matches."""
+        return sum(type(token) is frozenset for token in self.tokens)
+
+
+def _literal(tokens: Sequence[Token]) -> bytes | None:
+    """Returns the only bytes that tokens match, or None when there are others."""
+    sets = [token for token in tokens if isinstance(token, frozenset) and len(token) == 1]
+    return bytes(byte for (byte,) in sets) if len(sets) == len(tokens) else None
+
+
+def parse_pattern(text: bytes) -> Pattern | None:
+    """Returns the pattern that a line stands for; None when it can match nothing."""
+    if b"\0" in text:  # which no name holds
+        return None
+    includes = text.startswith(b"!")
+    text = text[1:] if includes else text
+    is_for_directories = text.endswith(b"/")
+    text = text[:-1] if is_for_directories else text
+    is_for_names = b"/" not in text
+    if text.startswith(b"/"):
+        text = text[1:]
+    special = _SPECIAL.search(text)
+    if special is None:
+        if not text or text.endswith(b"/"):
+            return None
+        return Pattern((), text, includes, is_for_directories, is_for_names)
+    tokens = _tokens(text, special.start(), crosses=not is_for_names)
+    if not tokens or _NONE in tokens or tokens[-1] == _SLASHES or tokens == [Deep(0)]:
+        return None
+    if tokens[0] == Deep(0) and not any(
+        token == _SLASHES or _is_deep(token) for token in tokens[1:]
+    ):
+        is_for_names = True
+        del tokens[0]
+    literal = _literal(tokens)
+    return Pattern(tuple(tokens), literal, includes, is_for_directories, is_for_names)
+
+
+def _tokens(text: bytes, start: int, *, crosses: bool) -> list[Token] | None:
+    """Returns the tokens of a pattern, or None when it is not whole.
+
+    ``**`` crosses slashes where it is a component of its own. Git compares the bytes
+    before the first special one on their own, so that it takes what comes after them,
+    from ``start``, for the beginning of a component.
+    """
+    tokens: list[Token] = []
+    position, end = 0, len(text)
+    while position < end:
+        byte = text[position]
+        first, position = position, position + 1
+        if byte == _STAR:
+            while position < end and text[position] == _STAR:
+                position += 1
+            is_deep = crosses and position - first > 1
+            is_deep = is_deep and (first == start or text[first - 1] == _SLASH)
+            after = text[position : position + 2]
+            if is_deep and not after:
+                tokens.append(_REST)
+            elif is_deep and after[0] == _SLASH:
+                tokens.append(Deep(0))
+                position += 1
+            elif is_deep and after == b"\\/":
+                tokens.append(Deep(1))
+                position += 2
+            else:
+                tokens.append(_STAR_TOKEN)
+        elif byte == ord("?"):
+            tokens.append(_ANY)
+        elif byte == ord("["):
+            found = _bracket(text, position)
+            if found is None:
+                return None
+            token, position = found
+            tokens.append(token)
+        else:
+            if byte == _BACKSLASH:
+                if position == end:
+                    return None
+                byte = text[position]
+                position += 1
+            tokens.append(_SINGLE[byte])
+    return tokens
+
+
+def _bracket(text: bytes, position: int) -> tuple[frozenset[int], int] | None:
+    """Returns the bytes that ``[...]`` matches, and where it ends; None when it is not whole.
+
+    ``position`` is behind the bracket. A closing bracket at the beginning stands for itself.
+    """
+    end = len(text)
+    is_negated = text[position : position + 1] in (b"!", b"^")
+    position += is_negated
+    matched: set[int] = set()
+    before: int | None = None
+    is_first = True
+    while position < end and (is_first or text[position] != ord("]")):
+        is_first = False
+        byte: int | None = text[position]
+        if byte == _BACKSLASH:
+            position += 1
+            if position == end:
+                return None
+            byte = text[position]
+            matched.add(byte)
+        elif byte == ord("-") and before is not None and _continues(text, position + 1):
+            position += 1
+            last = text[position]
+            if last == _BACKSLASH:
+                position += 1
+                if position == end:
+                    return None
+                last = text[position]
+            matched |= _span(before, last)
+            byte = None
+        elif text.startswith(b"[:", position):
+            closing = text.find(b"]", position + 2)
+            if closing < 0:
+                return None
+            if closing > position + 2 and text[closing - 1] == ord(":"):
+                name = text[position + 2 : closing - 1]
+                if name not in _CLASSES:
+                    return None
+                matched |= _CLASSES[name]
+                position = closing
+                byte = None
+            else:
+                matched.add(ord("["))
+        else:
+            assert byte is not None
+            matched.add(byte)
+        before = byte
+        position += 1
+    if position >= end:
+        return None
+    return (_ANY - matched if is_negated else _ANY & matched), position + 1
+
+
+def _continues(text: bytes, position: int) -> bool:
+    return position < len(text) and text[position] != ord("]")
+
+
+def parse_lines(data: bytes) -> tuple[tuple[bytes, ...], tuple[tuple[int, bytes], ...]]:
+    """Returns the patterns in a file, and the lines that can match nothing, by number from 1.
+
+    Blank lines and comments are neither.
+    """
+    patterns: list[bytes] = []
+    useless: list[tuple[int, bytes]] = []
+    for number, whole in enumerate(data.removeprefix(_BYTE_ORDER_MARK).split(b"\n"), 1):
+        line = whole.removesuffix(b"\r")
+        if not line or line.startswith(b"#"):
+            continue
+        line = _trimmed(line.partition(b"\0")[0])
+        if not line:
+            continue
+        if parse_pattern(line) is None:
+            useless.append((number, line))
+        else:
+            patterns.append(line)
+    return tuple(patterns), tuple(useless)
+
+
+def _trimmed(line: bytes) -> bytes:
+    """Returns a line without the spaces at its end, but for one behind a backslash."""
+    kept = line.rstrip(b" ")
+    backslashes = len(kept) - len(kept.rstrip(b"\\"))
+    return line[: len(kept) + 1] if backslashes % 2 else kept
+
+
+class Matcher:
+    """Patterns of one directory, the last of which that matches decides."""
+
+    def __init__(self, patterns: Iterable[bytes]) -> None:
+        """Takes the patterns; one that can match nothing does not."""
+        parsed = [found for text in patterns if (found := parse_pattern(text)) is not None]
+        self._includes = [pattern.includes for pattern in parsed]
+        self._for_directories = _Table(list(enumerate(parsed)))
+        others = [item for item in enumerate(parsed) if not item[1].is_for_directories]
+        self._for_others = _Table(others) if len(others) < len(parsed) else self._for_directories
+
+    def verdict(self, name: bytes, path: bytes, *, is_directory: bool) -> bool | None:
+        """Returns whether a path is left out, taken back in (False), or not spoken of (None).
+
+        ``path`` begins below the directory of the patterns, and ends in ``name``.
+        """
+        last = (self._for_directories if is_directory else self._for_others).last(name, path)
+        return None if last < 0 else not self._includes[last]
+
+
+class _Table:
+    """Numbered patterns, sorted by what it takes to match them."""
+
+    def __init__(self, patterns: Sequence[tuple[int, Pattern]]) -> None:
+        self._any = -1
+        """The last pattern that matches everything."""
+        self._names: dict[bytes, int] = {}
+        self._paths: dict[bytes, int] = {}
+        endings: dict[int, dict[bytes, int]] = {}
+        globs: list[tuple[int, Pattern]] = []
+        for number, pattern in patterns:
+            if pattern.literal is not None:
+                table = self._names if pattern.is_for_names else self._paths
+                table[pattern.literal] = number
+                continue
+            starts_with_star = pattern.is_for_names and type(pattern.tokens[0]) is Star
+            literal = _literal(pattern.tokens[1:]) if starts_with_star else None
+            if literal is None:
+                globs.append((number, pattern))
+            elif literal:
+                endings.setdefault(len(literal), {})[literal] = number
+            else:
+                self._any = number
+        self._endings = list(endings.items())
+        self._name_groups = list(_groups(item for item in globs if item[1].is_for_names))
+        self._path_groups = list(_groups(item for item in globs if not item[1].is_for_names))
+
+    def last(self, name: bytes, path: bytes) -> int:
+        """Returns the highest number of a pattern that matches, or -1."""
+        last = self._names.get(name, -1)
+        last = max(last, self._any)
+        for size, endings in self._endings:
+            number = endings.get(name[-size:], -1)
+            last = max(last, number)
+        if self._paths:
+            last = max(last, self._paths.get(path, -1))
+        for group in self._name_groups:
+            last = group.last(name, last)
+        for group in self._path_groups:
+            last = group.last(path, last)
+        return last
+
+
+class _Group:
+    """Numbered patterns in one regular expression, which is made when something may match."""
+
+    def __init__(self, patterns: list[tuple[int, Pattern]]) -> None:
+        self._patterns = patterns[::-1]
+        self._last = patterns[-1][0]
+        self._size_min = min(pattern.size for _, pattern in patterns)
+        self._expression: re.Pattern[bytes] | None = None
+
+    def last(self, text: bytes, last: int) -> int:
+        """Returns the highest number of a pattern that matches, if higher than ``last``."""
+        if self._last < last or len(text) < self._size_min:
+            return last
+        if self._expression is None:
+            branches = (b"(" + expression(pattern.tokens) + b")" for _, pattern in self._patterns)
+            self._expression = re.compile(b"|".join(branches))
+        found = self._expression.match(text)
+        if found is None:
+            return last
+        assert found.lastindex is not None
+        return max(last, self._patterns[found.lastindex - 1][0])
+
+
+def _groups(patterns: Iterable[tuple[int, Pattern]]) -> Iterator[_Group]:
+    """Yields all patterns in groups. A long one, which may match few paths, is alone."""
+    group: list[tuple[int, Pattern]] = []
+    for item in patterns:
+        if item[1].size > _GROUP_SIZE_MAX:
+            yield _Group([item])
+            continue
+        group.append(item)
+        if len(group) == _GROUP_COUNT_MAX:
+            yield _Group(group)
+            group = []
+    if group:
+        yield _Group(group)
+
+
+def expression(tokens: Sequence[Token]) -> bytes:
+    """Returns a regular expression for a whole name or path.
+
+    Between two wildcards of a kind stands something of one length, or of one number of
+    components. It is looked for at its first place in an atomic group; so nothing is
+    repeated within what is repeated, and a match that fails goes back to no earlier place.
+    """
+    parts: list[list[Token]] = [[]]
+    deeps: list[Deep] = []
+    rest = b"\\Z"
+    for token in tokens:
+        if isinstance(token, Deep):
+            deeps.append(token)
+            parts.append([])
+        elif isinstance(token, Rest):
+            rest = b""
+        else:
+            parts[-1].append(token)
+    made = [_components(part) for part in parts]
+    made[-1] += rest
+    for number, deep in enumerate(deeps, 1):
+        repeat = b"+?" if deep.least else b"*?"
+        made[number] = b"(?>(?:[^/]*/)" + repeat + made[number] + b")"
+    return b"".join(made)
+
+
+def _components(tokens: Sequence[Token]) -> bytes:
+    """Returns an expression for tokens that match one number of slashes."""
+    components: list[list[Token]] = [[]]
+    for token in tokens:
+        if token == _SLASHES:
+            components.append([])
+        else:
+            components[-1].append(token)
+    return b"/".join(map(_component, components))
+
+
+def _component(tokens: Sequence[Token]) -> bytes:
+    """Returns an expression for tokens within one component.
+
+    After the last star is the end of the component, so there what follows is looked for
+    from behind.
+    """
+    pieces = [b""]
+    for token in tokens:
+        if isinstance(token, Star):
+            pieces.append(b"")
+        else:
+            assert isinstance(token, frozenset)
+            pieces[-1] += _one_of(token)
+    made = [pieces[0]]
+    made += [b"(?>[^/]*?" + piece + b")" for piece in pieces[1:-1]]
+    made += [b"(?>[^/]*" + piece + b"(?![^/]))" for piece in pieces[1:][-1:]]
+    return b"".join(made)
+
+
+def _one_of(token: frozenset[int]) -> bytes:
+    if token == _ANY:
+        return b"[^/]"
+    escaped = b"".join(b"\\x%02x" % byte for byte in sorted(token))
+    return escaped if len(token) == 1 else b"[" + escaped + b"]"
