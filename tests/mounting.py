@@ -43,10 +43,13 @@ class Mounter:
         self._mount(place, "--bind", str(source))
 
     def overlay(self, directory: Path) -> Path:
-        """Mounts an overlay, the layers of which are in a directory too, and returns its place."""
+        """Mounts an overlay, the layers of which are in a directory too, and returns its place.
+
+        What lies in ``lower`` there already is what the lower layer holds.
+        """
         layers = [directory / name for name in ("lower", "upper", "work", "place")]
         for layer in layers:
-            layer.mkdir(parents=True)
+            layer.mkdir(parents=True, exist_ok=True)
         lower, upper, work, place = layers
         options = f"lowerdir={lower},upperdir={upper},workdir={work}"
         self._mount(place, "-t", "overlay", "-o", options, "treesnap-test")

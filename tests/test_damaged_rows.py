@@ -18,7 +18,6 @@ import treesnap
 from helping import CORES
 from treesnap.codec.message import pack
 from treesnap.codec.statcache import Row
-from treesnap.errors import Conflict
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.watching import WALK_EVERY_NS
 from treesnap.worktree import survey
@@ -137,14 +136,16 @@ def test_helpers_do_not_believe_it_either(world, path, monkeypatch):
     create_as_one_that_knows_nothing(world)
 
 
-def test_a_restore_touches_nothing_that_was_seen_by_such_a_row_alone(world):
+def test_a_restore_reads_again_what_was_seen_by_such_a_row_alone(world):
+    """The watcher vouches for the directory, and the row says nonsense about it."""
     shutil.rmtree(world.root / "d0")  # with other exclusions everything would be looked at
     world.handle.create(name="before")
     (world.root / "d1" / "other").write_text("precious")
     world.handle.create()
     forge(world, lambda row: row._replace(observations=b"\xc1") if row.path == b"d1" else row)
 
-    with pytest.raises(Conflict):
-        world.handle.restore("before")
+    world.handle.restore("before")
 
+    assert (world.root / "d1" / "other").read_text() == "other"
+    world.handle.undo()
     assert (world.root / "d1" / "other").read_text() == "precious"

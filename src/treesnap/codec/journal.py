@@ -37,6 +37,14 @@ class Stage(IntEnum):
     APPLYING = 2
 
 
+class Subvolume(NamedTuple):
+    """A directory below the root that holds a staging directory of its own."""
+
+    path: bytes
+    before: Entry
+    """Its own metadata before."""
+
+
 class Finish(NamedTuple):
     """Metadata that a directory gets when the restore is done, or taken back."""
 
@@ -78,6 +86,8 @@ class Journal:
     """Device number of the file system that holds the root."""
     started_at_ns: int
     """Nanoseconds since 1970 in UTC, by the clock of the machine; for people."""
+    subvolumes: tuple[Subvolume, ...] = ()
+    """Where staging directories are beside the root's; all have the same name."""
     commit: Commit | None = None
     """None before the commit point."""
 
@@ -85,6 +95,11 @@ class Journal:
     def stage(self) -> Stage:
         """How far the restore has come."""
         return Stage.APPLYING if self.commit is not None else Stage.STAGING
+
+    @property
+    def stage_tops(self) -> tuple[bytes, ...]:
+        """The directories below the root that hold staging directories."""
+        return tuple(item.path for item in self.subvolumes)
 
 
 def encode_journal(journal: Journal) -> bytes:
@@ -97,6 +112,7 @@ def encode_journal(journal: Journal) -> bytes:
         "root_before": journal.root_before,
         "device": journal.device,
         "started_at_ns": journal.started_at_ns,
+        "subvolumes": journal.subvolumes,
     }
     commit = journal.commit
     if commit is not None:
@@ -130,6 +146,7 @@ def decode_journal(payload: bytes) -> Journal:
         root_before=decode_entry(root_before) if root_before is not None else None,
         device=fields.get("device", int),
         started_at_ns=fields.get("started_at_ns", int),
+        subvolumes=tuple(_decode_subvolume(row) for row in fields.get("subvolumes", tuple)),
         commit=_decode_commit(fields) if stage == Stage.APPLYING else None,
     )
 
@@ -158,12 +175,24 @@ def _identity(fields: Fields, name: str) -> SnapshotId:
     return SnapshotId(identity)
 
 
-def _decode_finish(row: Any) -> Finish:
-    require(type(row) is tuple and len(row) == 3, "journal", "a directory is not whole")
-    path, old, new = row
+def _decode_subvolume(row: Any) -> Subvolume:
+    require(type(row) is tuple and len(row) == 2, "journal", "a subvolume is not whole")
+    path, before = row
+    _require_path(path)
+    require(bool(path), "journal", "a subvolume is the root")
+    return Subvolume(path, decode_entry(before))
+
+
+def _require_path(path: Any) -> None:
     require(type(path) is bytes, "journal", "a path is no byte string")
     try:
         parse(path)
     except InvalidArgument as error:
         raise Corrupt(f"Stored journal is not valid: {error}") from error
+
+
+def _decode_finish(row: Any) -> Finish:
+    require(type(row) is tuple and len(row) == 3, "journal", "a directory is not whole")
+    path, old, new = row
+    _require_path(path)
     return Finish(path, decode_entry(old), decode_entry(new) if new is not None else None)

@@ -137,7 +137,8 @@ class Capture:
     """One walk of the root into a writing session. Use as a context manager.
 
     The caller holds the root's lock, so that no other snapshot of it comes or goes
-    meanwhile. Nothing is visible before :meth:`publish`.
+    meanwhile. Nothing is visible before :meth:`publish`. With ``fresh`` everything is read,
+    whatever a watcher or the stat cache says.
     """
 
     def __init__(
@@ -149,6 +150,7 @@ class Capture:
         rules: tuple[IgnoreRules, ...] = (),
         recorder: Recorder | None = None,
         size_bytes_max: int | None = None,
+        fresh: bool = False,
     ) -> None:
         self._handle = handle
         self._pair = pair
@@ -156,7 +158,8 @@ class Capture:
         self._rules = rules
         self.recorder = recorder
         self._listing = pair.store.snapshots.listing(pair.root.id)
-        self.cache = usable_cache(handle, pair, self._listing)
+        self._fresh = fresh
+        self.cache = usable_cache(handle, pair, self._listing) if not fresh else None
         self.writer = Writer(pair.store, size_bytes_max=size_bytes_max)
         self._builder: StatCacheBuilder | None = None
         self._is_published = False
@@ -176,6 +179,11 @@ class Capture:
             if self._builder is not None:
                 self._builder.discard()
             self.writer.__exit__(*exception)
+
+    @property
+    def trusts_watcher(self) -> bool:
+        """Whether a part of the root was not looked at, because a watcher vouched for it."""
+        return self._known.changed is not None
 
     def _scan(self) -> ScanResult:
         known = outlook(self._handle, self._pair, self.cache)

@@ -21,7 +21,7 @@ from treesnap.store.collector import read_state
 from treesnap.store.roots import registered_roots
 from treesnap.store.store import Store
 from treesnap.worktree.directory import OPEN_DIRECTORY
-from treesnap.worktree.staging import remove_stage
+from treesnap.worktree.staging import remove_stages
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -144,7 +144,7 @@ def _clear_stage(handle: Handle, pair: Opened, journal: Journal) -> None:
             return
     root_fd = handle.fs.open(handle.root, OPEN_DIRECTORY)
     try:
-        remove_stage(handle.fs, root_fd, journal.stage_name)
+        remove_stages(handle.fs, root_fd, journal.stage_name, journal.stage_tops)
     finally:
         handle.fs.close(root_fd)
 

@@ -42,7 +42,7 @@ from treesnap.ops.steps import Work
 from treesnap.ops.transaction import Transaction
 from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
 from treesnap.worktree.observed import Observed
-from treesnap.worktree.staging import clear_stage, open_stage
+from treesnap.worktree.staging import clear_stage, open_stage, remove_subvolume_stages
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -207,6 +207,8 @@ class Completion:
         self._commit: Commit = journal.commit
         self._safety = self._snapshot(self._commit.safety_id)
         self._target = self._snapshot(self._commit.target_id)
+        records = (self._safety.record, self._target.record)
+        self._rules = tuple(dict.fromkeys(rule for record in records for rule in record.rules))
         self._old = recorded_state(pair, self._safety.record, self._commit.paths)
         self._new = recorded_state(pair, self._target.record, self._commit.paths)
 
@@ -226,7 +228,10 @@ class Completion:
             try:
                 rescue(self._handle, self._pair, self._journal)
                 # Before the walk, because it changes the times of other names of what is in it.
-                clear_stage(self._handle.fs, root_fd, self._journal.stage_name)
+                name = self._journal.stage_name
+                tops = self._journal.stage_tops
+                remove_subvolume_stages(self._handle.fs, root_fd, name, tops)
+                clear_stage(self._handle.fs, root_fd, name)
                 look = self.look(root_fd)
                 forward = reason is None and look.is_forward
                 self._carry_out(look, forward=forward)
@@ -268,10 +273,8 @@ class Completion:
         return found
 
     def _walk(self, scope: tuple[bytes, ...]) -> Walked:
-        records = (self._safety.record, self._target.record)
-        rules = tuple(dict.fromkeys(rule for record in records for rule in record.rules))
         recorder: dict[bytes, bytes] = {}
-        seen = preview(self._handle, self._pair, scope, rules, recorder)
+        seen = preview(self._handle, self._pair, scope, self._rules, recorder)
         return Walked(walked_state(seen.result, seen.objects.get), Observed(recorder, seen.cache))
 
     def _carry_out(self, look: Look, *, forward: bool) -> None:
@@ -289,8 +292,10 @@ class Completion:
         transaction = Transaction(self._handle, self._pair, self._journal)
         work = Work(
             plan=plan,
+            current=walked.state,
             target=wanted,
             observed=walked.observed,
+            rules=self._rules,
             touch=self._commit.touch and forward,
         )
         transaction.resume(work, forward=forward)

@@ -49,10 +49,11 @@ ATTEMPTS = 5
 """How often a rescue that collections overtook is done again."""
 
 
-def rescue(handle: Handle, pair: Opened, journal: Journal) -> None:
+def rescue(handle: Handle, pair: Opened, journal: Journal, root_path: str | None = None) -> None:
     """Takes a snapshot of what is of neither state, and says so; mostly there is nothing.
 
-    Reads all that is staged or kept aside. Raises Busy when collections keep overtaking it.
+    Reads all that is staged or kept aside. ``root_path`` says where the root is, if it was
+    moved. Raises Busy when collections keep overtaking it.
     """
     commit = journal.commit
     assert commit is not None
@@ -62,7 +63,8 @@ def rescue(handle: Handle, pair: Opened, journal: Journal) -> None:
     )
     for _ in range(ATTEMPTS):
         try:
-            _Rescue(handle, pair, journal).run(old, new)
+            for top in (treepath.ROOT, *journal.stage_tops):
+                _Rescue(handle, pair, journal, top, root_path or handle.root).run(old, new)
         except EpochChanged:
             continue
         return
@@ -70,15 +72,22 @@ def rescue(handle: Handle, pair: Opened, journal: Journal) -> None:
 
 
 class _Rescue:
-    """The staging directory of an interrupted restore. Nothing in it is changed."""
+    """A staging directory of an interrupted restore. Nothing in it is changed.
 
-    def __init__(self, handle: Handle, pair: Opened, journal: Journal) -> None:
+    ``top`` is the directory that holds it.
+    """
+
+    def __init__(
+        self, handle: Handle, pair: Opened, journal: Journal, top: bytes, root_path: str
+    ) -> None:
         self._handle = handle
         self._pair = pair
         assert journal.commit is not None
         self._paths = journal.commit.paths
         self._target_id = journal.commit.target_id
-        self._stage_path = os.path.join(handle.root, os.fsdecode(journal.stage_name))
+        root = os.fsencode(root_path)
+        self._root_stage_path = os.fsdecode(os.path.join(root, journal.stage_name))
+        self._stage_path = os.fsdecode(os.path.join(root, top, journal.stage_name))
 
     def run(self, old: State, new: State) -> None:
         if not self._may_hold_old_files():
@@ -99,7 +108,8 @@ class _Rescue:
         """Returns whether there is a staging directory, and more than new files in it."""
         fs = self._handle.fs
         try:
-            stage_fd = fs.open(self._stage_path, OPEN_DIRECTORY)
+            fs.lstat(self._stage_path)
+            stage_fd = fs.open(self._root_stage_path, OPEN_DIRECTORY)
         except FileNotFoundError:
             return False
         try:

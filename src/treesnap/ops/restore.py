@@ -212,18 +212,33 @@ def refuse_blocked(plan: Plan) -> None:
 
 def reach(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
     """Makes the root as the goal says. The caller holds the root's lock."""
+    fresh = False
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _attempt(handle, pair, goal)
+            return _attempt(handle, pair, goal, fresh=fresh)
         except EpochChanged:
             continue
+        except _Stale as error:
+            if attempt == ATTEMPTS:
+                raise error.conflict from error
+            fresh = True
         except Conflict:
             if not goal.force or attempt == ATTEMPTS:
                 raise
+            fresh = True
     raise Busy("Garbage collections kept overtaking the restore")
 
 
-def _attempt(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
+class _Stale(Exception):
+    """A conflict with something that the walk had not looked at, but a watcher vouched for."""
+
+    def __init__(self, conflict: Conflict) -> None:
+        super().__init__(str(conflict))
+        self.conflict = conflict
+
+
+def _attempt(handle: Handle, pair: Opened, goal: Goal, *, fresh: bool) -> RestoreResult:
+    """Restores once. ``fresh`` walks the whole root and trusts neither watcher nor cache."""
     target = target_state(pair, goal)
     transaction = Transaction(handle, pair)
     if not os.path.lexists(handle.root):
@@ -233,7 +248,7 @@ def _attempt(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
         transaction.ensure_root()
         recorder: dict[bytes, bytes] = {}
         with Capture(
-            handle, pair, scope=goal.scope, rules=rules_of(goal), recorder=recorder
+            handle, pair, scope=goal.scope, rules=rules_of(goal), recorder=recorder, fresh=fresh
         ) as capture:
             current = walked_state(capture.result, capture.writer.get)
             target.trees.share(current.trees)
@@ -265,10 +280,19 @@ def _attempt(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
         touch=goal.touch,
     )
     try:
-        work = Work(plan=plan, target=target, observed=observed, touch=goal.touch)
-        transaction.run(work, current, commit)
-    except BaseException:
+        work = Work(
+            plan=plan,
+            current=current,
+            target=target,
+            observed=observed,
+            rules=rules_of(goal),
+            touch=goal.touch,
+        )
+        transaction.run(work, commit)
+    except BaseException as error:
         transaction.abandon()
+        if isinstance(error, Conflict) and capture.trusts_watcher:
+            raise _Stale(error) from error
         raise
     return result_of(goal, plan, target, safety_id=safety.id, is_dry_run=False)
 

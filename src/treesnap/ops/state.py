@@ -23,6 +23,8 @@ class State:
     groups: Groups
     shared: frozenset[bytes] = frozenset()
     """Paths of files that have other names outside of what the state holds."""
+    mapped: frozenset[int] = frozenset()
+    """Inode numbers of files that may change with no sign of it."""
 
     def entry(self, path: bytes) -> Entry | None:
         """Returns what is at a path, or None."""
@@ -59,4 +61,5 @@ def walked_state(result: ScanResult, get: Callable[[ObjectKind, ObjectId], bytes
         trees=result.trees,
         groups=load_groups(result.links, get),
         shared=result.shared,
+        mapped=result.mapped,
     )

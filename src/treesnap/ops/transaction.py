@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from treesnap import treepath
 from treesnap.codec.envelope import FileKind
-from treesnap.codec.journal import Commit, Journal, encode_journal
+from treesnap.codec.journal import Commit, Journal, Subvolume, encode_journal
 from treesnap.codec.reader import TreeReader
 from treesnap.errors import (
     Corrupt,
@@ -24,15 +25,21 @@ from treesnap.fs.failure import error_text
 from treesnap.model import Entry
 from treesnap.ops.access import Opened, is_interrupted
 from treesnap.ops.rescue import rescue
-from treesnap.ops.state import State
 from treesnap.ops.steps import Steps, Work
 from treesnap.worktree.apply import Applier
-from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.directory import (
+    NO_DIRECTORY,
+    OPEN_DIRECTORY,
+    DirectoryChain,
+    path_of_root,
+)
 from treesnap.worktree.finish import Finisher, settle
 from treesnap.worktree.staging import (
+    StagePlaces,
     new_stage_name,
     release,
-    remove_stage,
+    remove_stages,
+    stage_places,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +66,7 @@ class Transaction:
         self._pair.root.write("journal", FileKind.JOURNAL, encode_journal(journal))
         self._journal = journal
 
-    def _begin(self, root_before: Entry | None) -> None:
+    def _begin(self, root_before: Entry | None, subvolumes: tuple[Subvolume, ...] = ()) -> None:
         """Writes the journal that takes everything back; :meth:`abandon` removes it again.
 
         Raises Refused while an earlier restore is not tidied up after: its staging
@@ -78,6 +85,7 @@ class Transaction:
             root_before=root_before,
             device=self._fs.lstat(held).st_dev,
             started_at_ns=self._handle.clock_ns(),
+            subvolumes=subvolumes,
         )
         self._write(self._journal)
 
@@ -88,24 +96,37 @@ class Transaction:
             self._fs.make_directory(self._handle.root)
             sync_directory(self._fs, os.path.dirname(self._handle.root))
 
-    def abandon(self) -> None:
+    def abandon(self, root_fd: int | None = None) -> None:
         """Ends a transaction that was not committed; does nothing when none was begun."""
         if self._journal is not None and self._journal.commit is None:
-            self.give_up()
+            self.give_up(root_fd)
 
-    def run(self, work: Work, current: State, commit: Commit) -> None:
+    def run(self, work: Work, commit: Commit) -> None:
         """Stages, commits and applies a plan that is not empty.
 
         When this raises, the tree is as it was before, or the journal is left for
         the next operation to finish.
         """
-        if self._journal is None:
-            self._begin(current.root)
+        steps = Steps(self._handle, self._pair, work, commit.paths)
+        with self._opened_root() as root_fd:
+            places = stage_places(self._fs, root_fd, work.plan.touched)
+            subvolumes = self._subvolumes(work, places)
+            commit = replace(commit, directories=work.plan.finishes)
+            if self._journal is None:
+                self._begin(work.current.root, subvolumes)
+            try:
+                self._run(root_fd, steps, places, commit)
+            except BaseException:
+                # Through the open root: by its path it may not be found any more.
+                self.abandon(root_fd)
+                raise
+        self._remark_degraded(steps.degraded)
+
+    def _run(self, root_fd: int, steps: Steps, places: StagePlaces, commit: Commit) -> None:
         assert self._journal is not None
         journal = replace(self._journal, commit=commit)
-        steps = Steps(self._handle, self._pair, work, commit.paths)
-        with self._opened_root() as root_fd, self._prepared_history(commit) as history:
-            with steps.staged(root_fd, journal.stage_name) as applier:
+        with self._prepared_history(commit) as history:
+            with steps.staged(root_fd, journal.stage_name, places) as applier:
                 self._commit(journal)
                 self._apply(root_fd, applier, journal, history)
             try:
@@ -115,7 +136,6 @@ class Transaction:
                     f"The restore is done, but not cleaned up after ({error_text(error)}); "
                     "the next command on this root goes on with that"
                 )
-        self._remark_degraded(steps.degraded)
 
     def resume(self, work: Work, *, forward: bool) -> None:
         """Carries a plan out under a journal that was committed before.
@@ -130,16 +150,35 @@ class Transaction:
         commit = journal.commit
         steps = Steps(self._handle, self._pair, work, commit.paths)
         with self._opened_root() as root_fd, self._prepared_history(commit) as history:
-            with steps.staged(root_fd, journal.stage_name) as applier:
+            places = stage_places(self._fs, root_fd, work.plan.touched)
+            known = {item.path: item for item in journal.subvolumes}
+            new = [item for item in self._subvolumes(work, places) if item.path not in known]
+            if new:
+                journal = replace(journal, subvolumes=(*journal.subvolumes, *new))
+                self._write(journal)
+            with steps.staged(root_fd, journal.stage_name, places) as applier:
                 self._carry_out(root_fd, applier)
                 if forward:
                     self._note_finished(journal, history)
                 self._remark_denied(applier.denied)
             if forward:
                 self.end(root_fd)
-        if not forward:
-            self.give_up()
+            else:
+                self.give_up(root_fd)
         self._remark_degraded(steps.degraded)
+
+    def _subvolumes(self, work: Work, places: StagePlaces) -> tuple[Subvolume, ...]:
+        """Returns the subvolumes in which something is staged, and notes that in the plan.
+
+        The staging directory changes the time of the directory that holds it.
+        """
+        found = []
+        for path in places.subvolumes:
+            before = work.current.entry(path)
+            if before is not None:
+                work.plan.directories.setdefault(path, (before, before))
+                found.append(Subvolume(path, before))
+        return tuple(found)
 
     @contextmanager
     def _opened_root(self) -> Iterator[int]:
@@ -185,7 +224,7 @@ class Transaction:
 
     def _carry_out(self, root_fd: int, applier: Applier) -> None:
         """Does all steps, durably; raises Conflict for what changed until then."""
-        release(self._fs, applier.stage_fd)
+        release(self._fs, applier.stages[treepath.ROOT])
         applier.apply()
         self._fs.sync_file_system(root_fd)
         applier.check_aside()
@@ -216,8 +255,9 @@ class Transaction:
         try:
             applier.roll_back()
             self._fs.sync_file_system(root_fd)
-            rescue(self._handle, self._pair, journal)
-            self.give_up()
+            root_path = path_of_root(self._fs, root_fd, self._handle.root)
+            rescue(self._handle, self._pair, journal, root_path)
+            self.give_up(root_fd)
         except (TreesnapError, OSError) as second:
             raise OperationFailed(
                 f"The restore failed ({error_text(error)}) and could not be taken back yet "
@@ -268,13 +308,13 @@ class Transaction:
         journal = self._journal
         assert journal is not None
         assert journal.commit is not None
-        remove_stage(self._fs, root_fd, journal.stage_name)
+        remove_stages(self._fs, root_fd, journal.stage_name, journal.stage_tops)
         with DirectoryChain(self._fs, root_fd) as chain:
             commit = journal.commit
             finisher = Finisher(
                 self._fs, chain, commit.directories, self._xattrs, touch=commit.touch
             )
-            finisher.finish_root()
+            finisher.finish_tops(journal.stage_tops)
             self._remark_denied(finisher.denied)
         self._fs.sync(root_fd)
         self._forget()
@@ -283,30 +323,45 @@ class Transaction:
         self._pair.root.remove("journal")
         self._journal = None
 
-    def give_up(self) -> None:
-        """Ends a restore of which nothing is left in the tree but the staging directory."""
+    def give_up(self, root_fd: int | None = None) -> None:
+        """Ends a restore of which nothing is left in the tree but the staging directories.
+
+        ``root_fd`` is the root where the caller has it open: it may have been moved away.
+        """
         journal = self._journal
         assert journal is not None
-        try:
-            root_fd = self._fs.open(self._handle.root, OPEN_DIRECTORY)
-        except FileNotFoundError:
-            self._forget()
-            return
-        try:
-            remove_stage(self._fs, root_fd, journal.stage_name)
-            before = journal.root_before
-            if before is not None:
-                try:
-                    settle(self._fs, root_fd, (before,), before, self._xattrs)
-                except PermissionError:  # another's root, whose time changed all the same
-                    if self._fs.fstat(root_fd).st_uid == os.geteuid():
-                        raise
-                self._fs.sync(root_fd)
-        finally:
-            self._fs.close(root_fd)
+        if root_fd is not None:
+            self._unstage(root_fd, journal)
+        else:
+            try:
+                with self._opened_root() as opened_fd:
+                    self._unstage(opened_fd, journal)
+            except FileNotFoundError:
+                self._forget()
+                return
         if journal.root_before is None:
             self._remove_root()
         self._forget()
+
+    def _unstage(self, root_fd: int, journal: Journal) -> None:
+        """Removes the staging directories, and gives what held them the metadata from before."""
+        remove_stages(self._fs, root_fd, journal.stage_name, journal.stage_tops)
+        if journal.root_before is None:
+            return
+        with DirectoryChain(self._fs, root_fd) as chain:
+            for path, before in (*journal.subvolumes, (treepath.ROOT, journal.root_before)):
+                try:
+                    fd = chain.open(path)
+                except OSError as error:
+                    if error.errno in NO_DIRECTORY:
+                        continue
+                    raise
+                try:
+                    settle(self._fs, fd, (before,), before, self._xattrs)
+                except PermissionError:  # another's directory, whose time changed all the same
+                    if self._fs.fstat(fd).st_uid == os.geteuid():
+                        raise
+                self._fs.sync(fd)
 
     def _remove_root(self) -> None:
         """Removes the root that this transaction made, unless somebody uses it by now."""

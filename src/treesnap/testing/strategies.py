@@ -12,7 +12,7 @@ from hypothesis.strategies import SearchStrategy
 from treesnap.codec.export import EXPORT_STAGE_PREFIX, ExportRecord
 from treesnap.codec.history import Moment, RestoreHistory
 from treesnap.codec.index import IndexEntry
-from treesnap.codec.journal import STAGE_PREFIX, Commit, Finish, Journal
+from treesnap.codec.journal import STAGE_PREFIX, Commit, Finish, Journal, Subvolume
 from treesnap.codec.names import NameTable
 from treesnap.codec.statcache import Observation, Row
 from treesnap.hashing import ID_SIZE
@@ -219,6 +219,7 @@ def journals() -> SearchStrategy[Journal]:
         root_before=none | root_entries(),
         device=_UINT64,
         started_at_ns=_INT64,
+        subvolumes=st.lists(st.builds(Subvolume, paths(), entries()), max_size=2).map(tuple),
         commit=none | commits,
     )
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_module
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Self
 
 from treesnap import treepath
@@ -26,8 +27,8 @@ from treesnap.model import Entry, EntryKind, Xattrs
 from treesnap.worktree.attributes import apply_metadata, apply_owner, apply_xattrs, path_of
 from treesnap.worktree.directory import DirectoryChain
 from treesnap.worktree.finish import Finisher, opened_for_metadata
-from treesnap.worktree.sight import Sight, UnchangedBelow, blaming, conflict
-from treesnap.worktree.step import Action, Step, aside_name
+from treesnap.worktree.sight import SecondLook, Sight, UnchangedBelow, blaming, conflict
+from treesnap.worktree.step import Action, FileIdentity, Step, aside_name
 
 _CANNOT_EXCHANGE = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
@@ -36,6 +37,7 @@ _DENIED = frozenset({errno.EACCES, errno.EPERM})
 class Applier:
     """Carries out, or takes back, the steps of one restore. Use as a context manager.
 
+    ``stages`` has a descriptor of each staging directory, by the directory that holds it.
     The descriptors belong to the caller. With ``touch`` the modification times of
     what changes become the present.
     """
@@ -44,24 +46,28 @@ class Applier:
         self,
         fs: FileSystem,
         root_fd: int,
-        stage_fd: int,
+        stages: Mapping[bytes, int],
         directories: Sequence[Finish],
         xattrs: Callable[[Entry], Xattrs],
         steps: Sequence[Step],
-        unchanged_below: UnchangedBelow,
         *,
+        unchanged_below: UnchangedBelow,
+        second_look: SecondLook,
+        mapped: AbstractSet[int] = frozenset(),
         touch: bool = False,
     ) -> None:
         self._fs = fs
-        self.stage_fd = stage_fd
-        self._steps = steps
+        self.stages = stages
+        self._steps = list(steps)
         self._xattrs = xattrs
         self._touch = touch
         self._chain = DirectoryChain(fs, root_fd)
-        self._sight = Sight(fs, self._chain, stage_fd, steps, unchanged_below)
+        self._sight = Sight(
+            fs, self._chain, stages, self._steps, unchanged_below, second_look, mapped
+        )
         self._finisher = Finisher(fs, self._chain, directories, xattrs, touch=touch)
-        self._changed_inodes: set[int] = set()
-        """Inodes whose metadata was changed in place, under whichever of their names."""
+        self._changed_files: dict[FileIdentity, int] = {}
+        """Files whose metadata was changed in place, under whichever of their names."""
         self.left: list[bytes] = []
         """Paths that were not taken back, because somebody else changed them."""
 
@@ -81,20 +87,27 @@ class Applier:
 
         Raises OperationFailed for what not even its owner may move or remove.
         """
-        for step in self._steps:
+        for number, step in enumerate(self._steps):
             with blaming(step.path):
-                found = self._sight.expect(step, with_ctime=True)
+                self._steps[number], found = self._sight.expect(step, with_ctime=True)
                 self._sight.refuse_protected(step, *found)
+        self._sight.note(self._steps)
 
     def apply(self) -> None:
         """Does every step; raises Conflict or OSError."""
-        for step in self._steps:
+        for number, step in enumerate(self._steps):
             with blaming(step.path):
                 if step.action == Action.METADATA:
-                    self._change_metadata_once(step)
+                    self._change_metadata_once(number)
                 else:
-                    self._move(step, *self._sight.expect(step, with_ctime=False))
+                    self._move(*self._expected(number))
         self._finish(forward=True)
+
+    def _expected(self, number: int) -> tuple[Step, int, bytes, os.stat_result | None]:
+        """Returns a step and what is at its path, which is what the plan saw."""
+        step, found = self._sight.expect(self._steps[number], with_ctime=False)
+        self._steps[number] = step
+        return step, *found
 
     def check_aside(self) -> None:
         """Raises Conflict if something that was put or moved aside was changed since.
@@ -104,12 +117,13 @@ class Applier:
         """
         self._chain.forget()
         for step in self._steps:
-            if step.action == Action.PUT:
-                found = self._sight.look(step)[2]
-                if found is None or found.st_ino != step.inode:
-                    raise conflict(step.path)
-            if step.action != Action.METADATA and step.before is not None:
-                self._sight.check_aside(step)
+            with blaming(step.path):
+                if step.action == Action.PUT:
+                    found = self._sight.look(step)[2]
+                    if found is None or found.st_ino != step.inode:
+                        raise conflict(step.path)
+                if step.action != Action.METADATA and step.before is not None:
+                    self._sight.check_aside(step)
 
     def roll_back(self) -> None:
         """Undoes every step that was done; raises OSError.
@@ -119,12 +133,13 @@ class Applier:
         """
         for step in reversed(self._steps):
             try:
-                if step.action == Action.METADATA:
-                    self._take_back_metadata(step)
-                elif step.action == Action.PUT:
-                    self._take_back_put(step)
-                else:
-                    self._take_back_removal(step)
+                with blaming(step.path):
+                    if step.action == Action.METADATA:
+                        self._take_back_metadata(step)
+                    elif step.action == Action.PUT:
+                        self._take_back_put(step)
+                    else:
+                        self._take_back_removal(step)
             except Conflict:
                 self.left.append(step.path)
         self._finish(forward=False)
@@ -132,7 +147,7 @@ class Applier:
     def _move(self, step: Step, fd: int, name: bytes, found: os.stat_result | None) -> None:
         """Puts or removes one path, and looks at what was moved aside."""
         if step.action == Action.REMOVE:
-            self._permitted(step, fd, lambda: self._rename_out(fd, name, step.staged), found)
+            self._permitted(step, fd, lambda: self._rename_out(step, fd, name, step.staged), found)
             self._sight.check_aside(step)
         elif found is None:
             self._permitted(step, fd, lambda: self._rename_in(step, fd, name), None)
@@ -140,22 +155,23 @@ class Applier:
             self._permitted(step, fd, lambda: self._replace(step, fd, name), found)
             self._sight.check_aside(step)
 
-    def _rename_out(self, fd: int, name: bytes, staged: bytes) -> None:
-        self._fs.rename_to_absent(name, staged, source_dir_fd=fd, target_dir_fd=self.stage_fd)
+    def _rename_out(self, step: Step, fd: int, name: bytes, staged: bytes) -> None:
+        stage_fd = self.stages[step.stage]
+        self._fs.rename_to_absent(name, staged, source_dir_fd=fd, target_dir_fd=stage_fd)
 
     def _rename_in(self, step: Step, fd: int, name: bytes) -> None:
         try:
-            self._fs.rename_to_absent(
-                step.staged, name, source_dir_fd=self.stage_fd, target_dir_fd=fd
-            )
+            self._rename_back(step, step.staged, fd, name)
         except FileExistsError as error:
             raise conflict(step.path) from error
 
-    def _rename_back(self, staged: bytes, fd: int, name: bytes) -> None:
-        self._fs.rename_to_absent(staged, name, source_dir_fd=self.stage_fd, target_dir_fd=fd)
+    def _rename_back(self, step: Step, staged: bytes, fd: int, name: bytes) -> None:
+        stage_fd = self.stages[step.stage]
+        self._fs.rename_to_absent(staged, name, source_dir_fd=stage_fd, target_dir_fd=fd)
 
     def _exchange(self, step: Step, fd: int, name: bytes) -> None:
-        self._fs.exchange(step.staged, name, source_dir_fd=self.stage_fd, target_dir_fd=fd)
+        stage_fd = self.stages[step.stage]
+        self._fs.exchange(step.staged, name, source_dir_fd=stage_fd, target_dir_fd=fd)
 
     def _replace(self, step: Step, fd: int, name: bytes) -> None:
         try:
@@ -163,7 +179,7 @@ class Applier:
         except OSError as error:
             if error.errno not in _CANNOT_EXCHANGE:
                 raise
-            self._rename_out(fd, name, aside_name(step.staged))
+            self._rename_out(step, fd, name, aside_name(step.staged))
             self._rename_in(step, fd, name)
 
     def _permitted(
@@ -195,7 +211,7 @@ class Applier:
 
     def _take_back_put(self, step: Step) -> None:
         fd, name, found = self._sight.look(step)
-        is_aside = self._sight.staged(aside_name(step.staged)) is not None
+        is_aside = self._sight.staged(step, aside_name(step.staged)) is not None
         if not self._sight.is_done(step) and not is_aside:
             self._give_mode_back(step, fd, name, found)
             return
@@ -204,13 +220,15 @@ class Applier:
         kept = aside_name(step.staged) if is_aside else step.staged
         if step.before is None or is_aside:
             if found is not None:
-                self._permitted(step, fd, lambda: self._rename_out(fd, name, step.staged), found)
+                self._permitted(
+                    step, fd, lambda: self._rename_out(step, fd, name, step.staged), found
+                )
             if step.before is not None:
-                self._permitted(step, fd, lambda: self._rename_back(kept, fd, name), None)
+                self._permitted(step, fd, lambda: self._rename_back(step, kept, fd, name), None)
         elif found is not None:
             self._permitted(step, fd, lambda: self._exchange(step, fd, name), found)
         else:
-            self._permitted(step, fd, lambda: self._rename_back(kept, fd, name), None)
+            self._permitted(step, fd, lambda: self._rename_back(step, kept, fd, name), None)
         self._give_mode_back(step, fd, name, self._sight.look(step)[2])
 
     def _take_back_removal(self, step: Step) -> None:
@@ -218,7 +236,7 @@ class Applier:
         if self._sight.is_done(step):
             if found is not None:
                 raise conflict(step.path)
-            self._permitted(step, fd, lambda: self._rename_back(step.staged, fd, name), None)
+            self._permitted(step, fd, lambda: self._rename_back(step, step.staged, fd, name), None)
             found = self._sight.look(step)[2]
         self._give_mode_back(step, fd, name, found)
 
@@ -233,12 +251,14 @@ class Applier:
             mode = stat_module.S_IMODE(before.mode)
             self._give_back(fd, name, found, mode, before.mtime_ns)
 
-    def _change_metadata_once(self, step: Step) -> None:
+    def _change_metadata_once(self, number: int) -> None:
         """Changes metadata in place, of a file with several names under the first of them."""
-        assert step.before is not None
-        if step.before.inode not in self._changed_inodes:
-            self._sight.expect(step, with_ctime=False)
-            self._changed_inodes.add(step.before.inode)
+        before = self._steps[number].before
+        assert before is not None
+        if before.identity not in self._changed_files:
+            step, *_ = self._expected(number)
+            assert step.before is not None
+            self._changed_files[step.before.identity] = step.before.inode
             self._change_metadata(step, step.new)
 
     def _take_back_metadata(self, step: Step) -> None:
@@ -246,7 +266,7 @@ class Applier:
         assert step.before is not None
         assert step.old is not None
         assert step.new is not None
-        if step.before.inode not in self._changed_inodes:
+        if step.before.identity not in self._changed_files:
             return
         found = self._sight.look(step)[2]
         known = {step.old.mtime_ns, step.new.mtime_ns}
@@ -261,7 +281,8 @@ class Applier:
         fd, name, found = self._sight.look(step)
         assert wanted is not None
         assert step.before is not None
-        if found is None or found.st_ino != step.before.inode:
+        inode = self._changed_files[step.before.identity]
+        if found is None or found.st_ino != inode:
             return
         touch = self._touch and wanted is step.new
         if wanted.kind == EntryKind.SYMLINK:
@@ -271,14 +292,20 @@ class Applier:
                 self._fs.change_times(name, wanted.mtime_ns, dir_fd=fd)
             return
         with opened_for_metadata(self._fs, name, fd) as opened:
-            if self._fs.fstat(opened).st_ino == step.before.inode:
-                apply_metadata(self._fs, opened, wanted, self._xattrs(wanted), touch=touch)
+            if self._fs.fstat(opened).st_ino == inode:
+                try:
+                    apply_metadata(self._fs, opened, wanted, self._xattrs(wanted), touch=touch)
+                finally:
+                    # An overlay copies a file of a lower layer up when it is changed.
+                    now = self._fs.fstat(opened).st_ino
+                    self._changed_files[step.before.identity] = now
 
     def _finish(self, *, forward: bool) -> None:
         """Gives all directories but the root their final metadata."""
         if forward:
             for step in self._steps:
-                self._finish_put(step)
+                with blaming(step.path):
+                    self._finish_put(step)
         self._finisher.finish(forward=forward)
 
     def _finish_put(self, step: Step) -> None:

@@ -67,6 +67,29 @@ def _is_absent(fs: FileSystem, chain: DirectoryChain, path: bytes) -> bool:
     return False
 
 
+def path_of_root(fs: FileSystem, root_fd: int, path: str) -> str:
+    """Returns a path of an open root: the one given, or where it was moved since.
+
+    The one given, too, where nobody can tell.
+    """
+    own = fs.fstat(root_fd)
+    if _identity(fs, path) == (own.st_dev, own.st_ino):
+        return path
+    try:
+        moved = os.fsdecode(fs.read_link(b"/proc/self/fd/%d" % root_fd))
+    except OSError:
+        return path
+    return moved if _identity(fs, moved) == (own.st_dev, own.st_ino) else path
+
+
+def _identity(fs: FileSystem, path: str) -> tuple[int, int] | None:
+    try:
+        found = fs.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 class DirectoryChain:
     """Open directories from a root down to one path; moves from path to path.
 

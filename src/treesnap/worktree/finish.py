@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from treesnap import treepath
@@ -50,10 +50,10 @@ class Finisher:
         for item in deepest_first:
             self._finish(item, forward=forward)
 
-    def finish_root(self) -> None:
-        """Gives the root its new metadata, after the staging directory is gone."""
+    def finish_tops(self, subvolumes: Collection[bytes]) -> None:
+        """Gives the root and subvolumes their new metadata, after the staging directories went."""
         for item in self._directories:
-            if not item.path:
+            if not item.path or item.path in subvolumes:
                 self._finish(item, forward=True)
 
     def _finish(self, item: Finish, *, forward: bool) -> None:

@@ -41,12 +41,17 @@ class LinkGroups:
         self._paths.setdefault((device, inode), []).append(path)
         self._link_counts[device, inode] = link_count
 
-    def shared(self) -> frozenset[bytes]:
-        """Returns the names of files that have more names than were noted."""
+    def shared(self, *, is_broken_by_changes: bool = False) -> frozenset[bytes]:
+        """Returns the names of files that must not be changed in place.
+
+        They have more names than were noted. On an overlay these are all files with
+        several names: a change under one of them copies the file up from its layer, and
+        the other names stay with what is there.
+        """
         return frozenset(
             path
             for identity, paths in self._paths.items()
-            if len(paths) < self._link_counts[identity]
+            if is_broken_by_changes or len(paths) < self._link_counts[identity]
             for path in paths
         )
 

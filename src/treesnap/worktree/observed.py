@@ -16,7 +16,7 @@ from treesnap.worktree.directory import DirectoryChain
 from treesnap.worktree.ignore import Exclusions, UnreadableRules
 from treesnap.worktree.listing import list_directory
 from treesnap.worktree.statcache import StatCache
-from treesnap.worktree.step import FileKey
+from treesnap.worktree.step import FileIdentity, FileKey
 
 
 class Observed:
@@ -44,12 +44,18 @@ class Observed:
         return FileKey._make(seen[1:]) if seen is not None else None
 
     def is_unchanged_below(
-        self, fs: FileSystem, fd: int, path: bytes, touched: AbstractSet[int]
+        self,
+        fs: FileSystem,
+        fd: int,
+        path: bytes,
+        touched: AbstractSet[FileIdentity],
+        mapped: AbstractSet[int],
     ) -> bool:
-        """Returns whether a directory, open as ``fd``, holds what was seen at ``path``.
+        """Returns whether a directory, open as ``fd``, is sure to hold what was seen at ``path``.
 
-        ``touched`` has the inodes that the restore itself moves: where such a file has
-        another name in the directory, its ctime there is another by now.
+        ``touched`` has the files that the restore itself moves: where such a file has
+        another name in the directory, its ctime there is another by now. ``mapped`` has
+        the inodes of files whose metadata proves nothing.
         """
         encoding = sys.getfilesystemencoding()
         pending: list[tuple[list[bytes], bytes]] = [([], path)]
@@ -65,6 +71,8 @@ class Observed:
                 if not _are_same(listing.observations, self._packed(directory), touched):
                     return False
                 for item in listing.observations:
+                    if item[5] in mapped:
+                        return False
                     if S_ISDIR(item[1]):
                         below = treepath.join(directory, item[0])
                         pending.append(([*names, item[0]], below))
@@ -79,8 +87,8 @@ def _decoded(packed: bytes) -> dict[bytes, Observation]:
         return {}
 
 
-def _are_same(now: list[Any], packed: bytes | None, touched: AbstractSet[int]) -> bool:
-    """Returns whether observations are as they were, ctimes of touched inodes aside."""
+def _are_same(now: list[Any], packed: bytes | None, touched: AbstractSet[FileIdentity]) -> bool:
+    """Returns whether observations are as they were, ctimes of touched files aside."""
     if packed is None or encode_observations(now) == packed:
         return packed is not None
     before = list(_decoded(packed).values())
@@ -89,6 +97,6 @@ def _are_same(now: list[Any], packed: bytes | None, touched: AbstractSet[int]) -
     ]
 
 
-def _without_ctime(item: Any, touched: AbstractSet[int]) -> tuple[Any, ...]:
+def _without_ctime(item: Any, touched: AbstractSet[FileIdentity]) -> tuple[Any, ...]:
     seen = Observation._make(item)
-    return seen._replace(ctime_ns=0) if seen.inode in touched else seen
+    return seen._replace(ctime_ns=0) if (seen.device, seen.inode) in touched else seen

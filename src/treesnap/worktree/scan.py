@@ -111,6 +111,7 @@ class Scanner:
         self._recorder = recorder
         self._mounts = Mounts(fs)
         self._mount_points = self._mounts.below(os.fsencode(settings.root))
+        self._breaks_links = self._mounts.kind(settings.root) == "overlay"
         self._horizon_ns = settings.started_ns - self._mounts.granularity_ns(settings.root)
         self._future_ns = settings.started_ns + CLOCK_ERROR_MAX_NS
         self._encoding = sys.getfilesystemencoding()
@@ -139,7 +140,7 @@ class Scanner:
         return ScanResult(
             root=root,
             links=self._links.store(self._sink.put),
-            shared=self._links.shared(),
+            shared=self._links.shared(is_broken_by_changes=self._breaks_links),
             unfinished_links=self._links.unfinished(),
             totals=totals,
             skipped=tuple(sorted(self._skipped, key=_position)),
@@ -148,6 +149,7 @@ class Scanner:
             files_read=self._files_read,
             read_bytes=self._read_bytes,
             trees=self._trees,
+            mapped=self._mapped,
         )
 
     def _survey(self, root_fd: int, mapped: frozenset[int]) -> None:

@@ -66,6 +66,8 @@ class ScanResult:
     read_bytes: int
     trees: TreeReader
     """Reads the captured trees; those of the directories that changed are at hand."""
+    mapped: frozenset[int] = frozenset()
+    """Inode numbers of files that may change with no sign of it."""
 
 
 @dataclass(slots=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import stat as stat_module
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from typing import Protocol
 
 from treesnap import treepath
 from treesnap.errors import Conflict, shown
@@ -16,7 +18,24 @@ from treesnap.worktree.protection import protected, refuse_protected_below
 from treesnap.worktree.step import Action, FileKey, Step, aside_name, key_of
 
 UnchangedBelow = Callable[[int, bytes], bool]
-"""Whether an open directory still holds what was seen at a path."""
+"""Whether an open directory is sure to hold what was seen at a path."""
+
+
+class SecondLook(Protocol):
+    """Reads a path again, content and metadata, and compares it with what was planned from.
+
+    Inode, change time and device say less than that: they also change when a link comes or
+    goes, when the restore itself moves a file, and behind a watcher's back.
+    """
+
+    def is_same(self, path: bytes) -> bool:
+        """Returns whether the tree still has at a path what the plan saw, nothing included."""
+
+    def is_same_aside(self, path: bytes, stage: bytes, name: bytes) -> bool:
+        """Returns whether what was moved from a path to a staging directory is what the plan saw.
+
+        ``stage`` holds the staging directory, ``name`` is the name in that.
+        """
 
 
 class Sight:
@@ -26,24 +45,31 @@ class Sight:
         self,
         fs: FileSystem,
         chain: DirectoryChain,
-        stage_fd: int,
+        stages: Mapping[bytes, int],
         steps: Sequence[Step],
         unchanged_below: UnchangedBelow,
+        second_look: SecondLook,
+        mapped: AbstractSet[int],
     ) -> None:
         self._fs = fs
         self._chain = chain
-        self._stage_fd = stage_fd
+        self._stages = stages
         self._unchanged_below = unchanged_below
-        inodes = Counter(step.before.inode for step in steps if step.before is not None)
-        self._shared_inodes = {inode for inode, count in inodes.items() if count > 1}
-        """Inodes of which several names are concerned: a step on one changes the ctime of all."""
+        self._second_look = second_look
+        self._mapped = mapped
+        self.note(steps)
         self._open_directories: set[bytes] = set()
         """Directories that were found to be neither immutable nor append-only."""
 
-    def staged(self, name: bytes) -> os.stat_result | None:
-        """Returns what has a name in the staging directory, or None."""
+    def note(self, steps: Sequence[Step]) -> None:
+        """Notes of which files several names are concerned: a step on one changes all ctimes."""
+        counts = Counter(step.before.identity for step in steps if step.before is not None)
+        self._shared = {identity for identity, count in counts.items() if count > 1}
+
+    def staged(self, step: Step, name: bytes) -> os.stat_result | None:
+        """Returns what has a name in the staging directory of a step, or None."""
         try:
-            return self._fs.lstat(name, dir_fd=self._stage_fd)
+            return self._fs.lstat(name, dir_fd=self._stages[step.stage])
         except FileNotFoundError:
             return None
 
@@ -66,16 +92,19 @@ class Sight:
 
         What is put is no longer staged; what is removed is kept aside.
         """
-        staged = self.staged(step.staged)
+        staged = self.staged(step, step.staged)
         if step.action == Action.PUT:
             return staged is None or staged.st_ino != step.inode
         return staged is not None
 
-    def expect(self, step: Step, *, with_ctime: bool) -> tuple[int, bytes, os.stat_result | None]:
-        """Returns what :meth:`look` does; raises Conflict unless it is what the plan saw.
+    def expect(
+        self, step: Step, *, with_ctime: bool
+    ) -> tuple[Step, tuple[int, bytes, os.stat_result | None]]:
+        """Returns the step and what :meth:`look` does; raises Conflict for a changed path.
 
-        ``with_ctime`` holds for files with several names too, as long as no step
-        was done.
+        A path that looks changed is read again: when it holds what the plan saw, the step
+        expects it as it looks now. ``with_ctime`` holds for files with several names too, as
+        long as no step was done.
         """
         fd, name, found = self.look(step)
         seen = key_of(found) if found is not None else None
@@ -84,12 +113,18 @@ class Sight:
             seen is not None
             and expected is not None
             and not with_ctime
-            and expected.inode in self._shared_inodes
+            and expected.identity in self._shared
         ):
             seen = seen._replace(ctime_ns=expected.ctime_ns)
-        if seen != expected:
+        if seen == expected:
+            return step, (fd, name, found)
+        if not self._second_look.is_same(step.path):
             raise conflict(step.path)
-        return fd, name, found
+        fd, name, again = self.look(step)
+        seen = key_of(found) if found is not None else None
+        if (key_of(again) if again is not None else None) != seen:
+            raise conflict(step.path)
+        return step._replace(before=seen), (fd, name, again)
 
     def refuse_protected(
         self, step: Step, fd: int, name: bytes, found: os.stat_result | None
@@ -115,22 +150,27 @@ class Sight:
                 self._fs.close(below)
 
     def check_aside(self, step: Step) -> None:
-        """Raises Conflict if what was moved aside is not what was seen."""
+        """Raises Conflict if what was moved aside is not what was seen.
+
+        What looks changed is read again, and so is what can change with no sign of it.
+        """
         before = step.before
         assert before is not None
         aside = step.staged
-        found = self.staged(aside)
+        found = self.staged(step, aside)
         if found is None:
             aside = aside_name(step.staged)
-            found = self.staged(aside)
-        same = found is not None and _moved(key_of(found)) == _moved(before)
+            found = self.staged(step, aside)
+        if found is None:
+            raise conflict(step.path)
+        same = _moved(key_of(found)) == _moved(before) and before.inode not in self._mapped
         if same and stat_module.S_ISDIR(before.mode):
-            moved = self._fs.open(aside, OPEN_DIRECTORY, dir_fd=self._stage_fd)
+            moved = self._fs.open(aside, OPEN_DIRECTORY, dir_fd=self._stages[step.stage])
             try:
                 same = self._unchanged_below(moved, step.path)
             finally:
                 self._fs.close(moved)
-        if not same:
+        if not same and not self._second_look.is_same_aside(step.path, step.stage, aside):
             raise conflict(step.path)
 
 
@@ -147,10 +187,16 @@ def _moved(key: FileKey) -> FileKey:
 
 @contextmanager
 def blaming(path: bytes) -> Iterator[None]:
-    """Lets an error of the system name the path in the tree, not one on the way."""
+    """Lets an error of the system name the path in the tree, not one on the way.
+
+    Whatever disappears between two calls, or is a directory no more, was changed by another
+    process: that is a Conflict, wherever it shows.
+    """
     try:
         yield
     except OSError as error:
+        if error.errno in NO_DIRECTORY:
+            raise conflict(path) from error
         error.filename = os.fsdecode(path)
         raise
 

@@ -2,20 +2,24 @@
 
 It lies in the root, because only there it is sure to be on the root's own file
 system; captures never include it, and it exists only during a restore.
+
+Nothing can be renamed from one btrfs subvolume to another. So each subvolume in the
+root in which a path changes has a staging directory of the same name at its top.
 """
 
 from __future__ import annotations
 
 import os
 import stat as stat_module
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
+from treesnap import treepath
 from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.fs.base import FileSystem
 from treesnap.fs.forked import Report, helper_count, share_out
 from treesnap.worktree.attributes import read_xattrs
-from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 BUILDING = b"building"
@@ -31,6 +35,92 @@ _RUN_COUNT = 64
 def new_stage_name(prefix: bytes = STAGE_PREFIX) -> bytes:
     """Returns a name that no staging directory had before."""
     return prefix + os.urandom(8).hex().encode()
+
+
+class StagePlaces:
+    """Which directory holds the staging directory for each path of a restore.
+
+    ``tops`` has the topmost directory of each subvolume by the directories in it that were
+    asked for; all others belong to the root.
+    """
+
+    def __init__(self, tops: Mapping[bytes, bytes]) -> None:
+        self._tops = tops
+        self.subvolumes: tuple[bytes, ...] = tuple(sorted(set(tops.values())))
+        """Directories other than the root that hold a staging directory, in order."""
+
+    def of(self, path: bytes) -> bytes:
+        """Returns the directory that holds the staging directory for a path."""
+        return self._tops.get(treepath.split(path)[0], treepath.ROOT)
+
+
+def stage_places(fs: FileSystem, root_fd: int, paths: Iterable[bytes]) -> StagePlaces:
+    """Returns where to stage what some paths get. Costs a look at each directory above one.
+
+    A directory that is gone belongs to the root; applying finds out.
+    """
+    root_device = fs.fstat(root_fd).st_dev
+    tops: dict[bytes, bytes] = {}
+    with DirectoryChain(fs, root_fd) as chain:
+
+        def device(directory: bytes) -> int:
+            try:
+                return fs.fstat(chain.open(directory)).st_dev
+            except OSError as error:
+                if error.errno in NO_DIRECTORY:
+                    return root_device
+                raise
+
+        for directory in sorted({treepath.split(path)[0] for path in paths}):
+            own = device(directory)
+            if own == root_device:
+                continue
+            top = directory
+            while (above := treepath.split(top)[0]) and device(above) == own:
+                top = above
+            tops[directory] = top
+    return StagePlaces(tops)
+
+
+@contextmanager
+def open_stages(
+    fs: FileSystem, root_fd: int, name: bytes, places: StagePlaces
+) -> Iterator[dict[bytes, int]]:
+    """Makes all staging directories; yields a descriptor of each by what holds it."""
+    stages: dict[bytes, int] = {}
+    try:
+        stages[treepath.ROOT] = make_stage(fs, root_fd, name)
+        with DirectoryChain(fs, root_fd) as chain:
+            for top in places.subvolumes:
+                stages[top] = make_stage(fs, chain.open(top), name)
+        yield stages
+    finally:
+        for fd in stages.values():
+            fs.close(fd)
+
+
+def remove_stages(fs: FileSystem, root_fd: int, name: bytes, subvolumes: Iterable[bytes]) -> None:
+    """Removes the staging directories of subvolumes, then the root's own.
+
+    The root's shows that this is the tree of the journal, so that it goes last.
+    """
+    remove_subvolume_stages(fs, root_fd, name, subvolumes)
+    remove_stage(fs, root_fd, name)
+
+
+def remove_subvolume_stages(
+    fs: FileSystem, root_fd: int, name: bytes, subvolumes: Iterable[bytes]
+) -> None:
+    """Removes the staging directories of subvolumes that are still there."""
+    with DirectoryChain(fs, root_fd) as chain:
+        for top in subvolumes:
+            try:
+                fd = chain.open(top)
+            except OSError as error:
+                if error.errno in NO_DIRECTORY:
+                    continue
+                raise
+            remove_stage(fs, fd, name)
 
 
 def make_stage(fs: FileSystem, root_fd: int, name: bytes) -> int:

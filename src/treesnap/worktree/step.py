@@ -6,6 +6,7 @@ import os
 from enum import IntEnum
 from typing import NamedTuple
 
+from treesnap import treepath
 from treesnap.model import Entry
 
 
@@ -20,6 +21,10 @@ class Action(IntEnum):
     """Changes metadata in place."""
 
 
+FileIdentity = tuple[int, int]
+"""Device and inode: on btrfs files of different subvolumes have the same inode number."""
+
+
 class FileKey(NamedTuple):
     """Everything by which a change of a file is noticed."""
 
@@ -29,6 +34,15 @@ class FileKey(NamedTuple):
     ctime_ns: int
     inode: int
     device: int
+
+    @property
+    def identity(self) -> FileIdentity:
+        """Which file it is, whatever its name."""
+        return self.device, self.inode
+
+
+UNSEEN = FileKey(0, 0, 0, 0, 0, 0)
+"""Stands for what is known to be there and was not looked at; no file has this key."""
 
 
 def key_of(stat: os.stat_result) -> FileKey:
@@ -45,6 +59,8 @@ class Step(NamedTuple):
     path: bytes
     staged: bytes
     """Name in the staging directory: of what is put, or of what is kept aside."""
+    stage: bytes = treepath.ROOT
+    """Directory that holds the staging directory, on the same file system as the path."""
     inode: int = 0
     """Inode of what is put."""
     before: FileKey | None = None

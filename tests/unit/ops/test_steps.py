@@ -22,7 +22,7 @@ class CountedPaths(tuple):
 def test_numbering_goes_through_the_paths_a_fixed_number_of_times(tmp_path):
     handle = Handle(root=tmp_path / "root", store_path=str(tmp_path / "store"))
     plan = Plan(puts=dict.fromkeys(PATHS))
-    work = Work(plan=plan, target=None, observed=None, touch=False)
+    work = Work(plan=plan, current=None, target=None, observed=None, touch=False)
 
     Steps(handle, None, work, CountedPaths(PATHS))
 

@@ -1,0 +1,104 @@
+"""A root that is renamed while it is restored: nothing is left in it that was not there."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from interfering import Interfering
+from treesnap.errors import TreesnapError
+from treesnap.ops.handle import Handle
+from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.state import differences, tree_state
+from treesnap.testing.unsynced import UnsyncedFileSystem
+
+
+@pytest.fixture
+def place(tmp_path: Path):
+    """A root to restore, with its state before the restore and the one that is restored."""
+    root = tmp_path / "root"
+    (root / "directory").mkdir(parents=True)
+    (root / "file").write_text("old")
+    (root / "directory/file").write_text("old")
+    handle = Handle(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
+    handle.create(name="wanted")
+    wanted = tree_state(root)
+    (root / "file").write_text("new")
+    (root / "directory/file").write_text("new")
+    (root / "added").mkdir()
+    (root / "added/file").write_text("added")
+    return root, wanted, tree_state(root)
+
+
+MOMENTS = [
+    *(("make_directory", number) for number in (1, 2)),
+    *(("write_at", number) for number in (1, 2, 3)),
+    *(("sync_file_system", number) for number in (1, 2)),
+    *(("exchange", number) for number in (1, 2)),
+    *(("rename_to_absent", number) for number in (1, 2)),
+    *(("remove_directory", number) for number in (1, 2)),
+]
+
+
+def in_stage(call) -> bool:
+    return ".treesnap-restore-" in str(call.path) or call.method == "sync_file_system"
+
+
+def everything_is_as_promised(place, moved: Path) -> None:
+    root, wanted, before = place
+    where = moved if moved.exists() else root
+    found = tree_state(where)
+    assert differences(found, wanted) == [] or differences(found, before) == []
+    assert not list(root.parent.rglob(".treesnap*"))
+    assert not list(root.parent.glob("store/roots/*/journal"))
+
+
+@pytest.mark.parametrize(("method", "number"), MOMENTS)
+def test_no_staging_directory_is_left(place, method, number, tmp_path):
+    root = place[0]
+    moved = tmp_path / "moved"
+    fs = Interfering(method, number, lambda: root.rename(moved), in_stage)
+
+    with suppress(TreesnapError):
+        Handle(root=root, store_path=str(tmp_path / "store"), fs=fs).restore("wanted")
+
+    everything_is_as_promised(place, moved)
+
+
+@pytest.mark.parametrize(("method", "number"), MOMENTS)
+@pytest.mark.parametrize("failing", ["exchange", "sync_file_system"])
+def test_neither_by_one_that_fails_then(place, method, number, failing, tmp_path):
+    root = place[0]
+    moved = tmp_path / "moved"
+    moving = Interfering(method, number, lambda: root.rename(moved), in_stage)
+    fault = Fault(methods=frozenset({failing}), number=2, errno=errno.EIO)
+    fs = FaultyFileSystem(fault, inner=moving)
+
+    with suppress(TreesnapError):
+        Handle(root=root, store_path=str(tmp_path / "store"), fs=fs).restore("wanted")
+
+    everything_is_as_promised(place, moved)
+
+
+def test_what_is_written_into_a_replaced_file_meanwhile_is_kept(place, tmp_path):
+    """The file that was put aside is written to, and the root is moved away."""
+    root = place[0]
+    moved = tmp_path / "moved"
+    with (root / "file").open("r+") as file, (root / "directory/file").open("r+") as other:
+
+        def act() -> None:
+            root.rename(moved)
+            for opened in (file, other):
+                opened.write("precious")
+                opened.flush()
+
+        fs = Interfering("sync_file_system", 2, act)
+        with pytest.raises(TreesnapError):
+            Handle(root=root, store_path=str(tmp_path / "store"), fs=fs).restore("wanted")
+
+    assert (moved / "file").read_text() == "precious"
+    assert (moved / "directory/file").read_text() == "precious"
+    assert not list(moved.rglob(".treesnap*"))

@@ -1,0 +1,239 @@
+"""A conflict is looked at twice: what holds the bytes and metadata of the plan is no conflict.
+
+Change times, inodes and devices also change when nothing of a file does, and then a watcher
+reports it elsewhere or not at all.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import treesnap
+from interfering import Interfering
+from mounting import mounting
+from treesnap.errors import Conflict
+from treesnap.fs.notify import KernelNotifier, Report
+from treesnap.ops.handle import Handle
+from treesnap.testing.state import differences, tree_state
+from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.wrapped import Call
+
+
+def other_link(path: Path, outside: Path) -> None:
+    os.link(path, outside)
+
+
+def link_that_goes(path: Path, outside: Path) -> None:
+    os.link(path, outside)
+    outside.unlink()
+
+
+def changed_attributes(path: Path, outside: Path) -> None:
+    for flag in ("+d", "-d"):
+        done = subprocess.run(["chattr", flag, str(path)], check=False, capture_output=True)
+        if done.returncode:
+            pytest.skip(f"chattr is not possible here: {done.stderr.decode()}")
+
+
+@pytest.mark.parametrize("change", [other_link, link_that_goes, changed_attributes])
+@pytest.mark.parametrize("path", ["d1/other", "d2"])
+def test_a_change_time_that_no_watcher_reports_is_no_conflict(world, change, path):
+    """The file is put back by itself, or goes with its directory."""
+    (world.root / "d2").rename(world.directory / "kept")
+    world.watch()
+    world.handle.create(name="before")
+    (world.directory / "kept").rename(world.root / "d2")
+    (world.root / "d1" / "other").write_text("changed")
+    world.handle.create()
+    changed = world.root / (path if path != "d2" else "d2/other")
+    change(changed, world.directory / "outside")
+
+    world.handle.restore("before")
+
+    assert (world.root / "d1/other").read_text() == "other"
+    assert not (world.root / "d2").exists()
+
+
+class Deaf(KernelNotifier):
+    """A queue that loses all reports of one name."""
+
+    def take(self) -> list[Report]:
+        return [report for report in super().take() if report.name != b"other"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_content_that_no_watcher_reports_is_captured_and_restored(world, force):
+    """The look at everything that follows takes it into the safety snapshot."""
+    target = world.root / "d1" / "other"
+    world.watch(Deaf)
+    world.handle.create(name="before")
+    target.rename(target.with_name("another"))
+    target.with_name("another").write_text("changed")
+    target.with_name("another").rename(target)
+    world.handle.watcher.__exit__(None, None, None)
+    world.watch(Deaf)
+    target.write_text("unseen")
+
+    world.handle.restore("before", force=force)
+
+    assert target.read_text() == "other"
+    treesnap.open(world.root, world.store).undo()
+    assert target.read_text() == "unseen"
+
+
+def copied(root: Path, directory: Path) -> Path:
+    copy = directory / "copy"
+    subprocess.run(["cp", "-a", str(root), str(copy)], check=True)
+    return copy
+
+
+class TestOverlay:
+    @pytest.fixture
+    def root(self, tmp_path: Path):
+        """A root on an overlay, the files of which all lie in the lower layer."""
+        with mounting() as mounter:
+            lower = tmp_path / "overlay" / "lower"
+            (lower / "root" / "directory").mkdir(parents=True)
+            (lower / "root" / "alone").write_text("alone")
+            (lower / "root" / "a").write_text("content")
+            for name in ("b", "directory/c"):
+                os.link(lower / "root" / "a", lower / "root" / name)
+            yield mounter.overlay(tmp_path / "overlay") / "root"
+
+    @pytest.fixture
+    def handle(self, root: Path, tmp_path: Path) -> Handle:
+        return Handle(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
+
+    @pytest.mark.parametrize("change", ["content", "mode", "removed"])
+    def test_links_of_a_lower_layer_are_replaced(self, root, handle, tmp_path, change):
+        """The snapshot is of a copy of the tree, so that nothing was copied up before."""
+        copy = copied(root, tmp_path)
+        if change == "content":
+            (copy / "a").write_text("other content")
+        elif change == "mode":
+            (copy / "b").chmod(0o600)
+        else:
+            for name in ("a", "b", "directory/c"):
+                (copy / name).unlink()
+        wanted = adopt(handle, copy)
+        before = tree_state(root)
+
+        handle.restore(wanted)
+
+        assert differences(tree_state(root), tree_state(copy)) == []
+        handle.undo()
+        assert differences(tree_state(root), before) == []
+
+    def test_metadata_of_a_lower_file_changes_in_place(self, root, handle, tmp_path):
+        copy = copied(root, tmp_path)
+        (copy / "alone").chmod(0o600)
+        wanted = adopt(handle, copy)
+
+        handle.restore(wanted)
+
+        assert differences(tree_state(root), tree_state(copy)) == []
+
+
+def adopt(handle: Handle, copy: Path) -> str:
+    """Makes a snapshot of a copy of the root, as if it was of the root itself."""
+    root = Path(handle.root)
+    with mounting() as mounter:
+        mounter.bind(copy, root)
+        return handle.create().id
+
+
+def vanishing(methods: str, name: str, number: int, path: Path) -> Interfering:
+    def goes() -> None:
+        if path.is_dir():
+            path.rename(path.with_name("moved"))
+        elif path.exists():
+            path.unlink()
+
+    def concerns(call: Call) -> bool:
+        return str(call.path).endswith(name)
+
+    return Interfering(methods, number, goes, concerns)
+
+
+VANISHING = [
+    (method, name, number)
+    for method, name in [
+        ("lstat", "file"),
+        ("lstat", "mode"),
+        ("lstat", "added"),
+        ("is_protected", "file"),
+        ("is_protected", "added"),
+        ("is_protected", "below"),
+        ("open", "added"),
+        ("open", "below"),
+        ("open", "mode"),
+        ("scan", "below"),
+        ("exchange", "file"),
+        ("rename_to_absent", "added"),
+    ]
+    for number in (1, 2, 3)
+]
+
+
+class TestVanishing:
+    """A path that goes between two looks is a conflict, and --force goes on."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path):
+        root = tmp_path / "root"
+        (root / "directory/below").mkdir(parents=True)
+        (root / "file").write_text("old")
+        (root / "mode").write_text("mode")
+        handle = Handle(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
+        handle.create(name="before")
+        (root / "file").write_text("new")
+        (root / "mode").chmod(0o600)
+        (root / "added/below").mkdir(parents=True)
+        (root / "added/below/file").write_text("added")
+        return root, str(tmp_path / "store"), tree_state(root)
+
+    @pytest.mark.parametrize(("method", "name", "number"), VANISHING)
+    @pytest.mark.parametrize("force", [True, False])
+    def test_no_call_fails_because_of_it(self, place, method, name, number, force):
+        root, store, _ = place
+        target = {"file": "file", "mode": "mode", "added": "added", "below": "added/below"}[name]
+        fs = vanishing(method, name, number, root / target)
+        handle = Handle(root=root, store_path=store, fs=fs)
+
+        try:
+            handle.restore("before", force=force)
+        except Conflict:
+            assert not force
+        else:
+            assert (root / "file").read_text() == "old"
+            assert not (root / "added").exists()
+        assert treesnap.open(root, store).recover() is None
+        assert not list(root.parent.rglob(".treesnap*"))
+
+
+def test_what_is_written_through_a_mapping_meanwhile_is_a_conflict(tmp_path):
+    """The second write into a page moves no time."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "file").write_bytes(b"before")
+    plain = Handle(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
+    plain.create(name="before")
+    (root / "file").write_bytes(b"0" * 4096)
+    with (root / "file").open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[0] = 49
+
+        def write() -> None:
+            mapped[0] = 50
+
+        fs = Interfering("exchange", 1, write)
+        stat = (root / "file").stat()
+        with pytest.raises(Conflict):
+            Handle(root=root, store_path=plain.store_path, fs=fs).restore("before")
+        assert (root / "file").stat().st_mtime_ns == stat.st_mtime_ns
+        mapped[1] = 50
+    assert (root / "file").read_bytes()[:3] == b"220"
