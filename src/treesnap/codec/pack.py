@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from zlib import crc32
 
 from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, decompress
@@ -48,6 +48,16 @@ _CHECK = struct.Struct("<I")
 _TRAILER = struct.Struct("<4sI")
 TRAILER_SIZE = _TRAILER.size + _CHECK.size
 _KINDS = {int(kind): kind for kind in ObjectKind}
+
+
+class Sliced(Protocol):
+    """The bytes of a pack, of which any part can be had; a part may be shorter than asked for."""
+
+    def __len__(self) -> int:
+        """How many bytes there are."""
+
+    def __getitem__(self, part: slice, /) -> bytes | memoryview:
+        """Returns a part."""
 
 
 class RecordHeader(NamedTuple):
@@ -99,7 +109,7 @@ def decode_object(header: RecordHeader, stored: bytes) -> bytes:
     return data
 
 
-def scan_records(data: memoryview, start: int = HEADER_SIZE) -> Iterator[RecordHeader]:
+def scan_records(data: Sliced, start: int = HEADER_SIZE) -> Iterator[RecordHeader]:
     """Yields the records of a pack from ``start`` on, up to the first that is not whole.
 
     Costs one header each; content is not read.
@@ -141,7 +151,7 @@ def footer_offset(trailer: bytes | memoryview) -> int | None:
     return int(offset)
 
 
-def decode_footer(data: memoryview, where: str) -> list[RecordHeader]:
+def decode_footer(data: Sliced, where: str) -> list[RecordHeader]:
     """Returns the records that the footer of a whole sealed pack lists; raises Corrupt.
 
     The compression is not in the footer and is given as 0.

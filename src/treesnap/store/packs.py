@@ -2,6 +2,9 @@
 
 A pack that disappears while it is read was removed by a collection; the reader
 says so with FileNotFoundError, and the store looks for the object elsewhere.
+
+Packs are read, never mapped: a writer that finds no room cuts off what it appended, and a
+process that touches a mapping where the file has ended is killed, as it is for a disk error.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ from treesnap.model import ObjectId
 from treesnap.store.layout import Layout, is_hex
 
 _OPEN_PACKS_MAX = 64
+_WINDOW_SIZE = 32 << 10
+"""Bytes of a pack that are read at once to look at record headers."""
 
 
 class Inventory(NamedTuple):
@@ -48,6 +53,29 @@ class Inventory(NamedTuple):
     """Where something is damaged that was once whole, or None."""
     torn_at: int | None
     """Where the bytes begin, behind all records, that are none; None when there are no such."""
+
+
+class _OpenPack:
+    """The bytes of an open pack, read in windows; a codec's :class:`Sliced`."""
+
+    def __init__(self, fs: FileSystem, fd: int) -> None:
+        self._fs = fs
+        self._fd = fd
+        self._size = fs.fstat(fd).st_size
+        self._window = b""
+        self._start = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, stop, _ = part.indices(self._size)
+        if not self._start <= start <= stop <= self._start + len(self._window):
+            size = stop - start
+            if size > _WINDOW_SIZE:
+                return self._fs.read_at(self._fd, size, start)
+            self._start, self._window = start, self._fs.read_at(self._fd, _WINDOW_SIZE, start)
+        return self._window[start - self._start : stop - self._start]
 
 
 class PackReader:
@@ -139,18 +167,17 @@ class PackReader:
         path = self._layout.pack(pack_id)
         fd = self._fs.open(path, os.O_RDONLY)
         try:
-            size = self._fs.fstat(fd).st_size
-            if size < HEADER_SIZE or size > PACK_SIZE_MAX:
+            pack = _OpenPack(self._fs, fd)
+            if len(pack) < HEADER_SIZE or len(pack) > PACK_SIZE_MAX:
                 return [], 0
-            with self._fs.map(fd) as mapping, memoryview(mapping) as view:
-                first = max(start, HEADER_SIZE)
-                if start < HEADER_SIZE:
-                    try:
-                        check_header(view[:HEADER_SIZE], FileKind.PACK, path)
-                    except (Corrupt, UnsupportedFormat):
-                        return [], 0
-                records = list(scan_records(view, first))
-                return records, records[-1].end if records else first
+            first = max(start, HEADER_SIZE)
+            if start < HEADER_SIZE:
+                try:
+                    check_header(pack[:HEADER_SIZE], FileKind.PACK, path)
+                except (Corrupt, UnsupportedFormat):
+                    return [], 0
+            records = list(scan_records(pack, first))
+            return records, records[-1].end if records else first
         finally:
             self._fs.close(fd)
 
@@ -188,16 +215,14 @@ class PackReader:
         """Returns where the footer of a sealed pack begins, and its rows, or None if damaged."""
         path = self._layout.pack(pack_id)
         fd = self._descriptor(pack_id)
-        size = self._fs.fstat(fd).st_size
-        tail = self._fs.read_at(fd, TRAILER_SIZE, max(0, size - TRAILER_SIZE))
-        offset = footer_offset(tail)
-        if offset is None or size > PACK_SIZE_MAX:
+        pack = _OpenPack(self._fs, fd)
+        offset = footer_offset(pack[-TRAILER_SIZE:])
+        if offset is None or len(pack) > PACK_SIZE_MAX:
             return None, []
-        with self._fs.map(fd) as mapping, memoryview(mapping) as view:
-            try:
-                return offset, sorted(decode_footer(view, path), key=_by_offset)
-            except Corrupt:
-                return offset, None
+        try:
+            return offset, sorted(decode_footer(pack, path), key=_by_offset)
+        except Corrupt:
+            return offset, None
 
     def sync(self, pack_id: bytes) -> None:
         """Makes whatever anybody appended to a pack durable."""
@@ -275,8 +300,7 @@ class PackAppender:
                 records: list[RecordHeader] = []
                 end = max(covered, HEADER_SIZE)
                 if end < size:
-                    with fs.map(fd) as mapping, memoryview(mapping) as view:
-                        records = list(scan_records(view, end))
+                    records = list(scan_records(_OpenPack(fs, fd), end))
                     end = records[-1].end if records else end
                 if end == size:
                     return cls(fs, layout, pack_id, fd, size, covered), records
@@ -322,8 +346,7 @@ class PackAppender:
         """Adds the footer; nothing may be appended afterwards."""
         records = self._records
         if records is None:
-            with self._fs.map(self._fd) as mapping, memoryview(mapping) as view:
-                records = list(scan_records(view))
+            records = list(scan_records(_OpenPack(self._fs, self._fd)))
         footer = encode_footer(records, self.end)
         self.write(footer)
         self.end += len(footer)

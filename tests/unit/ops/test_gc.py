@@ -252,7 +252,7 @@ class TestWriters:
 
             def around(self, call: Call):
                 result = call.proceed()
-                if call.method == "map" and call.path.endswith(garbage.hex()) and self.is_new:
+                if call.method == "read_at" and call.path.endswith(garbage.hex()) and self.is_new:
                     self.is_new = False
                     other.create()
                 return result

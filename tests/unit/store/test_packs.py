@@ -14,8 +14,11 @@ from treesnap.codec.pack import PACK_SIZE_TARGET, RECORD_HEADER_SIZE, TRAILER_SI
 from treesnap.errors import Corrupt
 from treesnap.hashing import object_id
 from treesnap.model import ObjectKind
+from treesnap.ops.handle import Handle
 from treesnap.store.packs import PackAppender, PackReader
+from treesnap.testing.children import in_child
 from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.wrapped import Call, WrappedFileSystem
 
 
@@ -240,7 +243,7 @@ class TestResume:
         assert PackAppender.resume(fs, layout, bytes(16), 0) is None
 
     def test_that_fails_leaves_no_file_open(self, layout, pack):
-        fs = FaultyFileSystem(Fault(methods=frozenset({"map"}), errno=errno.EIO))
+        fs = FaultyFileSystem(Fault(number=2, methods=frozenset({"read_at"}), errno=errno.EIO))
         before = os.listdir("/proc/self/fd")
 
         with pytest.raises(OSError, match=os.strerror(errno.EIO)):
@@ -378,3 +381,76 @@ class TestInventory:
         cut(path_of(layout, pack_id), appender.end - TRAILER_SIZE // 2)
 
         assert store.packs.inventory(pack_id, 0, nothing).entries == entries
+
+
+class TestReadingWhatIsCutOff:
+    """A writer that finds no room cuts off what it wrote, whoever reads the pack just then."""
+
+    class Cut(WrappedFileSystem):
+        """Cuts a pack when it was looked into for the first time."""
+
+        def __init__(self, path: str, size: int) -> None:
+            super().__init__()
+            self._left = (path, size)
+
+        def around(self, call: Call):
+            result = call.proceed()
+            if call.method in {"map", "read_at"} and self._left and call.path == self._left[0]:
+                cut(*self._left)
+                self._left = ()
+            return result
+
+    @pytest.fixture
+    def long(self, fs, layout):
+        """A pack of 100 records of 10,000 bytes, and their places."""
+        appender = PackAppender.create(fs, layout)
+        entries = add(appender, *(bytes([number]) * 10_000 for number in range(100)))
+        appender.sync()
+        appender.close()
+        return appender.pack_id, entries
+
+    def test_ends_the_scan(self, layout, long):
+        pack_id, entries = long
+        half = entries[50].offset - 6000  # more than a page before the next header
+
+        def scan() -> None:
+            reader = PackReader(self.Cut(path_of(layout, pack_id), half), layout)
+            records, _ = reader.scan(pack_id)
+            assert [record.id for record in records[:50]] == [item.id for item in entries[:50]]
+            assert len(records) <= 53  # what was read before
+
+        ended = in_child(scan)
+        assert ended.error is None, ended.error
+
+    def test_is_no_footer(self, fs, layout, long):
+        pack_id, entries = long
+        seal(fs, layout, pack_id)
+
+        def scan() -> None:
+            reader = PackReader(
+                self.Cut(path_of(layout, pack_id), entries[1].offset - 6000), layout
+            )
+            assert reader.inventory(pack_id, 0, nothing).entries[:1] == entries[:1]
+
+        ended = in_child(scan)
+        assert ended.error is None, ended.error
+
+    def test_no_pack_is_ever_mapped(self, tmp_path):
+        recording = RecordingFileSystem()
+        (tmp_path / "root").mkdir()
+        handle = Handle(root=tmp_path / "root", store_path=str(tmp_path / "store"), fs=recording)
+        for number in range(3):
+            (tmp_path / "root/file").write_bytes(bytes([number]) * 100_000)
+            handle.create(name=f"n{number}")
+        handle.delete("n1")
+        handle.gc()
+        handle.verify(read_data=True, repair=True)
+        handle.restore("n0")
+
+        mapped = {
+            os.path.basename(os.path.dirname(call.path))
+            for call in recording.log
+            if call.method == "map"
+        }
+        assert mapped
+        assert "packs" not in mapped
