@@ -52,7 +52,18 @@ class Outcome:
 
     @property
     def json(self) -> Any:
-        """The one object on standard output."""
+        """The one object on standard output, without its place."""
+        document = self._document
+        document.pop("place", None)
+        return document
+
+    @property
+    def place(self) -> Any:
+        """Which root and which store the object on standard output says it is about."""
+        return self._document["place"]
+
+    @property
+    def _document(self) -> Any:
         (line,) = self.out.splitlines()
         return json.loads(line)
 
@@ -146,6 +157,18 @@ def snap(run_snap: Snap, root: Path) -> Snap:
         return run_snap(*words, **{"cwd": root, **options})
 
     return run
+
+
+@pytest.fixture
+def unsaid_snap(snap: Snap) -> Snap:
+    """Runs ``snap`` in the root with the user's default store, which no option names."""
+    return partial(snap, env={"SNAP_STORE": "", "XDG_DATA_HOME": ""})
+
+
+@pytest.fixture
+def default_store(environment: dict[str, str]) -> Path:
+    """Where the user's default store will be."""
+    return Path(environment["HOME"]) / ".local/share/treesnap"
 
 
 def run_here(arguments: list[str], patch: pytest.MonkeyPatch) -> Outcome:

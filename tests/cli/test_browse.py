@@ -192,8 +192,8 @@ def test_find_names_every_snapshot_of_a_state_that_did_not_change(snap, tree):
     assert found == {"path": "sub/b.bin", "snapshot_ids": ids[::-1]}
 
 
-def test_find_without_a_store_finds_nothing_and_makes_none(snap, tree, store):
-    result = snap("find", "*")
+def test_find_without_a_store_finds_nothing_and_makes_none(unsaid_snap, tree, default_store):
+    result = unsaid_snap("find", "*")
 
     assert (result.code, result.out) == (0, "")
-    assert not store.exists()
+    assert not default_store.exists()

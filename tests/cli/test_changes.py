@@ -76,11 +76,14 @@ def test_status_without_changes_says_so(snap, root):
     assert result.err == f"Nothing changed since {identity[:12]}\n"
 
 
-def test_status_before_the_first_snapshot_says_so(snap):
-    result = snap("status")
+def test_status_before_the_first_snapshot_says_so(unsaid_snap, root, default_store):
+    result = unsaid_snap("status")
 
-    assert (result.code, result.err) == (0, "No snapshot yet\n")
-    assert snap("status", "--json").json["id"] is None
+    assert (result.code, result.err) == (
+        0,
+        f"No snapshot of the whole of {root} in {default_store}\n",
+    )
+    assert unsaid_snap("status", "--json").json["id"] is None
 
 
 def test_diff_is_a_patch_of_text(snap, damaged):

@@ -32,13 +32,13 @@ def root_file(store: Path) -> Path:
     return path
 
 
-def test_without_a_store_the_defaults_hold_and_nothing_is_made(snap, store):
-    assert settings(snap) == {key: (value, "default") for key, value in DEFAULTS.items()}
-    assert not store.exists()
+def test_without_a_store_the_defaults_hold_and_nothing_is_made(unsaid_snap, default_store):
+    assert settings(unsaid_snap) == {key: (value, "default") for key, value in DEFAULTS.items()}
+    assert not default_store.exists()
 
 
-def test_shows_a_table(snap):
-    rows = snap("config").out.splitlines()
+def test_shows_a_table(unsaid_snap):
+    rows = unsaid_snap("config").out.splitlines()
 
     assert [row.split() for row in rows] == [
         [key, value or "-", "default"] for key, value in DEFAULTS.items()

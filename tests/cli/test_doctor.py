@@ -49,9 +49,9 @@ def test_says_that_nothing_is_unfinished(snap, changed):
     assert (document["ok"], document["unfinished"]) == (True, [])
 
 
-def test_needs_no_store(snap, store: Path):
-    assert snap("doctor").code == 0
-    assert not store.exists()
+def test_needs_no_store(unsaid_snap, default_store: Path):
+    assert unsaid_snap("doctor").code == 0
+    assert not default_store.exists()
 
 
 def test_shows_how_far_a_restore_came_and_changes_nothing(snap, crash, root: Path):

@@ -115,7 +115,7 @@ def test_system_error_shows_the_path_once():
     assert failure.text_lines(message, "snap") == ["snap: Cannot read 'a'"]
 
 
-def test_bug_is_told_without_a_traceback(snap, monkeypatch):
+def test_bug_is_told_without_a_traceback(unsaid_snap, monkeypatch):
     from treesnap.ops.handle import Handle
 
     def list_wrongly(*_arguments, **_options):
@@ -123,8 +123,8 @@ def test_bug_is_told_without_a_traceback(snap, monkeypatch):
 
     monkeypatch.setattr(Handle, "list", list_wrongly)
 
-    result = snap("list")
-    debugged = snap("list", env={"SNAP_DEBUG": "1"})
+    result = unsaid_snap("list")
+    debugged = unsaid_snap("list", env={"SNAP_STORE": "", "SNAP_DEBUG": "1"})
 
     assert result.code == 1
     assert result.err.startswith("snap: Internal error: RuntimeError: impossible\n")

@@ -55,10 +55,14 @@ def test_list_is_filtered(snap, history, words, positions):
     assert [item["id"] for item in document["snapshots"]] == [history[at] for at in positions]
 
 
-def test_list_of_nothing_says_so(snap):
-    result = snap("list")
+def test_list_of_nothing_says_so(unsaid_snap, root, default_store):
+    result = unsaid_snap("list")
 
-    assert (result.code, result.out, result.err) == (0, "", "No snapshots\n")
+    assert (result.code, result.out, result.err) == (
+        0,
+        "",
+        f"No snapshots of {root} in {default_store}\n",
+    )
 
 
 def test_list_all_shows_the_roots(snap, run_snap, history, tmp_path):

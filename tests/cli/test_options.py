@@ -6,8 +6,8 @@ import pytest
 
 
 @pytest.mark.parametrize("words", [["--json", "list"], ["list", "--json"]])
-def test_json_is_understood_before_and_after_the_command(snap, words):
-    assert snap(*words).json == {"schema": "treesnap.list/1", "snapshots": []}
+def test_json_is_understood_before_and_after_the_command(unsaid_snap, words):
+    assert unsaid_snap(*words).json == {"schema": "treesnap.list/1", "snapshots": []}
 
 
 @pytest.mark.parametrize("words", [["-q", "create"], ["create", "-q"], ["create", "--quiet"]])
@@ -115,9 +115,9 @@ def test_empty_directory_is_a_usage_error(snap, option):
 
 
 @pytest.mark.parametrize("seconds", ["-1", "soon"])
-def test_wait_is_a_number_of_seconds(snap, seconds):
-    assert snap("--wait", seconds, "list").code == 2
-    assert snap("--wait", "0.5", "list").code == 0
+def test_wait_is_a_number_of_seconds(unsaid_snap, seconds):
+    assert unsaid_snap("--wait", seconds, "list").code == 2
+    assert unsaid_snap("--wait", "0.5", "list").code == 0
 
 
 def test_option_after_the_command_wins(run_snap, root, tmp_path):

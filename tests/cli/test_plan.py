@@ -28,11 +28,11 @@ class TestListAndShow:
         assert line.startswith(f"{completed}  ")
         assert line.endswith("  completed        2/2  release\n")
 
-    def test_list_without_plans_says_so(self, snap):
-        result = snap("plan", "list")
+    def test_list_without_plans_says_so(self, unsaid_snap):
+        result = unsaid_snap("plan", "list")
 
         assert (result.code, result.out, result.err) == (0, "", "No plans\n")
-        assert snap("plan", "list", "--json").json == {
+        assert unsaid_snap("plan", "list", "--json").json == {
             "schema": "treesnap.plan.list/1",
             "plans": [],
         }

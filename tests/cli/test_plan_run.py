@@ -34,6 +34,7 @@ def start(environment: dict[str, str], root: Path, *words: object) -> subprocess
 class TestRun:
     def test_shows_steps_their_output_and_the_end(self, snap, root, plan_file):
         (root / "ready").touch()
+        snap("create")
 
         result = snap("plan", "run", plan_file)
 

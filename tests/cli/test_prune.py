@@ -124,8 +124,8 @@ def test_what_an_interrupted_restore_needs_stays(snap, root: Path, store: Path, 
     assert (root / "file").read_text() == "one"
 
 
-def test_needs_no_store(snap):
-    assert snap("prune").out == "0 snapshots removed, 0 kept\n"
+def test_needs_no_store(unsaid_snap):
+    assert unsaid_snap("prune").out == "0 snapshots removed, 0 kept\n"
 
 
 @pytest.mark.parametrize(

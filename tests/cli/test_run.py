@@ -15,10 +15,10 @@ def tree(root):
     return root
 
 
-def test_command_that_succeeds_keeps_what_it_did(snap, tree):
+def test_command_that_succeeds_keeps_what_it_did(snap, tree, store):
     result = snap("run", "--", "sh", "-c", "echo out; echo after > a", **RUN)
 
-    assert (result.code, result.out, result.err) == (0, "out\n", "")
+    assert (result.code, result.out, result.err) == (0, "out\n", f"Made the store {store}\n")
     assert (tree / "a").read_text() == "after\n"
 
 
@@ -93,6 +93,7 @@ def test_retries_is_a_number_from_zero(snap, tree):
 
 
 def test_json_is_alone_on_standard_output(snap, tree):
+    snap("create")
     result = snap("run", "--json", "-m", "try", "--", "sh", "-c", "echo out; exit 9", **RUN)
 
     document = result.json

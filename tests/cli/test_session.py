@@ -85,14 +85,14 @@ def test_list_is_for_people_or_in_the_documented_form(session, checkpoint_id):
 def test_list_of_nothing_says_so(session, root):
     (root / ".flow/maestro/sessions" / SESSION).mkdir(parents=True)
 
-    result = session("list")
+    result = session("list", env={"SNAP_STORE": ""})
 
     assert (result.code, result.out, result.err) == (0, "", "No checkpoints\n")
 
 
 @pytest.mark.parametrize("verb", ["list", "summary"])
 def test_an_unknown_session_is_not_found(session, verb):
-    result = session(verb)
+    result = session(verb, env={"SNAP_STORE": ""})
 
     assert (result.code, result.out) == (5, "")
     assert f"There is no session {SESSION}" in result.err
@@ -178,10 +178,14 @@ def test_validate_says_what_is_not_captured(snap, checkpoint_id, root):
 
 
 def test_validate_exits_3_when_no_checkpoint_can_be_made(run_snap, tmp_path):
-    result = run_snap("session", "validate", "--json", cwd=tmp_path / "home")
+    result = run_snap(
+        "session", "validate", "--json", cwd=tmp_path / "home", env={"SNAP_STORE": ""}
+    )
 
     assert (result.code, result.json["is_valid"]) == (3, False)
-    shown = run_snap("session", "validate", cwd=tmp_path / "home").out.splitlines()
+    shown = run_snap(
+        "session", "validate", cwd=tmp_path / "home", env={"SNAP_STORE": ""}
+    ).out.splitlines()
     assert shown[0] == "Valid: no"
     assert shown[2].startswith("Error: The root ")
 

@@ -100,13 +100,13 @@ def test_belongs_to_no_terminal_and_keeps_nothing_of_its_caller(snap, detach):
 
 
 @pytest.mark.parametrize("asking", ["--status", "--stop"])
-def test_without_a_watcher_nothing_is_wrong(snap, root, store, asking):
+def test_without_a_watcher_nothing_is_wrong(unsaid_snap, root, default_store, asking):
     empty = {"running": False, "stopped": False, "process_id": None, "directories": None}
 
-    before = snap("--json", "watch", asking)
-    assert not store.exists()
-    snap("create")
-    after = snap("watch", asking)
+    before = unsaid_snap("--json", "watch", asking)
+    assert not default_store.exists()
+    unsaid_snap("create")
+    after = unsaid_snap("watch", asking)
 
     assert before.code == 0
     assert empty.items() <= before.json.items()
@@ -186,7 +186,7 @@ def test_a_limit_that_is_reached_is_named(snap, tmp_path, root, limit, named):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_it_in_order(foreground, root, watch_path, number):
+def test_a_signal_ends_it_in_order(foreground, root, store, watch_path, number):
     process = foreground()
     first = process.stdout.readline()
 
@@ -194,7 +194,7 @@ def test_a_signal_ends_it_in_order(foreground, root, watch_path, number):
     rest, said = process.communicate(timeout=DEADLINE_S)
 
     assert first == f"Watching {root}: 3 directories, process {process.pid}\n"
-    assert (process.returncode, rest, said) == (0, "", "")
+    assert (process.returncode, rest, said) == (0, "", f"Made the store {store}\n")
     assert [path.name for path in watch_path("lock").parent.iterdir()] == ["lock"]
 
 

@@ -33,9 +33,11 @@ def command(
 
     Without KEY all settings that hold for the root, with where each one was set.
     """
-    with invocation.open() as handle:
+    changes = value is not None or unset
+    with invocation.open(makes_store=changes) as handle:
         result = handle.config(key, value, for_root=for_root, unset=unset)
-    is_quiet = value is not None or unset
+    if key is None and not invocation.output.as_json:
+        invocation.output.remark(f"Settings of {handle.root} in the store {handle.store_path}")
     invocation.output.result(
         "config",
         fields=lambda: {
@@ -44,7 +46,7 @@ def command(
                 for item in result.settings
             ]
         },
-        lines=lambda: () if is_quiet else _lines(result, alone=key is not None),
+        lines=lambda: () if changes else _lines(result, alone=key is not None),
     )
 
 

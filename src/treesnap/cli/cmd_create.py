@@ -68,7 +68,7 @@ def command(
 
     Exits 4 when something could not be read: the snapshot exists and lists it.
     """
-    with invocation.open() as handle:
+    with invocation.open(makes_store=True) as handle:
         result = handle.create(
             invocation.absolute_all(paths, handle.root),
             allow_absent=allow_absent,

@@ -28,7 +28,9 @@ def command(invocation: Invocation, /, *, all_roots: bool, **wanted: str | None)
     with invocation.open(progress=False) as handle:
         snapshots = handle.list(all_roots=all_roots, **wanted)
     if not snapshots and not invocation.output.as_json:
-        invocation.output.remark("No snapshots")
+        which = "No such snapshots" if any(wanted.values()) else "No snapshots"
+        of_root = "" if all_roots else f" of {handle.root}"
+        invocation.output.remark(f"{which}{of_root} in {handle.store_path}")
     invocation.output.result(
         "list",
         fields=lambda: json_forms.list_fields(snapshots),

@@ -43,7 +43,7 @@ def command(
     """
     output = invocation.output
     with (
-        invocation.open(progress=False) as handle,
+        invocation.open(progress=False, makes_store=True) as handle,
         stdout_to_stderr() if output.as_json else nullcontext(),
     ):
         result = handle.run(words, retries=retries, label=label)

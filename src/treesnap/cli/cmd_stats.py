@@ -33,5 +33,5 @@ def command(invocation: Invocation, *, with_snapshots: bool) -> None:
     invocation.output.result(
         "stats",
         fields=lambda: stats_forms.fields(result),
-        lines=lambda: stats_forms.lines(result, with_snapshots=with_snapshots),
+        lines=lambda: stats_forms.lines(result, handle.store_path, with_snapshots=with_snapshots),
     )

@@ -20,7 +20,9 @@ def command(invocation: Invocation) -> None:
     with invocation.open() as handle:
         result = handle.status()
     if result.snapshot is None:
-        invocation.output.remark("No snapshot yet")
+        invocation.output.remark(
+            f"No snapshot of the whole of {handle.root} in {handle.store_path}"
+        )
     elif not result.changes and not invocation.output.as_json:
         invocation.output.remark(f"Nothing changed since {text_forms.short_id(result.snapshot.id)}")
     invocation.output.result(

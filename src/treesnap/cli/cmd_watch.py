@@ -65,7 +65,7 @@ def command(
         raise click.UsageError("--status and --stop take no other option")
     from treesnap.watch import control
 
-    with invocation.open(progress=False) as handle:
+    with invocation.open(progress=False, makes_store=not (status or stop)) as handle:
         if status or stop:
             found = control.stop(handle) if stop else control.status(handle)
             _show(invocation, handle, found, is_stopped=stop)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.render import Output, is_terminal
+from treesnap.cli.render import Output, Place, is_terminal
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -32,22 +32,36 @@ class Invocation:
         self.wait_s = WAIT_DEFAULT_S
 
     @contextmanager
-    def open(self, *, progress: bool = True, markers: tuple[str, ...] = ()) -> Iterator[Handle]:
+    def open(
+        self, *, progress: bool = True, makes_store: bool = False, markers: tuple[str, ...] = ()
+    ) -> Iterator[Handle]:
         """Yields a handle on the root; a progress bar is gone when the block is left.
 
-        ``markers`` are names that tell a root which was not captured before.
+        ``markers`` are names that tell a root which was not captured before. Names the root
+        when neither ``-C`` nor the current directory does. Raises StoreMissing when the caller
+        said which store is meant, it is not there, and the command does not make it.
         """
         from treesnap.cli.progress import ProgressMonitor, RemarkMonitor
         from treesnap.ops import handle as library
+        from treesnap.ops.places import current_directory, is_store_given, require_store
 
         remark = self.output.remark
+        store_path = self._store_path()
+        root = self._root(store_path, markers)
         wanted = progress and not (self.output.as_json or self.output.quiet)
         shows_bar = wanted and is_terminal("stderr")
         monitor = ProgressMonitor(remark) if shows_bar else RemarkMonitor(remark)
         try:
-            yield library.open(
-                self._root(markers), self._store_path(), monitor=monitor, wait_s=self.wait_s
+            handle = library.open(root, store_path, monitor=monitor, wait_s=self.wait_s)
+            self.output.place = Place(handle.root, handle.store_path)
+            if not makes_store and (self.store is not None or is_store_given()):
+                require_store(handle.store_path)
+            is_unsaid = self.directory is None and handle.root != os.path.realpath(
+                current_directory()
             )
+            if is_unsaid and not self.output.as_json:
+                remark(f"The root is {handle.root}")
+            yield handle
         finally:
             monitor.close()
 
@@ -86,12 +100,12 @@ class Invocation:
             return default_store_path()
         return os.path.abspath(based(self.store))
 
-    def _root(self, markers: tuple[str, ...] = ()) -> str:
+    def _root(self, store_path: str, markers: tuple[str, ...]) -> str:
         from treesnap.ops.places import based, current_directory, find_root
 
         if self.directory is not None:
             return os.path.abspath(based(self.directory))
-        return find_root(current_directory(), self._store_path(), markers)
+        return find_root(current_directory(), store_path, markers)
 
 
 def resolve_ref(handle: Handle, ref: str, session: str | None, paths: Sequence[str] = ()) -> str:

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from treesnap.errors import shown
 
@@ -23,6 +23,13 @@ FORMAT_VERSION = 1
 """Version of every JSON object; grows when a field goes or changes its meaning."""
 
 
+class Place(NamedTuple):
+    """What a command worked on."""
+
+    root: str
+    store: str
+
+
 class Output:
     """Where a command's results, remarks and errors go."""
 
@@ -31,6 +38,8 @@ class Output:
         """The name that the command was called by."""
         self.as_json = False
         self.quiet = False
+        self.place: Place | None = None
+        """What the command works on, once that is known; every result as JSON names it."""
         self._remarks: list[str] = []
 
     def result(
@@ -104,7 +113,15 @@ class Output:
     def _print_object(self, command: str, fields: Mapping[str, Any]) -> None:
         import json
 
-        document: dict[str, Any] = {"schema": f"treesnap.{command}/{FORMAT_VERSION}", **fields}
+        document: dict[str, Any] = {"schema": f"treesnap.{command}/{FORMAT_VERSION}"}
+        if self.place is not None and command != "error":
+            from treesnap.cli.json_forms import path_fields
+
+            document["place"] = {
+                **path_fields(self.place.root, "root"),
+                **path_fields(self.place.store, "store"),
+            }
+        document |= fields
         if self._remarks:
             document["remarks"] = self._remarks
         sys.stdout.write(json.dumps(document) + "\n")

@@ -46,9 +46,10 @@ def fields(result: StatsResult) -> dict[str, Any]:
     }
 
 
-def lines(result: StatsResult, *, with_snapshots: bool) -> Iterator[str]:
-    """Yields sizes and counts, one a line, a table of roots, and one of snapshots if wanted."""
+def lines(result: StatsResult, store_path: str, *, with_snapshots: bool) -> Iterator[str]:
+    """Yields facts, one a line, a table of roots, and one of snapshots if wanted."""
     facts = {
+        "store": shown(store_path),
         "roots": f"{result.roots:,}",
         "snapshots": f"{result.snapshots:,}",
         "of this root": f"{result.root_snapshots:,}",

@@ -52,6 +52,8 @@ def opened(
         reported(doing),
         Store.open(handle.fs, handle.store_path, create=create, writing=writing) as store,
     ):
+        if store.is_new:
+            handle.monitor.remark(f"Made the store {shown(store.path)}")
         pair = Opened(store, store.root(os.fsencode(handle.root)))
         if recover and is_interrupted(handle, pair.root):
             from treesnap.ops.recover import recover_locked

@@ -8,7 +8,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from treesnap.errors import ErrorCode, NotFound, OperationFailed, Refused, shown
+from treesnap.errors import (
+    ErrorCode,
+    NotFound,
+    OperationFailed,
+    Refused,
+    StoreMissing,
+    shown,
+)
 from treesnap.hashing import root_id
 from treesnap.store.layout import Layout
 
@@ -51,6 +58,18 @@ def default_store_path() -> str:
     from platformdirs import user_data_dir
 
     return user_data_dir("treesnap", appauthor=False)
+
+
+def is_store_given() -> bool:
+    """Returns whether the environment says where the store is."""
+    return bool(os.environ.get("SNAP_STORE"))
+
+
+def require_store(store_path: str) -> None:
+    """Raises StoreMissing where there is nothing of a store: most likely it was mistyped."""
+    layout = Layout(store_path)
+    if not os.path.lexists(layout.format) and not os.path.lexists(layout.snapshots):
+        raise StoreMissing(f"There is no store at {shown(store_path)!r}", path=store_path)
 
 
 def current_directory() -> str:

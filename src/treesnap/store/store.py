@@ -76,6 +76,8 @@ class Store:
         self.path = path
         self.layout = Layout(path)
         self.snapshots = SnapshotLog(fs, self.layout)
+        self.is_new = False
+        """Whether this process made it just now."""
         self._scanned_all = False
 
     @cached_property
@@ -189,6 +191,7 @@ class Store:
                 continue
         sync_directory(self.fs, self.path)
         self._write_format(durable_name=False)
+        self.is_new = True
 
     def _write_format(self, *, durable_name: bool) -> None:
         value = {**_FORMAT, "id": os.urandom(16).hex()}

@@ -35,7 +35,7 @@ def command(invocation: Invocation, *, path: str, runner: str | None) -> None:
             where,
             "the step has a prompt, and no --runner says what carries it out",
         )
-    with planner(invocation, runner) as plans:
+    with planner(invocation, runner, makes_store=True) as plans:
         plan = plans.run_definition(definition)
     report(invocation, "plan.run", plan)
 

@@ -62,10 +62,12 @@ class ShowingMonitor:
 
 
 @contextmanager
-def planner(invocation: Invocation, runner: str | None = None) -> Iterator[Planner]:
+def planner(
+    invocation: Invocation, runner: str | None = None, *, makes_store: bool = False
+) -> Iterator[Planner]:
     """Yields a planner for the root of the call. What is told to end takes its step back."""
     monitor = ShowingMonitor(invocation)
-    with _ended_in_order(), invocation.open(progress=False) as handle:
+    with _ended_in_order(), invocation.open(progress=False, makes_store=makes_store) as handle:
         try:
             yield Planner(handle, monitor=monitor, runner=runner)
         except BaseException:

@@ -74,7 +74,7 @@ def command(
             raise click.BadParameter(
                 f"{name!r} is not one of {', '.join(known)}", param_hint="'--state'"
             )
-    with manager(invocation, write_log=write_log) as checkpoints:
+    with manager(invocation, write_log=write_log, makes_store=True) as checkpoints:
         checkpoint = checkpoints.create_checkpoint(
             session_id,
             description,

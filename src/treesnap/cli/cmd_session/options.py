@@ -28,12 +28,16 @@ write_log_option = click.option(
 
 @contextmanager
 def manager(
-    invocation: Invocation, *, write_log: bool = False, test_command: str | None = None
+    invocation: Invocation,
+    *,
+    write_log: bool = False,
+    test_command: str | None = None,
+    makes_store: bool = False,
 ) -> Iterator[CheckpointManager]:
     """Yields the checkpoint manager of the root that the call is about."""
     from treesnap.compat.maestro import MARKERS, CheckpointManager
 
-    with invocation.open(markers=MARKERS) as handle:
+    with invocation.open(markers=MARKERS, makes_store=makes_store) as handle:
         yield CheckpointManager(handle=handle, keep_log=write_log, test_command=test_command)
 
 

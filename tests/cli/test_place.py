@@ -1,0 +1,109 @@
+"""Which root and which store a command works on is never a guess."""
+
+from __future__ import annotations
+
+import pytest
+
+READING = [
+    ["list"],
+    ["list", "--all"],
+    ["status"],
+    ["stats"],
+    ["config"],
+    ["doctor"],
+    ["gc"],
+    ["verify"],
+    ["prune"],
+    ["find", "*"],
+    ["diff"],
+    ["show", "latest"],
+    ["ls", "latest"],
+    ["cat", "latest", "file"],
+    ["restore", "latest"],
+    ["undo"],
+    ["redo"],
+    ["delete", "latest"],
+    ["pin", "latest"],
+    ["watch", "--status"],
+    ["watch", "--stop"],
+    ["plan", "list"],
+    ["plan", "show", "latest"],
+    ["session", "list", "--session-id", "s"],
+    ["session", "validate"],
+]
+READS = pytest.mark.parametrize("words", READING, ids=" ".join)
+
+
+class TestStoreThatIsNotThere:
+    @READS
+    def test_that_was_named_is_not_found(self, snap, store, words):
+        for options in ([], ["--store", str(store)]):
+            result = snap(*options, *words, "--json")
+
+            assert (result.code, result.json["code"]) == (5, "store-not-found")
+            assert result.json["path"] == str(store)
+        assert not store.exists()
+
+    @pytest.mark.parametrize("words", [["list"], ["status"], ["stats"], ["doctor"], ["config"]])
+    def test_by_default_is_no_error(self, unsaid_snap, default_store, words):
+        assert unsaid_snap(*words).code == 0
+        assert not default_store.exists()
+
+    def test_a_store_without_its_format_file_is_damaged_and_not_missing(self, snap, store):
+        snap("create")
+        (store / "format").unlink()
+
+        assert snap("list").code == 7
+
+    @pytest.mark.parametrize(
+        "words", [["create"], ["run", "--", "true"], ["config", "max-size", "1G"]], ids=" ".join
+    )
+    def test_is_made_by_what_writes_and_named_once(self, snap, store, words):
+        first, second = (snap(*words, process=True) for _ in range(2))
+
+        assert (first.code, second.code) == (0, 0)
+        assert f"Made the store {store}\n" in first.err
+        assert "Made the store" not in second.err
+
+
+class TestRoot:
+    def test_that_is_not_the_current_directory_is_named(self, snap, root):
+        (root / "below").mkdir()
+        snap("create")
+
+        below = snap("list", cwd=root / "below")
+
+        assert f"The root is {root}\n" in below.err
+        assert "The root is" not in snap("list").err
+        assert "The root is" not in snap("-C", root, "list", cwd=root / "below").err
+
+    @pytest.mark.parametrize(
+        "words", [["list"], ["status"], ["create"], ["stats"], ["restore", "latest"], ["config"]]
+    )
+    def test_and_store_are_fields_of_every_result(self, snap, root, store, words):
+        (root / "below").mkdir()
+        snap("create")
+
+        result = snap(*words, "--json", cwd=root / "below")
+
+        assert result.place == {"root": str(root), "store": str(store)}
+        assert result.err == ""
+
+
+def test_nothing_to_list_names_root_and_store(snap, run_snap, root, store, tmp_path):
+    snap("create")
+    other = tmp_path / "other"
+    other.mkdir()
+
+    listed = run_snap("list", cwd=other)
+
+    assert listed.err == f"No snapshots of {other} in {store}\n"
+    assert snap("list", "--session", "s").err == f"No such snapshots of {root} in {store}\n"
+    assert str(other) in run_snap("status", cwd=other).err
+
+
+def test_stats_and_config_name_the_store(snap, store):
+    snap("create")
+
+    assert f"store:          {store}\n" in snap("stats").out
+    assert str(store) in snap("config").err
