@@ -134,6 +134,32 @@ def test_files_are_read_and_written_through_the_seam():
     ] == []
 
 
+def test_sealed_files_are_written_by_their_format_alone():
+    """``Format.seal`` reads back what it writes; nothing goes past it."""
+    past = re.compile(r"\bimport\b[^()\n]*\bseal\b|^    seal,$|envelope\.seal\b", re.MULTILINE)
+
+    assert [
+        shown(path)
+        for path in python_files(PACKAGE)
+        if past.search(text_of(path) or "") and not path.is_relative_to(PACKAGE / "testing")
+    ] == []
+
+
+def test_objects_are_stored_by_sinks_that_read_them_back():
+    sinks = {
+        shown(path)
+        for path in python_files(PACKAGE)
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.FunctionDef)
+        and node.name == "put"
+        and [argument.arg for argument in node.args.args] == ["self", "kind", "data"]
+        and "check_object(kind, data)" not in ast.unparse(node)
+        and any(isinstance(item, ast.Return) for item in ast.walk(node))
+    }
+
+    assert sinks == {"src/treesnap/ops/salvage.py"}  # passes on to a writer what was lost before
+
+
 @pytest.mark.parametrize("word", ["TO" + "DO", "FIX" + "ME", "XX" + "X"])
 def test_nothing_is_left_for_later(word):
     assert places_of(rf"\b{word}\b") == []

@@ -24,6 +24,18 @@ SnapshotId = NewType("SnapshotId", str)
 """The 64 hex digits that identify a snapshot."""
 
 
+_FIRST_TIME = datetime.min.replace(tzinfo=UTC)
+_LAST_TIME = datetime.max.replace(tzinfo=UTC)
+
+
+def utc_time(time_ns: int) -> datetime:
+    """Returns a time as a datetime in UTC; the first or last one beyond the calendar."""
+    try:
+        return datetime.fromtimestamp(time_ns / 1e9, tz=UTC)
+    except (OverflowError, OSError, ValueError):
+        return _LAST_TIME if time_ns > 0 else _FIRST_TIME
+
+
 class ObjectKind(IntEnum):
     """What a stored object is; part of its identity."""
 
@@ -275,8 +287,8 @@ class Snapshot:
 
     @property
     def created_at(self) -> datetime:
-        """When the snapshot was taken, in UTC."""
-        return datetime.fromtimestamp(self.record.created_at_ns / 1e9, tz=UTC)
+        """When the snapshot was taken, in UTC; see :func:`utc_time`."""
+        return utc_time(self.record.created_at_ns)
 
     @property
     def complete(self) -> bool:

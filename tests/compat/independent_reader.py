@@ -202,8 +202,8 @@ class Reader:
         return dict(sorted(found.items()))
 
     def _described(self, row: Any) -> dict[str, Any]:
-        _, kind, mode, _, _, mtime_ns, size, content, xattrs = row
-        one: dict[str, Any] = {"mode": mode, "mtime_ns": mtime_ns}
+        _, kind, mode, _, _, mtime, size, content, xattrs = row
+        one: dict[str, Any] = {"mode": mode, "mtime_ns": _time_ns(mtime)}
         if kind == DIRECTORY:
             one["kind"] = "directory"
         elif kind == SYMLINK:
@@ -231,6 +231,16 @@ class Reader:
                 hasher.update(piece)
         assert total == size
         return hasher.hexdigest()
+
+
+def _time_ns(value: int | bytes) -> int:
+    """Returns a time, which is an integer wherever msgpack has one."""
+    if isinstance(value, int):
+        return value
+    time_ns = int.from_bytes(value, "big", signed=True)
+    assert len(value) == 12
+    assert not -(1 << 63) <= time_ns < 1 << 64
+    return time_ns
 
 
 def _text(name: bytes) -> str:

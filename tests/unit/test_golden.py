@@ -15,6 +15,7 @@ from treesnap.codec.chunklist import fold
 from treesnap.codec.envelope import FileKind
 from treesnap.codec.index import IndexEntry, encode_index
 from treesnap.codec.journal import STAGE_PREFIX, Commit, Finish, Journal
+from treesnap.codec.message import TIME_MAX_NS, TIME_MIN_NS
 from treesnap.codec.message import pack as packed
 from treesnap.hashing import checksum, expanded, object_id
 from treesnap.model import (
@@ -78,6 +79,14 @@ JOURNAL = Journal(
 )
 
 
+TIMED = tuple(
+    ENTRIES[3]._replace(name=b"%02d" % number, mtime_ns=time_ns)
+    for number, time_ns in enumerate(
+        [TIME_MIN_NS, -(1 << 63) - 1, -(1 << 63), (1 << 64) - 1, 1 << 64, TIME_MAX_NS]
+    )
+)
+
+
 def paged() -> bytes:
     """Returns the tree of level 1 over 5000 names."""
     stored: list[bytes] = []
@@ -122,6 +131,7 @@ ROW = statcache.Row(
 MOMENT = history.Moment(SnapshotId("cd" * 32), (b"a",))
 ENCODED: dict[str, bytes] = {
     "tree": packed((1, TOTALS, 0, sorted(ENTRIES))),
+    "tree of odd times": packed((1, TOTALS, 0, TIMED)),
     "tree of pages": paged(),
     "lists": folded(),
     "snapshot": snapshot.encode_snapshot(RECORD),
@@ -136,6 +146,7 @@ ENCODED: dict[str, bytes] = {
 }
 GOLDEN = {
     "tree": (264, "39ed5d94f3e07da3bdb5afaf5a68d239"),
+    "tree of odd times": (171, "997f190abf8a8961dcacf2d0395bc511"),
     "tree of pages": (238, "da380878dbaca0a0bc233766d9ca8e81"),
     "lists": (668667, "fdcdd61a1fe87a290b38fa90ea76b6b9"),
     "snapshot": (350, "8889f9052268c838a7f17446480e8d06"),

@@ -14,20 +14,27 @@ modules say; small ones are sealed whole.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import Generic, TypeVar
 
-from treesnap.errors import Corrupt, UnsupportedFormat
+from treesnap.errors import Corrupt, InvalidArgument, UnsupportedFormat
 from treesnap.hashing import checksum
 
 MAGIC = b"TREESNAP"
 HEADER_SIZE = 16
 CHECKSUM_SIZE = 32
 HASH_BLAKE3 = 1
+FRAME_SIZE = HEADER_SIZE + 8 + CHECKSUM_SIZE
+"""Bytes of a sealed file around its payload."""
 SEALED_SIZE_MAX = 256 << 20
 """The largest sealed file that is read: a journal of about a million steps."""
 
 _HEADER = struct.Struct("<8sBBBB4x")
 _LENGTH = struct.Struct("<Q")
+
+T = TypeVar("T")
 
 
 class FileKind(IntEnum):
@@ -67,6 +74,48 @@ def check_header(data: bytes | memoryview, kind: FileKind, where: str, version: 
             f"and this treesnap reads version {version}",
             path=where,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Format(Generic[T]):
+    """How the records of one kind of file are written: the only way to publish one.
+
+    What is written was read back first, with the reader's own rules. So no value that a
+    caller, a file system or a clock comes up with can leave a file behind that stops every
+    later operation.
+    """
+
+    kind: FileKind
+    encode: Callable[[T], bytes]
+    decode: Callable[[bytes], T]
+    size_max: int = SEALED_SIZE_MAX
+    """Bytes of the largest file that its reader takes."""
+
+    def payload(self, record: T) -> bytes:
+        """Returns the bytes of a record; raises InvalidArgument unless they read back equal."""
+        what = self.kind.name.lower().replace("_", " ")
+        try:
+            payload = self.encode(record)
+            found = self.decode(payload)
+        except Corrupt as error:
+            raise InvalidArgument(f"Not written, for no reader would accept it: {error}") from error
+        except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
+            raise InvalidArgument(f"A {what} cannot hold this: {error}") from error
+        if found != record:
+            raise InvalidArgument(f"A {what} cannot hold this: it would read back as another")
+        size = len(payload) + FRAME_SIZE
+        if size > self.size_max:
+            raise InvalidArgument(f"A {what} of {size} bytes is too large: {self.size_max} at most")
+        return payload
+
+    def seal(self, record: T) -> bytes:
+        """Returns the whole file of a record, as :meth:`payload` does."""
+        return seal(self.kind, self.payload(record))
+
+    def frame(self, payload: bytes) -> bytes:
+        """Returns the whole file of a payload that was read before; raises Corrupt."""
+        self.decode(payload)
+        return seal(self.kind, payload)
 
 
 def seal(kind: FileKind, payload: bytes) -> bytes:

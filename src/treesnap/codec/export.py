@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from treesnap.codec.envelope import FileKind, Format
 from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.codec.message import Fields, pack, require, unpack
 
@@ -50,3 +51,6 @@ def decode_export(payload: bytes) -> ExportRecord:
         "its staging directory is not possible",
     )
     return ExportRecord(path)
+
+
+EXPORT = Format(FileKind.EXPORT, encode_export, decode_export, EXPORT_SIZE_MAX)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from treesnap.codec.envelope import FileKind, Format
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.codec.snapshot import is_snapshot_id
 from treesnap.errors import Corrupt, InvalidArgument
@@ -55,6 +56,9 @@ def decode_history(payload: bytes) -> RestoreHistory:
         tuple(_moment(row) for row in fields.get("undo", tuple)),
         tuple(_moment(row) for row in fields.get("redo", tuple)),
     )
+
+
+HISTORY = Format(FileKind.HISTORY, encode_history, decode_history)
 
 
 def _moment(row: Any) -> Moment:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from treesnap.codec.envelope import FileKind, Format
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.codec.snapshot import is_snapshot_id
 from treesnap.codec.tree import decode_entry
@@ -145,10 +146,13 @@ def decode_journal(payload: bytes) -> Journal:
         stage_name=stage_name,
         root_before=decode_entry(root_before) if root_before is not None else None,
         device=fields.get("device", int),
-        started_at_ns=fields.get("started_at_ns", int),
+        started_at_ns=fields.time("started_at_ns"),
         subvolumes=tuple(_decode_subvolume(row) for row in fields.get("subvolumes", tuple)),
         commit=_decode_commit(fields) if stage == Stage.APPLYING else None,
     )
+
+
+JOURNAL = Format(FileKind.JOURNAL, encode_journal, decode_journal)
 
 
 def _decode_commit(fields: Fields) -> Commit:

@@ -1,7 +1,9 @@
 """Canonical msgpack, with every length bounded before anything is allocated.
 
 The only module that imports msgpack. Byte strings are ``bin``, text is ``str``;
-there are no extension types, no floats and no timestamps.
+there are no extension types, no floats and no timestamps. A time is an integer of
+nanoseconds; one that msgpack has no integer for is :data:`WIDE_TIME_SIZE` bytes, big-endian
+and signed, so that every time has one encoding.
 """
 
 from __future__ import annotations
@@ -18,14 +20,46 @@ ARRAY_LENGTH_MAX = 8192
 LONG_ARRAY_LENGTH_MAX = 1 << 22
 """Items of one array in the few files that hold long lists."""
 
+INTEGER_MIN, INTEGER_MAX = -(1 << 63), (1 << 64) - 1
+"""The integers that msgpack has."""
+WIDE_TIME_SIZE = 12
+"""Bytes of a time that is none of them."""
+TIME_MIN_NS, TIME_MAX_NS = -(1 << 63) * 10**9, (1 << 63) * 10**9 - 1
+"""What the kernel can say: signed seconds of 64 bits, and the nanoseconds after them."""
+
 _ERRORS = (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError)
 
 T = TypeVar("T")
 
 
 def pack(value: Any) -> bytes:
-    """Returns the canonical bytes of a value made of tuples, dicts, ints, text and bytes."""
-    return msgpack.packb(value, use_bin_type=True)  # type: ignore[no-any-return]  # untyped library
+    """Returns the canonical bytes of a value made of tuples, dicts, ints, text and bytes.
+
+    Raises TypeError, ValueError or OverflowError for any other value.
+    """
+    return msgpack.packb(  # type: ignore[no-any-return]  # untyped library
+        value, use_bin_type=True, default=_wide_time
+    )
+
+
+def _wide_time(value: Any) -> bytes:
+    """Returns the bytes of a time that msgpack has no integer for; called for such values only."""
+    if not isinstance(value, int):
+        raise TypeError(f"a {type(value).__name__} cannot be stored")
+    if not TIME_MIN_NS <= value <= TIME_MAX_NS:
+        raise OverflowError(f"{value} is out of range")
+    return int(value).to_bytes(WIDE_TIME_SIZE, "big", signed=True)
+
+
+def decode_time(value: Any, what: str) -> int:
+    """Returns a stored time in nanoseconds, or raises Corrupt."""
+    if type(value) is int:
+        return value
+    require(type(value) is bytes and len(value) == WIDE_TIME_SIZE, what, "a time is not an integer")
+    time_ns = int.from_bytes(value, "big", signed=True)
+    is_wide = not INTEGER_MIN <= time_ns <= INTEGER_MAX and TIME_MIN_NS <= time_ns <= TIME_MAX_NS
+    require(is_wide, what, "a time is out of range")
+    return time_ns
 
 
 def unpack(
@@ -107,6 +141,10 @@ class Fields:
         if self._value.get(name) is None:
             return None
         return self.get(name, kind)
+
+    def time(self, name: str) -> int:
+        """Returns a field that must be a time, in nanoseconds."""
+        return decode_time(self._value.get(name), f"{self._what}, field {name},")
 
     def require_version(self, version: int) -> None:
         """Raises Corrupt unless the map says that it has this version."""

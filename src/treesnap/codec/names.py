@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from treesnap.codec.envelope import FileKind, Format
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.hashing import ID_SIZE
 
@@ -48,3 +49,6 @@ def decode_names(payload: bytes) -> NameTable:
     )
     each_id = (ids[start : start + ID_SIZE] for start in range(0, len(ids), ID_SIZE))
     return NameTable(fields.size("through"), tuple(zip(names, sequences, each_id, strict=True)))
+
+
+NAMES = Format(FileKind.NAMES, encode_names, decode_names)

@@ -14,14 +14,34 @@ from typing import Any
 from treesnap import treepath
 from treesnap.codec.chunklist import decode_list
 from treesnap.codec.message import require
-from treesnap.codec.tree import decode_tree, decode_xattrs
+from treesnap.codec.tree import check_tree, decode_tree, decode_xattrs
+from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.model import Entry, ObjectId, ObjectKind, Segment, Totals, Tree, Xattrs
+
+_CHECKS: dict[ObjectKind, Callable[[bytes], object]] = {
+    ObjectKind.TREE: check_tree,
+    ObjectKind.CHUNK_LIST: decode_list,
+}
 
 Get = Callable[[ObjectKind, ObjectId], bytes]
 
 _CACHED_TREES = 512
 KEPT_ENTRIES_MAX = 1 << 16
 """Entries that are kept for who reads the same directories again: some 30 MB."""
+
+
+def check_object(kind: ObjectKind, data: bytes) -> None:
+    """Raises InvalidArgument for an object that a reader would not accept.
+
+    What is stored passes this first, as a file passes its ``Format``. Costs as much as
+    decoding; a chunk is any bytes.
+    """
+    check = _CHECKS.get(kind)
+    if check is not None:
+        try:
+            check(data)
+        except Corrupt as error:
+            raise InvalidArgument(f"Not written, for no reader would accept it: {error}") from error
 
 
 class TreeReader:

@@ -10,10 +10,11 @@ restore brings back and nothing else, so that equal states have equal hashes.
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import Any
 
 from treesnap.codec.chunklist import check_content
-from treesnap.codec.envelope import CHECKSUM_SIZE, HEADER_SIZE
+from treesnap.codec.envelope import CHECKSUM_SIZE, HEADER_SIZE, FileKind, Format
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.codec.rules import decode_rules, encode_rules
 from treesnap.codec.tree import decode_entry, decode_totals
@@ -30,6 +31,7 @@ from treesnap.model import (
 from treesnap.treepath import parse, parse_scope
 
 RECORD_SIZE_MAX = 64 << 20
+STATE_SIZE_MAX = 1 << 16
 _FRAME = struct.Struct(f"<{HEADER_SIZE}xQ")
 """What stands before the payload of a sealed file, and its length."""
 
@@ -116,7 +118,7 @@ def decode_snapshot(payload: bytes) -> SnapshotRecord:
         root=root,
         links=links,
         root_path=fields.get("root_path", bytes),
-        created_at_ns=fields.get("created_at_ns", int),
+        created_at_ns=fields.time("created_at_ns"),
         totals=decode_totals(fields.get("totals", tuple)),
         kind=kind,
         scope=checked_scope,
@@ -130,6 +132,9 @@ def decode_snapshot(payload: bytes) -> SnapshotRecord:
         counters=_decode_map(fields.optional("counters", dict) or {}, int),
         **texts,
     )
+
+
+SNAPSHOT = Format(FileKind.SNAPSHOT, encode_snapshot, decode_snapshot, RECORD_SIZE_MAX)
 
 
 def is_snapshot_id(text: str) -> bool:
@@ -184,4 +189,14 @@ def decode_state(payload: bytes, identity: SnapshotId | None = None) -> Snapshot
         rollback_count=fields.size("rollback_count"),
         rollback_used=fields.get("rollback_used", bool),
         retired=fields.optional("retired", bool) or False,
+    )
+
+
+def state_format(identity: SnapshotId) -> Format[SnapshotState]:
+    """Returns the format of the state of one snapshot."""
+    return Format(
+        FileKind.SNAPSHOT_STATE,
+        partial(encode_state, identity=identity),
+        partial(decode_state, identity=identity),
+        STATE_SIZE_MAX,
     )

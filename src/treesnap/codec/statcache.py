@@ -19,7 +19,14 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, compressor_of, decompress
-from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
+from treesnap.codec.message import (
+    LONG_ARRAY_LENGTH_MAX,
+    Fields,
+    decode_time,
+    pack,
+    require,
+    unpack,
+)
 from treesnap.codec.tree import decode_totals
 from treesnap.codec.watch import WatchNote, decode_note, encode_note
 from treesnap.hashing import ID_SIZE, checksum
@@ -155,7 +162,14 @@ def decode_observations(data: bytes) -> dict[bytes, Observation]:
     """Returns what was seen, by name, or raises Corrupt."""
     value = unpack(data, "observations", LONG_ARRAY_LENGTH_MAX, maps=False)
     require(_are_observations(value), "observations", "they are not well formed")
+    if not all(type(item[3]) is type(item[4]) is int for item in value):
+        value = tuple(_with_times(item) for item in value)
     return {item[0]: _NEW_OBSERVATION(item) for item in value}
+
+
+def _with_times(item: tuple[Any, ...]) -> tuple[Any, ...]:
+    times = (decode_time(time, "observations") for time in item[3:5])
+    return (*item[:3], *times, *item[5:])
 
 
 def _are_observations(items: Any) -> bool:
@@ -166,11 +180,12 @@ def _are_observations(items: Any) -> bool:
         return True
     if set(map(type, items)) != {tuple} or set(map(len, items)) != {len(Observation._fields)}:
         return False
-    names, modes, *others = zip(*items, strict=True)
+    names, modes, sizes, mtimes, ctimes, *others = zip(*items, strict=True)
     return (
         set(map(type, names)) == {bytes}
         and are_valid_names(names)
-        and set(map(type, chain(modes, *others))) == {int}
+        and set(map(type, chain(modes, sizes, *others))) == {int}
+        and set(map(type, chain(mtimes, ctimes))) <= {int, bytes}
         and 0 <= min(modes) <= max(modes) <= _MODE_MAX
     )
 

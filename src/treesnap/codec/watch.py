@@ -79,7 +79,7 @@ def decode_note(value: dict[str, Any]) -> WatchNote:
     fields = Fields(value, "watch note")
     return WatchNote(
         Mark(fields.get("watcher", bytes), fields.size("number")),
-        fields.size("walked_at"),
+        fields.time("walked_at"),
         _paths(fields.get("listed", tuple)),
         fields.get("unfinished_links", bytes),
         decode_rules(fields.get("rules", tuple), "watch note"),
@@ -166,7 +166,7 @@ def decode_status(data: bytes) -> WatchStatus:
     every_ms = fields.optional("every_ms", int)
     return WatchStatus(
         process_id=fields.size("process_id"),
-        started_at_ns=fields.size("started_at_ns"),
+        started_at_ns=fields.time("started_at_ns"),
         directories=fields.size("directories"),
         every_ms=every_ms,
         on_change=fields.get("on_change", bool),

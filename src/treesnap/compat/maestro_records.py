@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from treesnap.errors import InvalidArgument, shown
-from treesnap.model import ChangeKind, CheckpointType, Purpose, Snapshot
+from treesnap.model import ChangeKind, CheckpointType, Purpose, Snapshot, utc_time
 from treesnap.results import StatusResult
 
 _TAG = "checkpoint-"
@@ -169,7 +168,7 @@ def checkpoint_fields(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def time_text(time_ns: int) -> str:
     """Returns a moment as ISO 8601, in UTC."""
-    moment = datetime.fromtimestamp(time_ns / 1e9, tz=UTC)
+    moment = utc_time(time_ns)
     return moment.isoformat().replace("+00:00", "Z")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from treesnap import treepath
@@ -35,7 +34,7 @@ from treesnap.errors import (
     TreesnapError,
 )
 from treesnap.fs.failure import error_text
-from treesnap.model import ChangeKind, Purpose, Skipped, Snapshot
+from treesnap.model import ChangeKind, Purpose, Skipped, Snapshot, utc_time
 from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.diff import is_time_alone
 from treesnap.ops.handle import Handle
@@ -303,4 +302,4 @@ def _texts(paths: tuple[bytes, ...]) -> tuple[str, ...]:
 
 
 def _time_text(time_ns: int) -> str:
-    return datetime.fromtimestamp(time_ns // 10**9, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return utc_time(time_ns).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from treesnap.codec.envelope import FileKind
-from treesnap.codec.reader import TreeReader
+from treesnap.codec.reader import TreeReader, check_object
 from treesnap.errors import Busy, Corrupt, ErrorCode, NotFound, Refused, TreesnapError, shown
 from treesnap.fs.failure import reported
 from treesnap.model import Entry, ObjectId, ObjectKind, Snapshot, SnapshotId
@@ -181,9 +181,13 @@ class MemoryObjects:
         self._kept: dict[ObjectId, bytes] = {}
 
     def put(self, kind: ObjectKind, data: bytes) -> ObjectId:
-        """Returns an object's id; keeps its bytes unless they are file content."""
+        """Returns an object's id; keeps its bytes unless they are file content.
+
+        Raises InvalidArgument for one that could not be stored.
+        """
         from treesnap.hashing import object_id
 
+        check_object(kind, data)
         identity = object_id(kind, data)
         if kind != ObjectKind.CHUNK or len(data) <= 4096:
             self._kept[identity] = data

@@ -7,6 +7,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
+from treesnap.codec.reader import check_object
 from treesnap.codec.watch import WatchNote
 from treesnap.errors import Corrupt, NotFound
 from treesnap.events import Phase
@@ -127,6 +128,7 @@ class _Nowhere:
     """Takes objects and forgets them; there are no earlier ones."""
 
     def put(self, kind: ObjectKind, data: bytes) -> ObjectId:
+        check_object(kind, data)
         return object_id(kind, data)
 
     def get(self, kind: ObjectKind, identity: ObjectId) -> bytes:

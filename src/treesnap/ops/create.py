@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from treesnap.codec.snapshot import state_hash
+from treesnap.codec.snapshot import SNAPSHOT, state_hash
 from treesnap.errors import (
     Busy,
     ErrorCode,
@@ -19,7 +19,17 @@ from treesnap.errors import (
     shown,
 )
 from treesnap.fs.failure import reported
-from treesnap.model import IgnoreRules, Purpose, SkipReason, Snapshot, SnapshotKind, SnapshotRecord
+from treesnap.model import (
+    Entry,
+    EntryKind,
+    IgnoreRules,
+    Purpose,
+    SkipReason,
+    Snapshot,
+    SnapshotKind,
+    SnapshotRecord,
+    Totals,
+)
 from treesnap.ops.access import Opened, locked_root, opened
 from treesnap.ops.capture import Capture, latest
 from treesnap.ops.history import STEP_MAX, means_something_else, paths_in_history
@@ -40,6 +50,14 @@ ATTEMPTS = 5
 
 
 NO_PURPOSE = Purpose()
+_NOTHING: dict[str, Any] = {
+    "root": Entry(b"", EntryKind.DIRECTORY, 0, 0, 0, 0, 0, bytes(32), None),
+    "links": None,
+    "root_path": b"/",
+    "created_at_ns": 0,
+    "totals": Totals(),
+}
+"""What a record says of an empty root."""
 _COUNTER_MAX = (1 << 63) - 1
 
 
@@ -168,6 +186,8 @@ def check_words(request: CreateRequest) -> None:
     words |= {"source tool": purpose.source_tool}
     tags = [*request.tags.keys(), *request.tags.values(), *purpose.counters]
     for what, word in [*words.items(), *(("tag", tag) for tag in tags)]:
+        if word is not None and not isinstance(word, str):
+            raise InvalidArgument(f"The {what} is {word!r}, and has to be text")
         try:
             (word or "").encode()
         except UnicodeEncodeError:
@@ -176,8 +196,11 @@ def check_words(request: CreateRequest) -> None:
         raise InvalidArgument(f"{request.name!r} cannot be a name: it means something else")
     if request.step is not None and not 0 <= request.step <= STEP_MAX:
         raise InvalidArgument(f"A step is a number from 0 to {STEP_MAX}")
-    if not all(-_COUNTER_MAX - 1 <= number <= _COUNTER_MAX for number in purpose.counters.values()):
-        raise InvalidArgument("A counter is a number of at most 64 bits")
+    for counter, number in purpose.counters.items():
+        if type(number) is not int or not -_COUNTER_MAX - 1 <= number <= _COUNTER_MAX:
+            raise InvalidArgument(f"The counter {counter!r} is not an integer of at most 64 bits")
+    # Before the walk, although publishing asks again: it may take minutes.
+    SNAPSHOT.payload(SnapshotRecord(**_NOTHING, **metadata_of(request)))
 
 
 def check_name(pair: Opened, name: str) -> None:

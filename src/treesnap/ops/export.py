@@ -24,7 +24,6 @@ from treesnap.codec.export import (
     EXPORT_STAGE_PREFIX,
     ExportRecord,
     decode_export,
-    encode_export,
 )
 from treesnap.errors import Corrupt, ErrorCode, Refused, UnsupportedFormat, shown
 from treesnap.events import Phase
@@ -122,7 +121,7 @@ def _recorded(handle: Handle, pair: Opened, stage_path: bytes) -> Iterator[Expor
     A store on a full or read-only medium can be restored from all the same.
     """
     try:
-        record = pair.root.begin_export(encode_export(ExportRecord(stage_path)))
+        record = pair.root.begin_export(ExportRecord(stage_path))
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from treesnap.codec.envelope import FileKind, seal
-from treesnap.codec.names import NameTable, decode_names, encode_names
+from treesnap.codec.envelope import FileKind
+from treesnap.codec.names import NAMES, NameTable, decode_names
 from treesnap.errors import Corrupt, NotFound
-from treesnap.fs.durable import replace_file
 from treesnap.model import SnapshotId
 from treesnap.store.snapshots import SnapshotName
 
@@ -85,12 +84,6 @@ def _note(pair: Opened, listing: Listing, table: NameTable, read: list[Snapshot]
     rows += [
         (item.name, item.sequence, bytes.fromhex(item.id)) for item in read if item.name is not None
     ]
-    payload = encode_names(NameTable(max(item.sequence for item in read), tuple(rows)))
+    noted = NameTable(max(item.sequence for item in read), tuple(rows))
     with suppress(OSError):
-        replace_file(
-            pair.store.fs,
-            pair.root.file(FILE),
-            seal(FileKind.NAMES, payload),
-            temporary=pair.store.layout.temporary,
-            durable=False,
-        )
+        pair.root.write(FILE, NAMES, noted, durable=False)

@@ -11,10 +11,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from treesnap.codec.envelope import FileKind, seal
 from treesnap.codec.index import IndexEntry
-from treesnap.codec.snapshot import RECORD_SIZE_MAX, records_in, snapshot_id
-from treesnap.errors import TreesnapError
+from treesnap.codec.snapshot import (
+    RECORD_SIZE_MAX,
+    SNAPSHOT,
+    decode_snapshot,
+    records_in,
+    snapshot_id,
+)
+from treesnap.errors import Corrupt, TreesnapError
 from treesnap.events import Phase
 from treesnap.fs.durable import read_file, replace_file, sync_directory, unlink_if_present
 from treesnap.fs.failure import error_text
@@ -140,7 +145,7 @@ class Repair:
             short = bad.name.id[:12]
             if bad.name.id in records:
                 self._quarantine.keep_copy(path)
-                content = seal(FileKind.SNAPSHOT, records[bad.name.id])
+                content = SNAPSHOT.frame(records[bad.name.id])
                 replace_file(self._fs, path, content, temporary=self._store.layout.temporary)
                 self.repaired.append(f"Wrote the file of snapshot {short} anew")
                 continue
@@ -168,5 +173,13 @@ class Repair:
                 continue
             for payload in records_in(data):
                 identity = snapshot_id(payload)
-                if identity in wanted:
+                if identity in wanted and _is_readable(payload):
                     yield identity, payload
+
+
+def _is_readable(payload: bytes) -> bool:
+    try:
+        decode_snapshot(payload)
+    except Corrupt:
+        return False
+    return True

@@ -25,8 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from treesnap.codec.envelope import FileKind
-from treesnap.codec.history import Moment, RestoreHistory, encode_history
+from treesnap.codec.history import HISTORY, Moment, RestoreHistory
 from treesnap.codec.journal import Commit
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.tree import put_tree
@@ -276,7 +275,7 @@ def _attempt(handle: Handle, pair: Opened, goal: Goal, *, fresh: bool) -> Restor
         safety_id=safety.id,
         paths=plan.paths,
         directories=plan.finishes,
-        history=encode_history(history),
+        history=HISTORY.payload(history),
         touch=goal.touch,
     )
     try:
@@ -301,7 +300,7 @@ def _note_history(pair: Opened, goal: Goal, moment: Moment) -> None:
     """Moves undo and redo on when there was nothing to do; a plain restore leaves no trace."""
     if goal.history_step is not RestoreHistory.restored:
         history = goal.history_step(load_history(pair.root), moment)
-        pair.root.write("history", FileKind.HISTORY, encode_history(history))
+        pair.root.write("history", HISTORY, history)
 
 
 def result_of(

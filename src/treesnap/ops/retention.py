@@ -14,9 +14,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import datetime
 
-from treesnap.model import Snapshot, SnapshotKind
+from treesnap.model import Snapshot, SnapshotKind, utc_time
 
 AUTOMATIC = frozenset(SnapshotKind) - {SnapshotKind.MANUAL}
 """Kinds of snapshots that nobody asked for one by one."""
@@ -112,7 +112,7 @@ class _Rules:
         within_s = self._policy.keep_within_s
         if within_s is not None and created_ns > self._now_ns - within_s * 10**9:
             found.append("within")
-        time = datetime.fromtimestamp(created_ns // 10**9, UTC)
+        time = utc_time(created_ns)
         found += [periods.name for periods in self._periods if periods.takes(time)]
         found += [f"tag {tag}" for tag in self._policy.keep_tags if snapshot.has_tag(tag)]
         return found

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from treesnap import treepath
 from treesnap.codec.envelope import FileKind
-from treesnap.codec.journal import Commit, Journal, Subvolume, encode_journal
+from treesnap.codec.history import HISTORY, decode_history
+from treesnap.codec.journal import JOURNAL, Commit, Journal, Subvolume
 from treesnap.codec.reader import TreeReader
 from treesnap.errors import (
     Corrupt,
@@ -63,7 +64,7 @@ class Transaction:
         self._journal = journal
 
     def _write(self, journal: Journal) -> None:
-        self._pair.root.write("journal", FileKind.JOURNAL, encode_journal(journal))
+        self._pair.root.write("journal", JOURNAL, journal)
         self._journal = journal
 
     def _begin(self, root_before: Entry | None, subvolumes: tuple[Subvolume, ...] = ()) -> None:
@@ -191,7 +192,8 @@ class Transaction:
     @contextmanager
     def _prepared_history(self, commit: Commit) -> Iterator[Prepared]:
         """Writes the history aside: behind the commit point, its name needs no space."""
-        prepared = self._pair.root.prepare("history", FileKind.HISTORY, commit.history)
+        history = decode_history(commit.history)
+        prepared = self._pair.root.prepare("history", HISTORY, history)
         try:
             yield prepared
         finally:

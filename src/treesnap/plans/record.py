@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
+from treesnap.codec.envelope import FileKind, Format
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.codec.snapshot import is_snapshot_id
 from treesnap.hashing import checksum
@@ -157,7 +158,7 @@ def decode_plan(payload: bytes) -> Plan:
         id=PlanId(plan_id),
         name=name,
         root=fields.get("root", bytes),
-        created_at_ns=fields.get("created_at_ns", int),
+        created_at_ns=fields.time("created_at_ns"),
         milestones=milestones,
         state=_decode_state(PlanState, fields.get("state", str)),
         content=content,
@@ -169,6 +170,9 @@ def decode_plan(payload: bytes) -> Plan:
         runner=fields.optional("runner", str),
         held=tuple(map(_decode_snapshot_id, fields.optional("held", tuple) or ())),
     )
+
+
+PLAN = Format(FileKind.PLAN, encode_plan, decode_plan)
 
 
 def _decode_snapshot_id(value: Any) -> SnapshotId:
@@ -270,7 +274,7 @@ def _decode_checkpoint(value: Any, lists: tuple[_Steps, ...]) -> Checkpoint:
         id=CheckpointId(checkpoint_id),
         snapshot_id=_decode_snapshot_id(fields.get("snapshot_id", str)),
         root_hash=fields.get("root_hash", str),
-        created_at_ns=fields.get("created_at_ns", int),
+        created_at_ns=fields.time("created_at_ns"),
         step_index=fields.size("step_index"),
         label=fields.get("label", str),
         reason=fields.get("reason", str),

@@ -27,7 +27,7 @@ from treesnap.fs.durable import unlink_if_present
 from treesnap.fs.failure import reported
 from treesnap.ops.access import Opened, opened
 from treesnap.plans.plan import Plan, PlanId
-from treesnap.plans.record import decode_plan, encode_plan
+from treesnap.plans.record import PLAN, decode_plan
 from treesnap.plans.ulid import is_ulid, may_begin_ulid
 from treesnap.store.layout import PLAN_PREFIX, Layout
 from treesnap.store.lock import held
@@ -97,7 +97,7 @@ def is_at_work(handle: Handle, plan: Plan) -> bool:
 def save(handle: Handle, plan: Plan) -> Plan:
     """Makes a plan durable as it is now, and returns it. Costs two syncs."""
     with opened(handle, "write down a plan", writing=True, recover=False) as pair:
-        pair.root.write(_file_name(plan.id), FileKind.PLAN, encode_plan(plan))
+        pair.root.write(_file_name(plan.id), PLAN, plan)
     return plan
 
 

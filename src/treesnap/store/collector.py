@@ -36,7 +36,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, seal, unseal
+from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, Format, unseal
 from treesnap.codec.index import PACK_ID_SIZE
 from treesnap.codec.message import Fields, pack, require, unpack
 from treesnap.errors import Corrupt, UnsupportedFormat
@@ -62,8 +62,15 @@ def read_state(fs: FileSystem, layout: Layout) -> CollectorState:
         data = read_file(fs, path, SEALED_SIZE_MAX)
     except FileNotFoundError:
         return CollectorState()
-    value = unpack(unseal(data, FileKind.COLLECTION, path), "collector state", 1 << 20)
-    fields = Fields(value, "collector state")
+    return _decode_state(unseal(data, FileKind.COLLECTION, path))
+
+
+def _encode_state(state: CollectorState) -> bytes:
+    return pack({"epoch": state.epoch, "condemned": tuple(sorted(state.condemned))})
+
+
+def _decode_state(payload: bytes) -> CollectorState:
+    fields = Fields(unpack(payload, "collector state", 1 << 20), "collector state")
     condemned = fields.get("condemned", tuple)
     require(
         all(type(item) is bytes and len(item) == PACK_ID_SIZE for item in condemned),
@@ -75,13 +82,24 @@ def read_state(fs: FileSystem, layout: Layout) -> CollectorState:
     return CollectorState(epoch=epoch, condemned=frozenset(condemned))
 
 
+def _encode_size(size_bytes: int) -> bytes:
+    return pack({"size_bytes": size_bytes})
+
+
+def _decode_size(payload: bytes) -> int:
+    return Fields(unpack(payload, "size"), "size").size("size_bytes")
+
+
+COLLECTION = Format(FileKind.COLLECTION, _encode_state, _decode_state)
+COLLECTED_SIZE = Format(FileKind.COLLECTED_SIZE, _encode_size, _decode_size, 1 << 10)
+
+
 def write_state(fs: FileSystem, layout: Layout, state: CollectorState) -> None:
     """Replaces the state, atomically. The caller holds the collector's lock. Costs one sync."""
-    payload = pack({"epoch": state.epoch, "condemned": tuple(sorted(state.condemned))})
     replace_file(
         fs,
         layout.collector_state,
-        seal(FileKind.COLLECTION, payload),
+        COLLECTION.seal(state),
         temporary=layout.temporary,
         durable_name=False,
     )
@@ -92,7 +110,7 @@ def noted_size(fs: FileSystem, layout: Layout) -> int:
     path = layout.collected_size
     try:
         payload = unseal(read_file(fs, path, 1 << 10), FileKind.COLLECTED_SIZE, path)
-        return Fields(unpack(payload, "size"), "size").size("size_bytes")
+        return _decode_size(payload)
     except (OSError, Corrupt, UnsupportedFormat):
         return 0
 
@@ -101,6 +119,6 @@ def note_size(fs: FileSystem, layout: Layout, size_bytes: int) -> None:
     """Notes the size that a collection left: a hint, not synced, left out where it has no room."""
     if noted_size(fs, layout) == size_bytes:
         return
-    content = seal(FileKind.COLLECTED_SIZE, pack({"size_bytes": size_bytes}))
+    content = COLLECTED_SIZE.seal(size_bytes)
     with suppress(OSError):
         replace_file(fs, layout.collected_size, content, temporary=layout.temporary, durable=False)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Self
+from typing import Self, TypeVar
 
-from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, seal, unseal
-from treesnap.codec.message import Fields, pack, unpack
+from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, Format, unseal
+from treesnap.codec.export import EXPORT, ExportRecord
+from treesnap.codec.message import Fields, pack, require, unpack
 from treesnap.errors import Corrupt, NotFound, UnsupportedFormat
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
@@ -27,6 +28,23 @@ from treesnap.store.lock import held
 
 _EXPORT_PREFIX = "export-"
 _HOLD_PREFIX = "hold-"
+_RECORD_SIZE_MAX = 1 << 20
+
+T = TypeVar("T")
+
+
+def _encode_root(path: bytes) -> bytes:
+    return pack({"version": 1, "path": path})
+
+
+def _decode_root(payload: bytes) -> bytes:
+    path = Fields(unpack(payload, "root"), "root").get("path", bytes)
+    require(path.startswith(b"/") and b"\0" not in path, "root", "its path is not absolute")
+    return path
+
+
+ROOT = Format(FileKind.ROOT, _encode_root, _decode_root, _RECORD_SIZE_MAX)
+"""A root's record: the root's real path."""
 
 
 class ExportLock:
@@ -84,11 +102,10 @@ class Root:
     def register_anew(self) -> None:
         """Writes the root's record, whether or not there is one."""
         add_directory(self._fs, self._layout.root_directory(self.id))
-        payload = pack({"version": 1, "path": self.path})
         replace_file(
             self._fs,
             self.file("root"),
-            seal(FileKind.ROOT, payload),
+            ROOT.seal(self.path),
             temporary=self._layout.temporary,
             durable_name=False,
         )
@@ -130,16 +147,20 @@ class Root:
         except UnsupportedFormat as error:
             raise Corrupt(error.message, path=path) from error
 
-    def write(self, name: str, kind: FileKind, payload: bytes) -> None:
-        """Replaces one of the root's sealed files, durably."""
+    def write(self, name: str, format_: Format[T], record: T, *, durable: bool = True) -> None:
+        """Replaces one of the root's sealed files, durably unless told otherwise."""
         replace_file(
-            self._fs, self.file(name), seal(kind, payload), temporary=self._layout.temporary
+            self._fs,
+            self.file(name),
+            format_.seal(record),
+            temporary=self._layout.temporary,
+            durable=durable,
         )
 
-    def prepare(self, name: str, kind: FileKind, payload: bytes) -> Prepared:
+    def prepare(self, name: str, format_: Format[T], record: T) -> Prepared:
         """Writes one of the root's sealed files aside, durably, to be published later."""
         return Prepared(
-            self._fs, self.file(name), seal(kind, payload), temporary=self._layout.temporary
+            self._fs, self.file(name), format_.seal(record), temporary=self._layout.temporary
         )
 
     def remove(self, name: str) -> None:
@@ -201,13 +222,11 @@ class Root:
             if name.startswith(_EXPORT_PREFIX) and is_hex(name.removeprefix(_EXPORT_PREFIX), 16)
         )
 
-    def begin_export(self, payload: bytes) -> ExportLock:
+    def begin_export(self, record: ExportRecord) -> ExportLock:
         """Writes a record of a restore to another directory, durably, and holds its lock."""
         self.register()
         path = self.file(_EXPORT_PREFIX + os.urandom(8).hex())
-        fd = create_locked(
-            self._fs, path, seal(FileKind.EXPORT, payload), temporary=self._layout.temporary
-        )
+        fd = create_locked(self._fs, path, EXPORT.seal(record), temporary=self._layout.temporary)
         return ExportLock(self._fs, path, fd)
 
     def abandoned_export(self, name: str) -> ExportLock | None:
@@ -230,10 +249,10 @@ def recorded_path(fs: FileSystem, layout: Layout, name: str) -> bytes | None:
     """
     where = layout.root_file(name, "root")
     try:
-        payload = unseal(read_file(fs, where, 1 << 20), FileKind.ROOT, where)
+        payload = unseal(read_file(fs, where, _RECORD_SIZE_MAX), FileKind.ROOT, where)
     except FileNotFoundError:
         return None
-    path = Fields(unpack(payload, "root"), "root").get("path", bytes)
+    path = _decode_root(payload)
     if root_id(path) != name:
         raise Corrupt(f"File {where!r} is the record of another root", path=where)
     return path

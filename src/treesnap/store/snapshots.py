@@ -14,14 +14,15 @@ from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple
 
-from treesnap.codec.envelope import FileKind, seal, unseal
+from treesnap.codec.envelope import FileKind, unseal
 from treesnap.codec.snapshot import (
     RECORD_SIZE_MAX,
+    SNAPSHOT,
+    STATE_SIZE_MAX,
     decode_snapshot,
     decode_state,
-    encode_snapshot,
-    encode_state,
     snapshot_id,
+    state_format,
     state_hash,
 )
 from treesnap.errors import Corrupt, NotFound, UnsupportedFormat
@@ -169,7 +170,7 @@ class SnapshotLog:
         """Returns a snapshot's mutable state. A damaged one counts as pinned: nothing is lost."""
         path = self._layout.state(identity)
         try:
-            data = read_file(self._fs, path, 1 << 16)
+            data = read_file(self._fs, path, STATE_SIZE_MAX)
         except FileNotFoundError:
             return SnapshotState()
         try:
@@ -182,21 +183,21 @@ class SnapshotLog:
         replace_file(
             self._fs,
             self._layout.state(identity),
-            seal(FileKind.SNAPSHOT_STATE, encode_state(state, identity)),
+            state_format(identity).seal(state),
             temporary=self._layout.temporary,
         )
 
     def write_pending(self, pending_path: str, record: SnapshotRecord) -> SnapshotId:
         """Writes a snapshot where the collector sees it and readers do not; returns its id."""
-        payload = encode_snapshot(record)
+        content = SNAPSHOT.seal(record)
         replace_file(
             self._fs,
             pending_path,
-            seal(FileKind.SNAPSHOT, payload),
+            content,
             temporary=self._layout.temporary,
             durable_name=False,
         )
-        return snapshot_id(payload)
+        return snapshot_id(unseal(content, FileKind.SNAPSHOT, pending_path))
 
     def promote(self, pending_path: str, root_id: str, name: SnapshotName) -> None:
         """Publishes a pending snapshot; durable after return. Not there when it raises.

@@ -18,6 +18,7 @@ from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, compressor_of
 from treesnap.codec.envelope import HEADER_SIZE
 from treesnap.codec.index import IndexEntry
 from treesnap.codec.pack import RecordHeader
+from treesnap.codec.reader import check_object
 from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, StorageFull
 from treesnap.fs.durable import sweep_temporary, unlink_if_present
 from treesnap.hashing import object_id
@@ -120,6 +121,7 @@ class Writer:
     def put(self, kind: ObjectKind, data: bytes) -> ObjectId:
         """Stores an object unless the store has it, and returns its id.
 
+        Raises InvalidArgument for one that a reader would not accept.
         A hit in the index counts only when the pack really has the record.
         """
         identity = object_id(kind, data)
@@ -127,6 +129,7 @@ class Writer:
             return identity
         if len(data) > OBJECT_SIZE_MAX:
             raise InvalidArgument(f"An object of {len(data)} bytes is too large to store")
+        check_object(kind, data)
         self._added[identity] = None
         self._batch.append((kind, identity, data))
         self._batch_size += len(data)

@@ -13,6 +13,7 @@ from treesnap.codec.export import EXPORT_STAGE_PREFIX, ExportRecord
 from treesnap.codec.history import Moment, RestoreHistory
 from treesnap.codec.index import IndexEntry
 from treesnap.codec.journal import STAGE_PREFIX, Commit, Finish, Journal, Subvolume
+from treesnap.codec.message import TIME_MAX_NS, TIME_MIN_NS
 from treesnap.codec.names import NameTable
 from treesnap.codec.statcache import Observation, Row
 from treesnap.hashing import ID_SIZE
@@ -32,6 +33,7 @@ from treesnap.model import (
 from treesnap.treepath import is_valid_name, without_nested
 
 _INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+_TIMES_NS = _INT64 | st.integers(TIME_MIN_NS, TIME_MAX_NS)
 _UINT64 = st.integers(0, (1 << 64) - 1)
 _SIZES = st.integers(0, (1 << 63) - 1)
 _NUMBERS = st.integers(0, (1 << 32) - 1)
@@ -96,7 +98,7 @@ def _with_content(kind: EntryKind, content: SearchStrategy[object]) -> SearchStr
         _MODES,
         _OWNERS,
         _OWNERS,
-        _INT64,
+        _TIMES_NS,
         st.just(0),
         content,
         xattrs(),
@@ -153,7 +155,7 @@ def snapshot_records() -> SearchStrategy[SnapshotRecord]:
         root=root_entries(),
         links=st.none() | contents(),
         root_path=st.binary(max_size=20),
-        created_at_ns=_INT64,
+        created_at_ns=_TIMES_NS,
         totals=totals(),
         kind=st.sampled_from(SnapshotKind),
         scope=scopes(),
@@ -218,7 +220,7 @@ def journals() -> SearchStrategy[Journal]:
         stage_name=st.integers(0, 1 << 30).map(lambda number: STAGE_PREFIX + b"%x" % number),
         root_before=none | root_entries(),
         device=_UINT64,
-        started_at_ns=_INT64,
+        started_at_ns=_TIMES_NS,
         subvolumes=st.lists(st.builds(Subvolume, paths(), entries()), max_size=2).map(tuple),
         commit=none | commits,
     )
@@ -243,7 +245,7 @@ def index_entries() -> SearchStrategy[IndexEntry]:
 
 def observations() -> SearchStrategy[list[Observation]]:
     """What was seen of one directory."""
-    one = st.builds(Observation, names(), _NUMBERS, _SIZES, _INT64, _INT64, _UINT64, _UINT64)
+    one = st.builds(Observation, names(), _NUMBERS, _SIZES, _TIMES_NS, _TIMES_NS, _UINT64, _UINT64)
     return st.lists(one, max_size=4, unique_by=lambda item: item.name).map(sorted)
 
 

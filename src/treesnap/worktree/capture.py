@@ -7,6 +7,9 @@ import os
 import stat as stat_module
 from typing import NamedTuple, Protocol
 
+from treesnap.codec.compress import OBJECT_SIZE_MAX
+from treesnap.codec.tree import decode_xattrs
+from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import Entry, EntryKind, ObjectId, ObjectKind, SkipReason, Xattrs
@@ -54,10 +57,24 @@ def blames_file(error: OSError) -> bool:
 
 
 def stored_xattrs(sink: ObjectSink, xattrs: Xattrs | None) -> Xattrs | ObjectId | None:
-    """Returns extended attributes as an entry holds them: in place, or as a chunk's id."""
-    if xattrs is not None and is_large(xattrs):
-        return sink.put(ObjectKind.CHUNK, encode_xattrs(xattrs))
-    return xattrs
+    """Returns extended attributes as an entry holds them: in place, or as a chunk's id.
+
+    Raises OSError for more than an object holds: one path is unreadable then, not the root.
+    """
+    if xattrs is None or not is_large(xattrs):
+        return xattrs
+    data = encode_xattrs(xattrs)
+    if len(data) > OBJECT_SIZE_MAX or not _are_readable(data):
+        raise OSError(errno.E2BIG, "Its extended attributes are too large to store")
+    return sink.put(ObjectKind.CHUNK, data)
+
+
+def _are_readable(data: bytes) -> bool:
+    try:
+        decode_xattrs(data)
+    except Corrupt:
+        return False
+    return True
 
 
 def directory_entry(

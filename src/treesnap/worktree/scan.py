@@ -29,13 +29,15 @@ from typing import Any
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.statcache import decode_observations, encode_observations
-from treesnap.errors import Corrupt
+from treesnap.codec.tree import is_storable
+from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.events import Monitor
 from treesnap.fs.base import FileSystem
 from treesnap.fs.record_locks import close_unlocked
 from treesnap.model import (
     Entry,
     IgnoreRules,
+    ObjectId,
     Skipped,
     SkipReason,
     Totals,
@@ -165,7 +167,11 @@ class Scanner:
         scope = scope_of(self._settings.scope)
         settings = self._settings
         exclusions = Exclusions(settings.rules, heeds_files=settings.heeds_ignore_files)
-        frame = self._enter(root_fd, b"", b"", exclusions, scope, self._changed, fresh=True)
+        try:
+            frame = self._enter(root_fd, b"", b"", exclusions, scope, self._changed, fresh=True)
+        except OSError as error:
+            error.filename = error.filename or settings.root
+            raise
         stack = [frame]
         names: list[bytes] = []
         while True:
@@ -179,7 +185,7 @@ class Scanner:
                 else:
                     stack.append(child)
                 continue
-            tree_id, totals, changed = self._rows.leave(frame)
+            tree_id, totals, changed = self._leave(frame)
             stack.pop()
             if not stack:
                 root = directory_entry(b"", frame.stat, tree_id, frame.xattrs)
@@ -195,6 +201,19 @@ class Scanner:
                     if old is not None
                     else directory_entry(frame.name, frame.stat, tree_id, frame.xattrs)
                 )
+
+    def _leave(self, frame: Frame) -> tuple[ObjectId, Totals, bool]:
+        """Stores a directory's tree; what a tree cannot hold is unreadable."""
+        try:
+            return self._rows.leave(frame)
+        except InvalidArgument as error:
+            bad = [name for name, entry in frame.entries.items() if not is_storable(entry)]
+            if not bad:
+                error.path = frame.path
+                raise
+        for name in bad:
+            self._skip(frame, name, SkipReason.UNREADABLE)
+        return self._rows.leave(frame)
 
     def _descend(
         self, chain: DirectoryChain, parent: Frame, name: bytes, names: list[bytes]

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from garbage import add_garbage, pack_files, use_new_pack
+from treesnap.codec.message import pack
 from treesnap.errors import Busy, Corrupt
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
@@ -20,7 +21,7 @@ from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.wrapped import Call, WrappedFileSystem
 
 ROOT_ID = "0" * 32
-EMPTY_TREE = b"\x93\x00\x96\x00\x00\x00\x00\x00\x00\x90"
+EMPTY_TREE = pack((1, Totals(), 0, ()))
 
 
 @pytest.fixture
@@ -178,7 +179,7 @@ class TestWriters:
     def test_a_session_that_was_overtaken_does_not_publish(self, handle, store, root, store_path):
         add_garbage(handle, root, store_path)
         with Store.open(LocalFileSystem(), str(store_path)) as other, Writer(other) as writer:
-            tree = writer.put(ObjectKind.TREE, b"tree")
+            tree = writer.put(ObjectKind.TREE, pack((1, Totals(5), 0, ())))
             handle.gc()
 
             with pytest.raises(EpochChanged):

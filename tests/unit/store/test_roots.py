@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from treesnap.codec.envelope import FileKind
+from treesnap.codec.history import HISTORY, RestoreHistory, encode_history
 from treesnap.errors import Busy, Corrupt
 from treesnap.store.roots import registered_roots
 
@@ -41,17 +42,17 @@ def test_a_damaged_record_is_left_out(fs, store, root):
 
 
 def test_files_come_and_go(root):
-    root.write("journal", FileKind.JOURNAL, b"payload")
-    held = root.read("journal", FileKind.JOURNAL)
+    root.write("history", HISTORY, RestoreHistory())
+    held = root.read("history", FileKind.HISTORY)
 
-    root.remove("journal")
+    root.remove("history")
 
-    assert held == b"payload"
-    assert root.read("journal", FileKind.JOURNAL) is None
+    assert held == encode_history(RestoreHistory())
+    assert root.read("history", FileKind.HISTORY) is None
 
 
 def test_a_damaged_file_is_named(root):
-    root.write("history", FileKind.HISTORY, b"payload")
+    root.write("history", HISTORY, RestoreHistory())
     with open(root.file("history"), "r+b") as file:
         file.seek(26)
         file.write(b"X")

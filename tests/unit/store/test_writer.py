@@ -8,10 +8,11 @@ from random import Random
 
 import pytest
 
+from treesnap.codec.message import pack
 from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.errors import InvalidArgument, StorageFull
 from treesnap.hashing import object_id
-from treesnap.model import ObjectKind
+from treesnap.model import ObjectKind, Totals
 from treesnap.store.collector import CollectorState, write_state
 from treesnap.store.index import PARTS_MAX
 from treesnap.store.store import Store
@@ -22,6 +23,11 @@ from treesnap.testing.unsynced import UnsyncedFileSystem
 ROOT_ID = "0" * 32
 CHUNK = ObjectKind.CHUNK
 CHUNKS = [Random(number).randbytes(1000) for number in range(4)]
+
+
+def tree_bytes(number: int = 0) -> bytes:
+    """Returns an empty tree, another one for each number."""
+    return pack((1, Totals(number), 0, ()))
 
 
 def pack_ids(store) -> list[bytes]:
@@ -48,8 +54,10 @@ def test_an_object_is_stored_once(store, put):
 
 
 def test_equal_bytes_of_two_kinds_are_two_objects(open_store):
+    same = pack((0, bytes(32), 5))
+
     with Writer(open_store()) as writer:
-        ids = {writer.put(kind, b"same") for kind in (CHUNK, ObjectKind.CHUNK_LIST)}
+        ids = {writer.put(kind, same) for kind in (CHUNK, ObjectKind.CHUNK_LIST)}
         writer.flush()
 
     assert sorted(record_ids(open_store())) == sorted(ids)
@@ -110,7 +118,7 @@ def test_sessions_at_once_have_packs_of_their_own(open_store):
 
 def test_an_abandoned_session_leaves_no_snapshot(open_store, record_of):
     with Writer(open_store()) as writer:
-        writer.put(ObjectKind.TREE, b"tree")
+        writer.put(ObjectKind.TREE, tree_bytes())
 
     store = open_store()
     assert list(store.snapshots.all_names()) == []
@@ -286,7 +294,7 @@ def test_a_pack_that_cannot_be_read_is_not_gone_on_with_and_not_left_open(
 class TestPublish:
     def test_the_snapshot_is_listed(self, open_store, record_of):
         with Writer(open_store()) as writer:
-            tree = writer.put(ObjectKind.TREE, b"tree")
+            tree = writer.put(ObjectKind.TREE, tree_bytes())
             identity, name = writer.publish(record_of(tree), ROOT_ID, 1)
 
         store = open_store()
@@ -298,7 +306,7 @@ class TestPublish:
     def test_one_raise_of_the_epoch_is_no_hindrance(self, fs, open_store, record_of, raises):
         store = open_store()
         with Writer(open_store()) as writer:
-            tree = writer.put(ObjectKind.TREE, b"tree")
+            tree = writer.put(ObjectKind.TREE, tree_bytes())
             write_state(fs, store.layout, CollectorState(epoch=raises))
 
             writer.publish(record_of(tree), ROOT_ID, 1)
@@ -308,7 +316,7 @@ class TestPublish:
     def test_after_two_raises_nothing_is_published(self, fs, open_store, record_of):
         store = open_store()
         with Writer(open_store()) as writer:
-            tree = writer.put(ObjectKind.TREE, b"tree")
+            tree = writer.put(ObjectKind.TREE, tree_bytes())
             write_state(fs, store.layout, CollectorState(epoch=2))
 
             with pytest.raises(EpochChanged):
@@ -320,7 +328,7 @@ class TestPublish:
     def test_many_make_few_parts_and_packs(self, open_store, record_of):
         for number in range(60):
             with Writer(open_store()) as writer:
-                tree = writer.put(ObjectKind.TREE, b"%d" % number)
+                tree = writer.put(ObjectKind.TREE, tree_bytes(number))
                 writer.publish(record_of(tree, number), ROOT_ID, number + 1)
                 parts = [name for name in os.listdir(open_store().layout.index) if name != "lock"]
                 assert len(parts) <= PARTS_MAX + 1

@@ -8,13 +8,12 @@ from typing import Any
 from treesnap.cli.json_forms import path_fields
 from treesnap.cli.text_forms import count_text, time_text
 from treesnap.errors import shown
+from treesnap.model import utc_time
 from treesnap.plans import Checkpoint, Plan, PlanId, PlanState, RollbackResult, StepState
 
 
 def _iso(time_ns: int) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(time_ns / 1e9, tz=UTC).isoformat().replace("+00:00", "Z")
+    return utc_time(time_ns).isoformat().replace("+00:00", "Z")
 
 
 def plan_fields(plan: Plan, *, is_at_work: bool = False) -> dict[str, Any]:

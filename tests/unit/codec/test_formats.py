@@ -1,0 +1,249 @@
+"""What is written can be read: every record of every kind, at and beyond every bound.
+
+A valid record gets odd values in one or two places, however deep. Then the writer refuses
+it with InvalidArgument, or what it would publish reads back as the same record.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from treesnap.codec import statcache
+from treesnap.codec.chunklist import fold
+from treesnap.codec.envelope import Format, seal, unseal
+from treesnap.codec.export import EXPORT
+from treesnap.codec.history import HISTORY
+from treesnap.codec.journal import JOURNAL
+from treesnap.codec.message import TIME_MAX_NS, TIME_MIN_NS
+from treesnap.codec.names import NAMES
+from treesnap.codec.reader import TreeReader, check_object, read_segments
+from treesnap.codec.snapshot import SNAPSHOT, state_format
+from treesnap.codec.tree import decode_tree, put_tree
+from treesnap.errors import InvalidArgument
+from treesnap.hashing import object_id
+from treesnap.model import ObjectId, ObjectKind, Segment, SnapshotId
+from treesnap.store.collector import COLLECTED_SIZE, COLLECTION, CollectorState
+from treesnap.store.roots import ROOT
+from treesnap.testing import strategies as ours
+
+EXAMPLES = 10_000 if os.environ.get("TREESNAP_TEST_SIZE") == "full" else 150
+"""For each of the twelve tests that take them."""
+MANY = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes minutes
+    print_blob=True,
+)
+
+_BOUNDS = [0, 16, 255, 256, 0o7777, 1 << 16, 1 << 20, 1 << 31, 1 << 32, 10**18, 1 << 62, 1 << 63]
+_BOUNDS += [1 << 64, TIME_MAX_NS, TIME_MIN_NS, 1 << 95, 1 << 96, 1 << 128]
+NUMBERS = st.sampled_from(
+    [sign * bound + off for bound in _BOUNDS for sign in (1, -1) for off in (-1, 0, 1)]
+)
+SIZES = st.sampled_from(
+    [0, 1, 11, 12, 13, 16, 31, 32, 33, 64, 255, 256, 4095, 4096, 65_536, 65_537]
+)
+ODD = st.one_of(
+    NUMBERS,
+    st.integers(TIME_MIN_NS - 10, TIME_MAX_NS + 10),
+    st.sampled_from([None, True, False, 1.5, float("nan"), object(), b"", "", (), [], {}]),
+    st.sampled_from(["\udcff", "\ud800", "\0", ".", "..", "a/b", "0" * 64, "g" * 64]),
+    st.sampled_from([b".", b"..", b"a/b", b"/", b"\0", b"\xff", bytearray(b"x")]),
+    st.sampled_from([(b"x",), (1, b"x", 1)]),
+    st.sampled_from([{"a": None}, {"a": True}, {1: "x"}, {"a": 1.5}, {b"a": "x"}, {"a": 1 << 64}]),
+    SIZES.map(lambda size: b"x" * size),
+    SIZES.map(lambda size: "x" * size),
+    st.lists(st.binary(max_size=3), max_size=3).map(tuple),
+)  # fmt: skip
+
+
+def spoiled(draw: st.DrawFn, value: Any) -> Any:
+    """Returns a record with an odd value in one of the places that it has."""
+    if is_dataclass(value) and not isinstance(value, type):
+        name = draw(st.sampled_from([field.name for field in fields(value)]))
+        return replace(value, **{name: spoiled(draw, getattr(value, name))})
+    is_entered = draw(st.integers(0, 2)) > 0
+    if isinstance(value, tuple) and value and is_entered:
+        position = draw(st.integers(0, len(value) - 1))
+        items = list(value)
+        items[position] = spoiled(draw, items[position])
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, Mapping) and value and is_entered:
+        key = draw(st.sampled_from(sorted(value)))
+        return {**value, key: spoiled(draw, value[key])}
+    return draw(ODD)
+
+
+def odd(valid: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Records with no odd value, one, or two."""
+
+    @st.composite
+    def made(draw: st.DrawFn) -> Any:
+        record = draw(valid)
+        for _ in range(draw(st.integers(0, 2))):
+            record = spoiled(draw, record)
+        return record
+
+    return made()
+
+
+IDENTITY = SnapshotId("ab" * 32)
+PACK_IDS = st.frozensets(st.binary(min_size=16, max_size=16), max_size=3)
+COLLECTOR_STATES = st.builds(
+    CollectorState, epoch=st.integers(0, (1 << 63) - 1), condemned=PACK_IDS
+)
+FORMATS: dict[str, tuple[Format[Any], st.SearchStrategy[Any]]] = {
+    "snapshot": (SNAPSHOT, ours.snapshot_records()),
+    "snapshot state": (state_format(IDENTITY), ours.snapshot_states()),
+    "history": (HISTORY, ours.histories()),
+    "journal": (JOURNAL, ours.journals()),
+    "name table": (NAMES, ours.name_tables()),
+    "export record": (EXPORT, ours.export_records()),
+    "root": (ROOT, ours.paths().map(lambda path: b"/" + path)),
+    "collector state": (COLLECTION, COLLECTOR_STATES),
+    "collected size": (COLLECTED_SIZE, st.integers(0, (1 << 63) - 1)),
+}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@MANY
+@given(data=st.data())
+def test_a_file_that_is_written_reads_back_equal(kind, data):
+    form, valid = FORMATS[kind]
+    record = data.draw(odd(valid))
+    try:
+        written = form.seal(record)
+    except InvalidArgument:
+        return
+
+    payload = unseal(written, form.kind, "here")
+
+    found = form.decode(payload)
+    assert found == record
+    assert form.encode(found) == payload
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_a_valid_record_is_written(kind, data):
+    form, valid = FORMATS[kind]
+    record = data.draw(valid)
+
+    assert form.decode(unseal(form.seal(record), form.kind, "here")) == record
+
+
+class Objects:
+    """Objects in memory, that pass what every sink asks."""
+
+    def __init__(self) -> None:
+        self.found: dict[ObjectId, bytes] = {}
+
+    def put(self, kind: ObjectKind, data: bytes) -> ObjectId:
+        check_object(kind, data)
+        identity = object_id(kind, data)
+        self.found[identity] = data
+        return identity
+
+    def get(self, kind: ObjectKind, identity: ObjectId) -> bytes:
+        return self.found[identity]
+
+
+@MANY
+@given(entries=odd(ours.directories()), totals=odd(ours.totals()))
+def test_a_tree_that_is_stored_reads_back_equal(entries, totals):
+    objects = Objects()
+    try:
+        tree_id = put_tree(entries, totals, objects.put)
+    except (InvalidArgument, TypeError, ValueError, OverflowError, AttributeError):
+        assert not objects.found
+        return
+
+    found = decode_tree(objects.found[tree_id])
+
+    assert found.entries == tuple(entries)
+    assert found.totals == totals
+    again = Objects()
+    assert put_tree(found.entries, found.totals, again.put) == tree_id
+
+
+@MANY
+@given(
+    segments=odd(st.lists(st.builds(Segment, ours.object_ids(), NUMBERS), max_size=3).map(tuple))
+)
+def test_a_content_that_is_stored_reads_back_equal(segments):
+    objects = Objects()
+    try:
+        content = fold(segments * 100, objects.put)
+    except (InvalidArgument, TypeError, ValueError, OverflowError, AttributeError):
+        return
+    if not objects.found:
+        return
+
+    assert list(read_segments(content, objects.get)) == list(segments * 100)
+
+
+@MANY
+@given(ours.observations())
+def test_what_was_observed_reads_back_equal(observations):
+    found = statcache.decode_observations(statcache.encode_observations(observations))
+
+    assert list(found.values()) == observations
+
+
+TIMES = [TIME_MIN_NS, -(1 << 63) - 1, -(1 << 63), -1, 0, (1 << 63) - 1, 1 << 63, (1 << 64) - 1,
+         1 << 64, 10_413_792_000_000_000_000, TIME_MAX_NS]  # fmt: skip
+
+
+@pytest.mark.parametrize("mtime_ns", TIMES)
+def test_every_time_of_the_kernel_has_one_encoding(mtime_ns):
+    fifo = (b"name", 4, 0o600, 0, 0, mtime_ns, 0, None, None)
+    objects = Objects()
+    tree_id = put_tree([ours.Entry(*fifo)], ours.Totals(), objects.put)
+
+    (entry,) = TreeReader(objects.get).entries(tree_id)
+
+    assert entry.mtime_ns == mtime_ns
+    assert put_tree([entry], ours.Totals(), objects.put) == tree_id
+
+
+def test_a_file_that_is_too_large_for_its_reader_is_not_written():
+    small = Format(SNAPSHOT.kind, SNAPSHOT.encode, SNAPSHOT.decode, 100)
+
+    with pytest.raises(InvalidArgument, match="too large"):
+        small.seal(ours.SnapshotRecord(**_minimal()))
+
+
+def _minimal() -> dict[str, Any]:
+    root = ours.Entry(b"", 2, 0o755, 0, 0, 0, 0, bytes(32), None)
+    return {
+        "root": root,
+        "links": None,
+        "root_path": b"/somewhere",
+        "created_at_ns": 1,
+        "totals": ours.Totals(),
+    }
+
+
+def test_a_record_that_reads_back_as_another_is_not_written():
+    def forget(payload: bytes) -> Any:
+        return replace(SNAPSHOT.decode(payload), label=None)
+
+    lossy = Format(SNAPSHOT.kind, SNAPSHOT.encode, forget)
+
+    with pytest.raises(InvalidArgument, match="another"):
+        lossy.seal(ours.SnapshotRecord(**_minimal(), label="kept"))
+
+
+def test_a_payload_is_framed_only_when_it_can_be_read():
+    payload = SNAPSHOT.payload(ours.SnapshotRecord(**_minimal()))
+
+    assert SNAPSHOT.frame(payload) == seal(SNAPSHOT.kind, payload)
