@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
@@ -18,7 +19,7 @@ from treesnap.ops.access import MemoryObjects, Opened
 from treesnap.ops.history import snapshots_of
 from treesnap.ops.watching import NOTHING_KNOWN, Outlook, outlook, surely
 from treesnap.store.snapshots import Listing
-from treesnap.store.writer import Writer
+from treesnap.store.writer import Added, Writer
 from treesnap.worktree.scan import Scanner
 from treesnap.worktree.scanned import ScanResult, ScanSettings
 from treesnap.worktree.statcache import StatCache, StatCacheBuilder, load
@@ -153,6 +154,7 @@ class Capture:
         recorder: Recorder | None = None,
         size_bytes_max: int | None = None,
         fresh: bool = False,
+        earlier: Mapping[bytes, Added] | None = None,
     ) -> None:
         self._handle = handle
         self._pair = pair
@@ -162,7 +164,7 @@ class Capture:
         self._listing = pair.store.snapshots.listing(pair.root.id)
         self._fresh = fresh
         self.cache = usable_cache(handle, pair, self._listing) if not fresh else None
-        self.writer = Writer(pair.store, size_bytes_max=size_bytes_max)
+        self.writer = Writer(pair.store, size_bytes_max=size_bytes_max, earlier=earlier)
         self._builder: StatCacheBuilder | None = None
         self._is_published = False
 

@@ -37,7 +37,7 @@ from treesnap.ops.naming import find_named
 from treesnap.ops.places import check_root
 from treesnap.ops.upkeep import keep_up, settings_or_defaults, with_room
 from treesnap.results import CreateResult, CreateStats
-from treesnap.store.writer import EpochChanged
+from treesnap.store.writer import Added, EpochChanged
 from treesnap.treepath import without_nested
 from treesnap.worktree.directory import absent_paths
 from treesnap.worktree.ignore import given
@@ -151,9 +151,15 @@ def _create(
         with locked_root(handle, pair, "create"):
             if request.name is not None:
                 check_name(pair, request.name)
+            earlier: Mapping[bytes, Added] = {}
             for _ in range(ATTEMPTS):
                 capture = Capture(
-                    handle, pair, scope=scope, rules=rules, size_bytes_max=size_bytes_max
+                    handle,
+                    pair,
+                    scope=scope,
+                    rules=rules,
+                    size_bytes_max=size_bytes_max,
+                    earlier=earlier,
                 )
                 try:
                     with reported("take a snapshot"), capture:
@@ -162,8 +168,8 @@ def _create(
                         with suppress(OSError):  # on a full disk it is as safe as any other
                             holds.callback(pair.root.hold(result.snapshot.id))
                     return result
-                except EpochChanged:
-                    continue
+                except EpochChanged as overtaken:
+                    earlier = overtaken.added
                 except StorageFull as error:
                     error.needed_bytes = capture.writer.needed_bytes
                     raise

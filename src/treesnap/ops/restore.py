@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,7 +52,7 @@ from treesnap.ops.steps import Work
 from treesnap.ops.transaction import Transaction
 from treesnap.ops.upkeep import keep_up
 from treesnap.results import RestoreResult
-from treesnap.store.writer import EpochChanged
+from treesnap.store.writer import Added, EpochChanged
 from treesnap.worktree.directory import OPEN_DIRECTORY
 from treesnap.worktree.observed import Observed
 from treesnap.worktree.protection import protected
@@ -212,11 +212,12 @@ def refuse_blocked(plan: Plan) -> None:
 def reach(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
     """Makes the root as the goal says. The caller holds the root's lock."""
     fresh = False
+    earlier: Mapping[bytes, Added] = {}
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _attempt(handle, pair, goal, fresh=fresh)
-        except EpochChanged:
-            continue
+            return _attempt(handle, pair, goal, earlier, fresh=fresh)
+        except EpochChanged as overtaken:
+            earlier = overtaken.added
         except _Stale as error:
             if attempt == ATTEMPTS:
                 raise error.conflict from error
@@ -236,7 +237,14 @@ class _Stale(Exception):
         self.conflict = conflict
 
 
-def _attempt(handle: Handle, pair: Opened, goal: Goal, *, fresh: bool) -> RestoreResult:
+def _attempt(
+    handle: Handle,
+    pair: Opened,
+    goal: Goal,
+    earlier: Mapping[bytes, Added],
+    *,
+    fresh: bool,
+) -> RestoreResult:
     """Restores once. ``fresh`` walks the whole root and trusts neither watcher nor cache."""
     target = target_state(pair, goal)
     transaction = Transaction(handle, pair)
@@ -247,7 +255,13 @@ def _attempt(handle: Handle, pair: Opened, goal: Goal, *, fresh: bool) -> Restor
         transaction.ensure_root()
         recorder: dict[bytes, bytes] = {}
         with Capture(
-            handle, pair, scope=goal.scope, rules=rules_of(goal), recorder=recorder, fresh=fresh
+            handle,
+            pair,
+            scope=goal.scope,
+            rules=rules_of(goal),
+            recorder=recorder,
+            earlier=earlier,
+            fresh=fresh,
         ) as capture:
             current = walked_state(capture.result, capture.writer.get)
             target.trees.share(current.trees)

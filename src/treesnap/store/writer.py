@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, compressor_of
 from treesnap.codec.envelope import HEADER_SIZE
@@ -43,8 +43,23 @@ _ENTRIES_MAX = 1 << 17
 _Compressed = list[tuple[Compression, bytes]]
 
 
+class Added(NamedTuple):
+    """What a session added to a pack."""
+
+    objects: int
+    size_bytes: int
+
+
 class EpochChanged(Exception):
-    """Collections overtook this session; the capture must be done again."""
+    """Collections overtook this session; the capture must be done again.
+
+    ``added`` is what the session added to which pack. The next attempt finds it in the store,
+    and counts it as its own.
+    """
+
+    def __init__(self, added: Mapping[bytes, Added] | None = None) -> None:
+        super().__init__()
+        self.added = added or {}
 
 
 class Writer:
@@ -58,6 +73,8 @@ class Writer:
     raised when it would. Sessions that measure at the same moment do not see what the others
     are about to write: the store may be larger by one batch of each other session, until they
     fail. Nothing is published then.
+
+    ``earlier`` is what attempts at the same snapshot added that were overtaken.
     """
 
     def __init__(
@@ -65,6 +82,7 @@ class Writer:
         store: Store,
         *,
         size_bytes_max: int | None = None,
+        earlier: Mapping[bytes, Added] | None = None,
     ) -> None:
         self._store = store
         self._size_bytes_max = size_bytes_max
@@ -82,6 +100,8 @@ class Writer:
         self._pack: PackAppender | None = None
         self.objects_added = 0
         self.added_bytes = 0
+        self._added_to: dict[bytes, Added] = dict(earlier or {})
+        self._earlier_bytes = 0
 
     def __enter__(self) -> Self:
         sweep_temporary(self._fs, self._store.layout.temporary)
@@ -92,6 +112,7 @@ class Writer:
             state = read_state(self._fs, self._store.layout)
             self._epoch = state.epoch
             self._avoid = state.condemned
+            self._count_earlier()
             self._store.packs.close()  # what was deleted by now must not look as if it were there
             _, self._last_pack_id = slot.read()
             slot.write(self._epoch, self._last_pack_id)
@@ -100,6 +121,17 @@ class Writer:
             raise
         self._slot = slot
         return self
+
+    def _count_earlier(self) -> None:
+        """Counts what earlier attempts added, but for packs that go: that is added again."""
+        self._added_to = {
+            pack_id: added
+            for pack_id, added in self._added_to.items()
+            if pack_id not in self._avoid and os.path.lexists(self._store.layout.pack(pack_id))
+        }
+        self._earlier_bytes = sum(added.size_bytes for added in self._added_to.values())
+        self.objects_added += sum(added.objects for added in self._added_to.values())
+        self.added_bytes += self._earlier_bytes
 
     def __exit__(self, *exception: object) -> None:
         if self._pool is not None:
@@ -116,7 +148,7 @@ class Writer:
     @property
     def needed_bytes(self) -> int:
         """How much the session needs in the store at least, as far as it has come."""
-        return self.added_bytes + self._store.index.written_bytes
+        return self.added_bytes - self._earlier_bytes + self._store.index.written_bytes
 
     def put(self, kind: ObjectKind, data: bytes) -> ObjectId:
         """Stores an object unless the store has it, and returns its id.
@@ -183,6 +215,10 @@ class Writer:
         joined = b"".join(pieces)
         self._refuse_beyond_limit(len(joined))
         pack.write(joined)
+        before = self._added_to.get(pack.pack_id, Added(0, 0))
+        self._added_to[pack.pack_id] = Added(
+            before.objects + len(batch), before.size_bytes + len(joined)
+        )
         self._covered[pack.pack_id] = pack.end
         if pack.is_full:
             self._seal(pack)
@@ -336,7 +372,7 @@ class Writer:
         record = replace(record, added_bytes=self.added_bytes)
         identity = log.write_pending(self._slot.pending_path, record)
         if read_state(self._fs, self._store.layout).epoch > self._epoch + 1:
-            raise EpochChanged
+            raise EpochChanged(self._added_to)
         name = SnapshotName(sequence, identity)
         log.promote(self._slot.pending_path, root_id, name)
         with suppress(OSError):  # the snapshot is published; tidying can wait

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 
@@ -12,6 +13,7 @@ from treesnap.errors import Busy, Corrupt
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
 from treesnap.ops.gc import gc
+from treesnap.ops.handle import Handle
 from treesnap.store.collector import CollectorState, read_state, write_state
 from treesnap.store.lock import held
 from treesnap.store.slot import acquire
@@ -230,6 +232,44 @@ class TestWriters:
 
         assert make_handle().list()[0].id == result.id
         assert make_handle().verify(read_data=True).ok
+
+    @pytest.mark.parametrize("times", [1, 3])
+    @pytest.mark.parametrize("takes", ["nothing", "what was added"])
+    def test_what_was_added_before_it_was_overtaken_is_counted(
+        self, make_handle, store, root, store_path, tmp_path, takes, times
+    ):
+        class Overtaken(WrappedFileSystem):
+            left = times
+
+            def around(self, call: Call):
+                result = call.proceed()
+                if call.method == "rename" and "pending" in call.paths[1] and self.left:
+                    self.left -= 1
+                    state = read_state(store.fs, store.layout)
+                    packs = [bytes.fromhex(name) for name in pack_files(store_path)]
+                    condemned = frozenset(packs if takes == "what was added" else ())
+                    write_state(
+                        store.fs,
+                        store.layout,
+                        CollectorState(epoch=state.epoch + 2, condemned=condemned),
+                    )
+                return result
+
+        make_handle().create()
+        shutil.copytree(store_path, tmp_path / "same")
+        (root / "one").write_bytes(os.urandom(100_000))
+        (root / "two").write_bytes(os.urandom(100_000))
+        alone = Handle(root=root, store_path=str(tmp_path / "same")).create(name="x")
+
+        result = make_handle(fs=Overtaken()).create(name="x")
+
+        if takes == "nothing":
+            assert result.stats.objects_added == alone.stats.objects_added
+            assert result.stats.added_bytes == alone.stats.added_bytes
+        else:  # all that the store has is written again, once
+            assert result.stats.added_bytes < alone.stats.added_bytes + 20_000
+        assert result.stats.added_bytes > 200_000
+        assert make_handle().resolve("x").record.added_bytes == result.stats.added_bytes
 
     def test_a_pack_that_is_added_to_while_others_are_read_is_spared(
         self, make_handle, root, store_path, tmp_path
