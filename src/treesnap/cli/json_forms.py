@@ -240,6 +240,10 @@ def restore_fields(result: RestoreResult) -> Fields:
         "safety_id": result.safety_id,
         "dry_run": result.dry_run,
         "untouched": skipped_fields(result.untouched),
+        "open_files": [
+            {**path_fields(item.path), "process_id": item.process_id, "program": item.program}
+            for item in result.open_files
+        ],
         "changes": [
             {**path_fields(change.path), "change": change.change.value} for change in result.changes
         ],

@@ -27,5 +27,7 @@ def show_restore(invocation: Invocation, command_name: str, result: RestoreResul
         return
     for remark in text_forms.skipped_lines(result.untouched, "left alone"):
         output.remark(remark)
+    for line in text_forms.open_lines(result.open_files):
+        output.remark(line)
     if result.safety_id is not None:
         output.remark(f"To take this back: {invocation.command_text(BACK[command_name])}")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         CreateResult,
         FoundPath,
         GcResult,
+        OpenFile,
         RestoreResult,
     )
 
@@ -191,6 +192,17 @@ def skipped_lines(skipped: Sequence[Skipped], verb: str) -> Iterator[str]:
         yield f"  {shown(item.path)} ({item.reason.word})"
     if len(skipped) > SKIPPED_SHOWN_MAX:
         yield f"  and {len(skipped) - SKIPPED_SHOWN_MAX:,} more"
+
+
+def open_lines(files: Sequence[OpenFile]) -> Iterator[str]:
+    """Yields remarks on files that processes still have open as they were before a restore."""
+    for item in files[:SKIPPED_SHOWN_MAX]:
+        yield (
+            f"open in {shown(item.program)} (pid {item.process_id}): {shown(item.path)}; "
+            "it goes on with the file as it was"
+        )
+    if len(files) > SKIPPED_SHOWN_MAX:
+        yield f"and {len(files) - SKIPPED_SHOWN_MAX:,} more open files"
 
 
 def create_remarks(result: CreateResult) -> Iterator[str]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from treesnap.codec.history import HISTORY, Moment, RestoreHistory
@@ -301,13 +301,14 @@ def _attempt(
             rules=rules_of(goal),
             touch=goal.touch,
         )
-        transaction.run(work, commit)
+        still_open = transaction.run(work, commit)
     except BaseException as error:
         transaction.abandon()
         if isinstance(error, Conflict) and capture.trusts_watcher:
             raise _Stale(error) from error
         raise
-    return result_of(goal, plan, target, safety_id=safety.id, is_dry_run=False)
+    result = result_of(goal, plan, target, safety_id=safety.id, is_dry_run=False)
+    return replace(result, open_files=still_open)
 
 
 def _note_history(pair: Opened, goal: Goal, moment: Moment) -> None:

@@ -21,6 +21,7 @@ from treesnap.ops.state import State, walked_state
 from treesnap.worktree.apply import Applier
 from treesnap.worktree.directory import path_of_root
 from treesnap.worktree.observed import Observed
+from treesnap.worktree.opened import open_files
 from treesnap.worktree.scan import Scanner
 from treesnap.worktree.stage import Item, Stager
 from treesnap.worktree.staging import (
@@ -34,6 +35,7 @@ from treesnap.worktree.step import UNSEEN, Action, Step, kept_name, staged_name
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
+    from treesnap.results import OpenFile
 
 _RESERVE_BASE_BYTES = 64 << 10
 _BLOCK_BYTES = 4096
@@ -78,6 +80,8 @@ class Steps:
         self._numbers = {path: number for number, path in enumerate([*paths, *below])}
         self.degraded: tuple[bytes, ...] = ()
         """Paths whose owner or privileged attributes were not permitted to be put back."""
+        self.open_files: tuple[OpenFile, ...] = ()
+        """What processes had open of what is replaced, just before."""
 
     @contextmanager
     def staged(self, root_fd: int, stage_name: bytes, places: StagePlaces) -> Iterator[Applier]:
@@ -111,6 +115,7 @@ class Steps:
                 touch=work.touch,
             ) as applier:
                 applier.check()
+                self.open_files = open_files(self._handle.root, steps)
                 reserve(fs, main_fd, work.reserve_bytes)
                 end_building(fs, main_fd)
                 fs.sync_file_system(main_fd)

@@ -45,6 +45,7 @@ from treesnap.worktree.staging import (
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
+    from treesnap.results import OpenFile
 
 _SHOWN_MAX = 5
 """Paths named in one remark."""
@@ -102,8 +103,8 @@ class Transaction:
         if self._journal is not None and self._journal.commit is None:
             self.give_up(root_fd)
 
-    def run(self, work: Work, commit: Commit) -> None:
-        """Stages, commits and applies a plan that is not empty.
+    def run(self, work: Work, commit: Commit) -> tuple[OpenFile, ...]:
+        """Stages, commits and applies a plan; returns which of the replaced files were open.
 
         When this raises, the tree is as it was before, or the journal is left for
         the next operation to finish.
@@ -122,6 +123,7 @@ class Transaction:
                 self.abandon(root_fd)
                 raise
         self._remark_degraded(steps.degraded)
+        return steps.open_files
 
     def _run(self, root_fd: int, steps: Steps, places: StagePlaces, commit: Commit) -> None:
         assert self._journal is not None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from treesnap.results.checking import Partial, Problem, TakenBack, VerifyResult
     from treesnap.results.keeping import DoctorResult, GcResult, PruneResult, Unfinished, Work
     from treesnap.results.looking import FoundPath, StatusResult
-    from treesnap.results.restoring import PositionResult, RestoreResult, RunResult
+    from treesnap.results.restoring import OpenFile, PositionResult, RestoreResult, RunResult
     from treesnap.results.settings import ConfigResult, Setting, SettingSource
     from treesnap.results.sizes import RootStats, SnapshotStats, StatsResult
     from treesnap.results.watching import WatchStatus
@@ -25,6 +25,7 @@ _HOMES = {
     "DoctorResult": "treesnap.results.keeping",
     "FoundPath": "treesnap.results.looking",
     "GcResult": "treesnap.results.keeping",
+    "OpenFile": "treesnap.results.restoring",
     "Partial": "treesnap.results.checking",
     "PositionResult": "treesnap.results.restoring",
     "Problem": "treesnap.results.checking",
@@ -51,6 +52,7 @@ __all__ = [
     "DoctorResult",
     "FoundPath",
     "GcResult",
+    "OpenFile",
     "Partial",
     "PositionResult",
     "Problem",

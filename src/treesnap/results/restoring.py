@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from treesnap.model import Change, Skipped, Snapshot, SnapshotId
+
+
+class OpenFile(NamedTuple):
+    """A file that a restore replaced or removed while a process had it open."""
+
+    path: bytes
+    process_id: int
+    program: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +39,8 @@ class RestoreResult:
     safety_id: SnapshotId | None
     """The snapshot that takes this restore back, or None when nothing differed."""
     dry_run: bool
+    open_files: tuple[OpenFile, ...] = ()
+    """Files that processes had open when they were replaced: those still have the old ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
