@@ -31,9 +31,22 @@ KINDS = {
     "stat cache": "roots/*/cache",
     "history": "roots/*/history",
     "export record": "roots/*/export-*",
+    "store settings": "config.toml",
+    "root settings": "roots/*/config.toml",
+    "lock": "**/lock",
 }
-"""Every kind of file that a store at rest has, but for journals, and what has no content."""
-THROWAWAYS = {"index part", "slot", "pending", "stat cache", "export record", "collected size"}
+"""Every kind of file that a store at rest has, but for journals, and the collector's reserve."""
+THROWAWAYS = {
+    "index part",
+    "slot",
+    "pending",
+    "stat cache",
+    "export record",
+    "collected size",
+    "store settings",
+    "root settings",
+    "lock",
+}
 """Kinds of which every file can be lost without a snapshot noticing."""
 
 
@@ -45,7 +58,7 @@ class Damage:
     path: str
     """In the store."""
     how: str
-    """flip, cut, zeros, missing, swap or older."""
+    """flip, cut, zeros, missing, swap, older or longer."""
     position: int = 0
 
     def __str__(self) -> str:
@@ -187,6 +200,11 @@ def build(base: Path, patch: Callable[[object, str, int], None]) -> Scene:
 
 def _leave_behind(scene: Scene) -> None:
     """Leaves what killed commands leave, and what only larger stores have."""
+    handle = scene.handle()
+    handle.config("automatic", "false")
+    handle.config("keep.last", "77")
+    for root in ("one", "two"):
+        scene.handle(root).config("keep.daily", "33", for_root=True)
     size = seal(FileKind.COLLECTED_SIZE, pack({"size_bytes": 5000}))
     (scene.store / "collector" / "size").write_bytes(size)
     snapshot = next(scene.store.glob("snapshots/*/*"))
@@ -210,6 +228,8 @@ def all_damages(scene: Scene) -> Iterator[Damage]:
             yield from (Damage(kind, name, "cut", length) for length in range(size))
             yield Damage(kind, name, "zeros")
             yield Damage(kind, name, "missing")
+            if kind == "lock":  # it has no bytes that could change
+                yield Damage(kind, name, "longer")
             for position, other in enumerate(names):
                 if other != name:
                     yield Damage(kind, name, "swap", position)
@@ -245,6 +265,8 @@ def inflict(scene: Scene, damage: Damage) -> None:
         return
     if damage.how == "older":
         data = bytearray((scene.base / "earlier" / damage.path).read_bytes())
+    elif damage.how == "longer":
+        data += b"nonsense"
     elif damage.how == "zeros":
         data = bytearray(len(data))
     elif damage.how == "cut":
