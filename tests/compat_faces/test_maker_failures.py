@@ -195,6 +195,31 @@ def test_a_missing_working_directory_is_refused(tmp_path, run, block):
     assert not (tmp_path / "missing").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("block", None),
+        ("block", 7),
+        ("store", 7),
+        ("root", 7),
+        ("metadata", "yes"),
+        ("wait_s", None),
+        ("monitor", print),
+    ],
+)
+def test_wrong_types_are_a_mistake_of_the_caller(name, value):
+    arguments = {"block": b"", name: value}
+
+    with pytest.raises(treesnap.InvalidArgument, match=f"^{name} must be "):
+        carry_out(**arguments)
+
+
+def test_a_block_may_be_text(root, store):
+    text = result_text(carry_out(create_block(root, "one", "sub/file"), store=store))
+
+    assert status(text) == "CREATE_SUCCESS"
+
+
 def test_another_root_than_that_of_the_option_is_refused(root, store, run, tmp_path):
     block = create_block(root, "one", "a")
     assert reason(run(block, root=tmp_path)) == "invalid_argument"

@@ -31,6 +31,7 @@ from treesnap.errors import (
     NotFound,
     OperationFailed,
     Refused,
+    StoreMissing,
     TreesnapError,
 )
 from treesnap.fs.failure import error_text
@@ -93,6 +94,8 @@ def _wants_metadata(handle: Handle, metadata: bool | None) -> bool:  # noqa: FBT
         return metadata
     try:
         return handle.config("maker.metadata").settings[0].value == "true"
+    except StoreMissing:
+        return False
     except InvalidArgument as error:  # a checkpoint does not fail over a settings file
         handle.monitor.remark(error.message)
         return False
@@ -181,7 +184,10 @@ def _same(handle: Handle, request: Create, taken: Refused) -> Snapshot:
 
 
 def _named(handle: Handle, checkpoint_id: str) -> Snapshot | None:
-    return next((item for item in _checkpoints(handle) if item.name == checkpoint_id), None)
+    try:
+        return next((item for item in _checkpoints(handle) if item.name == checkpoint_id), None)
+    except StoreMissing:
+        return None
 
 
 def _refuse_missed(paths: list[bytes], skipped: tuple[Skipped, ...]) -> None:
