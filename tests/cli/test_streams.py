@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import pytest
 
 
 def test_reader_that_goes_away_is_no_error_to_talk_about(root, environment):
@@ -153,3 +159,161 @@ sys.exit(code or os.readlink("/proc/self/fd/1") != os.devnull or os.path.exists(
     )
 
     assert (result.returncode, result.stderr) == (0, b"")
+
+
+COMMAND = [sys.executable, "-m", "treesnap"]
+NOT_PRINTED = "Done, but the result could not be printed"
+
+
+def unwritable(kind: str, stack: ExitStack) -> dict[str, Any]:
+    """Returns how to start a process whose standard output cannot be written."""
+    if kind == "full":
+        return {"stdout": stack.enter_context(open("/dev/full", "wb"))}
+    if kind == "closed":
+        return {"stdout": subprocess.DEVNULL, "preexec_fn": partial(os.close, 1)}
+    reader, writer = os.pipe()
+    os.close(reader)
+    stack.callback(os.close, writer)
+    return {"stdout": writer}
+
+
+@pytest.fixture
+def unprinted(root, environment):
+    """Runs a command that cannot print, and returns its exit code and standard error."""
+
+    def run(kind: str, *words: str) -> tuple[int, str]:
+        with ExitStack() as stack:
+            result = subprocess.run(
+                [*COMMAND, *words],
+                env=environment,
+                cwd=root,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+                **unwritable(kind, stack),
+            )
+        return result.returncode, result.stderr
+
+    return run
+
+
+KINDS = ["full", "closed", "pipe"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+def test_snapshot_whose_id_cannot_be_printed_is_there(root, snap, unprinted, kind, form):
+    (root / "a").write_text("a")
+
+    code, err = unprinted(kind, "create", *form)
+
+    assert code == 0, err
+    assert NOT_PRINTED in err
+    assert len(snap("list", "--json").json["snapshots"]) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_incomplete_snapshot_whose_id_cannot_be_printed_exits_4(root, unprinted, kind):
+    (root / ".snapignore").symlink_to("nothing")
+
+    code, err = unprinted(kind, "create")
+
+    assert code == 4, err
+    assert NOT_PRINTED in err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wanted", [0, 3])
+def test_run_keeps_the_code_of_its_command(root, unprinted, kind, wanted):
+    (root / "a").write_text("a")
+
+    script = f"echo changed > a; exit {wanted}"
+    code, err = unprinted(kind, "run", "--json", "--", "sh", "-c", script)
+
+    assert code == wanted, err
+    assert NOT_PRINTED in err
+    assert (root / "a").read_text() == ("changed\n" if wanted == 0 else "a")
+
+
+DOING = {
+    "restore": ["restore", "latest"],
+    "undo": ["undo"],
+    "pin": ["pin", "latest"],
+    "delete": ["delete", "latest"],
+    "prune": ["prune", "--keep-last", "1"],
+    "gc": ["gc"],
+    "verify": ["verify"],
+    "config": ["config", "keep.last", "20"],
+}
+
+
+@pytest.mark.parametrize("name", DOING)
+def test_command_that_does_something_keeps_its_code(root, snap, unprinted, name):
+    (root / "a").write_text("a")
+    snap("create")
+    (root / "a").write_text("b")
+    snap("create")
+    snap("restore", "latest~1")
+    wanted = snap(*DOING[name], "--json").code
+    if name in ("undo", "delete"):
+        snap("restore", "latest")
+        snap("restore", "latest~1")
+
+    code, err = unprinted("full", *DOING[name], "--json")
+
+    assert code == wanted == 0, err
+    assert NOT_PRINTED in err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plan_goes_on_where_the_output_of_its_steps_cannot_be_printed(
+    root, snap, unprinted, plan_file, kind
+):
+    (root / "ready").touch()
+
+    code, err = unprinted(kind, "plan", "run", str(plan_file))
+
+    assert code == 0, err
+    assert NOT_PRINTED in err
+    assert (root / "code").read_text() == "feature\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list"],
+        ["cat", "latest", "a"],
+        ["status", "--json"],
+        ["config"],
+        ["--help"],
+        ["list", "-h"],
+    ],
+    ids=" ".join,
+)
+def test_command_that_only_prints_fails_when_it_cannot(root, snap, unprinted, words):
+    (root / "a").write_text("a")
+    snap("create")
+    (root / "a").write_text("b")
+
+    codes = {kind: unprinted(kind, *words)[0] for kind in KINDS}
+
+    assert codes == {"full": 1, "closed": 1, "pipe": 141}
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+def test_standard_error_that_cannot_be_written_ends_no_work(root, snap, environment, form):
+    (root / "a").write_text("a")
+    (root / ".snapignore").write_text("!\n")
+
+    with open("/dev/full", "wb") as full:
+        for words in (["create"], ["run", "--", "false"], ["restore", "latest"], ["show", "none"]):
+            result = subprocess.run(
+                [*COMMAND, *words[:1], *form, *words[1:]],
+                env=environment,
+                cwd=root,
+                stdout=subprocess.PIPE,
+                stderr=full,
+                check=False,
+            )
+            wanted = {"run": 1, "show": 5}.get(words[0], 0)
+            assert result.returncode == wanted, words

@@ -12,6 +12,7 @@ from treesnap.cli.invocation import Invocation
 @click.command(
     "cat",
     cls=SnapCommand,
+    prints_only=True,
     examples=["snap cat latest notes.txt", "snap cat latest~3 data.db > old.db"],
 )
 @click.argument("ref")

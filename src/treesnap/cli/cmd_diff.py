@@ -31,6 +31,7 @@ class DiffCommand(SnapCommand):
 @click.command(
     "diff",
     cls=DiffCommand,
+    prints_only=True,
     examples=[
         "snap diff",
         "snap diff latest~1 latest --stat",

@@ -22,6 +22,7 @@ def command(invocation: Invocation, *, forget: bool) -> None:
     Changes nothing without --forget: 'snap status' finishes what can be finished.
     Exits 3 when something waits for a person.
     """
+    invocation.output.prints_only = not forget
     with invocation.open() as handle:
         result = handle.doctor(forget=forget)
         plans = Planner(handle).unfinished()

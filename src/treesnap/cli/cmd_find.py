@@ -12,6 +12,7 @@ from treesnap.cli.invocation import Invocation, resolve_ref
 @click.command(
     "find",
     cls=SnapCommand,
+    prints_only=True,
     examples=["snap find '*.csv'", "snap find 'src/*/config.toml' --ref latest"],
 )
 @click.argument("pattern")

@@ -12,6 +12,7 @@ from treesnap.cli.invocation import Invocation
 @click.command(
     "list",
     cls=SnapCommand,
+    prints_only=True,
     examples=["snap list", "snap list --session build-7", "snap list --all --tag release --json"],
 )
 @click.option("--session", metavar="ID", help="Only snapshots of this session.")

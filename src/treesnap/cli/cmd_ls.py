@@ -10,7 +10,10 @@ from treesnap.cli.invocation import Invocation
 
 
 @click.command(
-    "ls", cls=SnapCommand, examples=["snap ls latest", "snap ls -l -R latest~1 src", "snap ls v1 ."]
+    "ls",
+    cls=SnapCommand,
+    prints_only=True,
+    examples=["snap ls latest", "snap ls -l -R latest~1 src", "snap ls v1 ."],
 )
 @click.argument("ref")
 @click.argument("path", required=False)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @click.command(
     "show",
     cls=SnapCommand,
+    prints_only=True,
     examples=["snap show latest", "snap show step:3 --session build-7 --json"],
 )
 @click.argument("ref")

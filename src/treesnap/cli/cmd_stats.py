@@ -12,6 +12,7 @@ from treesnap.cli.text_forms import count_text
 @click.command(
     "stats",
     cls=SnapCommand,
+    prints_only=True,
     examples=["snap stats --snapshots", "snap --store backup stats --json"],
 )
 @click.option("--snapshots", "with_snapshots", is_flag=True, help="Each snapshot of this root too.")

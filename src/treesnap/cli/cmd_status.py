@@ -9,7 +9,12 @@ from treesnap.cli.command import SnapCommand, pass_invocation
 from treesnap.cli.invocation import Invocation
 
 
-@click.command("status", cls=SnapCommand, examples=["snap status", "snap -C project status --json"])
+@click.command(
+    "status",
+    cls=SnapCommand,
+    prints_only=True,
+    examples=["snap status", "snap -C project status --json"],
+)
 @pass_invocation
 def command(invocation: Invocation) -> None:
     """Shows what changed since the newest snapshot.

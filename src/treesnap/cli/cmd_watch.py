@@ -67,6 +67,7 @@ def command(
 
     with invocation.open(progress=False, makes_store=not (status or stop)) as handle:
         if status or stop:
+            invocation.output.prints_only = status
             found = control.stop(handle) if stop else control.status(handle)
             _show(invocation, handle, found, is_stopped=stop)
         elif detach:

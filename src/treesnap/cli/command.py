@@ -19,12 +19,27 @@ pass_invocation = click.make_pass_decorator(Invocation)
 class SnapCommand(click.Command):
     """A command that takes the global options too, and ends its help with examples."""
 
-    def __init__(self, *args: Any, examples: Sequence[str], **attributes: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        examples: Sequence[str],
+        prints_only: bool = False,
+        **attributes: Any,
+    ) -> None:
         super().__init__(*args, **attributes)
+        self.prints_only = prints_only
+        """Whether it does nothing but print, and so fails when that fails."""
         self.context_settings = {**HELP_OPTIONS, **self.context_settings}
         self.examples = tuple(examples)
         """Commands as a person types them."""
         self.params += global_options()
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command."""
+        invocation = ctx.find_object(Invocation)
+        if invocation is not None:
+            invocation.output.prints_only = self.prints_only
+        return super().invoke(ctx)
 
     def format_epilog(
         self,

@@ -83,15 +83,25 @@ def snap() -> None:
 
 
 def execute(arguments: Sequence[str], program: str = "snap") -> int:
-    """Runs one command line and returns its exit code; prints every error."""
+    """Runs one command line and returns its exit code; prints every error.
+
+    What cannot be printed changes the code of no command that did more than printing.
+    """
     render.prepare_streams()
     invocation = Invocation(program)
+    code = _execute(arguments, invocation)
+    invocation.output.report_unwritten()
+    return code
+
+
+def _execute(arguments: Sequence[str], invocation: Invocation) -> int:
+    program = invocation.program
     try:
         try:
             with snap.make_context(program, list(arguments), obj=invocation) as context:
                 snap.invoke(context)
         finally:
-            render.flush_stdout()
+            invocation.output.flush()
     except click.exceptions.Exit as ending:
         return int(ending.exit_code)
     except BrokenPipeError:
@@ -116,10 +126,11 @@ def _report(error: BaseException, invocation: Invocation, arguments: Sequence[st
     output = invocation.output
     if described.code == "usage" and "--json" in arguments:
         output.as_json = True  # perhaps it comes behind what is wrong
+    output.prints_only = True
     try:
         output.error(described)
-        render.flush_stdout()
-    except OSError:
+        output.flush()
+    except OSError:  # the code says that it failed, and perhaps standard error did
         render.abandon_stdout()
     return described.exit_code
 

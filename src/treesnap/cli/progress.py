@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from treesnap.cli.text_forms import size_text
@@ -109,7 +110,8 @@ class ProgressMonitor(RemarkMonitor):
         else:
             is_due = not 0 <= now - self._drawn_at < REFRESH_S
         if is_due:
-            self._draw()
+            with suppress(OSError):  # a terminal that is gone ends no work
+                self._draw()
 
     def remark(self, message: str) -> None:
         """Passes the remark on, above the bar if there is one."""
@@ -123,7 +125,8 @@ class ProgressMonitor(RemarkMonitor):
     def close(self) -> None:
         """Takes the bar off the terminal."""
         if self._bar is not None:
-            self._bar.stop()
+            with suppress(OSError):
+                self._bar.stop()
             self._bar = self._task = None
 
     def _draw(self) -> None:

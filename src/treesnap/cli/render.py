@@ -8,6 +8,7 @@ ASCII with escapes, so that it is valid UTF-8 whatever the names are.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,7 +41,22 @@ class Output:
         self.quiet = False
         self.place: Place | None = None
         """What the command works on, once that is known; every result as JSON names it."""
+        self.prints_only = True
+        """Whether printing is all that the command does, so that it fails where that fails."""
+        self.unwritten: OSError | None = None
+        """Why results did not reach standard output, of a command that did something besides."""
         self._remarks: list[str] = []
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Lets a command go on that does more than printing when nothing can be printed."""
+        try:
+            yield
+        except OSError as error:
+            if self.prints_only:
+                raise
+            self.unwritten = self.unwritten or error
+            abandon_stdout()
 
     def result(
         self,
@@ -54,7 +70,8 @@ class Output:
             self._print_object(command, fields())
         else:
             for line in lines():
-                sys.stdout.write(line + "\n")
+                with self._writing():
+                    sys.stdout.write(line + "\n")
 
     def raw(
         self,
@@ -67,20 +84,23 @@ class Output:
         if self.as_json:
             self._print_object(command, fields())
         else:
-            sys.stdout.flush()
+            self.flush()
             for piece in pieces():
-                sys.stdout.buffer.write(piece)
+                with self._writing():
+                    sys.stdout.buffer.write(piece)
 
     def piece(self, data: bytes) -> None:
         """Passes on what another program writes, at once; not with ``--json``."""
         if not self.as_json:
-            sys.stdout.flush()
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
+            with self._writing():
+                sys.stdout.flush()
+                sys.stdout.buffer.write(data)
+                sys.stdout.buffer.flush()
 
     def flush(self) -> None:
-        """Hands over what was printed, because the command goes on."""
-        sys.stdout.flush()
+        """Hands over what was printed; raises OSError where printing is all there is to do."""
+        with self._writing():
+            sys.stdout.flush()
 
     def detach(self) -> None:
         """Prints nothing more: whoever started this process does not listen any longer."""
@@ -95,8 +115,8 @@ class Output:
         if self.as_json:
             self._remarks.append(shown(message))
         elif not self.quiet:
-            sys.stdout.flush()  # so that both streams come in order where they are one
-            sys.stderr.write(shown(message) + "\n")
+            self.flush()  # so that both streams come in order where they are one
+            print_plainly(shown(message))
 
     def error(self, failure: Failure) -> None:
         """Prints an error; ``--quiet`` does not silence it."""
@@ -108,7 +128,7 @@ class Output:
             from treesnap.cli.failure import text_lines
 
             for line in text_lines(failure, self.program):
-                sys.stderr.write(line + "\n")
+                print_plainly(line)
 
     def _print_object(self, command: str, fields: Mapping[str, Any]) -> None:
         import json
@@ -124,30 +144,47 @@ class Output:
         document |= fields
         if self._remarks:
             document["remarks"] = self._remarks
-        sys.stdout.write(json.dumps(document) + "\n")
+        with self._writing():
+            sys.stdout.write(json.dumps(document) + "\n")
+
+    def report_unwritten(self) -> None:
+        """Says on standard error that results were lost, unless nothing is to be said.
+
+        A caller that closed standard output and is quiet wants to know nothing.
+        """
+        error = self.unwritten
+        if error is not None and not (self.quiet and error.errno == errno.EBADF):
+            reason = error.strerror or str(error)
+            print_plainly(f"{self.program}: Done, but the result could not be printed: {reason}")
 
 
 def print_traceback(error: BaseException) -> None:
     """Prints where an exception comes from, for those who look for a bug."""
     from traceback import print_exception
 
-    print_exception(error, file=sys.stderr)
+    with suppress(OSError, ValueError):
+        print_exception(error, file=sys.stderr)
 
 
 def print_plainly(text: str) -> None:
-    """Prints a line on standard error with nothing but what is loaded already."""
-    print(text, file=sys.stderr)
+    """Prints a line on standard error with nothing but what is loaded already.
+
+    Where that cannot be written there is nowhere left to say so, and no work ends for it.
+    """
+    with suppress(OSError, ValueError):
+        print(text, file=sys.stderr)
 
 
 def prepare_streams() -> None:
     """Makes standard streams that exist and that can print any name.
 
     A closed stream is replaced by the null device, which also keeps its number
-    from being given to a file of the store.
+    from being given to a file of the store. Standard output is open for reading then, so that
+    it is still one that cannot be written.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            descriptor = os.open(os.devnull, os.O_RDWR)
+            descriptor = os.open(os.devnull, os.O_RDONLY if name == "stdout" else os.O_RDWR)
             if descriptor != number:
                 os.dup2(descriptor, number)
                 os.close(descriptor)
@@ -162,11 +199,6 @@ def is_terminal(stream_name: str) -> bool:
     """Returns whether ``stdout`` or ``stderr`` is shown to a person."""
     stream = sys.stdout if stream_name == "stdout" else sys.stderr
     return stream.isatty()
-
-
-def flush_stdout() -> None:
-    """Hands everything that was printed over, or raises the OSError that prevents it."""
-    sys.stdout.flush()
 
 
 def end_process(exit_code: int) -> NoReturn:
@@ -189,7 +221,8 @@ def abandon_stdout() -> None:
 @contextmanager
 def stdout_to_stderr() -> Iterator[None]:
     """Lets a command that inherits the standard streams print on standard error only."""
-    sys.stdout.flush()
+    with suppress(OSError):  # it is said when the result cannot be printed
+        sys.stdout.flush()
     saved = os.dup(1)
     try:
         os.dup2(2, 1)

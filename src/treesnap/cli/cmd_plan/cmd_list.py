@@ -10,7 +10,12 @@ from treesnap.cli.command import SnapCommand, pass_invocation
 from treesnap.cli.invocation import Invocation
 
 
-@click.command("list", cls=SnapCommand, examples=["snap plan list", "snap plan list --all --json"])
+@click.command(
+    "list",
+    cls=SnapCommand,
+    prints_only=True,
+    examples=["snap plan list", "snap plan list --all --json"],
+)
 @click.option("--all", "all_roots", is_flag=True, help="Plans of all roots of the store.")
 @pass_invocation
 def command(invocation: Invocation, *, all_roots: bool) -> None:

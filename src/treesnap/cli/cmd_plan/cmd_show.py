@@ -13,6 +13,7 @@ from treesnap.cli.invocation import Invocation
 @click.command(
     "show",
     cls=SnapCommand,
+    prints_only=True,
     examples=["snap plan show latest", "snap plan show release --output 2"],
 )
 @click.argument("plan_ref", metavar="PLAN")

@@ -19,6 +19,7 @@ from treesnap.errors import shown
 @click.command(
     "get",
     cls=SnapCommand,
+    prints_only=True,
     examples=["snap session get --session-id UUID --checkpoint-id UUID"],
 )
 @session_id_option

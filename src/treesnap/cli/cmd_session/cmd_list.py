@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.command(
     "list",
     cls=SnapCommand,
+    prints_only=True,
     examples=[
         "snap session list --session-id UUID --output pretty",
         "snap session list --session-id UUID --output json > checkpoints.json",

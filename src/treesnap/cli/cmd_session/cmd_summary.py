@@ -12,7 +12,10 @@ from treesnap.cli.invocation import Invocation
 
 
 @click.command(
-    "summary", cls=SnapCommand, examples=["snap session summary --session-id UUID --json"]
+    "summary",
+    cls=SnapCommand,
+    prints_only=True,
+    examples=["snap session summary --session-id UUID --json"],
 )
 @session_id_option
 @pass_invocation
