@@ -45,7 +45,7 @@ def walk(
 def ls(handle: Handle, ref: str, path: bytes, *, recursive: bool) -> tuple[Entry, ...]:
     """Returns the entries of a directory in a snapshot."""
     with opened(handle, "list a directory") as pair:
-        snapshot = resolve_in(pair, ref, paths=(path,))
+        snapshot = resolve_in(pair, ref, paths=(path,), anywhere=True)
         with reading(pair, snapshot):
             trees = trees_of(pair.store)
             entry = entry_at(trees, snapshot, path)
@@ -59,7 +59,7 @@ def ls(handle: Handle, ref: str, path: bytes, *, recursive: bool) -> tuple[Entry
 def cat(handle: Handle, ref: str, path: bytes) -> Iterator[bytes]:
     """Yields a file's bytes; everything that can be wrong with the call is raised at once."""
     with opened(handle, "read a file") as pair:
-        snapshot = resolve_in(pair, ref, paths=(path,))
+        snapshot = resolve_in(pair, ref, paths=(path,), anywhere=True)
         with reading(pair, snapshot):
             entry = _file_at(trees_of(pair.store), snapshot, path)
 
@@ -127,7 +127,11 @@ def find(handle: Handle, pattern: str, *, ref: str | None) -> tuple[FoundPath, .
     found: dict[bytes, list[SnapshotId]] = {}
     try:
         with opened(handle, "search") as pair:
-            snapshots = [resolve_in(pair, ref)] if ref is not None else list(snapshots_of(pair))
+            snapshots = (
+                [resolve_in(pair, ref, anywhere=True)]
+                if ref is not None
+                else list(snapshots_of(pair))
+            )
             search = _Search(trees_of(pair.store), wanted, on_path=on_path)
             for snapshot in snapshots:
                 for path in search.matches(snapshot.record.root.tree_id, b""):
@@ -165,7 +169,7 @@ class _Search:
 def skipped(handle: Handle, ref: str) -> tuple[Skipped, ...]:
     """Returns what a snapshot knows of but does not hold."""
     with opened(handle, "look at a snapshot") as pair:
-        snapshot = resolve_in(pair, ref)
+        snapshot = resolve_in(pair, ref, anywhere=True)
         root = snapshot.record.root
         trees = trees_of(pair.store)
         found = [

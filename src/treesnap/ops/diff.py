@@ -67,8 +67,8 @@ def diff(
     if b is None:
         handle.recover()
     with opened(handle, "compare") as pair:
-        old = resolve_in(pair, a if a is not None else "latest", paths=paths)
-        new = resolve_in(pair, b, paths=paths) if b is not None else None
+        old = resolve_in(pair, a if a is not None else "latest", paths=paths, anywhere=True)
+        new = resolve_in(pair, b, paths=paths, anywhere=True) if b is not None else None
         scope = effective_scope(old, paths or None)
         if new is not None:
             scope = effective_scope(new, scope)

@@ -16,8 +16,10 @@ from treesnap.errors import (
     Refused,
     StoreMissing,
     TreesnapError,
+    shown,
 )
 from treesnap.fs.failure import error_text
+from treesnap.hashing import root_id
 from treesnap.model import ObjectId, Snapshot, SnapshotKind
 from treesnap.ops.access import Opened, locked_root, needed_snapshots, opened
 from treesnap.store.snapshots import SnapshotName
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 _LATEST = re.compile(r"(latest|newest)(?:~(\d{1,9}))?\Z")
 _STEP = re.compile(r"step:(\d{1,18})\Z")
+_FOREIGN_DIGITS_MIN = 12
 _ABBREVIATION = re.compile(r"[0-9a-f]{4,64}\Z")
 
 
@@ -39,10 +42,10 @@ def means_something_else(name: str) -> bool:
     return bool(not name or _LATEST.match(name) or _STEP.match(name))
 
 
-def snapshots_of(pair: Opened, root_id: str | None = None) -> Iterator[Snapshot]:
+def snapshots_of(pair: Opened, of_root: str | None = None) -> Iterator[Snapshot]:
     """Yields the readable snapshots of a root, newest first."""
     log = pair.store.snapshots
-    wanted = root_id if root_id is not None else pair.root.id
+    wanted = of_root if of_root is not None else pair.root.id
     for name in log.listing(wanted):
         try:
             yield log.load(wanted, name)
@@ -78,7 +81,7 @@ def list_snapshots(handle: Handle, wanted: Filter, *, all_roots: bool) -> tuple[
     try:
         with opened(handle, "list snapshots") as pair:
             root_ids = pair.store.snapshots.root_ids() if all_roots else [pair.root.id]
-            found = [item for root_id in root_ids for item in snapshots_of(pair, root_id)]
+            found = [item for each in root_ids for item in snapshots_of(pair, each)]
     except StoreMissing:
         return ()
     if all_roots:
@@ -117,7 +120,7 @@ def resolve(
     """Returns the snapshot that a reference names."""
     try:
         with opened(handle, "look up a snapshot") as pair:
-            return resolve_in(pair, ref, session=session, paths=paths)
+            return resolve_in(pair, ref, session=session, paths=paths, anywhere=True)
     except StoreMissing as error:
         raise unknown(ref) from error
 
@@ -132,20 +135,27 @@ def reading(pair: Opened, snapshot: Snapshot) -> Iterator[None]:
     try:
         yield
     except Corrupt as error:
-        if snapshot.id in pair.store.snapshots.listing(pair.root.id):
+        if snapshot.id in pair.store.snapshots.listing(root_id(snapshot.record.root_path)):
             raise
         raise NotFound(f"Snapshot {snapshot.id[:12]} was deleted meanwhile") from error
 
 
 def resolve_in(
-    pair: Opened, ref: str, *, session: str | None = None, paths: Sequence[bytes] = ()
+    pair: Opened,
+    ref: str,
+    *,
+    session: str | None = None,
+    paths: Sequence[bytes] = (),
+    anywhere: bool = False,
 ) -> Snapshot:
     """Returns the snapshot that a reference names in an open store.
 
     In this order: ``latest``, ``latest~N``, ``newest``, ``newest~N``, ``step:N``, a full id,
     a name, the unique beginning of an id. ``latest`` counts the snapshots of the whole root
     alone, or with ``paths`` those that were taken of all of them; ``newest`` counts every
-    one. Both leave safety snapshots out, which restores make by themselves.
+    one. Both leave safety snapshots out, which restores make by themselves. ``anywhere``
+    allows an id, or 12 digits of it at least, of another root of the store; otherwise the
+    error for it names that root.
     """
     wanted = Filter(session=session)
     latest = _LATEST.match(ref)
@@ -163,7 +173,15 @@ def resolve_in(
     named = find_named(pair, ref)
     if named is not None:
         return named
-    return pair.store.snapshots.load(pair.root.id, _by_beginning(names, ref))
+    elsewhere = _elsewhere(pair, names, ref)
+    if elsewhere is None:
+        return pair.store.snapshots.load(pair.root.id, _by_beginning(names, ref))
+    if not anywhere:
+        raise NotFound(
+            f"Snapshot {elsewhere.id[:12]} is of another root, "
+            f"{shown(elsewhere.record.root_path)!r}"
+        )
+    return elsewhere
 
 
 def _counted_back(
@@ -209,6 +227,19 @@ def _by_step(pair: Opened, ref: str, step: int, wanted: Filter) -> Snapshot:
         if snapshot.record.step == step and wanted.fits(snapshot):
             return snapshot
     raise unknown(ref)
+
+
+def _elsewhere(pair: Opened, names: list[SnapshotName], ref: str) -> Snapshot | None:
+    """Returns the snapshot of another root that an id names, or None.
+
+    With fewer digits than lists show, a word of a person is hardly an id of another root.
+    """
+    if len(ref) < _FOREIGN_DIGITS_MIN or not _ABBREVIATION.match(ref):
+        return None
+    if any(name.id.startswith(ref) for name in names):
+        return None
+    found = [item for item in pair.store.snapshots.all_names() if item[1].id.startswith(ref)]
+    return pair.store.snapshots.load(*found[0]) if len(found) == 1 else None
 
 
 def _by_beginning(names: list[SnapshotName], ref: str) -> SnapshotName:

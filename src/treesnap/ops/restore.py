@@ -132,7 +132,8 @@ def refuse_dangerous_restore(handle: Handle, *, force: bool) -> None:
 
 def goal_of(pair: Opened, request: RestoreRequest) -> Goal:
     """Returns what a request asks for; raises NotFound or InvalidArgument."""
-    snapshot = resolve_in(pair, request.ref, paths=request.paths)
+    anywhere = request.to is not None
+    snapshot = resolve_in(pair, request.ref, paths=request.paths, anywhere=anywhere)
     return Goal(
         snapshot=snapshot,
         scope=effective_scope(snapshot, request.paths or None),

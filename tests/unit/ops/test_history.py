@@ -77,12 +77,19 @@ class TestReferences:
             handle.resolve("latest")
         assert handle.list() == ()
 
-    def test_other_roots_are_not_searched(self, make_handle, three, tmp_path):
+    def test_ids_of_other_roots_can_be_looked_at_and_not_gone_to(
+        self, make_handle, three, tmp_path
+    ):
         (tmp_path / "other").mkdir()
         other = make_handle(root=tmp_path / "other")
+        other.create()
+        other.delete("latest")
 
+        assert other.resolve(three[0]).id == three[0]
+        with pytest.raises(NotFound, match="of another root"):
+            other.restore(three[0])
         with pytest.raises(NotFound):
-            other.resolve(three[0])
+            other.resolve(three[0][:11])
         assert {item.id for item in other.list(all_roots=True)} == set(three)
 
 
