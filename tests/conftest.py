@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -51,3 +52,16 @@ def world(tmp_path: Path) -> Iterator[WatchedWorld]:
     made = WatchedWorld(tmp_path)
     with made.stack:
         yield made
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that everybody may use."""
+    path = Path(tempfile.mkdtemp(prefix="open-"))
+    path.chmod(0o777)
+    closed = [item for item in path.parents if not item.stat().st_mode & 0o001]
+    if closed:
+        shutil.rmtree(path)
+        pytest.skip(f"nobody but the owner may look into {closed[0]}")
+    yield path
+    shutil.rmtree(path)

@@ -50,7 +50,7 @@ HOMES = {
     "os.urandom": ["fs/durable.py", "store/*", "worktree/staging.py", "worktree/watched.py"],
     "secrets.*": [],
     # The environment and the terminal.
-    "os.environ": ["cli/*", "ops/places.py", "plans/process.py"],
+    "os.environ": ["cli/*", "ops/places.py", "ops/processes.py"],
     "os.getenv": [],
     "print": ["cli/*"],
     "sys.stdout": ["cli/*"],

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -15,25 +12,9 @@ import pytest
 import treesnap
 from mutations import mutate
 from oracle import Record, difference, record
+from privileges import as_nobody
 from trees import build_small, is_directory, paths_below
 from treesnap.model import SkipReason
-from treesnap.testing.children import in_child
-
-NOBODY_ID = 65534
-PR_SET_DUMPABLE = 4
-
-
-@pytest.fixture
-def open_directory() -> Iterator[Path]:
-    """A directory that everybody may use."""
-    path = Path(tempfile.mkdtemp(prefix="open-"))
-    path.chmod(0o777)
-    closed = [item for item in path.parents if not item.stat().st_mode & 0o001]
-    if closed:
-        shutil.rmtree(path)
-        pytest.skip(f"nobody but the owner may look into {closed[0]}")
-    yield path
-    shutil.rmtree(path)
 
 
 def make(root: Path, *paths: str) -> None:
@@ -41,23 +22,6 @@ def make(root: Path, *paths: str) -> None:
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(path)
-
-
-def as_nobody(action: Callable[[], object]) -> None:
-    """Runs an action in a child without privileges; everything it imports is loaded already."""
-    if os.geteuid() != 0:
-        action()
-        return
-
-    def run() -> None:
-        os.setgroups([])
-        os.setresgid(NOBODY_ID, NOBODY_ID, NOBODY_ID)
-        os.setresuid(NOBODY_ID, NOBODY_ID, NOBODY_ID)
-        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # or /proc/self stays closed
-        action()
-
-    ended = in_child(run)
-    assert ended.error is None, ended.error
 
 
 def everything_is_loaded(directory: Path) -> None:

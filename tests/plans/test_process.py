@@ -14,10 +14,12 @@ import pytest
 from plan_bench import end, is_alive
 from treesnap import Busy, ErrorCode, NotFound, OperationFailed
 from treesnap.fs.local import LocalFileSystem
-from treesnap.plans.process import VARIABLE, Work, attempt, end_leftovers, keep_output
+from treesnap.ops.processes import VARIABLE, end_leftovers
+from treesnap.plans.process import Work, attempt, keep_output
 from treesnap.testing.wrapped import Call, WrappedFileSystem
 
-MARK = "plan/0/1/abcd"
+MARK = f"plan/0/1/{os.getpid()}"
+"""Another one in each process that runs tests, because a mark names processes to kill."""
 UNTIL_IT_RUNS = " while ! test -s number; do :; done; exit 1"
 WITHOUT_FILES = """
 import os

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from pathlib import Path
 
 import pytest
 
 from oracle import difference, record
 from plan_bench import LOG, end, is_alive, noted
-from treesnap import ErrorCode, InvalidArgument, NotFound, Refused, SnapshotKind
+from treesnap import ErrorCode, InvalidArgument, NotFound, SnapshotKind
 from treesnap.ops.handle import Handle
 from treesnap.plans import Planner, PlanState, Step, StepState
 
@@ -102,21 +103,18 @@ class TestASteplessRoot:
         assert b"left no root" in bench.seen.written
         assert difference(before, record(bench.root)) == []
 
-    def test_a_link_in_its_place_is_refused_until_it_is_gone(self, bench):
+    def test_a_link_in_its_place_is_put_aside(self, bench):
         moved = bench.directory / "moved"
         script = f"mv {bench.root} {moved}; ln -s {moved} {bench.root}"
         (bench.root / "file").write_text("content")
 
-        with pytest.raises(Refused):
-            bench.run(Step(name="link", run=script))
+        plan = bench.run(Step(name="link", run=script))
 
-        bench.root.unlink()
-        moved.rename(bench.root)
-        plan = bench.planner().show("latest")
-        assert plan.is_interrupted
-        with pytest.raises(Refused) as caught:
-            bench.run(noted("other"))
-        assert caught.value.code == ErrorCode.PLAN_INTERRUPTED
+        assert plan.state == PlanState.FAILED
+        assert (bench.root / "file").read_text() == "content"
+        assert not bench.root.is_symlink()
+        assert Path(f"{bench.root}.left-1").readlink() == moved
+        assert (moved / "file").read_text() == "content"
 
 
 class TestWhatRunsThePlansOwnRoot:

@@ -54,6 +54,7 @@ class FileKind(IntEnum):
     COLLECTED_SIZE = 12
     PLAN = 13
     NAMES = 14
+    HOLD = 15
 
 
 def header(kind: FileKind, version: int = 1) -> bytes:

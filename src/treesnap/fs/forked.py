@@ -1,9 +1,9 @@
 """Part of an operation's work in another process, on another core.
 
 Threads take turns at the interpreter for every system call, so that two of them make
-files more slowly than one. A forked process has all that its parent had: open files, and
-with them the locks. They stay held until it ends as well, so that nobody takes the work
-of one that outlived its parent for abandoned.
+files more slowly than one. A process that is forked here has all that its parent had: open
+files, and the locks, too, which other children lack. They stay held until it ends as well, so
+that the work of one that outlived its parent does not count as abandoned.
 
 What is done in it has to be what the parent could do itself: a helper that fails or is
 killed says nothing, and the parent does what was not reported. So no error has to travel.
@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Self, TypeVar
+
+from treesnap.fs import locks
 
 HELPERS_MAX = 3
 _PR_SET_PDEATHSIG = 1
@@ -99,7 +101,8 @@ class Helper:
         # An interrupt must not reach the child before it is where nothing is cleaned up.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
         try:
-            self._process = os.fork()
+            with locks.shared_with_children():
+                self._process = os.fork()
             if self._process == 0:
                 _work_as_child(work, parent, write_fd)
         except OSError:

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
+from treesnap.fs import locks
 from treesnap.fs.base import Name
 
 _ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW
@@ -335,12 +336,17 @@ class LocalFileSystem:
     def lock(self, fd: int, *, exclusive: bool) -> bool:
         """Takes a ``flock`` without waiting; returns whether it was got."""
         kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        locks.note(fd)  # before it is held: another thread may fork at any moment
         try:
             fcntl.flock(fd, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
+        except OSError as error:
+            locks.forget(fd)
+            if isinstance(error, BlockingIOError):
+                return False
+            raise
         return True
 
     def unlock(self, fd: int) -> None:
         """Gives a ``flock`` back, for every descriptor that shares it."""
         fcntl.flock(fd, fcntl.LOCK_UN)
+        locks.forget(fd)

@@ -14,7 +14,15 @@ from treesnap.errors import Corrupt, NotFound
 from treesnap.events import Phase
 from treesnap.fs.base import FileSystem
 from treesnap.hashing import object_id
-from treesnap.model import IgnoreRules, ObjectId, ObjectKind, Skipped, Snapshot, SnapshotRecord
+from treesnap.model import (
+    IgnoreRules,
+    ObjectId,
+    ObjectKind,
+    Skipped,
+    Snapshot,
+    SnapshotId,
+    SnapshotRecord,
+)
 from treesnap.ops.access import MemoryObjects, Opened
 from treesnap.ops.history import snapshots_of
 from treesnap.ops.watching import NOTHING_KNOWN, Outlook, outlook, surely
@@ -155,11 +163,21 @@ class Capture:
         size_bytes_max: int | None = None,
         fresh: bool = False,
         earlier: Mapping[bytes, Added] | None = None,
+        rules_of_id: SnapshotId | None = None,
+        revealed: frozenset[bytes] = frozenset(),
     ) -> None:
+        """Prepares a walk.
+
+        With ``rules_of_id`` the given rules, which are those of that snapshot, hold alone:
+        ignore files in the tree say nothing. Then the stat cache is read, but not written.
+        Nothing is excluded below ``revealed`` directories.
+        """
         self._handle = handle
         self._pair = pair
         self._scope = scope
         self._rules = rules
+        self._rules_of_id = rules_of_id
+        self._revealed = revealed
         self.recorder = recorder
         self._listing = pair.store.snapshots.listing(pair.root.id)
         self._fresh = fresh
@@ -199,7 +217,7 @@ class Capture:
         is_partial = known.changed is not None
         if self._builder is not None:
             self._builder.discard()
-        if self._scope is None:
+        if self._scope is None and self._rules_of_id is None:
             self._builder = StatCacheBuilder(
                 handle.fs, temporary, self.cache, is_partial=is_partial
             )
@@ -207,6 +225,14 @@ class Capture:
             self.recorder.clear()
         handle.monitor.begin(Phase.SCAN, *((None, None) if is_partial else self._expected_totals()))
         settings = scan_settings(handle, self._scope, self._rules, known)
+        if self._rules_of_id is not None:
+            is_same = self.cache is not None and self.cache.snapshot_id == self._rules_of_id
+            settings = replace(
+                settings,
+                heeds_ignore_files=False,
+                cached_rules_hold=is_same and not self._revealed,
+                revealed=self._revealed,
+            )
         self._started_ns = settings.started_ns
         return Scanner(
             handle.fs,

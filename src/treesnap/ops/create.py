@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ from treesnap.worktree.directory import absent_paths
 from treesnap.worktree.ignore import given
 
 if TYPE_CHECKING:
+    from treesnap.ops.checkpoint import Claim
     from treesnap.ops.handle import Handle
 
 ATTEMPTS = 5
@@ -83,21 +84,10 @@ class CreateRequest:
     max_size_bytes: int | None = None
 
 
-@contextmanager
-def checkpoint(handle: Handle, label: str | None) -> Iterator[CreateResult]:
-    """Captures and publishes before something risky is done.
-
-    The snapshot stays while the body runs, whatever a policy says, but for :func:`delete`.
-    """
-    with ExitStack() as holds:
-        request = CreateRequest(label=label, kind=SnapshotKind.RUN)
-        yield create(handle, request, holds)
-
-
-def create(handle: Handle, request: CreateRequest, holds: ExitStack | None = None) -> CreateResult:
+def create(handle: Handle, request: CreateRequest, claim: Claim | None = None) -> CreateResult:
     """Captures and publishes; see :meth:`treesnap.Handle.create`.
 
-    Nothing lets the snapshot go until ``holds`` are closed.
+    With a claim the snapshot is held, unless another one may go back over the same paths.
     """
     rules = given(request.exclude)
     scope = without_nested(list(request.paths)) if request.paths else None
@@ -107,7 +97,7 @@ def create(handle: Handle, request: CreateRequest, holds: ExitStack | None = Non
     check_root(handle, force=request.force)
     if request.paths and not request.allow_absent:
         _refuse_unknown(handle, request.paths)
-    result = with_room(handle, lambda: _create(handle, request, scope, rules, holds))
+    result = with_room(handle, lambda: _create(handle, request, scope, rules, claim))
     if not result.unchanged:
         keep_up(handle, result.snapshot.sequence)
     return result
@@ -143,12 +133,14 @@ def _create(
     request: CreateRequest,
     scope: tuple[bytes, ...] | None,
     rules: tuple[IgnoreRules, ...],
-    holds: ExitStack | None,
+    claim: Claim | None,
 ) -> CreateResult:
     with opened(handle, "take a snapshot", create=True, recover=False) as pair:
         pair.root.register()
         size_bytes_max = _size_bytes_max(handle, pair, request)
         with locked_root(handle, pair, "create"):
+            if claim is not None:
+                claim.refuse_overlap(handle.fs, pair, scope)
             if request.name is not None:
                 check_name(pair, request.name)
             earlier: Mapping[bytes, Added] = {}
@@ -164,9 +156,9 @@ def _create(
                 try:
                     with reported("take a snapshot"), capture:
                         result = _publish(pair, capture, request)
-                    if holds is not None:
+                    if claim is not None:
                         with suppress(OSError):  # on a full disk it is as safe as any other
-                            holds.callback(pair.root.hold(result.snapshot.id))
+                            claim.take(pair, result.snapshot.id, scope)
                     return result
                 except EpochChanged as overtaken:
                     earlier = overtaken.added

@@ -198,8 +198,8 @@ class Handle(HandleState):
     def delete(self, *refs: str) -> tuple[Snapshot, ...]:
         """Removes snapshots; their space comes back with :meth:`gc`.
 
-        All refs are resolved before the first is removed. Raises Refused for a
-        pinned one.
+        All refs are resolved before the first is removed. Raises Refused for a pinned one,
+        and Busy for one that a process at work goes back to if it fails.
         """
         from treesnap.ops.history import delete
 
@@ -385,32 +385,64 @@ class Handle(HandleState):
         return recover(self)
 
     def run(
-        self, command: Sequence[str], *, retries: int = 0, label: str | None = None
+        self,
+        command: Sequence[str],
+        *,
+        retries: int = 0,
+        label: str | None = None,
+        overlap: str = "wait",
     ) -> RunResult:
         """Takes a checkpoint, runs a command in the root, and rolls back if it fails.
 
         A failing command is run again up to ``retries`` times, each time from the checkpoint.
-        Standard streams are inherited. Raises NotFound when it cannot be started.
+        Standard streams are inherited. Whatever a failing command has started is ended before
+        the roll-back. In the main thread, SIGTERM and SIGHUP end the command, too, and after
+        the roll-back the program, by SystemExit, unless it ignores or handles them itself.
+        ``overlap`` is as for :meth:`rollback_on_error`. Raises NotFound when the command cannot
+        be started, Busy.
         """
         from treesnap.ops.run import run
 
-        return run(self, command, retries=retries, label=label)
+        return run(self, command, retries=retries, label=label, overlap=overlap)
 
     @contextmanager
-    def rollback_on_error(self, label: str | None = None) -> Iterator[CreateResult]:
+    def rollback_on_error(
+        self,
+        label: str | None = None,
+        *,
+        paths: Sequence[PathLike] = (),
+        overlap: str = "wait",
+    ) -> Iterator[CreateResult]:
         """Takes a checkpoint; when the body raises, restores it and re-raises.
 
-        Also for KeyboardInterrupt. When the roll-back itself fails, its error is raised from
-        the body's.
-        """
-        from treesnap.ops.create import checkpoint
+        Also for KeyboardInterrupt, and for GeneratorExit: a generator that is closed, or
+        collected, while it waits inside the block is rolled back. When the roll-back itself
+        fails, its error is raised from the body's. Only the process that entered rolls back; a
+        child that it forks leaves the block without touching anything.
 
-        with checkpoint(self, label) as made:
+        With ``paths`` only these are captured and rolled back. While another block, or
+        ``run``, or step of a plan may roll back some of the same paths, ``overlap="wait"``
+        waits as long as the handle waits for locks, and ``"refuse"`` not at all; then Busy is
+        raised. Blocks that are entered inside the body, by processes that it starts too, belong
+        to it and do not wait.
+        """
+        from treesnap.ops.checkpoint import held_checkpoint
+        from treesnap.ops.create import CreateRequest
+
+        request = CreateRequest(
+            paths=tuple(self.tree_path(path) for path in paths),
+            allow_absent=True,  # the body may make what it is about
+            label=label,
+            kind=SnapshotKind.RUN,
+        )
+        with held_checkpoint(self, request, "rollback_on_error", overlap) as held:
             try:
-                yield made
+                yield held.made
             except BaseException as error:
+                if not held.is_ours:
+                    raise
                 try:
-                    self.restore(made.id, force=True)
+                    held.go_back()
                 except Exception as failure:
                     raise failure from error
                 raise

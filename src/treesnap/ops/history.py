@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from treesnap.errors import (
+    Busy,
     Corrupt,
     ErrorCode,
     InvalidArgument,
@@ -268,6 +269,7 @@ def delete(handle: Handle, refs: Sequence[str]) -> tuple[Snapshot, ...]:
             locked_root(handle, pair, "delete"),
         ):
             needed = needed_snapshots(pair.root)
+            held = pair.root.holds()
             chosen = {snapshot.id: snapshot for ref in refs for snapshot in [resolve_in(pair, ref)]}
             for snapshot in chosen.values():
                 if snapshot.pinned:
@@ -276,6 +278,12 @@ def delete(handle: Handle, refs: Sequence[str]) -> tuple[Snapshot, ...]:
                     raise Refused(
                         f"Snapshot {snapshot.id[:12]} is needed to finish an interrupted restore",
                         code=ErrorCode.RESTORE_INTERRUPTED,
+                    )
+                if snapshot.id in held:
+                    record = held[snapshot.id]
+                    user = f"process {record.process_id}" if record is not None else "a process"
+                    raise Busy(
+                        f"Snapshot {snapshot.id[:12]} is what {user} goes back to if it fails"
                     )
             pair.store.snapshots.remove(
                 pair.root.id,

@@ -223,7 +223,7 @@ def _protected(root: Root) -> dict[SnapshotId, str]:
     history = load_history(root)
     nexts = {"undo": history.undo[-1:], "redo": history.redo[-1:]}
     found = {moment.snapshot_id: word for word, stack in nexts.items() for moment in stack}
-    found |= dict.fromkeys(root.held_snapshots(), "in use")
+    found |= dict.fromkeys(root.holds(), "in use")
     return found | dict.fromkeys(needed_snapshots(root), "interrupted restore")
 
 

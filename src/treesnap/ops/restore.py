@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,8 @@ from treesnap.model import (
     ChangeKind,
     IgnoreRules,
     ObjectId,
+    Skipped,
+    SkipReason,
     Snapshot,
     SnapshotId,
     SnapshotKind,
@@ -56,6 +58,7 @@ from treesnap.store.writer import Added, EpochChanged
 from treesnap.worktree.directory import OPEN_DIRECTORY
 from treesnap.worktree.observed import Observed
 from treesnap.worktree.protection import protected
+from treesnap.worktree.unlock import unlock_paths
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -77,6 +80,8 @@ class RestoreRequest:
     touch: bool = False
     force: bool = False
     counted: bool = False
+    is_way_back: bool = False
+    """Whether a failed step is rolled back: see :func:`treesnap.ops.checkpoint.go_back`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,8 @@ class Goal:
     """What the caller named; each has to be in one of both states."""
     touch: bool = False
     force: bool = False
+    is_way_back: bool = False
+    """Whether what is in the root was left by a failed step, its ignore files too."""
     label: str = "before restore"
     history_step: HistoryStep = RestoreHistory.restored
 
@@ -140,6 +147,7 @@ def goal_of(pair: Opened, request: RestoreRequest) -> Goal:
         paths=request.paths if snapshot.record.scope is None else (),
         touch=request.touch,
         force=request.force,
+        is_way_back=request.is_way_back,
     )
 
 
@@ -214,11 +222,14 @@ def reach(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
     """Makes the root as the goal says. The caller holds the root's lock."""
     fresh = False
     earlier: Mapping[bytes, Added] = {}
+    revealed: frozenset[bytes] = frozenset()
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _attempt(handle, pair, goal, earlier, fresh=fresh)
+            return _attempt(handle, pair, goal, earlier, fresh=fresh, revealed=revealed)
         except EpochChanged as overtaken:
             earlier = overtaken.added
+        except _LookAgain as found:
+            revealed |= found.revealed
         except _Stale as error:
             if attempt == ATTEMPTS:
                 raise error.conflict from error
@@ -238,6 +249,36 @@ class _Stale(Exception):
         self.conflict = conflict
 
 
+class _LookAgain(Exception):
+    """More can be captured now than was; ``revealed`` are directories without exclusions."""
+
+    def __init__(self, revealed: frozenset[bytes] = frozenset()) -> None:
+        super().__init__()
+        self.revealed = revealed
+
+
+def _make_way(
+    handle: Handle, target: State, skipped: Iterable[Skipped], blocked: Iterable[bytes]
+) -> None:
+    """Raises _LookAgain when something that is in the way back can be captured after all.
+
+    That is what a failed step closed to its owner; and what is excluded in a directory where
+    the snapshot has something else, which proves that it was not there.
+    """
+    closed = [item.path for item in skipped if item.reason == SkipReason.UNREADABLE]
+    wanted = [path for path in closed if not _is_left_out(target, path)]
+    if wanted and unlock_paths(handle.fs, handle.root, wanted):
+        raise _LookAgain
+    revealed = frozenset(blocked)
+    if revealed:
+        raise _LookAgain(revealed)
+
+
+def _is_left_out(target: State, path: bytes) -> bool:
+    entry = target.entry(path)
+    return target.is_hidden(path) or (entry is not None and entry.is_skipped)
+
+
 def _attempt(
     handle: Handle,
     pair: Opened,
@@ -245,6 +286,7 @@ def _attempt(
     earlier: Mapping[bytes, Added],
     *,
     fresh: bool,
+    revealed: frozenset[bytes],
 ) -> RestoreResult:
     """Restores once. ``fresh`` walks the whole root and trusts neither watcher nor cache."""
     target = target_state(pair, goal)
@@ -262,12 +304,17 @@ def _attempt(
             rules=rules_of(goal),
             recorder=recorder,
             earlier=earlier,
+            rules_of_id=goal.snapshot.id if goal.is_way_back else None,
+            revealed=revealed,
             fresh=fresh,
         ) as capture:
             current = walked_state(capture.result, capture.writer.get)
             target.trees.share(current.trees)
             require_paths(goal.paths, current, target)
             plan = make_plan(current, target, goal.scope)
+            if goal.is_way_back:
+                new = [path for path in plan.blocked if path not in revealed]
+                _make_way(handle, target, capture.result.skipped, new)
             refuse_blocked(plan)
             refuse_in_the_way(handle, plan, goal.scope)
             observed = Observed(recorder, capture.cache)

@@ -3,51 +3,83 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from treesnap.errors import ErrorCode, InvalidArgument, NotFound, shown
-from treesnap.ops.create import checkpoint
+from treesnap.errors import InvalidArgument, NotFound, shown
+from treesnap.model import SnapshotKind
+from treesnap.ops.checkpoint import HeldCheckpoint, held_checkpoint
+from treesnap.ops.create import CreateRequest
+from treesnap.ops.interruption import Interruptions, raised_once
+from treesnap.ops.processes import Command
 from treesnap.results import RestoreResult, RunResult
 
 if TYPE_CHECKING:
-    from treesnap.model import SnapshotId
     from treesnap.ops.handle import Handle
 
 _LAST_LINE_BYTES = 4096
 
 
-def run(handle: Handle, command: Sequence[str], *, retries: int, label: str | None) -> RunResult:
+def run(
+    handle: Handle,
+    command: Sequence[str],
+    *,
+    retries: int,
+    label: str | None,
+    overlap: str = "wait",
+) -> RunResult:
     """Runs a command in the root; see :meth:`treesnap.Handle.run`."""
     if not command:
         raise InvalidArgument("There is no command to run")
     if retries < 0:
         raise InvalidArgument(f"A command cannot be retried {retries} times")
-    label = label if label is not None else "before " + shown(" ".join(command)[:200])
-    with checkpoint(handle, label) as made:
-        return _run(handle, command, retries, made.id)
+    words = shown(" ".join(command)[:200])
+    request = CreateRequest(
+        label=label if label is not None else f"before {words}", kind=SnapshotKind.RUN
+    )
+    with (
+        held_checkpoint(handle, request, f"run {words}", overlap) as held,
+        raised_once() as interruptions,
+    ):
+        return _run(handle, command, retries, held, interruptions)
 
 
 def _run(
-    handle: Handle, command: Sequence[str], retries: int, checkpoint_id: SnapshotId
+    handle: Handle,
+    command: Sequence[str],
+    retries: int,
+    held: HeldCheckpoint,
+    interruptions: Interruptions,
 ) -> RunResult:
     restored: RestoreResult | None = None
     for attempt in range(1, retries + 2):
-        exit_code = _attempt(handle, command, checkpoint_id)
+        mark = f"run/{held.made.id[:16]}/{attempt}"
+        running = Command(handle, command, mark, held.mark_path)
+        try:
+            exit_code = running.run()
+        except (InvalidArgument, NotFound):  # nothing was started
+            raise
+        except BaseException:
+            number = interruptions.numbers[0] if interruptions.numbers else signal.SIGTERM
+            asked = signal.SIGTERM if number == signal.SIGINT else number  # it got that itself
+            running.ask_to_end(asked, lambda: interruptions.is_urgent)
+            held.go_back(running.end)
+            raise
         if exit_code == 0:
             return RunResult(
                 exit_code=0,
                 attempts=attempt,
-                snapshot_id=checkpoint_id,
+                snapshot_id=held.made.id,
                 rolled_back=False,
                 restore=restored,
             )
-        restored = handle.restore(checkpoint_id, force=True)
+        restored = held.go_back(running.end)
     return RunResult(
         exit_code=exit_code,
         attempts=retries + 1,
-        snapshot_id=checkpoint_id,
+        snapshot_id=held.made.id,
         rolled_back=True,
         restore=restored,
     )
@@ -75,19 +107,3 @@ def check(handle: Handle, line: str) -> tuple[int, str]:
     finally:
         os.close(output)
     return result.returncode, shown(lines[-1] if lines else b"")
-
-
-def _attempt(handle: Handle, command: Sequence[str], checkpoint_id: str) -> int:
-    try:
-        return subprocess.run(command, cwd=handle.root, check=False).returncode  # noqa: S603 - running it is the job
-    except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
-        raise NotFound(
-            f"The command {command[0]!r} cannot be started: {error.strerror}",
-            code=ErrorCode.COMMAND_NOT_FOUND,
-            path=command[0],
-        ) from error
-    except OSError as error:
-        raise InvalidArgument(f"The command {command[0]!r} cannot be started: {error}") from error
-    except BaseException:
-        handle.restore(checkpoint_id, force=True)
-        raise

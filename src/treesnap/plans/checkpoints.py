@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.errors import ErrorCode, NotFound, Refused
 from treesnap.model import CheckpointType, Purpose, Snapshot, SnapshotId, SnapshotKind
+from treesnap.ops.create import CreateRequest, create
 from treesnap.plans.plan import Checkpoint, CheckpointId, Plan, StepState
 from treesnap.plans.record import content_hash
 from treesnap.plans.repository import save
@@ -31,10 +32,17 @@ def take_snapshot(
 
     ``purpose`` says more than what follows from the plan.
     """
+    return create(handle, snapshot_request(plan, label, kind, purpose)).snapshot
+
+
+def snapshot_request(
+    plan: Plan, label: str, kind: CheckpointType, purpose: Purpose | None = None
+) -> CreateRequest:
+    """Returns what :func:`take_snapshot` asks for."""
     given = purpose or Purpose()
     index = plan.next_index
     leaves = plan.leaves
-    return handle.create(
+    return CreateRequest(
         label=label,
         session=plan.id,
         step=index,
@@ -47,7 +55,7 @@ def take_snapshot(
             source_tool=given.source_tool or SOURCE_TOOL,
         ),
         kind=SnapshotKind.PLAN,
-    ).snapshot
+    )
 
 
 def phase_of(plan: Plan, index: int) -> str:

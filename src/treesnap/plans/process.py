@@ -1,13 +1,10 @@
 """Running one attempt of a step: its output in a file, a time limit, and nothing left over.
 
-The output goes straight into a file of the store, so that it survives whoever reads it,
-and a process that a step leaves behind keeps nobody waiting. What an attempt started is
-known by two marks, whatever has become of process numbers since:
-
-- the file of its output, which is locked. Every process of the attempt inherits it and
-  with it the lock, so that nobody gets the lock while one of them lives and has the file.
-- a variable of its environment, which names the attempt. Processes that close all files
-  keep that.
+The output goes straight into a file of the store, so that it survives its readers, and a
+process that a step leaves behind keeps nothing waiting. What an attempt started is known by
+the marks of :mod:`treesnap.ops.processes`; the file is that of its output, which is locked.
+Every process of the attempt inherits it and with it the lock, so that the lock is taken while
+one of them lives and has the file.
 """
 
 from __future__ import annotations
@@ -20,20 +17,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from treesnap.errors import Busy, ErrorCode, NotFound, OperationFailed
+from treesnap.errors import ErrorCode, NotFound, OperationFailed
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import unlink_if_present, write_all
 from treesnap.fs.failure import error_text, reported
-
-VARIABLE = "SNAP_STEP"
-"""Names the attempt that a process belongs to; where plans run plans, all of them."""
+from treesnap.ops.processes import end_leftovers, marked_environment
 
 _PAUSE_MIN_S = 0.001
 _PAUSE_MAX_S = 0.05
 _PIECE_SIZE = 1 << 16
 _PIECES_MAX = 16
 """So many pieces are passed on between two looks at the clock."""
-_ACCESS_MODE = 0o3
 _DOING = "keep the output of a step"
 _NOT_THERE = (FileNotFoundError, PermissionError, NotADirectoryError)
 
@@ -127,12 +121,11 @@ def _carried_out(work: Work, fd: int, output: _Output) -> Ended:
 
 
 def _started(work: Work, fd: int) -> subprocess.Popen[bytes]:
-    marks = " ".join([*os.environ.get(VARIABLE, "").split(), work.mark])
     try:
         return subprocess.Popen(  # noqa: S603 - running it is the job
             work.command,
             cwd=work.directory,
-            env={**os.environ, VARIABLE: marks},
+            env=marked_environment(work.mark),
             stdin=subprocess.DEVNULL,
             stdout=fd,
             stderr=fd,
@@ -179,37 +172,6 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def end_leftovers(fs: FileSystem, log_path: str, mark: str, wait_s: float) -> None:
-    """Kills what an attempt left running, and waits until it is gone.
-
-    Raises Busy when something is left that is not ours to kill, or cannot be found.
-    """
-    with reported("end what an interrupted step left running"):
-        _end_leftovers(fs, log_path, mark, wait_s)
-
-
-def _end_leftovers(fs: FileSystem, log_path: str, mark: str, wait_s: float) -> None:
-    try:
-        fd = fs.open(log_path, os.O_RDWR)
-    except FileNotFoundError:  # it never began
-        return
-    try:
-        deadline = time.monotonic() + wait_s
-        while True:
-            is_free = fs.lock(fd, exclusive=True)
-            found = list(_processes(fs, fd, mark))
-            if is_free and not found:
-                return
-            for process_id in found:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(process_id, signal.SIGKILL)
-            if time.monotonic() >= deadline:
-                raise Busy("What an interrupted step started is still running", path=log_path)
-            time.sleep(_PAUSE_MAX_S)
-    finally:
-        fs.close(fd)
-
-
 def keep_output(fs: FileSystem, log_path: str, data: bytes) -> None:
     """Keeps what an attempt says that is no process."""
     fd = _anew(fs, log_path)
@@ -245,55 +207,3 @@ def _anew(fs: FileSystem, path: str) -> int:
     with reported(_DOING):
         unlink_if_present(fs, path)
         return fs.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
-
-
-def _processes(fs: FileSystem, fd: int, mark: str) -> Iterator[int]:
-    """Yields the other processes of an attempt, as Linux lists them."""
-    wanted = fs.fstat(fd)
-    with suppress(OSError):
-        for name in fs.list_names("/proc"):
-            if name.isdigit() and int(name) != os.getpid():
-                directory = f"/proc/{name}"
-                if _has_mark(fs, directory, mark) or _writes(fs, directory, wanted):
-                    yield int(name)
-
-
-def _has_mark(fs: FileSystem, directory: str, mark: str) -> bool:
-    start = f"{VARIABLE}=".encode()
-    variables = _content(fs, f"{directory}/environ").split(b"\0")
-    return any(
-        item.startswith(start) and mark.encode() in item.removeprefix(start).split()
-        for item in variables
-    )
-
-
-def _writes(fs: FileSystem, directory: str, wanted: os.stat_result) -> bool:
-    """Returns whether a process may write to a file. Those that only read it are left alone."""
-    with suppress(OSError):
-        for name in fs.list_names(f"{directory}/fd"):
-            with suppress(OSError):
-                link = fs.read_link(f"{directory}/fd/{name}".encode())
-                if not os.path.samestat(fs.lstat(link), wanted):
-                    continue
-                if _may_write(fs, f"{directory}/fdinfo/{name}"):
-                    return True
-    return False
-
-
-def _may_write(fs: FileSystem, path: str) -> bool:
-    lines = _content(fs, path).decode().splitlines()
-    flags = next((line.split()[1] for line in lines if line.startswith("flags")), "0")
-    return int(flags, 8) & _ACCESS_MODE != os.O_RDONLY
-
-
-def _content(fs: FileSystem, path: str) -> bytes:
-    """Returns a file of the kernel's, or nothing where it may not be read."""
-    pieces = []
-    with suppress(OSError):
-        fd = fs.open(path, os.O_RDONLY)
-        try:
-            while piece := fs.read(fd, _PIECE_SIZE):
-                pieces.append(piece)
-        finally:
-            fs.close(fd)
-    return b"".join(pieces)

@@ -16,20 +16,26 @@ no process of the plan is at work, after the next command at the latest.
 
 from __future__ import annotations
 
+import os
 import shlex
 import stat
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
 from treesnap.errors import ErrorCode, InvalidArgument, shown
 from treesnap.model import CheckpointType, Snapshot
+from treesnap.ops.checkpoint import HeldCheckpoint, go_back, held_checkpoint, held_snapshot
+from treesnap.ops.processes import end_leftovers
 from treesnap.plans import process
 from treesnap.plans.checkpoints import (
     holding,
     let_go,
     pin_held,
     save_thinned,
+    snapshot_request,
     take_snapshot,
     with_checkpoint,
 )
@@ -118,8 +124,8 @@ def end_interrupted(handle: Handle, plan: Plan) -> Plan:
     """
     attempt = plan.attempt
     if attempt is not None:
-        end_leftovers_of(handle, plan, attempt)
-        handle.restore(attempt.snapshot_id, force=True)
+        with held_snapshot(handle, attempt.snapshot_id, f"plan {plan.id}"):
+            go_back(handle, attempt.snapshot_id, partial(end_leftovers_of, handle, plan, attempt))
         before = StepProgress(attempts=attempt.number - 1)
         plan = plan.with_progress(attempt.step_index, before)
     settled = plan.settled()
@@ -132,7 +138,21 @@ def end_interrupted(handle: Handle, plan: Plan) -> Plan:
 def end_leftovers_of(handle: Handle, plan: Plan, attempt: Attempt) -> None:
     """Kills what an interrupted attempt left running; raises Busy when that cannot be done."""
     path = log_path(handle, plan, attempt.step_index, attempt.number)
-    process.end_leftovers(handle.fs, path, mark_of(plan, attempt), handle.wait_s)
+    end_leftovers(handle.fs, path, mark_of(plan, attempt), handle.wait_s)
+
+
+def _end_child(error: BaseException | None) -> NoReturn:
+    """Ends a process that a called function forked, and that has come back from it.
+
+    It has a copy of the runner, which would go on with the plan a second time.
+    """
+    code: object = 0
+    if isinstance(error, SystemExit):
+        code = error.code
+    elif error is not None:
+        traceback.print_exception(error)
+        code = 1
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 class Runner:
@@ -154,10 +174,7 @@ class Runner:
         try:
             return self._run(self._saved)
         except BaseException as error:
-            try:
-                save(self._handle, end_interrupted(self._handle, self._saved))
-            except Exception as failure:
-                raise failure from error
+            self._take_step_back(error)
             raise
 
     def _run(self, plan: Plan) -> Plan:
@@ -178,9 +195,29 @@ class Runner:
         index = plan.next_index
         leaf = plan.leaves[index]
         plan = replace(plan.with_progress(index, StepProgress()), state=PlanState.RUNNING)
-        before = take_snapshot(
-            self._handle, plan, f"before {leaf.step.name}", CheckpointType.PRE_RISKY_OPERATION
+        request = snapshot_request(
+            plan, f"before {leaf.step.name}", CheckpointType.PRE_RISKY_OPERATION
         )
+        operation = f"step {leaf.step.name} of plan {plan.id}"
+        with held_checkpoint(self._handle, request, operation) as held:
+            try:
+                plan = self._attempts(plan, index, leaf, held)
+            except BaseException as error:
+                self._take_step_back(error)
+                raise
+        plan = let_go(self._handle, plan)
+        return self._save(plan) if plan.state == PlanState.FAILED else plan
+
+    def _take_step_back(self, error: BaseException) -> None:
+        """Rolls back the step that was at work, if there was one, because of an error."""
+        try:
+            self._saved = save(self._handle, end_interrupted(self._handle, self._saved))
+        except Exception as failure:
+            raise failure from error
+
+    def _attempts(self, plan: Plan, index: int, leaf: Leaf, held: HeldCheckpoint) -> Plan:
+        """Tries a step until it succeeds, or has failed; what the plan holds is still held."""
+        before = held.made.snapshot
         if plan.milestones.enabled and plan.milestones.before_each_step:
             plan = self._with_checkpoint(plan, before, "before_step")
         for number in range(1, leaf.step.retries + 2):
@@ -194,11 +231,10 @@ class Runner:
                 done = self._with_milestones(plan.ended(StepState.COMPLETED, 0), index, leaf)
                 plan = self._save(done)
                 self._monitor.attempt_ended(plan, attempt, StepState.COMPLETED)
-                return let_go(self._handle, plan)
-            self._handle.restore(before.id, force=True)
+                return plan
+            held.go_back()  # its processes are ended already
             self._monitor.attempt_ended(plan, attempt, StepState.FAILED)
-        plan = self._save(plan.ended(StepState.FAILED, ended.exit_code))
-        return self._save(let_go(self._handle, plan))
+        return self._save(plan.ended(StepState.FAILED, ended.exit_code))
 
     def _attempt(self, plan: Plan, step: Step, attempt: Attempt) -> process.Ended:
         """Carries out a step once. One that leaves no root has failed."""
@@ -227,9 +263,17 @@ class Runner:
             return False
 
     def _call(self, name: str, path: str) -> process.Ended:
+        process_id = os.getpid()
+        error: BaseException | None = None
         try:
             self._calls[name]()
-        except Exception as error:  # noqa: BLE001 - a step may fail in any way
+        except BaseException as raised:
+            error = raised
+            if os.getpid() == process_id and not isinstance(raised, Exception):
+                raise
+        if os.getpid() != process_id:
+            _end_child(error)
+        if error is not None:
             said = f"{type(error).__name__}: {error}\n".encode("utf-8", "backslashreplace")
             self._monitor.output(said)
             process.keep_output(self._handle.fs, path, said)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Self, TypeVar
 
 from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, Format, unseal
 from treesnap.codec.export import EXPORT, ExportRecord
+from treesnap.codec.hold import HOLD, HOLD_SIZE_MAX, HoldRecord
 from treesnap.codec.message import Fields, pack, require, unpack
 from treesnap.errors import Corrupt, NotFound, UnsupportedFormat
 from treesnap.fs.base import FileSystem
@@ -75,6 +76,22 @@ class ExportLock:
         Not synced: a record that comes back names a directory that is gone.
         """
         return unlink_if_present(self._fs, self.path)
+
+
+class Hold:
+    """Keeps a snapshot while this process works; see :meth:`Root.hold`."""
+
+    def __init__(self, fs: FileSystem, path: str, fd: int) -> None:
+        self._fs = fs
+        self._fd = fd
+        self.path = path
+
+    def release(self) -> None:
+        """Lets the snapshot go."""
+        with suppress(OSError):
+            unlink_if_present(self._fs, self.path)
+        self._fs.unlock(self._fd)
+        self._fs.close(self._fd)
 
 
 class Root:
@@ -168,39 +185,47 @@ class Root:
         if unlink_if_present(self._fs, self.file(name)):
             sync_directory(self._fs, self._layout.root_directory(self.id))
 
-    def hold(self, identity: SnapshotId) -> Callable[[], None]:
-        """Says that this process needs a snapshot; returns what ends that.
+    def hold(self, identity: SnapshotId, record: HoldRecord) -> Hold:
+        """Says that this process needs a snapshot, until the hold is released or the process ends.
 
-        The caller holds the root's lock. What processes left that died goes first. Not
-        synced: a process does not survive a power cut either. Raises OSError.
+        The caller holds the root's lock. What dead processes left goes first. Not synced: a
+        process does not survive a power cut either. Raises OSError.
         """
-        live = self.held_snapshots()
-        for found in self._hold_names():
-            if found.removeprefix(_HOLD_PREFIX) not in live:
-                unlink_if_present(self._fs, self.file(found))
-        path = self.file(_HOLD_PREFIX + identity)
-        fd = create_locked(self._fs, path, b"", temporary=self._layout.temporary, durable=False)
-
-        def release() -> None:
-            with suppress(OSError):
-                unlink_if_present(self._fs, path)
-            self._fs.unlock(fd)
-            self._fs.close(fd)
-
-        return release
-
-    def held_snapshots(self) -> frozenset[SnapshotId]:
-        """Returns the snapshots that living processes need. Costs one listing."""
-        found = set()
+        live = self.holds()
         for name in self._hold_names():
+            if name.removeprefix(_HOLD_PREFIX) not in live:
+                unlink_if_present(self._fs, self.file(name))
+        path = self.file(_HOLD_PREFIX + identity)
+        data = HOLD.seal(record)
+        fd = create_locked(self._fs, path, data, temporary=self._layout.temporary, durable=False)
+        return Hold(self._fs, path, fd)
+
+    def holds(self) -> dict[SnapshotId, HoldRecord | None]:
+        """Returns the snapshots that living processes need; None for a record that is damaged.
+
+        Costs one listing.
+        """
+        found: dict[SnapshotId, HoldRecord | None] = {}
+        for name in self._hold_names():
+            path = self.file(name)
             with suppress(FileNotFoundError):
-                fd = self._fs.open(self.file(name), os.O_RDONLY | os.O_NONBLOCK)
+                fd = self._fs.open(path, os.O_RDONLY | os.O_NONBLOCK)
                 try:
-                    if not self._fs.lock(fd, exclusive=True):
-                        found.add(SnapshotId(name.removeprefix(_HOLD_PREFIX)))
+                    if self._fs.lock(fd, exclusive=True):
+                        self._fs.unlock(fd)
+                        continue
+                    identity = SnapshotId(name.removeprefix(_HOLD_PREFIX))
+                    found[identity] = self._hold_record(fd, path)
                 finally:
                     self._fs.close(fd)
-        return frozenset(found)
+        return found
+
+    def _hold_record(self, fd: int, path: str) -> HoldRecord | None:
+        try:
+            data = self._fs.read_at(fd, HOLD_SIZE_MAX, 0)
+            return HOLD.decode(unseal(data, FileKind.HOLD, path))
+        except (Corrupt, UnsupportedFormat):
+            return None
 
     def _hold_names(self) -> list[str]:
         names = self._fs.list_names(self._layout.root_directory(self.id))

@@ -85,7 +85,7 @@ def list_directory(
         has_ignore_file = has_stage = True
     else:
         has_ignore_file, has_stage = _observe_all(fs, fd, listing, encoding)
-    if has_ignore_file:
+    if has_ignore_file and exclusions.heeds_files:
         try:
             read_ignore_file(fs, fd, path, listing)
         except UnreadableRules as error:

@@ -40,7 +40,7 @@ def look_again(
     except Corrupt:  # or they are too many
         return None
     listing = Listing(exclusions.at(path))
-    if IGNORE_FILE in known:
+    if IGNORE_FILE in known and exclusions.heeds_files:
         try:
             read_ignore_file(fs, fd, path, listing)
         except UnreadableRules:

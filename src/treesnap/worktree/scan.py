@@ -108,7 +108,8 @@ class Scanner:
         self._cache = cache
         self._recall = Recall(cache, self._trees) if cache is not None else None
         self._rows = Rows(self._trees, sink, builder, self._recall)
-        self._changed = settings.changed if cache is not None else None
+        is_usable = cache is not None and settings.cached_rules_hold
+        self._changed = settings.changed if is_usable else None
         self._mapped = settings.mapped
         self._recorder = recorder
         self._mounts = Mounts(fs)
@@ -158,6 +159,8 @@ class Scanner:
         """Lets other processes say where a large tree differs, when nobody else knows."""
         settings, cache = self._settings, self._cache
         if cache is None or self._changed is not None or settings.scope or settings.rules:
+            return
+        if not settings.cached_rules_hold:
             return
         self._changed = survey(self._fs, root_fd, cache, mapped)
         if self._changed is not None:
@@ -223,11 +226,14 @@ class Scanner:
         below = parent.scope.get(name) if parent.scope is not None else None
         changed = parent.changed.at(name) if parent.changed is not None else None
         fresh = name in parent.fresh
+        exclusions = parent.exclusions
+        if path in self._settings.revealed:
+            exclusions = Exclusions(heeds_files=False)
         try:
             if len(names) > DEPTH_MAX:
                 raise OSError(36, "It is too deep")
             fd = chain.open_names(names)
-            return self._enter(fd, path, name, parent.exclusions, below, changed, fresh=fresh)
+            return self._enter(fd, path, name, exclusions, below, changed, fresh=fresh)
         except FileNotFoundError:
             parent.distrusted.add(name)
             parent.children_changed = True

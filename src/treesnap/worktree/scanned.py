@@ -34,6 +34,11 @@ class ScanSettings:
     rules: tuple[IgnoreRules, ...] = ()
     heeds_ignore_files: bool = True
     """Whether ignore files in the tree leave anything out."""
+    cached_rules_hold: bool = True
+    """Whether a name that the stat cache leaves out is left out now, as long as it and the
+    ignore files above it have not changed."""
+    revealed: frozenset[bytes] = frozenset()
+    """Directories below which nothing is excluded."""
     store: tuple[int, int] | None = None
     """Device and inode of the store, which is never captured."""
     started_ns: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
@@ -90,15 +89,11 @@ class TestRun:
 
         assert not store_path.exists()
 
-    def test_an_interruption_takes_back_and_goes_on(self, handle, root, monkeypatch):
-        def interrupted(*arguments, **options):
-            (root / "one").write_bytes(b"half")
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(subprocess, "run", interrupted)
+    def test_an_interruption_takes_back_and_goes_on(self, handle, root):
+        interrupt = f"import os, signal, time; {WRITE}; os.kill(os.getppid(), signal.SIGINT)"
 
         with pytest.raises(KeyboardInterrupt):
-            handle.run(["sleep", "forever"])
+            handle.run(python(f"{interrupt}; time.sleep(600)"))
 
         assert (root / "one").read_bytes() == b"one"
 

@@ -1,0 +1,92 @@
+"""Signals that end a program, kept from breaking the way back.
+
+Handlers belong to the main thread; in any other one nothing is done, because no signal
+interrupts it. Signals that the program ignores stay ignored, and what C code handles is its
+own.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+EXIT_BASE = 128
+"""Shells add the number of the signal that ended a command to this."""
+
+
+class Stopped(SystemExit):
+    """A signal asked the program to end; its code is 128 plus the number of the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(EXIT_BASE + number)
+        self.signal = signal.Signals(number)
+
+
+class Interruptions:
+    """The signals that arrived since :func:`raised_once`."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def arrived(self, number: int, _frame: FrameType | None) -> None:
+        """Notes a signal, and raises for the first one."""
+        self.numbers.append(number)
+        if len(self.numbers) == 1:
+            raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether there was more than one: somebody has no patience."""
+        return len(self.numbers) > 1
+
+
+@contextmanager
+def raised_once() -> Iterator[Interruptions]:
+    """Raises KeyboardInterrupt or :class:`Stopped` in the body for the first signal alone.
+
+    So what the body does about it is not interrupted by further ones. Signals for which the
+    program has handlers of its own go there.
+    """
+    found = Interruptions()
+    ours = (signal.SIG_DFL, signal.default_int_handler)
+    with _handled(found.arrived, lambda handler: handler in ours):
+        yield found
+
+
+@contextmanager
+def put_off() -> Iterator[None]:
+    """Puts the signals that arrive in the body off until it has ended."""
+    numbers: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        numbers.append(number)
+
+    try:
+        with _handled(note, lambda handler: handler not in (signal.SIG_IGN, None)):
+            yield
+    finally:
+        for number in dict.fromkeys(numbers):
+            signal.raise_signal(number)
+
+
+@contextmanager
+def _handled(
+    handle: Callable[[int, FrameType | None], None], concerns: Callable[[Any], bool]
+) -> Iterator[None]:
+    before: dict[int, Any] = {}
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for ending in ENDING:
+                handler = signal.getsignal(ending)
+                if concerns(handler):
+                    before[ending] = handler
+                    signal.signal(ending, handle)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

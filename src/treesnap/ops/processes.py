@@ -1,0 +1,229 @@
+"""The processes of a command: how they are known, and how all of them are ended.
+
+What a command started is known by two marks, whatever has become of process numbers since:
+
+- a variable of its environment, which names the command. Processes that close all files keep
+  that.
+- a file that all of them inherit, open for writing. Processes that clear their environment
+  keep that.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound
+from treesnap.fs.base import FileSystem
+from treesnap.fs.failure import reported
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+
+VARIABLE = "SNAP_STEP"
+"""Names the command that a process belongs to; where commands run commands, all of them."""
+
+ENDING_MIN_S = 10.0
+"""How long processes that were killed may take to be gone, however short the caller waits."""
+_GRACE_S = 5.0
+"""How long a command that is asked to end may take to tidy up."""
+_PAUSE_S = 0.05
+_PIECE_SIZE = 1 << 16
+_ACCESS_MODE = 0o3
+
+
+def marked_environment(mark: str) -> dict[str, str]:
+    """Returns this process's environment with one more mark."""
+    marks = " ".join([*os.environ.get(VARIABLE, "").split(), mark])
+    return {**os.environ, VARIABLE: marks}
+
+
+class Command:
+    """A command that is run once in a root, with the standard streams of this process.
+
+    It stays in the process group of this process, so that it reads from the terminal as this
+    process does, and what is typed there to interrupt or to stop reaches both.
+    """
+
+    def __init__(
+        self, handle: Handle, words: Sequence[str], mark: str, mark_path: str | None
+    ) -> None:
+        """Prepares a command.
+
+        ``mark`` names it, unlike every other one; ``mark_path`` is the file that its processes
+        inherit, if any.
+        """
+        self._handle = handle
+        self._words = words
+        self._mark_path = mark_path
+        self._mark = mark
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        """Returns the exit code, negative for a signal.
+
+        Raises NotFound or InvalidArgument for a command that cannot be started. What it leaves
+        in the background goes on.
+        """
+        fs = self._handle.fs
+        fd = fs.open(self._mark_path, os.O_RDWR) if self._mark_path is not None else None
+        try:
+            self._process = self._started(() if fd is None else (fd,))
+        finally:
+            if fd is not None:
+                fs.close(fd)
+        return self._process.wait()
+
+    def _started(self, inherited: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        words = self._words
+        try:
+            return subprocess.Popen(  # noqa: S603 - running it is the job
+                words,
+                cwd=self._handle.root,
+                env=marked_environment(self._mark),
+                pass_fds=inherited,
+            )
+        except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+            raise NotFound(
+                f"The command {words[0]!r} cannot be started: {error.strerror}",
+                code=ErrorCode.COMMAND_NOT_FOUND,
+                path=words[0],
+            ) from error
+        except OSError as error:
+            raise InvalidArgument(f"The command {words[0]!r} cannot be started: {error}") from error
+
+    def ask_to_end(self, number: int, is_urgent: Callable[[], bool]) -> None:
+        """Sends the command a signal, and waits a while for its end, unless it is urgent."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            process.send_signal(number)
+        deadline = time.monotonic() + _GRACE_S
+        while process.poll() is None and time.monotonic() < deadline and not is_urgent():
+            time.sleep(_PAUSE_S)
+
+    def end(self) -> None:
+        """Kills whatever the command started; warns when some of it cannot be killed."""
+        handle = self._handle
+        own = self._process
+        if own is not None and own.poll() is None:
+            with suppress(ProcessLookupError, PermissionError):
+                own.kill()
+        fs = handle.fs
+        mark_file = None
+        if self._mark_path is not None:
+            with suppress(OSError):
+                mark_file = fs.lstat(self._mark_path)
+        left = _killed(fs, self._mark, mark_file, max(handle.wait_s, ENDING_MIN_S))
+        if own is not None:
+            with suppress(subprocess.TimeoutExpired):
+                own.wait(ENDING_MIN_S)
+        if left:
+            numbers = ", ".join(map(str, left))
+            handle.monitor.remark(f"Processes of the command cannot be ended: {numbers}")
+
+
+def _killed(
+    fs: FileSystem, mark: str, mark_file: os.stat_result | None, wait_s: float
+) -> list[int]:
+    """Kills all processes with a mark, and what they start meanwhile; returns those that stay."""
+    deadline = time.monotonic() + wait_s
+    while found := list(processes_of(fs, mark, mark_file)):
+        for process_id in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process_id, signal.SIGKILL)
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_PAUSE_S)
+    return found
+
+
+def end_leftovers(fs: FileSystem, log_path: str, mark: str, wait_s: float) -> None:
+    """Kills what an attempt of a plan's step left running, and waits until it is gone.
+
+    Its processes have inherited the lock of its log. Raises Busy when something is left that
+    this process may not kill, or cannot find.
+    """
+    with reported("end what an interrupted step left running"):
+        _end_leftovers(fs, log_path, mark, wait_s)
+
+
+def _end_leftovers(fs: FileSystem, log_path: str, mark: str, wait_s: float) -> None:
+    try:
+        fd = fs.open(log_path, os.O_RDWR)
+    except FileNotFoundError:  # it never began
+        return
+    try:
+        deadline = time.monotonic() + wait_s
+        while True:
+            is_free = fs.lock(fd, exclusive=True)
+            found = list(processes_of(fs, mark, fs.fstat(fd)))
+            if is_free and not found:
+                return
+            for process_id in found:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(process_id, signal.SIGKILL)
+            if time.monotonic() >= deadline:
+                raise Busy("What an interrupted step started is still running", path=log_path)
+            time.sleep(_PAUSE_S)
+    finally:
+        fs.close(fd)
+
+
+def processes_of(fs: FileSystem, mark: str, mark_file: os.stat_result | None) -> Iterator[int]:
+    """Yields the other processes of a command, as Linux lists them."""
+    with suppress(OSError):
+        for name in fs.list_names("/proc"):
+            if name.isdigit() and int(name) != os.getpid():
+                directory = f"/proc/{name}"
+                if _has_mark(fs, directory, mark) or (
+                    mark_file is not None and _writes(fs, directory, mark_file)
+                ):
+                    yield int(name)
+
+
+def _has_mark(fs: FileSystem, directory: str, mark: str) -> bool:
+    start = f"{VARIABLE}=".encode()
+    variables = _content(fs, f"{directory}/environ").split(b"\0")
+    return any(
+        item.startswith(start) and mark.encode() in item.removeprefix(start).split()
+        for item in variables
+    )
+
+
+def _writes(fs: FileSystem, directory: str, wanted: os.stat_result) -> bool:
+    """Returns whether a process may write to a file. Those that only read it are left alone."""
+    with suppress(OSError):
+        for name in fs.list_names(f"{directory}/fd"):
+            with suppress(OSError):
+                link = fs.read_link(f"{directory}/fd/{name}".encode())
+                if not os.path.samestat(fs.lstat(link), wanted):
+                    continue
+                if _may_write(fs, f"{directory}/fdinfo/{name}"):
+                    return True
+    return False
+
+
+def _may_write(fs: FileSystem, path: str) -> bool:
+    lines = _content(fs, path).decode().splitlines()
+    flags = next((line.split()[1] for line in lines if line.startswith("flags")), "0")
+    return int(flags, 8) & _ACCESS_MODE != os.O_RDONLY
+
+
+def _content(fs: FileSystem, path: str) -> bytes:
+    """Returns a file of the kernel's, or nothing where it may not be read."""
+    pieces = []
+    with suppress(OSError):
+        fd = fs.open(path, os.O_RDONLY)
+        try:
+            while piece := fs.read(fd, _PIECE_SIZE):
+                pieces.append(piece)
+        finally:
+            fs.close(fd)
+    return b"".join(pieces)

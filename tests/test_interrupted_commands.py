@@ -1,0 +1,179 @@
+"""``snap run`` that is told to end: its processes end, the tree is rolled back, and it says so."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oracle import difference, record
+from plan_bench import is_alive
+
+UNTIL_KILLED = "while :; do echo x > $1/written; done"
+
+
+class Tree:
+    """A root, its store, and a fifo through which commands say how far they are."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "root"
+        self.store = directory / "store"
+        self.root.mkdir()
+        (self.root / "file").write_text("before")
+        self.fifo = directory / "fifo"
+        os.mkfifo(self.fifo)
+
+    def words(self, script: str, *options: str) -> list[str]:
+        place = ["-C", str(self.root), "--store", str(self.store)]
+        command = ["sh", "-c", script, "sh", str(self.fifo)]
+        return [sys.executable, "-m", "treesnap", "run", *place, *options, "--", *command]
+
+    def start(self, script: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(self.words(script), stderr=subprocess.PIPE, text=True)
+
+    def told(self) -> str:
+        """What a command writes into the fifo; waits for that."""
+        return self.fifo.read_text()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    return Tree(tmp_path)
+
+
+BACKGROUND = {
+    "a child": "(while :; do echo x > written; done) &",
+    "a session of its own": "setsid sh -c 'while :; do echo x > written; done' &",
+    "a daemon without a parent": "(setsid sh -c 'while :; do echo x > written; done' &) &",
+    "without files": "setsid sh -c 'exec 3>&- 4>&-; while :; do echo x > written; done' >&- 2>&- &",
+    "without its environment": "env -i sh -c 'while :; do echo x > written; done' &",
+}
+
+
+@pytest.mark.parametrize("script", BACKGROUND.values(), ids=BACKGROUND)
+def test_what_a_failed_command_left_writing_is_ended_before_the_roll_back(tree, script):
+    before = record(tree.root)
+
+    process = tree.start(f"{script} while ! test -e written; do :; done; exit 7")
+
+    assert process.communicate()[1].startswith("sh failed with exit code 7; rolled back")
+    assert process.returncode == 7
+    assert difference(before, record(tree.root)) == []
+
+
+def test_what_a_successful_command_leaves_goes_on(tree):
+    process = tree.start("sleep 600 2>&- & echo $! > $1; exit 0")
+    number = int(tree.told())
+
+    assert process.wait() == 0
+    assert process.stderr is not None
+    process.stderr.close()
+    assert is_alive(number)
+    os.kill(number, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+)
+def test_signal_ends_the_command_and_rolls_back(tree, number, code):
+    before = record(tree.root)
+    process = tree.start("echo after > file; echo $$ > $1; while :; do sleep 600; done")
+    command = int(tree.told())
+
+    process.send_signal(number)
+
+    process.communicate()
+    assert process.returncode == code
+    assert not is_alive(command)
+    assert difference(before, record(tree.root)) == []
+
+
+def test_command_that_ignores_signals_is_killed_at_the_second_one(tree):
+    before = record(tree.root)
+    process = tree.start(
+        "trap 'echo asked > $1' TERM; echo after > file; echo $$ > $1; while :; do sleep 0.1; done"
+    )
+    command = int(tree.told())
+
+    process.send_signal(signal.SIGTERM)
+    assert tree.told() == "asked\n"
+    process.send_signal(signal.SIGTERM)
+
+    process.communicate()
+    assert process.returncode == 143
+    assert not is_alive(command)
+    assert difference(before, record(tree.root)) == []
+
+
+SECOND = """
+import os, signal, sys, treesnap
+from treesnap.testing.wrapped import WrappedFileSystem
+
+class Interrupting(WrappedFileSystem):
+    '''Sends a signal at every call of the way back that changes a name.'''
+    is_on = False
+    def around(self, call):
+        if self.is_on and call.method in ("rename", "exchange", "unlink", "make_directory"):
+            os.kill(os.getpid(), signal.SIGINT)
+        return call.proceed()
+
+fs = Interrupting()
+handle = treesnap.Handle(root=sys.argv[1], store_path=sys.argv[2], fs=fs)
+try:
+    if sys.argv[3] == "run":
+        fs.is_on = True
+        handle.create()
+except KeyboardInterrupt:
+    pass
+fs.is_on = False
+try:
+    with handle.rollback_on_error():
+        open(sys.argv[1] + "/file", "w").write("half")
+        fs.is_on = True
+        raise KeyboardInterrupt
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_second_interrupt_does_not_break_the_way_back(tree):
+    before = record(tree.root)
+
+    result = subprocess.run(
+        [sys.executable, "-c", SECOND, str(tree.root), str(tree.store), "block"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert (result.stdout, result.returncode) == ("interrupted\n", 0), result.stderr
+    assert difference(before, record(tree.root)) == []
+
+
+def test_command_reads_from_the_terminal_and_is_interrupted_there(tree):
+    before = record(tree.root)
+    words = tree.words("echo after > file; read line; echo $line > $1; while :; do sleep 1; done")
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(words[0], words)
+    os.write(terminal, b"typed\n")
+    assert tree.told() == "typed\n"
+
+    os.write(terminal, b"\x03")
+
+    shown = b""
+    while True:
+        try:
+            piece = os.read(terminal, 4096)
+        except OSError:  # nothing has the terminal any more
+            break
+        shown += piece
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130, shown
+    assert difference(before, record(tree.root)) == []

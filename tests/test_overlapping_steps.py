@@ -1,0 +1,220 @@
+"""Two steps in one root: the one that fails never removes what the other made."""
+
+from __future__ import annotations
+
+import contextvars
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import treesnap
+from treesnap.plans import Planner, PlanState, Step
+
+
+class Failed(Exception):
+    """The body of a block has failed."""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "root"
+    (path / "figures").mkdir(parents=True)
+    (path / "data").mkdir()
+    return path
+
+
+@pytest.fixture
+def handle(root: Path, tmp_path: Path) -> treesnap.Handle:
+    return treesnap.open(root, tmp_path / "store", wait_s=0.2)
+
+
+def fail_after(handle: treesnap.Handle, action: Callable[[], object], **options: object) -> None:
+    """Does something in a block that fails."""
+    with pytest.raises(Failed):
+        _failing(handle, action, options)
+
+
+def _failing(
+    handle: treesnap.Handle, action: Callable[[], object], options: dict[str, object]
+) -> None:
+    with handle.rollback_on_error("block", **options):
+        action()
+        raise Failed
+
+
+def elsewhere(action: Callable[[], object]) -> object:
+    """Does something in another thread, and returns or raises what it did."""
+    outcome: list[object] = []
+
+    def act() -> None:
+        try:
+            outcome.append(action())
+        except Exception as error:  # noqa: BLE001 - it is raised in the caller
+            outcome.append(error)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join()
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    return outcome[0]
+
+
+def block(handle: treesnap.Handle) -> None:
+    with handle.rollback_on_error("other"):
+        pass
+
+
+def run(handle: treesnap.Handle) -> None:
+    handle.run(["true"])
+
+
+def plan(handle: treesnap.Handle) -> None:
+    Planner(handle).run("plan", [Step(name="step", run="true")])
+
+
+STEPS = pytest.mark.parametrize("step", [block, run, plan])
+
+
+@STEPS
+def test_step_is_refused_while_a_block_of_another_thread_is_at_work(handle, step):
+    with (
+        handle.rollback_on_error("first"),
+        pytest.raises(treesnap.Busy, match="rollback_on_error"),
+    ):
+        elsewhere(lambda: step(handle))
+
+    elsewhere(lambda: step(handle))
+
+
+@STEPS
+def test_step_inside_of_a_block_belongs_to_it(handle, root, step):
+    def act() -> None:
+        step(handle)
+        (root / "made").write_text("inside")
+
+    fail_after(handle, act)
+
+    assert not (root / "made").exists()
+
+
+OTHER = """
+import sys, treesnap
+handle = treesnap.open(sys.argv[1], sys.argv[2])
+with handle.rollback_on_error("other process"):
+    print("inside", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@contextmanager
+def other_process(root: Path, store: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that is inside of a block, until it gets a line."""
+    words = [sys.executable, "-c", OTHER, str(root), str(store)]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "inside\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@STEPS
+def test_step_is_refused_while_another_process_is_at_work_and_not_after_it_was_killed(
+    handle, root, tmp_path, step
+):
+    with (
+        other_process(root, tmp_path / "store"),
+        pytest.raises(treesnap.Busy, match=r"process \d+: rollback_on_error"),
+    ):
+        step(handle)
+
+    step(handle)
+
+
+def test_step_waits_for_another_one_and_finds_what_it_made(handle, root, tmp_path):
+    patient = treesnap.open(root, tmp_path / "store", wait_s=60)
+    made = root / "made"
+
+    with other_process(root, tmp_path / "store") as other:
+        assert other.stdin is not None
+        made.write_text("by the other one")
+        thread = threading.Thread(target=lambda: fail_after(patient, made.unlink))
+        thread.start()
+        other.stdin.write("\n")
+        other.stdin.flush()
+        thread.join()
+
+    assert made.read_text() == "by the other one"
+
+
+def test_blocks_of_other_paths_run_at_once_and_roll_back_theirs_alone(handle, root):
+    def draw() -> None:
+        with handle.rollback_on_error("draw", paths=["figures"], overlap="refuse"):
+            (root / "figures/one").write_text("drawn")
+
+    def work() -> None:
+        (root / "data/half").write_text("half")
+        elsewhere(draw)
+
+    fail_after(handle, work, paths=["data", "absent"])
+
+    assert (root / "figures/one").read_text() == "drawn"
+    assert not (root / "data/half").exists()
+
+
+@pytest.mark.parametrize("paths", [[], ["figures"], ["figures/below"], ["data", "figures/x"]])
+def test_block_of_a_path_is_refused_beside_one_that_holds_it(handle, paths):
+    with (
+        handle.rollback_on_error("draw", paths=["figures/below", "figures/x"]),
+        pytest.raises(treesnap.Busy),
+    ):
+        elsewhere(lambda: fail_after(handle, int, paths=paths, overlap="refuse"))
+
+
+def test_task_that_was_started_inside_belongs_to_the_block(handle):
+    with handle.rollback_on_error("outer"):
+        inside = contextvars.copy_context()
+        elsewhere(lambda: inside.run(block, handle))
+
+
+def test_unknown_way_to_overlap_is_an_invalid_argument(handle):
+    with pytest.raises(treesnap.InvalidArgument):
+        fail_after(handle, int, overlap="merge")
+
+
+def test_generator_that_is_closed_inside_a_block_is_rolled_back(handle, root):
+    def work() -> Iterator[None]:
+        with handle.rollback_on_error():
+            (root / "made").write_text("half")
+            yield
+
+    working = work()
+    next(working)
+    working.close()
+
+    assert not (root / "made").exists()
+
+
+def test_delete_refuses_what_a_plan_goes_back_to(handle, root):
+    def delete() -> None:
+        identity = handle.list()[0].id
+        with pytest.raises((treesnap.Busy, treesnap.Refused)):
+            handle.delete(identity)
+        handle.unpin(identity)
+        with pytest.raises(treesnap.Busy, match="goes back to if it fails"):
+            handle.delete(identity)
+        raise Failed
+
+    (root / "file").write_text("before")
+    plan = Planner(handle, calls={"delete": delete}).run("plan", [Step(name="s", call="delete")])
+
+    assert plan.state == PlanState.FAILED
