@@ -21,6 +21,8 @@ class Moment(NamedTuple):
 
     snapshot_id: SnapshotId
     scope: tuple[bytes, ...] | None
+    is_absent: bool = False
+    """Whether there was no root at all; the snapshot holds an empty one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class RestoreHistory:
 
 def encode_history(history: RestoreHistory) -> bytes:
     """Returns the payload of a history file."""
-    return pack({"version": 1, "undo": history.undo, "redo": history.redo})
+    undo, redo = (tuple(map(_row, stack)) for stack in (history.undo, history.redo))
+    return pack({"version": 1, "undo": undo, "redo": redo})
 
 
 def decode_history(payload: bytes) -> RestoreHistory:
@@ -61,10 +64,14 @@ def decode_history(payload: bytes) -> RestoreHistory:
 HISTORY = Format(FileKind.HISTORY, encode_history, decode_history)
 
 
+def _row(moment: Moment) -> tuple[Any, ...]:
+    return tuple(moment) if moment.is_absent else tuple(moment[:2])
+
+
 def _moment(row: Any) -> Moment:
     require(
         type(row) is tuple
-        and len(row) == 2
+        and (len(row) == 2 or (len(row) == 3 and row[2] is True))
         and type(row[0]) is str
         and is_snapshot_id(row[0])
         and (row[1] is None or type(row[1]) is tuple),
@@ -82,4 +89,4 @@ def _moment(row: Any) -> Moment:
             parse_scope(scope)
         except InvalidArgument as error:
             raise Corrupt(f"Stored restore history is not valid: {error}") from error
-    return Moment(SnapshotId(row[0]), scope)
+    return Moment(SnapshotId(row[0]), scope, len(row) == 3)

@@ -71,6 +71,8 @@ class Commit:
     """Payload of the root's history file once the restore is done."""
     touch: bool
     """Whether restored files get the present time."""
+    removes_root: bool = False
+    """Whether the root goes in the end, if nothing is left in it: it was not there before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +126,7 @@ def encode_journal(journal: Journal) -> bytes:
             "directories": commit.directories,
             "history": commit.history,
             "touch": commit.touch,
+            "removes_root": commit.removes_root,
         }
     return pack(fields)
 
@@ -170,6 +173,7 @@ def _decode_commit(fields: Fields) -> Commit:
         directories=tuple(_decode_finish(row) for row in fields.get("directories", tuple)),
         history=fields.get("history", bytes),
         touch=fields.get("touch", bool),
+        removes_root=fields.get("removes_root", bool),
     )
 
 

@@ -114,12 +114,15 @@ def look_at(
     """
     if journal.commit is None:
         return None, {}
+    transaction = Transaction(handle, pair, journal)
     if not os.path.lexists(handle.root):
+        if journal.commit.removes_root and transaction.is_finished():
+            return "all is done; the next command on this root tidies up", {}
         return "it waits until the root is back, or is restored anew", {}
     root_fd = opened_root(handle)
     try:
         refuse_other_device(handle, root_fd, journal)
-        if Transaction(handle, pair, journal).is_finished():
+        if transaction.is_finished():
             standings = dict.fromkeys(journal.commit.paths, Standing.DONE)
             return "all is done; the next command on this root tidies up", standings
         completion = Completion(handle, pair, journal)
@@ -168,7 +171,10 @@ def _recover(handle: Handle, pair: Opened, journal: Journal) -> str | None:
         root_fd = opened_root(handle)
     except FileNotFoundError:
         if journal.commit is not None:
-            return None
+            if not (journal.commit.removes_root and transaction.is_finished()):
+                return None
+            transaction.forget_removed()
+            return "completed an interrupted restore"
         transaction.give_up()
         return "forgot a restore that was interrupted early: the root is gone"
     try:

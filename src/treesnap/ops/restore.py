@@ -98,6 +98,8 @@ class Goal:
     """Whether what is in the root was left by a failed step, its ignore files too."""
     label: str = "before restore"
     history_step: HistoryStep = RestoreHistory.restored
+    removes_root: bool = False
+    """Whether the goal is that there is no root; the snapshot holds an empty one."""
 
 
 def restore(handle: Handle, request: RestoreRequest) -> RestoreResult:
@@ -291,7 +293,8 @@ def _attempt(
     """Restores once. ``fresh`` walks the whole root and trusts neither watcher nor cache."""
     target = target_state(pair, goal)
     transaction = Transaction(handle, pair)
-    if not os.path.lexists(handle.root):
+    was_absent = not os.path.lexists(handle.root)
+    if was_absent:
         ensure_directories(handle.fs, os.path.dirname(handle.root))
     pair.root.register()
     try:
@@ -320,7 +323,9 @@ def _attempt(
             observed = Observed(recorder, capture.cache)
             if plan.is_empty:
                 transaction.abandon()
-                _note_history(pair, goal, Moment(goal.snapshot.id, goal.scope))
+                if goal.removes_root and not was_absent:
+                    transaction.remove_root()
+                _note_history(pair, goal, Moment(goal.snapshot.id, goal.scope, was_absent))
                 return result_of(goal, plan, target, safety_id=None, is_dry_run=False)
             refuse_unchangeable(handle)
             safety = capture.publish(
@@ -331,7 +336,7 @@ def _attempt(
     except BaseException:
         transaction.abandon()
         raise
-    history = goal.history_step(load_history(pair.root), Moment(safety.id, goal.scope))
+    history = goal.history_step(load_history(pair.root), Moment(safety.id, goal.scope, was_absent))
     commit = Commit(
         target_id=goal.snapshot.id,
         safety_id=safety.id,
@@ -339,6 +344,7 @@ def _attempt(
         directories=plan.finishes,
         history=HISTORY.payload(history),
         touch=goal.touch,
+        removes_root=goal.removes_root,
     )
     try:
         work = Work(

@@ -321,6 +321,12 @@ class Transaction:
             finisher.finish_tops(journal.stage_tops)
             self._remark_denied(finisher.denied)
         self._fs.sync(root_fd)
+        if commit.removes_root:
+            self.remove_root()
+        self._forget()
+
+    def forget_removed(self) -> None:
+        """Ends a restore of which nothing was left to do but to forget that the root is gone."""
         self._forget()
 
     def _forget(self) -> None:
@@ -344,7 +350,7 @@ class Transaction:
                 self._forget()
                 return
         if journal.root_before is None:
-            self._remove_root()
+            self.remove_root()
         self._forget()
 
     def _unstage(self, root_fd: int, journal: Journal) -> None:
@@ -367,8 +373,8 @@ class Transaction:
                         raise
                 self._fs.sync(fd)
 
-    def _remove_root(self) -> None:
-        """Removes the root that this transaction made, unless somebody uses it by now."""
+    def remove_root(self) -> None:
+        """Removes a root that is not to be there, unless something is in it by now."""
         try:
             self._fs.remove_directory(self._handle.root)
         except OSError:

@@ -44,6 +44,7 @@ def _step(handle: Handle, verb: str, history_step: HistoryStep) -> RestoreResult
                 scope=moment.scope,
                 label=f"before {verb} to",
                 history_step=history_step,
+                removes_root=moment.is_absent,
             )
             result = reach(handle, pair, goal)
     except StoreMissing as error:

@@ -190,7 +190,9 @@ def snapshot_states() -> SearchStrategy[SnapshotState]:
 
 def histories() -> SearchStrategy[RestoreHistory]:
     """Restore histories."""
-    stack = st.lists(st.builds(Moment, snapshot_ids(), scopes()), max_size=3).map(tuple)
+    stack = st.lists(st.builds(Moment, snapshot_ids(), scopes(), st.booleans()), max_size=3).map(
+        tuple
+    )
     return st.builds(RestoreHistory, stack, stack)
 
 
@@ -213,6 +215,7 @@ def journals() -> SearchStrategy[Journal]:
         directories=st.lists(finishes, max_size=2).map(tuple),
         history=st.binary(max_size=20),
         touch=st.booleans(),
+        removes_root=st.booleans(),
     )
     return st.builds(
         Journal,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+
 import pytest
 
 from treesnap.errors import ErrorCode, NotFound
-from treesnap.testing.children import in_child
+from treesnap.testing.children import in_child, killed
+from treesnap.testing.faulty import kill_at
 from treesnap.testing.state import tree_state
 
 
@@ -146,12 +150,75 @@ def test_a_damaged_history_counts_as_none(handle, states, store_path):
     handle.undo()
 
 
-def test_undo_of_a_removed_root_brings_nothing_back_but_the_root(handle, root, states, tmp_path):
-    import shutil
+class TestOfARootThatWasRemoved:
+    @pytest.fixture
+    def restored(self, handle, root, states):
+        """The state after a restore of a root that was not there."""
+        shutil.rmtree(root)
+        handle.restore("state 0")
+        assert tree_state(root) == states[0]
+        return states[0]
 
-    shutil.rmtree(root)
-    handle.restore("state 0")
+    def test_undo_removes_it_again(self, handle, root, restored):
+        handle.undo()
 
-    handle.undo()
+        assert not root.exists()
 
-    assert list(root.iterdir()) == []
+    def test_redo_brings_it_back_and_undo_removes_it_once_more(self, handle, root, restored):
+        for _ in range(2):
+            handle.undo()
+            assert not root.exists()
+            handle.redo()
+            assert tree_state(root) == restored
+
+    def test_undo_removes_one_that_was_emptied_by_hand(self, handle, root, restored):
+        for path in root.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+        handle.undo()
+
+        assert not root.exists()
+
+    def test_undo_leaves_what_was_never_captured(self, handle, root, restored):
+        handle.create(exclude=("*.tmp",))
+        (root / ".snapignore").write_text("*.tmp\n.snapignore\n")
+        (root / "mine.tmp").write_bytes(b"never captured")
+
+        handle.undo()
+
+        assert sorted(os.listdir(root)) == [".snapignore", "mine.tmp"]
+
+    def test_undo_of_a_restore_of_an_empty_root_leaves_it(self, handle, root, states):
+        for path in root.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        handle.restore("state 0")
+
+        handle.undo()
+
+        assert os.listdir(root) == []
+
+    def test_undo_that_is_killed_anywhere_leaves_it_whole_or_not_at_all(
+        self, make_handle, root, restored, store_path, tmp_path
+    ):
+        for name in ("root", "store"):
+            shutil.copytree(tmp_path / name, tmp_path / f"{name}-before", symlinks=True)
+        found = []
+        number = 0
+        was_killed = True
+        while was_killed:
+            number += 3
+            shutil.rmtree(root, ignore_errors=True)
+            shutil.rmtree(store_path)
+            shutil.copytree(tmp_path / "root-before", root, symlinks=True)
+            shutil.copytree(tmp_path / "store-before", store_path, symlinks=True)
+            ended = killed(lambda fs: make_handle(fs=fs).undo(), kill_at(number))
+            assert ended.error is None, ended.error
+            was_killed = ended.was_killed
+
+            make_handle().recover()
+
+            found.append(root.exists())
+            assert not root.exists() or tree_state(root) == restored
+            assert not list(store_path.glob("roots/*/journal"))
+        assert found == sorted(found, reverse=True)
+        assert {True, False} == set(found)
