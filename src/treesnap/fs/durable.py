@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import errno
 import os
+import stat as stat_module
 from collections.abc import Callable
 from contextlib import suppress
 
+from treesnap.errors import Corrupt, shown
 from treesnap.fs.base import FileSystem
 
 _FIRST_READ_SIZE = 64 << 10
 """Python takes so many bytes of memory before it reads, which for more is a system call."""
 _READ_SIZE = 1 << 20
 _NAME_LENGTH = 16
+_OTHER_TYPE = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
+"""What opening a link, a directory, a socket, a device without a driver says."""
 _DIGITS = frozenset("0123456789abcdef")
 _HOLDS_NOTHING_OF_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL})
 """What the sync of a directory says that may not be read, cannot be written, or knows no sync."""
@@ -299,6 +303,28 @@ def read_file(fs: FileSystem, path: str, size_bytes_max: int) -> bytes:
         return b"".join(pieces)
     finally:
         fs.close(fd)
+
+
+def open_regular(fs: FileSystem, path: str, flags: int = os.O_RDONLY) -> int:
+    """Returns a descriptor of a regular file of a store, and never waits for one.
+
+    Raises Corrupt for what has taken its place: a pipe, a directory, a link, a device, a socket.
+    """
+    try:
+        fd = fs.open(path, flags | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in _OTHER_TYPE:
+            raise not_regular(path) from error
+        raise
+    if not stat_module.S_ISREG(fs.fstat(fd).st_mode):
+        fs.close(fd)
+        raise not_regular(path)
+    return fd
+
+
+def not_regular(path: str) -> Corrupt:
+    """Returns the error for what is in the place of a file of a store."""
+    return Corrupt(f"File {shown(path)!r} is not a regular file", path=path)
 
 
 def unlink_if_present(fs: FileSystem, path: str) -> bool:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from treesnap.codec.index import IndexEntry
 from treesnap.codec.pack import PACK_SIZE_TARGET, RECORD_HEADER_SIZE
+from treesnap.errors import Corrupt
+from treesnap.fs.durable import open_regular
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.store.slot import NO_PACK, Slot, try_acquire
 from treesnap.store.store import Store
@@ -262,7 +264,10 @@ def held_slots(store: Store) -> Iterator[Slot]:
         if slot is not None:
             slot.release()
             continue
-        fd = store.fs.open(os.path.join(store.layout.slots, name), os.O_RDONLY)
+        try:
+            fd = open_regular(store.fs, os.path.join(store.layout.slots, name))
+        except Corrupt:
+            continue
         try:
             yield Slot(store.fs, store.layout, name, fd)
         finally:

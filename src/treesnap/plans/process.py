@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from treesnap.errors import ErrorCode, NotFound, OperationFailed
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import unlink_if_present, write_all
+from treesnap.fs.durable import open_regular, unlink_if_present, write_all
 from treesnap.fs.failure import error_text, reported
 from treesnap.ops.processes import end_leftovers, marked_environment
 
@@ -186,7 +186,7 @@ def kept_output(fs: FileSystem, log_path: str) -> Iterator[bytes]:
     """Yields what an attempt wrote, or nothing where it was not kept."""
     with reported("read the output of a step"):
         try:
-            fd = fs.open(log_path, os.O_RDONLY)
+            fd = open_regular(fs, log_path)
         except FileNotFoundError:
             return
     try:

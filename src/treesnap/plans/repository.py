@@ -8,7 +8,6 @@ lock, and so does everything that the step started.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from treesnap.errors import (
     TreesnapError,
     shown,
 )
-from treesnap.fs.durable import unlink_if_present
+from treesnap.fs.durable import open_regular, unlink_if_present
 from treesnap.fs.failure import reported
 from treesnap.ops.access import Opened, opened
 from treesnap.plans.plan import Plan, PlanId
@@ -85,8 +84,8 @@ def is_at_work(handle: Handle, plan: Plan) -> bool:
     """Returns whether a process carries out, or changes, plans of a plan's root right now."""
     root = Root(handle.fs, Layout(handle.store_path), plan.root)
     try:
-        fd = handle.fs.open(root.file(_LOCK), os.O_RDONLY)
-    except OSError:
+        fd = open_regular(handle.fs, root.file(_LOCK))
+    except (OSError, Corrupt):
         return False
     try:
         return not handle.fs.lock(fd, exclusive=False)

@@ -19,7 +19,7 @@ from treesnap.codec.envelope import CHECKSUM_SIZE
 from treesnap.codec.index import IndexEntry, IndexPart, encode_index
 from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import replace_file, unlink_if_present
+from treesnap.fs.durable import open_regular, replace_file, unlink_if_present
 from treesnap.model import ObjectId
 from treesnap.store.layout import Layout, is_hex
 
@@ -66,8 +66,11 @@ class ObjectIndex:
     def _open(self, name: str) -> IndexPart | None:
         path = os.path.join(self._layout.index, name)
         try:
-            fd = self._fs.open(path, os.O_RDONLY)
+            fd = open_regular(self._fs, path)
         except FileNotFoundError:
+            return None
+        except Corrupt as error:
+            self.damaged[name] = error.message
             return None
         try:
             size = self._fs.fstat(fd).st_size
@@ -167,7 +170,8 @@ class ObjectIndex:
         self.refresh()
         if len(self.parts) <= PARTS_MAX:
             return
-        lock = self._fs.open(os.path.join(self._layout.index, "lock"), os.O_RDWR | os.O_CREAT)
+        path = os.path.join(self._layout.index, "lock")
+        lock = open_regular(self._fs, path, os.O_RDWR | os.O_CREAT)
         try:
             if self._fs.lock(lock, exclusive=True):
                 self.refresh()

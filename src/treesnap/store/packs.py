@@ -34,7 +34,7 @@ from treesnap.codec.pack import (
 )
 from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import sync_directory, write_all, write_all_at
+from treesnap.fs.durable import open_regular, sync_directory, write_all, write_all_at
 from treesnap.model import ObjectId
 from treesnap.store.layout import Layout, is_hex
 
@@ -96,7 +96,7 @@ class PackReader:
         if fd is not None:
             self._open.move_to_end(pack_id)
             return fd
-        fd = self._fs.open(self._layout.pack(pack_id), os.O_RDONLY)
+        fd = open_regular(self._fs, self._layout.pack(pack_id))
         self._open[pack_id] = fd
         if len(self._open) > _OPEN_PACKS_MAX:
             self._fs.close(self._open.popitem(last=False)[1])
@@ -108,7 +108,7 @@ class PackReader:
             data = self._fs.read_at(
                 self._descriptor(entry.pack_id), RECORD_HEADER_SIZE, entry.offset
             )
-        except FileNotFoundError:
+        except (FileNotFoundError, Corrupt):
             return False
         found = decode_record_header(data, entry.offset)
         return (
@@ -165,7 +165,10 @@ class PackReader:
     def _scan(self, pack_id: bytes, start: int) -> tuple[list[RecordHeader], int]:
         """Returns the records from ``start`` on, up to the first that is damaged, and its place."""
         path = self._layout.pack(pack_id)
-        fd = self._fs.open(path, os.O_RDONLY)
+        try:
+            fd = open_regular(self._fs, path)
+        except Corrupt:
+            return [], 0
         try:
             pack = _OpenPack(self._fs, fd)
             if len(pack) < HEADER_SIZE or len(pack) > PACK_SIZE_MAX:
@@ -190,7 +193,10 @@ class PackReader:
         the index knows of it; both the index and the footer are asked only where the
         records themselves do not lead on. Raises FileNotFoundError.
         """
-        size = self._fs.fstat(self._descriptor(pack_id)).st_size
+        try:
+            size = self._fs.fstat(self._descriptor(pack_id)).st_size
+        except Corrupt:
+            return Inventory([], covered, 0, None)
         records, end = self._scan(pack_id, 0)
         footer, rows = self._footer(pack_id)
         limit = footer if footer is not None else covered
@@ -214,7 +220,10 @@ class PackReader:
     def _footer(self, pack_id: bytes) -> tuple[int | None, list[RecordHeader] | None]:
         """Returns where the footer of a sealed pack begins, and its rows, or None if damaged."""
         path = self._layout.pack(pack_id)
-        fd = self._descriptor(pack_id)
+        try:
+            fd = self._descriptor(pack_id)
+        except Corrupt:
+            return None, []
         pack = _OpenPack(self._fs, fd)
         offset = footer_offset(pack[-TRAILER_SIZE:])
         if offset is None or len(pack) > PACK_SIZE_MAX:
@@ -290,8 +299,8 @@ class PackAppender:
         torn header is not found without the index.
         """
         try:
-            fd = fs.open(layout.pack(pack_id), os.O_RDWR)
-        except FileNotFoundError:
+            fd = open_regular(fs, layout.pack(pack_id), os.O_RDWR)
+        except (FileNotFoundError, Corrupt):
             return None
         try:
             size = fs.fstat(fd).st_size

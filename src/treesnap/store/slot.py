@@ -13,12 +13,13 @@ from typing import NamedTuple
 from zlib import crc32
 
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
-from treesnap.errors import TreesnapError
+from treesnap.errors import Corrupt, TreesnapError
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import unlink_if_present
+from treesnap.fs.durable import open_regular, unlink_if_present
 from treesnap.store.layout import Layout, is_hex
 
-_BODY = struct.Struct("<Q16s")
+_BODY = struct.Struct("<Q16sQQ")
+"""Epoch, pack, and device and inode of the slot's own file."""
 _CHECK = struct.Struct("<I")
 _SIZE = HEADER_SIZE + _BODY.size + _CHECK.size
 _NAME_LENGTH = 16
@@ -36,7 +37,11 @@ class Slot:
         """Where this slot's writer puts a snapshot that is about to be published."""
 
     def read(self) -> tuple[int, bytes]:
-        """Returns the epoch and pack of the slot's last writer; zeros when unreadable."""
+        """Returns the epoch and pack of the slot's last writer; zeros when unreadable.
+
+        In a copy of a store no pack is noted: the original may append other objects to a
+        pack of that name, and neither pack could take the other's place any more.
+        """
         data = self._fs.read_at(self._fd, _SIZE + 1, 0)
         try:
             check_header(data, FileKind.SLOT, self.name)
@@ -47,13 +52,17 @@ class Slot:
         (check,) = _CHECK.unpack_from(data, HEADER_SIZE + _BODY.size)
         if check != crc32(data[: HEADER_SIZE + _BODY.size]):
             return 0, NO_PACK
-        epoch, pack_id = _BODY.unpack_from(data, HEADER_SIZE)
-        return epoch, pack_id
+        epoch, pack_id, device, inode = _BODY.unpack_from(data, HEADER_SIZE)
+        return epoch, pack_id if (device, inode) == self._identity() else NO_PACK
 
     def write(self, epoch: int, pack_id: bytes) -> None:
         """Notes epoch and pack. Not synced: a lost note costs a new pack, no more."""
-        body = header(FileKind.SLOT) + _BODY.pack(epoch, pack_id)
+        body = header(FileKind.SLOT) + _BODY.pack(epoch, pack_id, *self._identity())
         self._fs.write_at(self._fd, body + _CHECK.pack(crc32(body)), 0)
+
+    def _identity(self) -> tuple[int, int]:
+        found = self._fs.fstat(self._fd)
+        return found.st_dev, found.st_ino
 
     def release(self) -> None:
         """Gives the lock back."""
@@ -80,8 +89,8 @@ def try_acquire(fs: FileSystem, layout: Layout, name: str) -> Slot | None:
     if not is_slot_name(name):
         return None
     try:
-        fd = fs.open(os.path.join(layout.slots, name), os.O_RDWR)
-    except FileNotFoundError:
+        fd = open_regular(fs, os.path.join(layout.slots, name), os.O_RDWR)
+    except (FileNotFoundError, Corrupt):
         return None
     if fs.lock(fd, exclusive=True):
         return Slot(fs, layout, name, fd)
@@ -105,8 +114,8 @@ def notes(fs: FileSystem, layout: Layout) -> list[Note]:
         if not is_slot_name(name):
             continue
         try:
-            fd = fs.open(os.path.join(layout.slots, name), os.O_RDONLY)
-        except FileNotFoundError:
+            fd = open_regular(fs, os.path.join(layout.slots, name))
+        except (FileNotFoundError, Corrupt):
             continue
         try:
             is_busy = not fs.lock(fd, exclusive=True)

@@ -3,6 +3,10 @@
 A file that changes while it is read is read again; after three attempts the
 last one is kept and reported as unstable. A sparse file is read extent by
 extent (SEEK_DATA and SEEK_HOLE, see lseek(2)), so that holes cost nothing.
+
+What a file holds decides what is recorded, and not how it is stored: a whole block of
+zeros is recorded as a hole, be it one or not. A range that was reserved and never
+written looks like a hole until a program reads it, and like data from then on.
 """
 
 from __future__ import annotations
@@ -14,11 +18,15 @@ from typing import Any, NamedTuple
 from treesnap.codec.chunklist import Put, fold
 from treesnap.fs.base import FileSystem
 from treesnap.model import ObjectKind, Segment
-from treesnap.worktree.chunking import CHUNK_SIZE_MAX, SINGLE_SIZE_MAX, cut
+from treesnap.worktree.chunking import SINGLE_SIZE_MAX, cut
 
 ATTEMPTS = 3
 WINDOW_SIZE = 8 << 20
 """Bytes of a large file in memory at once."""
+
+ZERO_BLOCK = bytes(64 << 10)
+"""So many zeros, at a multiple of their size, are a hole. Fewer are data, however stored."""
+_BLOCK_SIZE = len(ZERO_BLOCK)
 
 EMPTY: tuple[Any, ...] = (0,)
 
@@ -65,62 +73,118 @@ def _read_once(
     if size <= SINGLE_SIZE_MAX and is_dense:
         data = fs.read_at(fd, size + 1, 0)
         held = len(data)
-        return (0, put(ObjectKind.CHUNK, data), held) if data else EMPTY, held, held
-    segments = list(_data(fs, fd, 0, size, put) if is_dense else _sparse(fs, fd, size, put))
+        if not _has_zero_block(data):
+            return (0, put(ObjectKind.CHUNK, data), held) if data else EMPTY, held, held
+    segments = list(_segments(fs, fd, size, put, is_dense=is_dense))
     covered = sum(segment.size for segment in segments)
     data_size = sum(segment.size for segment in segments if segment.id is not None)
     return fold(segments, put), covered, data_size
 
 
-def _sparse(fs: FileSystem, fd: int, size: int, put: Put) -> Iterator[Segment]:
-    """Yields the chunks and holes of a file, extent by extent."""
-    position = 0
+def _has_zero_block(data: bytes) -> bool:
+    return any(_is_zero(data, start) for start in range(0, len(data), _BLOCK_SIZE))
+
+
+def _is_zero(data: bytes, start: int) -> bool:
+    """Returns whether a whole block at a place in the data is zeros. Mostly costs one look."""
+    return data[start] == 0 and data.startswith(ZERO_BLOCK, start)
+
+
+def _segments(fs: FileSystem, fd: int, size: int, put: Put, *, is_dense: bool) -> Iterator[Segment]:
+    """Yields the chunks and holes of a file; stops early when the file became shorter."""
+    run = _Run(put)
+    hole = position = 0
     while position < size:
-        start = fs.next_data(fd, position)
-        if start is None or start >= size:
-            yield Segment(None, size - position)
-            return
-        if start > position:
-            yield Segment(None, start - position)
-        end = min(fs.next_hole(fd, start), size)
-        yield from _data(fs, fd, start, end, put)
-        position = end
-
-
-def _data(fs: FileSystem, fd: int, start: int, end: int, put: Put) -> Iterator[Segment]:
-    """Yields the chunks of one extent; stops early when the file became shorter."""
-    rest = b""
-    position = start
-    while position < end:
-        piece = fs.read_at(fd, min(WINDOW_SIZE, end - position), position)
+        end = size
+        if not is_dense:
+            data_start = fs.next_data(fd, position)
+            start = size if data_start is None else min(data_start, size)
+            start -= (start - position) % _BLOCK_SIZE
+            if start > position:
+                yield from run.end()
+                hole += start - position
+                position = start
+            if data_start is None or data_start >= size:
+                end = size
+            else:
+                end = min(size, _rounded_up(fs.next_hole(fd, data_start)))
+        piece = (
+            fs.read_at(fd, min(WINDOW_SIZE, end - position), position) if end > position else b""
+        )
         if not piece:
             break
         position += len(piece)
-        window = rest + piece if rest else piece
+        for part, is_zero in _parts(piece, ends=position >= size, follows_hole=hole > 0):
+            if is_zero:
+                yield from run.end()
+                hole += len(part)
+                continue
+            if hole:
+                yield Segment(None, hole)
+                hole = 0
+            yield from run.add(part)
+    yield from run.end()
+    if hole:
+        yield Segment(None, hole)
+
+
+def _rounded_up(position: int) -> int:
+    return -(-position // _BLOCK_SIZE) * _BLOCK_SIZE
+
+
+def _parts(piece: bytes, *, ends: bool, follows_hole: bool) -> Iterator[tuple[bytes, bool]]:
+    """Yields the parts of a piece that begins with a block, and whether they are zeros.
+
+    Zeros at the end of a file that fill no block belong to the hole before them.
+    """
+    start = 0
+    was_zero = follows_hole
+    for block in range(0, len(piece), _BLOCK_SIZE):
+        rest = len(piece) - block
+        is_zero = _is_zero(piece, block) or (
+            ends and was_zero and rest < _BLOCK_SIZE and not any(piece[block:])
+        )
+        if block and is_zero != was_zero and block > start:
+            yield piece[start:block], was_zero
+            start = block
+        was_zero = is_zero
+    yield piece[start:] if start else piece, was_zero
+
+
+class _Run:
+    """Cuts data between two holes into chunks, the same ones however it arrives."""
+
+    def __init__(self, put: Put) -> None:
+        self._put = put
+        self._rest = b""
+        self._is_cut = False
+
+    def add(self, data: bytes) -> Iterator[Segment]:
+        """Takes more data; yields the chunks that are certain."""
+        self._rest = self._rest + data if self._rest else data
+        if self._is_cut or len(self._rest) > SINGLE_SIZE_MAX:
+            self._is_cut = True
+            yield from self._chunks(cut(memoryview(self._rest), is_last=False))
+
+    def end(self) -> Iterator[Segment]:
+        """Yields the last chunks; the next data begins another run."""
+        rest = self._rest
+        if rest and not self._is_cut:
+            yield Segment(self._put(ObjectKind.CHUNK, rest), len(rest))
+        elif rest:
+            yield from self._chunks(cut(memoryview(rest), is_last=True))
+        self._rest, self._is_cut = b"", False
+
+    def _chunks(self, sizes: Iterator[int]) -> Iterator[Segment]:
         taken = 0
-        for size in _cut(window, is_last=position >= end, is_whole=start + len(window) == end):
-            chunk = window[taken : taken + size]
-            yield Segment(put(ObjectKind.CHUNK, chunk), size)
+        for size in sizes:
+            chunk = self._rest[taken : taken + size]
+            yield Segment(self._put(ObjectKind.CHUNK, chunk), size)
             taken += size
-        rest = window[taken:]
-    while rest:
-        chunk, rest = rest[:CHUNK_SIZE_MAX], rest[CHUNK_SIZE_MAX:]
-        yield Segment(put(ObjectKind.CHUNK, chunk), len(chunk))
-
-
-def _cut(window: bytes, *, is_last: bool, is_whole: bool) -> Iterator[int]:
-    if is_whole and len(window) <= SINGLE_SIZE_MAX:
-        yield len(window)
-        return
-    yield from cut(memoryview(window), is_last=is_last)
+        self._rest = self._rest[taken:]
 
 
 def store_bytes(data: bytes, put: Put) -> tuple[Any, ...]:
-    """Returns the content of bytes in memory, cut and stored like a file's."""
-    segments = []
-    taken = 0
-    for size in _cut(data, is_last=True, is_whole=True) if data else ():
-        chunk = data[taken : taken + size]
-        segments.append(Segment(put(ObjectKind.CHUNK, chunk), size))
-        taken += size
-    return fold(segments, put)
+    """Returns the content of bytes in memory, cut and stored like a file's, without holes."""
+    run = _Run(put)
+    return fold([*run.add(data), *run.end()], put)

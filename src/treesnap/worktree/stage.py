@@ -37,6 +37,8 @@ _SHARES_EACH = 8
 _RUN_COUNT = 64
 """Files that are put one by one and make one share."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+_PAGE_SIZE = 4096
+_ZERO_PAGE = bytes(_PAGE_SIZE)
 
 
 class Share(NamedTuple):
@@ -335,7 +337,11 @@ class Stager:
                 data = self._get(ObjectKind.CHUNK, segment.id)
                 if len(data) != segment.size:
                     raise Corrupt(f"Object {segment.id.hex()} does not have the size stated")
-                write_all_at(self._fs, fd, data, position)
+                end = position
+                for start, part in _without_zero_pages(data, position):
+                    write_all_at(self._fs, fd, part, start)
+                    end = start + len(part)
+                ends_in_hole = end < position + segment.size
             position += segment.size
         if ends_in_hole:
             self._fs.truncate(fd, position)
@@ -352,3 +358,20 @@ class Stager:
     def _note(self, path: bytes, *, permitted: bool) -> None:
         if not permitted:
             self.degraded.append(path)
+
+
+def _without_zero_pages(data: bytes, position: int) -> Iterator[tuple[int, bytes | memoryview]]:
+    """Yields what has to be written of a chunk, and where: whole pages of zeros become holes.
+
+    So a file that had holes of less than a block takes no more space than it did. Mostly costs
+    one look at each page.
+    """
+    size = len(data)
+    start = 0
+    for page in range(-position % _PAGE_SIZE, size - _PAGE_SIZE + 1, _PAGE_SIZE):
+        if data[page] == 0 and data.startswith(_ZERO_PAGE, page):
+            if page > start:
+                yield position + start, memoryview(data)[start:page]
+            start = page + _PAGE_SIZE
+    if start < size:
+        yield position + start, memoryview(data)[start:] if start else data

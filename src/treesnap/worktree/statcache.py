@@ -19,7 +19,6 @@ would take longer to read than a walk has time for.
 
 from __future__ import annotations
 
-import os
 import struct
 import sys
 from array import array
@@ -47,7 +46,7 @@ from treesnap.codec.statcache import (
 from treesnap.codec.watch import WatchNote
 from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import Temporary, unlink_if_present, write_all
+from treesnap.fs.durable import Temporary, open_regular, unlink_if_present, write_all
 from treesnap.model import ObjectId, SkipReason
 
 RECENT = "-recent"
@@ -182,8 +181,8 @@ def load(fs: FileSystem, path: str) -> StatCache | None:
 
 def _load_file(fs: FileSystem, path: str) -> CacheFile | None:
     try:
-        fd = fs.open(path, os.O_RDONLY)
-    except FileNotFoundError:
+        fd = open_regular(fs, path)
+    except (FileNotFoundError, Corrupt):
         return None
     try:
         if fs.fstat(fd).st_size < HEADER_SIZE:

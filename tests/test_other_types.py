@@ -1,0 +1,111 @@
+"""Pipes and other types of files in place of those of a store: damage, and nothing waits."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from treesnap.errors import TreesnapError
+from world import World
+
+PATTERNS = [
+    "format",
+    "config.toml",
+    "packs/*",
+    "index/*",
+    "snapshots/*/*",
+    "slots/*",
+    "collector/lock",
+    "collector/state",
+    "roots/*/root",
+    "roots/*/config.toml",
+    "roots/*/lock",
+    "roots/*/cache",
+    "roots/*/cache-recent",
+    "roots/*/names",
+    "roots/*/journal",
+    "roots/*/history",
+    "roots/*/watch/socket",
+    "index/lock",
+]
+OPERATIONS = {
+    "create": lambda handle: handle.create(),
+    "list": lambda handle: handle.list(),
+    "status": lambda handle: handle.status(),
+    "restore": lambda handle: handle.restore("first"),
+    "gc": lambda handle: handle.gc(),
+    "prune": lambda handle: handle.prune(),
+    "verify": lambda handle: handle.verify(),
+    "repair": lambda handle: handle.verify(repair=True),
+    "stats": lambda handle: handle.stats(),
+    "doctor": lambda handle: handle.doctor(),
+}
+
+
+def put_in_place(path: Path, kind: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_file():
+        path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero")
+
+
+@pytest.fixture
+def limit():
+    """Ends a test in which something waits."""
+
+    def waited(*_) -> None:
+        raise AssertionError("something waits for a pipe")
+
+    previous = signal.signal(signal.SIGALRM, waited)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> World:
+    return World(tmp_path_factory.mktemp("made"))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "directory"])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_nothing_waits_and_nothing_fails_unawares(made, tmp_path, limit, pattern, kind):
+    """All operations do their work, or say what is wrong as they say it of any damage."""
+    for operation in OPERATIONS.values():
+        shutil.rmtree(made.store.parent / "copy", ignore_errors=True)
+        copy = made.store.parent / "copy"
+        shutil.copytree(made.store, copy, symlinks=True)
+        found = list(copy.glob(pattern))
+        (only,) = copy.glob("roots/*")
+        for path in found or [copy / pattern.replace("roots/*", f"roots/{only.name}")]:
+            put_in_place(path, kind)
+        handle = type(made.handle())(root=made.root, store_path=str(copy), wait_s=0.0)
+        with suppress(TreesnapError):
+            operation(handle)
+    shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "directory"])
+def test_an_object_is_stored_again_when_its_pack_is_none(made, tmp_path, limit, kind):
+    copy = tmp_path / "store"
+    shutil.copytree(made.store, copy)
+    for path in copy.glob("packs/*"):
+        put_in_place(path, kind)
+    (copy / next(iter(made.store.glob("roots/*/cache"))).relative_to(made.store)).unlink()
+    handle = type(made.handle())(root=made.root, store_path=str(copy))
+
+    assert not handle.verify().ok
+    made_again = handle.create()
+
+    assert handle.restore(made_again.id, to=tmp_path / "there").created > 0
