@@ -21,6 +21,12 @@ def command(invocation: Invocation, *, dry_run: bool) -> None:
         result = handle.gc(dry_run=dry_run)
     if result.postponed is not None and not invocation.output.as_json:
         invocation.output.remark(result.postponed)
+    if result.damaged and not invocation.output.as_json:
+        shown = ", ".join(text_forms.short_id(identity) for identity in result.damaged)
+        invocation.output.remark(
+            f"What can still be read of damaged snapshots was kept ({shown}); "
+            "'snap verify --repair' is next"
+        )
     invocation.output.result(
         "gc",
         fields=lambda: json_forms.gc_fields(result),

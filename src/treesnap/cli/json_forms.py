@@ -263,4 +263,5 @@ def run_fields(result: RunResult, exit_code: int) -> Fields:
 
 def gc_fields(result: GcResult) -> Fields:
     """Returns the outcome of ``gc``."""
-    return {name: getattr(result, name) for name in GC_FIELDS}
+    fields: Fields = {name: getattr(result, name) for name in GC_FIELDS}
+    return {**fields, "damaged": list(result.damaged)}

@@ -1,8 +1,10 @@
 """``gc``: give back the space of everything that no snapshot needs.
 
 The order, and why it is safe beside any number of writers, is in
-:mod:`treesnap.store.collector`. Nothing is deleted unless every snapshot could be
-walked to its last object: what cannot be read cannot be known to be garbage.
+:mod:`treesnap.store.collector`. What a readable record or tree refers to is never deleted.
+Where one is damaged, the objects count as needed whose ids still stand in its bytes, the
+snapshot is named, and the collection goes on; see ``docs/adr``. An error of the disk is not
+damage: it stops the collection.
 
 A pack that is damaged or torn goes too, with what is needed of it copied, when every
 object that snapshots need was found: then nothing needed can be hidden in it.
@@ -21,11 +23,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from treesnap.codec.index import IndexEntry
+from treesnap.codec.snapshot import RECORD_SIZE_MAX
 from treesnap.errors import Corrupt, NotFound
 from treesnap.events import Phase
-from treesnap.fs.durable import sweep_temporary, unlink_if_present
+from treesnap.fs.durable import read_file, sweep_temporary, unlink_if_present
 from treesnap.fs.failure import is_full
-from treesnap.model import ObjectId
+from treesnap.model import ObjectId, SnapshotId
 from treesnap.ops.access import opened
 from treesnap.ops.epoch import oldest_epoch_possible
 from treesnap.ops.reachable import Reachability
@@ -74,7 +77,8 @@ class _Collection:
         self._fs = handle.fs
         self._store = store
         self._reserve = reserve
-        self._reachable = Reachability(store)
+        self._reachable = Reachability(store, around_damage=True)
+        self._damaged: dict[SnapshotId, None] = {}
         self._marked: set[str] = set()
         self._new: list[ObjectId] = []
         """What snapshots need that were not there, or not published, when packs were read."""
@@ -105,6 +109,7 @@ class _Collection:
             rewritten_packs=len(going) - dead,
             kept_objects=kept,
             dry_run=dry_run,
+            damaged=tuple(self._damaged),
             postponed=" and ".join([*survey.postponed, *self._postponed]) or None,
         )
 
@@ -112,8 +117,8 @@ class _Collection:
         """Walks every snapshot that was not walked yet; pending ones first.
 
         Those that are pending have writers, and cannot be given up: one that cannot be read
-        stops the collection, as a published one does. Returns what they need that no
-        earlier one did.
+        stops the collection. Of a published one that is damaged, what its bytes still name
+        is needed. Returns what they need that no earlier one did.
         """
         log = self._store.snapshots
         layout = self._store.layout
@@ -134,9 +139,26 @@ class _Collection:
                 record = log.load_record(log.path(root_id, snapshot_name), snapshot_name.id)
             except NotFound:
                 continue
+            except Corrupt:
+                self._damaged[snapshot_name.id] = None
+                new += self._remains(log.path(root_id, snapshot_name))
+                continue
+            damaged = len(self._reachable.damaged)
             new += [identity for _, identity in self._reachable.add(record)]
             self._marked.add(snapshot_name.id)
+            if len(self._reachable.damaged) > damaged:
+                self._damaged[snapshot_name.id] = None
         return new
+
+    def _remains(self, path: str) -> list[ObjectId]:
+        """Returns what the damaged file of a snapshot still names that nothing else did."""
+        try:
+            data = read_file(self._fs, path, RECORD_SIZE_MAX)
+        except (FileNotFoundError, Corrupt):
+            return []
+        self._store.scan_uncovered()
+        self._store.scan_everything()
+        return [identity for _, identity in self._reachable.add_remains(data)]
 
     def _sweep(self, survey: Survey, old_parts: list[str]) -> None:
         """Deletes what can go, in rounds, and leaves index, state and reserve in order."""

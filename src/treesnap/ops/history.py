@@ -21,7 +21,7 @@ from treesnap.errors import (
 )
 from treesnap.fs.failure import error_text
 from treesnap.hashing import root_id
-from treesnap.model import ObjectId, Snapshot, SnapshotKind
+from treesnap.model import ObjectId, Snapshot, SnapshotId, SnapshotKind
 from treesnap.ops.access import Opened, locked_root, needed_snapshots, opened
 from treesnap.store.snapshots import SnapshotName
 
@@ -43,15 +43,20 @@ def means_something_else(name: str) -> bool:
     return bool(not name or _LATEST.match(name) or _STEP.match(name))
 
 
-def snapshots_of(pair: Opened, of_root: str | None = None) -> Iterator[Snapshot]:
-    """Yields the readable snapshots of a root, newest first."""
+def snapshots_of(
+    pair: Opened, of_root: str | None = None, damaged: list[SnapshotName] | None = None
+) -> Iterator[Snapshot]:
+    """Yields the readable snapshots of a root, newest first; adds the others to ``damaged``."""
     log = pair.store.snapshots
     wanted = of_root if of_root is not None else pair.root.id
     for name in log.listing(wanted):
         try:
             yield log.load(wanted, name)
-        except (Corrupt, NotFound):
+        except NotFound:
             continue
+        except Corrupt:
+            if damaged is not None:
+                damaged.append(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +83,22 @@ class Filter:
 
 
 def list_snapshots(handle: Handle, wanted: Filter, *, all_roots: bool) -> tuple[Snapshot, ...]:
-    """Returns snapshots, newest first; an absent store has none."""
+    """Returns the readable snapshots, newest first; an absent store has none.
+
+    Those that are damaged are remarks.
+    """
     try:
         with opened(handle, "list snapshots") as pair:
             root_ids = pair.store.snapshots.root_ids() if all_roots else [pair.root.id]
-            found = [item for each in root_ids for item in snapshots_of(pair, each)]
+            damaged: list[SnapshotName] = []
+            found = [item for each in root_ids for item in snapshots_of(pair, each, damaged)]
     except StoreMissing:
         return ()
+    for name in damaged:
+        handle.monitor.remark(
+            f"Snapshot {name.id[:12]} is damaged and cannot be listed; 'snap verify --repair' "
+            "mends it or moves it away, 'snap delete' removes it"
+        )
     if all_roots:
         found.sort(key=lambda item: item.record.created_at_ns, reverse=True)
     return tuple(filter(wanted.fits, found))
@@ -262,7 +276,10 @@ def unknown(ref: str) -> NotFound:
 
 
 def delete(handle: Handle, refs: Sequence[str]) -> tuple[Snapshot, ...]:
-    """Removes snapshots, all or none."""
+    """Removes snapshots, all or none; returns those that were readable.
+
+    One that is damaged is named by its id or the beginning of it, and is a remark.
+    """
     try:
         with (
             opened(handle, "delete snapshots", writing=True, recover=False) as pair,
@@ -270,25 +287,31 @@ def delete(handle: Handle, refs: Sequence[str]) -> tuple[Snapshot, ...]:
         ):
             needed = needed_snapshots(pair.root)
             held = pair.root.holds()
-            chosen = {snapshot.id: snapshot for ref in refs for snapshot in [resolve_in(pair, ref)]}
-            for snapshot in chosen.values():
-                if snapshot.pinned:
-                    raise Refused(f"Snapshot {snapshot.id[:12]} is pinned", code=ErrorCode.PINNED)
-                if snapshot.id in needed:
+            chosen: dict[SnapshotId, Snapshot] = {}
+            names: dict[SnapshotId, SnapshotName] = {}
+            for ref in refs:
+                try:
+                    snapshot = resolve_in(pair, ref)
+                    chosen[snapshot.id] = snapshot
+                    names[snapshot.id] = SnapshotName(snapshot.sequence, snapshot.id)
+                except Corrupt:
+                    damaged = _by_beginning(pair.store.snapshots.names(pair.root.id), ref)
+                    names[damaged.id] = damaged
+            for identity in names:
+                if pair.store.snapshots.state(identity).pinned:
+                    raise Refused(f"Snapshot {identity[:12]} is pinned", code=ErrorCode.PINNED)
+                if identity in needed:
                     raise Refused(
-                        f"Snapshot {snapshot.id[:12]} is needed to finish an interrupted restore",
+                        f"Snapshot {identity[:12]} is needed to finish an interrupted restore",
                         code=ErrorCode.RESTORE_INTERRUPTED,
                     )
-                if snapshot.id in held:
-                    record = held[snapshot.id]
+                if identity in held:
+                    record = held[identity]
                     user = f"process {record.process_id}" if record is not None else "a process"
-                    raise Busy(
-                        f"Snapshot {snapshot.id[:12]} is what {user} goes back to if it fails"
-                    )
-            pair.store.snapshots.remove(
-                pair.root.id,
-                [SnapshotName(snapshot.sequence, snapshot.id) for snapshot in chosen.values()],
-            )
+                    raise Busy(f"Snapshot {identity[:12]} is what {user} goes back to if it fails")
+            pair.store.snapshots.remove(pair.root.id, list(names.values()))
+            for identity in names.keys() - chosen.keys():
+                handle.monitor.remark(f"Removed the damaged snapshot {identity[:12]}")
             return tuple(chosen.values())
     except StoreMissing as error:
         raise unknown(refs[0] if refs else "") from error

@@ -85,3 +85,5 @@ class GcResult:
     dry_run: bool
     postponed: str | None = None
     """Why part of the garbage was left for the next collection, or None."""
+    damaged: tuple[SnapshotId, ...] = ()
+    """Snapshots in which damage was met; ``verify`` names all that it concerns."""

@@ -1,0 +1,183 @@
+"""One snapshot that cannot be read stops nothing else, in its root or in another."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+
+import pytest
+
+import treesnap
+from forge import Forge
+from treesnap.codec.message import pack, unpack
+from treesnap.codec.snapshot import encode_snapshot
+from treesnap.errors import Refused, TreesnapError
+from treesnap.model import Totals
+from treesnap.ops.handle import Handle
+from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.unsynced import UnsyncedFileSystem
+from world import World
+
+
+class Remarks:
+    """Keeps what is remarked."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def begin(self, *_: object) -> None: ...
+
+    def advance(self, *_: object) -> None: ...
+
+    def remark(self, message: str) -> None:
+        self.found.append(message)
+
+
+@pytest.fixture
+def world(tmp_path) -> World:
+    return World(tmp_path)
+
+
+def other_root(world: World, tmp_path) -> Handle:
+    """Returns a handle on another root of the same store, with a snapshot."""
+    root = tmp_path / "other"
+    root.mkdir()
+    (root / "theirs").write_bytes(os.urandom(5000))
+    handle = Handle(root=root, store_path=str(world.store), fs=UnsyncedFileSystem())
+    handle.create(name="theirs")
+    return handle
+
+
+def flip_in_record(world: World, ref: str, offset: int) -> str:
+    """Flips a bit of a snapshot's record; returns its id."""
+    identity = world.handle().resolve(ref).id
+    path = world.only(f"snapshots/*/*-{identity}")
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+    return identity
+
+
+OFFSETS = [3, 9, 17, 30, -10]
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_a_damaged_record_stops_nobody(world, tmp_path, offset):
+    other = other_root(world, tmp_path)
+    identity = flip_in_record(world, "second", offset)
+    remarks = Remarks()
+
+    listed = world.handle(monitor=remarks).list()
+
+    assert identity not in {item.id for item in listed}
+    assert len(listed) >= 1
+    assert any(identity[:12] in remark for remark in remarks.found)
+    for handle in (world.handle(), other):
+        assert identity in handle.gc().damaged
+        handle.prune(treesnap.Policy(keep_last=1))
+    assert world.restores("first")
+    (other_path := tmp_path / "other" / "theirs").unlink()
+    other.restore("theirs")
+    assert other_path.exists()
+
+
+def test_what_a_damaged_record_names_is_kept_until_it_is_repaired(world):
+    """The frame is damaged, the record is whole: the collection must not take its content."""
+    flip_in_record(world, "second", 17)
+    world.handle().gc()
+
+    found = world.handle().verify(repair=True)
+
+    assert not found.left
+    assert world.restores("second")
+
+
+def test_a_damaged_record_is_deleted_by_its_id(world):
+    identity = flip_in_record(world, "second", 60)
+    remarks = Remarks()
+
+    world.handle(monitor=remarks).delete(identity[:16])
+
+    assert any(identity[:12] in remark for remark in remarks.found)
+    assert not list(world.store.glob(f"snapshots/*/*-{identity}"))
+    assert world.handle().gc().damaged == ()
+    assert world.handle().verify(read_data=True).ok
+
+
+def test_a_damaged_record_that_is_pinned_is_not_deleted(world):
+    world.handle().pin("second")
+    identity = flip_in_record(world, "second", 60)
+
+    with pytest.raises(Refused, match="pinned"):
+        world.handle().delete(identity)
+
+
+ODD = {
+    "step": 1.5,
+    "tags": {"a": None},
+    "created_at_ns": "now",
+    "counters": {"n": True},
+    "version": 9,
+}
+
+
+@pytest.mark.parametrize("field", ODD)
+def test_a_record_that_no_reader_accepts_goes_to_quarantine(tmp_path, field):
+    (tmp_path / "root").mkdir()
+    forge = Forge(tmp_path / "store", tmp_path / "root")
+    good = forge.snapshot(forge.tree(forge.file(b"kept")))
+    record = forge.handle().resolve(good).record
+    payload = pack(unpack(encode_snapshot(replace(record, label="odd")), "x") | {field: ODD[field]})
+    odd = forge.publish(payload)
+
+    collected = forge.handle().gc()
+    found = forge.handle().verify(repair=True)
+
+    assert collected.damaged == (odd,)
+    assert not found.left
+    assert any(odd[:12] in done for done in found.repaired)
+    assert [item.id for item in forge.handle().list()] == [good]
+    assert forge.handle().gc().damaged == ()
+    forge.handle().restore(good)
+    assert (tmp_path / "root" / "kept").read_bytes() == b"forged\n"
+
+
+def test_all_that_a_tree_names_is_kept_although_no_reader_accepts_the_tree(tmp_path):
+    """As earlier writers made them: the content can be had back by hand, or by another reader."""
+    (tmp_path / "root").mkdir()
+    forge = Forge(tmp_path / "store", tmp_path / "root")
+    below = forge.tree(forge.file(b"deep", b"deep content\n" * 10))
+    rows = [forge.directory(b"below", below), forge.file(b"top", b"top content\n" * 10)]
+    bad = forge.tree(rows[0]._replace(mode=1 << 20), rows[1])
+    identity = forge.snapshot(bad)
+    good = forge.snapshot(forge.tree(forge.file(b"kept"), totals=Totals(1)))
+    count = sum(1 for pack_id in _packs(forge) for _ in pack_id)
+
+    collected = forge.handle().gc()
+
+    assert collected.damaged == (identity,)
+    assert collected.removed_objects == 0
+    assert sum(1 for pack_id in _packs(forge) for _ in pack_id) == count
+    forge.handle().restore(good)
+
+
+def _packs(forge: Forge) -> list[list[bytes]]:
+    from treesnap.fs.local import LocalFileSystem
+    from treesnap.store.store import Store
+
+    with Store.open(LocalFileSystem(), str(forge.store)) as store:
+        return [[item.id for item in store.packs.scan(one)[0]] for one in store.packs.sizes()]
+
+
+def test_an_error_of_the_disk_is_not_damage(world):
+    (world.root / "more").write_bytes(os.urandom(3000))
+    garbage = world.handle().create()
+    world.handle().delete(garbage.id)
+    before = sorted((path.name, path.stat().st_size) for path in world.store.glob("packs/*"))
+    fs = FaultyFileSystem(Fault(number=1, methods=frozenset({"read_at"}), errno=errno.EIO))
+
+    with pytest.raises(TreesnapError):
+        world.handle(fs=fs).gc()
+
+    assert sorted((p.name, p.stat().st_size) for p in world.store.glob("packs/*")) == before
