@@ -60,6 +60,7 @@ def export(
     from treesnap.ops.access import MemoryObjects
     from treesnap.ops.restore import empty_tree, result_of, target_state
 
+    _refuse_inside_store(handle, target_path)
     _refuse_occupied(target_path)
     target = target_state(pair, goal)
     target.trees.keep_all()  # the plan has all entries, and what is built is read again
@@ -71,6 +72,17 @@ def export(
     if not dry_run:
         _write(handle, pair, goal, target, target_path)
     return result_of(goal, plan, target, safety_id=None, is_dry_run=dry_run)
+
+
+def _refuse_inside_store(handle: Handle, target_path: str) -> None:
+    """Raises Refused for a target in the store, where the files would count as the store's."""
+    store = os.path.realpath(handle.store_path)
+    if os.path.commonpath([store, os.path.realpath(target_path)]) == store:
+        raise Refused(
+            f"The target {shown(target_path)!r} is inside the store",
+            code=ErrorCode.DANGEROUS_ROOT,
+            path=target_path,
+        )
 
 
 def _refuse_occupied(target_path: str) -> None:
