@@ -1,6 +1,6 @@
 """``python -m treesnap`` is the command line."""
 
-from treesnap.cli.main import main
+from treesnap.cli.start import main
 
 if __name__ == "__main__":
     main()

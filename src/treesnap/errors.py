@@ -36,6 +36,7 @@ class ErrorCode(StrEnum):
     CHECKPOINT_NOT_FOUND = "checkpoint-not-found"
     ROOT_NOT_FOUND = "root-not-found"
     STORE_NOT_FOUND = "store-not-found"
+    STORE_UNAVAILABLE = "store-unavailable"
     NOTHING_TO_UNDO = "nothing-to-undo"
     COMMAND_NOT_FOUND = "command-not-found"
     DANGEROUS_ROOT = "dangerous-root"

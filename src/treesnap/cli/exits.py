@@ -41,6 +41,7 @@ EXIT_CODES: dict[ErrorCode, ExitCode] = {
     ErrorCode.CHECKPOINT_NOT_FOUND: ExitCode.NOT_FOUND,
     ErrorCode.ROOT_NOT_FOUND: ExitCode.NOT_FOUND,
     ErrorCode.STORE_NOT_FOUND: ExitCode.NOT_FOUND,
+    ErrorCode.STORE_UNAVAILABLE: ExitCode.FAILED,
     ErrorCode.NOTHING_TO_UNDO: ExitCode.NOT_FOUND,
     ErrorCode.COMMAND_NOT_FOUND: ExitCode.COMMAND_NOT_FOUND,
     ErrorCode.DANGEROUS_ROOT: ExitCode.REFUSED,

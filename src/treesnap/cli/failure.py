@@ -42,6 +42,7 @@ HINTS: dict[ErrorCode, str | None] = {
     ErrorCode.CHECKPOINT_NOT_FOUND: "'snap plan rollback PLAN' lists what there is",
     ErrorCode.ROOT_NOT_FOUND: "name the directory with -C DIR",
     ErrorCode.STORE_NOT_FOUND: "'snap create' makes the store; --store DIR names another one",
+    ErrorCode.STORE_UNAVAILABLE: "name another place with --store DIR or $SNAP_STORE",
     ErrorCode.NOTHING_TO_UNDO: "'snap restore REF' goes to any snapshot of 'snap list'",
     ErrorCode.COMMAND_NOT_FOUND: None,
     ErrorCode.DANGEROUS_ROOT: "name another directory with -C DIR, or insist with --force",

@@ -51,13 +51,32 @@ SYSTEM_DIRECTORIES = frozenset(
 
 
 def default_store_path() -> str:
-    """Returns ``$SNAP_STORE``, else the ``treesnap`` directory among the user's data."""
+    """Returns ``$SNAP_STORE``, else the ``treesnap`` directory among the user's data.
+
+    Raises OperationFailed where there is neither: in a sandbox a process may have no home.
+    """
     given = os.environ.get("SNAP_STORE")
     if given:
         return os.path.abspath(based(given))
     from platformdirs import user_data_dir
 
-    return user_data_dir("treesnap", appauthor=False)
+    try:
+        path = user_data_dir("treesnap", appauthor=False)
+    except RuntimeError:  # neither HOME nor an entry in the table of users
+        path = ""
+    if not os.path.isabs(path):
+        raise OperationFailed(
+            "There is no home directory to keep a store in, and SNAP_STORE is not set",
+            code=ErrorCode.STORE_UNAVAILABLE,
+        )
+    return path
+
+
+def _is_default_store(store_path: str) -> bool:
+    try:
+        return store_path == default_store_path()
+    except OperationFailed:
+        return False
 
 
 def is_store_given() -> bool:
@@ -166,7 +185,7 @@ def refuse_dangerous(root: str, store_path: str) -> None:
         os.path.realpath(store_path) + os.sep
     ):
         reason = "is the store or lies inside it"
-    elif root == store_parent and store_path == default_store_path():
+    elif root == store_parent and _is_default_store(store_path):
         reason = "is the directory that holds the default store"
     else:
         return

@@ -15,9 +15,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from treesnap.codec.envelope import FileKind, check_header
-from treesnap.errors import Corrupt, StoreMissing, UnsupportedFormat, shown
+from treesnap.errors import (
+    Corrupt,
+    ErrorCode,
+    OperationFailed,
+    StoreMissing,
+    UnsupportedFormat,
+    shown,
+)
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import ensure_directories, read_file, replace_file, sync_directory
+from treesnap.fs.failure import error_text, is_full
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.store.layout import DIRECTORIES, Layout
 from treesnap.store.quarantine import Quarantine
@@ -102,11 +110,13 @@ class Store:
 
         ``writing`` asks for more than reading, which a newer format may not allow.
 
-        Raises NotFound, UnsupportedFormat, Corrupt.
+        Raises NotFound, UnsupportedFormat, Corrupt; OperationFailed where no store can be.
         """
         store = cls(fs, path)
         try:
             store._check(writing=writing or create)
+        except (NotADirectoryError, PermissionError) as error:
+            raise store._unavailable("opened", error) from error
         except FileNotFoundError:
             # Somebody else may make it just now: what its snapshots prove holds only afterwards.
             has_snapshots = store._has_snapshots()
@@ -122,6 +132,14 @@ class Store:
                     raise StoreMissing(f"There is no store at {shown(path)!r}", path=path) from None
                 store._initialise()
         return store
+
+    def _unavailable(self, done: str, error: OSError) -> OperationFailed:
+        return OperationFailed(
+            f"The store {shown(self.path)!r} cannot be {done}: {error_text(error)}",
+            code=ErrorCode.STORE_UNAVAILABLE,
+            path=self.path,
+            errno=error.errno,
+        )
 
     def _check(self, *, writing: bool) -> None:
         """Raises Corrupt or UnsupportedFormat; FileNotFoundError without a format file."""
@@ -174,7 +192,12 @@ class Store:
         So its existence proves that the rest is durable. Its own name becomes so with the
         first snapshot: until then nothing is lost with it.
         """
-        ensure_directories(self.fs, self.path)
+        try:
+            ensure_directories(self.fs, self.path)
+        except OSError as error:
+            if is_full(error):
+                raise
+            raise self._unavailable("made", error) from error
         existing = set(self.fs.list_names(self.path))
         if "format" in existing:
             self._check(writing=True)
