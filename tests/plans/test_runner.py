@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from oracle import difference, record
-from plan_bench import LOG, end, is_alive, noted
+from plan_bench import LOG, NONE, end, is_alive, noted
 from treesnap import ErrorCode, InvalidArgument, NotFound, SnapshotKind
 from treesnap.ops.handle import Handle
 from treesnap.plans import Planner, PlanState, Step, StepState
@@ -298,3 +298,20 @@ def test_a_full_store_fails_before_the_step(bench):
     assert getattr(caught.value, "code", None) == ErrorCode.OVER_QUOTA
     assert bench.lines() == ["one"]
     assert not bench.planner().show("latest").is_interrupted
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, BrokenPipeError])
+def test_an_interrupted_step_without_a_checkpoint_is_taken_back_and_leaves_no_snapshot(
+    bench, error
+):
+    def stop(data: bytes) -> None:
+        raise error
+
+    bench.seen.on_output = stop
+    with pytest.raises(error):
+        bench.run(noted("one"), noted("two", "echo now; sleep 600"), milestones=NONE)
+
+    plan = bench.planner().show("latest")
+    assert (plan.state, plan.next_index, plan.held) == (PlanState.PENDING, 1, ())
+    assert bench.lines() == ["one"]
+    assert [item.kind for item in bench.handle().list()] == [SnapshotKind.SAFETY]

@@ -122,6 +122,15 @@ def end_interrupted(handle: Handle, plan: Plan) -> Plan:
 
     The caller holds the plan lock. A plan that was not interrupted is returned as it is.
     """
+    settled = go_back_to_step(handle, plan)
+    return save(handle, let_go(handle, settled)) if settled.held else settled
+
+
+def go_back_to_step(handle: Handle, plan: Plan) -> Plan:
+    """Does so much of :func:`end_interrupted` as can be done while the checkpoint is held.
+
+    What the plan holds stays: a snapshot that this process holds cannot be deleted.
+    """
     attempt = plan.attempt
     if attempt is not None:
         with held_snapshot(handle, attempt.snapshot_id, f"plan {plan.id}"):
@@ -129,10 +138,7 @@ def end_interrupted(handle: Handle, plan: Plan) -> Plan:
         before = StepProgress(attempts=attempt.number - 1)
         plan = plan.with_progress(attempt.step_index, before)
     settled = plan.settled()
-    if settled == plan and not plan.held:
-        return plan
-    settled = save(handle, settled)  # what is held is held until the plan does not need it
-    return save(handle, let_go(handle, settled)) if settled.held else settled
+    return plan if settled == plan and not plan.held else save(handle, settled)
 
 
 def end_leftovers_of(handle: Handle, plan: Plan, attempt: Attempt) -> None:
@@ -174,7 +180,7 @@ class Runner:
         try:
             return self._run(self._saved)
         except BaseException as error:
-            self._take_step_back(error)
+            self._take_step_back(error, end_interrupted)
             raise
 
     def _run(self, plan: Plan) -> Plan:
@@ -203,15 +209,17 @@ class Runner:
             try:
                 plan = self._attempts(plan, index, leaf, held)
             except BaseException as error:
-                self._take_step_back(error)
+                self._take_step_back(error, go_back_to_step)
                 raise
         plan = let_go(self._handle, plan)
         return self._save(plan) if plan.state == PlanState.FAILED else plan
 
-    def _take_step_back(self, error: BaseException) -> None:
+    def _take_step_back(
+        self, error: BaseException, way_back: Callable[[Handle, Plan], Plan]
+    ) -> None:
         """Rolls back the step that was at work, if there was one, because of an error."""
         try:
-            self._saved = save(self._handle, end_interrupted(self._handle, self._saved))
+            self._saved = save(self._handle, way_back(self._handle, self._saved))
         except Exception as failure:
             raise failure from error
 
