@@ -79,6 +79,25 @@ DAMAGES = [
     Damage("root moved", 'd=$PWD; mv "$d" "$d.moved"', loses_excluded=True),
 ]
 
+FILLING = [
+    Damage("new file", "head -c 64M /dev/urandom > filling"),
+    Damage("grown file", "head -c 64M /dev/urandom >> file"),
+    Damage("replaced and filled", "rm -r directory large; head -c 64M /dev/urandom > directory"),
+    Damage("emptied and filled", ": > large; head -c 64M /dev/urandom > filling"),
+    Damage("hidden", "echo '*' > .snapignore; rm -r directory; head -c 64M /dev/urandom > filling"),
+    Damage(
+        "many files",
+        "mkdir new; while head -c 9000 /dev/urandom > new/$((i=i+1)); do :; done; : > large",
+    ),
+    Damage(
+        "excluded in the way",
+        "rm large; mkdir large; head -c 64M /dev/urandom > large/a.tmp",
+    ),
+]
+"""For a small file system: what fills it, so that hardly a byte can be written any more."""
+LARGE_SIZE = 2 << 20
+"""Bytes of a file in the tree, named ``large``, for which there is no room any more."""
+
 
 def parameters(damages: list[Damage]) -> list[object]:
     """The damages for ``parametrize``."""

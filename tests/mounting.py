@@ -63,6 +63,11 @@ class Mounter:
         """Gives a file system in memory another size."""
         _run("mount", "-o", f"remount,size={size}", str(place))
 
+    def unmount(self, place: Path) -> None:
+        """Takes a file system away before the others."""
+        subprocess.run(["umount", str(place)], check=True)
+        self.places.remove(place)
+
     def _mount(self, place: Path, *words: str) -> None:
         _run("mount", *words, str(place))
         self.places.append(place)

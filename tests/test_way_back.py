@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import treesnap
-from damages import ALL, Damage, build
+from damages import ALL, FILLING, LARGE_SIZE, Damage, build, parameters
+from mounting import mounting
 from oracle import difference, record
 from privileges import as_nobody
+from treesnap.cli import json_forms
+from treesnap.events import NullMonitor
+from treesnap.ops.checkpoint import go_back
 from treesnap.plans import Planner, PlanState, Step
+from treesnap.testing.children import killed
+from treesnap.testing.faulty import kill_at
 
 
 def is_excluded(path: bytes) -> bool:
     return path == b"excluded" or path.startswith(b"excluded/")
+
+
+class Recorded(NullMonitor):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.remarks: list[str] = []
+
+    def remark(self, text: str) -> None:
+        self.remarks.append(text)
 
 
 class Failed(Exception):
@@ -60,6 +78,110 @@ def test_every_way_back_ends_where_the_step_began(tmp_path: Path, way: Way, dama
     way(handle, damage.script)
 
     assert difference(before, record(root)) == []
+
+
+@contextmanager
+def small_disk(directory: Path, place: str) -> Iterator[tuple[Path, Path]]:
+    """Lends a root with a large file, and a store, in a small file system: both or one of them."""
+    with mounting() as mounter:
+        small = mounter.tmpfs(directory / "small", "8m")
+        root = small / "root"
+        store = directory / "store" if place == "root alone" else small / "store"
+        build(root)
+        (root / "large").write_bytes(os.urandom(LARGE_SIZE))
+        yield root, store
+
+
+PLACES = pytest.mark.parametrize("place", ["root alone", "root and store"])
+
+
+@WAYS
+@PLACES
+@pytest.mark.parametrize("damage", parameters(FILLING))
+def test_every_way_back_ends_where_the_step_began_although_it_filled_the_disk(
+    tmp_path: Path, way: Way, place: str, damage: Damage
+):
+    with small_disk(tmp_path, place) as (root, store):
+        before = record(root)
+
+        way(treesnap.open(root, store), damage.script)
+
+        assert difference(before, record(root)) == []
+        assert treesnap.open(root, store).verify(read_data=True).ok
+
+
+KILLED_IN = "rm -r directory; : > large; head -c 64M /dev/urandom > filling"
+
+
+@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.slow), 17])
+def test_way_back_on_a_full_disk_that_is_killed_anywhere_is_finished_or_was_not_begun(
+    tmp_path: Path, stride: int
+):
+    with mounting() as mounter:
+        number = 0
+        is_killed = True
+        while is_killed:
+            number += stride
+            small = mounter.tmpfs(tmp_path / f"small-{number}", "1m")
+            root, store = small / "root", small / "store"
+            build(root)
+            (root / "large").write_bytes(os.urandom(LARGE_SIZE // 8))
+            before = record(root)
+            handle = treesnap.open(root, store)
+            checkpoint = handle.create()
+            subprocess.run(["sh", "-c", KILLED_IN], cwd=root, check=False, capture_output=True)
+            left = record(root)
+
+            def act(fs, handle=handle, checkpoint=checkpoint):
+                mine = treesnap.Handle(root=handle.root, store_path=handle.store_path, fs=fs)
+                go_back(mine, checkpoint.id)
+
+            ended = killed(act, kill_at(number))
+
+            assert ended.error is None, (number, ended.error)
+            is_killed = ended.was_killed
+            handle.status()
+            found = record(root)
+            if difference(left, found):
+                assert difference(before, found) == [], number
+            go_back(handle, checkpoint.id)
+            assert difference(before, record(root)) == [], number
+            mounter.unmount(small)
+        assert number > 30
+
+
+@PLACES
+def test_way_back_says_what_it_could_not_keep(tmp_path: Path, place: str):
+    with small_disk(tmp_path, place) as (root, store):
+        monitor = Recorded()
+        handle = treesnap.Handle(root=str(root), store_path=str(store), monitor=monitor)
+
+        result = handle.run(["sh", "-c", ": > large; head -c 64M /dev/urandom > filling; exit 1"])
+
+        assert result.restore is not None
+        if place == "root alone":
+            assert result.restore.safety_id is not None
+            assert result.restore.not_kept is None
+            assert b"filling" in {item.name for item in handle.ls(result.restore.safety_id)}
+        else:
+            assert result.restore.safety_id is None
+            assert "No space left on device" in result.restore.not_kept
+            lost = "What the failed step left is not kept: there was no room for it"
+            assert lost in monitor.remarks
+            assert json_forms.restore_fields(result.restore)["not_kept"] is not None
+
+
+def test_plain_restore_keeps_refusing_what_it_could_not_undo(tmp_path: Path):
+    with small_disk(tmp_path, "root and store") as (root, store):
+        handle = treesnap.open(root, store)
+        made = handle.create()
+        subprocess.run(["sh", "-c", "head -c 64M /dev/urandom > filling"], cwd=root, check=False)
+        left = record(root)
+
+        with pytest.raises(treesnap.StorageFull):
+            handle.restore(made.id, force=True)
+
+        assert difference(left, record(root)) == []
 
 
 CLOSING = ["no-permissions", "read-only", "root-without-permissions", "closed-and-created"]

@@ -152,7 +152,7 @@ GOLDEN = {
     "snapshot": (350, "8889f9052268c838a7f17446480e8d06"),
     "snapshot state": (49, "cfce614c3248979a1a9cc6a3dde2cec0"),
     "history": (93, "e5ff5b28a8d0907625c54a8a0da91cf9"),
-    "journal": (477, "ec7119fad302d78f4594581f253aea2e"),
+    "journal": (522, "5c9d69e66c020dfeaddcf6420081745c"),
     "row": (92, "6ac6c72927a7511114553f1d57b53524"),
     "meta": (124, "0f3883be877e90649b68c1fe552652cb"),
     "index": (132, "c8cb9e35bbe5ef0ab32e2d01e6ab2db1"),

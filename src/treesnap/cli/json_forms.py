@@ -238,6 +238,7 @@ def restore_fields(result: RestoreResult) -> Fields:
         "deleted": result.deleted,
         "unchanged": result.unchanged,
         "safety_id": result.safety_id,
+        "not_kept": result.not_kept,
         "dry_run": result.dry_run,
         "untouched": skipped_fields(result.untouched),
         "open_files": [

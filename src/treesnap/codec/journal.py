@@ -73,6 +73,12 @@ class Commit:
     """Whether restored files get the present time."""
     removes_root: bool = False
     """Whether the root goes in the end, if nothing is left in it: it was not there before."""
+    is_way_back: bool = False
+    """Whether ignore files in the tree say nothing, because a failed step may have written them."""
+    removes_first: bool = False
+    """Whether what goes is removed at once: there is no room to keep it aside."""
+    keeps_nothing: bool = False
+    """Whether there was no room for the state before: ``safety_id`` has the new one instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +133,9 @@ def encode_journal(journal: Journal) -> bytes:
             "history": commit.history,
             "touch": commit.touch,
             "removes_root": commit.removes_root,
+            "is_way_back": commit.is_way_back,
+            "removes_first": commit.removes_first,
+            "keeps_nothing": commit.keeps_nothing,
         }
     return pack(fields)
 
@@ -174,6 +183,9 @@ def _decode_commit(fields: Fields) -> Commit:
         history=fields.get("history", bytes),
         touch=fields.get("touch", bool),
         removes_root=fields.get("removes_root", bool),
+        is_way_back=fields.get("is_way_back", bool),
+        removes_first=fields.get("removes_first", bool),
+        keeps_nothing=fields.get("keeps_nothing", bool),
     )
 
 

@@ -109,8 +109,15 @@ def preview(
     scope: tuple[bytes, ...] | None = None,
     rules: tuple[IgnoreRules, ...] = (),
     recorder: Recorder | None = None,
+    *,
+    heeds_ignore_files: bool = True,
+    revealed: frozenset[bytes] = frozenset(),
 ) -> Preview:
-    """Walks the root without writing anything."""
+    """Walks the root without writing anything.
+
+    With ``heeds_ignore_files`` off the given rules hold alone, as for a capture by the rules of
+    a snapshot.
+    """
     objects = MemoryObjects(pair.store)
     cache = usable_cache(handle, pair)
 
@@ -119,6 +126,10 @@ def preview(
             recorder.clear()
         handle.monitor.begin(Phase.SCAN, None, None)
         settings = scan_settings(handle, scope, rules, known)
+        if not heeds_ignore_files:
+            settings = replace(
+                settings, heeds_ignore_files=False, cached_rules_hold=False, revealed=revealed
+            )
         return Scanner(
             handle.fs, settings, objects, handle.monitor, cache, recorder=recorder
         ).scan()
@@ -144,6 +155,18 @@ class _Nowhere:
         raise Corrupt(f"Nothing was stored, and so not the {kind.name} {identity.hex()[:12]}")
 
 
+class _Unstored(MemoryObjects):
+    """In the place of a writing session where there is no room for one."""
+
+    added_bytes = objects_added = needed_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+
 class Capture:
     """One walk of the root into a writing session. Use as a context manager.
 
@@ -165,8 +188,11 @@ class Capture:
         earlier: Mapping[bytes, Added] | None = None,
         rules_of_id: SnapshotId | None = None,
         revealed: frozenset[bytes] = frozenset(),
+        keeps_nothing: bool = False,
     ) -> None:
         """Prepares a walk.
+
+        With ``keeps_nothing`` no byte is written to the store, and nothing can be published.
 
         With ``rules_of_id`` the given rules, which are those of that snapshot, hold alone:
         ignore files in the tree say nothing. Then the stat cache is read, but not written.
@@ -182,7 +208,11 @@ class Capture:
         self._listing = pair.store.snapshots.listing(pair.root.id)
         self._fresh = fresh
         self.cache = usable_cache(handle, pair, self._listing) if not fresh else None
-        self.writer = Writer(pair.store, size_bytes_max=size_bytes_max, earlier=earlier)
+        self.writer: Writer | _Unstored = (
+            _Unstored(pair.store)
+            if keeps_nothing
+            else Writer(pair.store, size_bytes_max=size_bytes_max, earlier=earlier)
+        )
         self._builder: StatCacheBuilder | None = None
         self._is_published = False
 
@@ -280,6 +310,7 @@ class Capture:
         newest = self._listing.newest
         if record.parent is None and newest is not None:
             record = replace(record, parent=newest.id)
+        assert isinstance(self.writer, Writer)
         identity, name = self.writer.publish(record, root.id, self._listing.next_sequence)
         self._is_published = True
         if self._builder is not None:

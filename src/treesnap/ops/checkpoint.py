@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from itertools import count
 from stat import S_ISDIR
 from typing import TYPE_CHECKING, TypeVar
@@ -219,15 +220,39 @@ def go_back(
     that the step wrote are content like any other: what it hid comes back or goes. What it
     closed to its owner is opened, and what is in the place of the root is put beside it. Signals
     wait until all is done.
-    """
-    from treesnap.ops.restore import RestoreRequest, restore
 
+    Where the step filled the disk, room is made in the store. Where that does not do, what the
+    step left is removed before anything is put, and if there is no room to keep it in a safety
+    snapshot, it is not kept; the result says so.
+    """
     with put_off():
         if end_processes is not None:
             end_processes()
         _clear_place(handle)
         unlock_root(handle.fs, handle.root)
-        return restore(handle, RestoreRequest(ref=snapshot_id, force=True, is_way_back=True))
+        return _restored(handle, snapshot_id)
+
+
+def _restored(handle: Handle, snapshot_id: SnapshotId) -> RestoreResult:
+    from treesnap.ops.restore import NoRoomToKeep, NoRoomToStage, RestoreRequest, restore
+    from treesnap.ops.upkeep import make_room
+
+    request = RestoreRequest(ref=snapshot_id, force=True, is_way_back=True)
+    has_made_room = False
+    while True:
+        try:
+            return restore(handle, request)
+        except NoRoomToKeep as full:
+            if request.not_kept is not None:
+                raise
+            make_room(handle, full)  # the second time for what the second attempt left
+            if has_made_room:
+                request = replace(request, removes_first=True, not_kept=full.message)
+            has_made_room = True
+        except NoRoomToStage:
+            if request.removes_first:
+                raise
+            request = replace(request, removes_first=True)
 
 
 def _clear_place(handle: Handle) -> None:

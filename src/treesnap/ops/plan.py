@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from treesnap import treepath
 from treesnap.codec.journal import Finish
 from treesnap.compare import change_at, differing, kind_of_change
-from treesnap.errors import ErrorCode, NotFound, shown
+from treesnap.errors import ErrorCode, NotFound, Refused, shown
 from treesnap.model import Change, ChangeKind, Entry, Skipped, SkipReason
 from treesnap.ops.state import State
 
@@ -51,6 +51,12 @@ class Plan:
         return [*self.puts, *self.removals, *self.metadata]
 
     @property
+    def removed(self) -> list[bytes]:
+        """What goes, or makes way for something else, in order; none is below another."""
+        replaced = [path for path, (_, old) in self.puts.items() if old is not None]
+        return sorted([*self.removals, *replaced])
+
+    @property
     def paths(self) -> tuple[bytes, ...]:
         """All paths with a step of their own; they do not nest."""
         return treepath.without_nested(self.touched)
@@ -77,6 +83,18 @@ def require_paths(paths: tuple[bytes, ...], left: State, right: State) -> None:
             raise NotFound(
                 f"Neither state holds {shown(path)!r}", code=ErrorCode.PATH_NOT_FOUND, path=path
             )
+
+
+def refuse_blocked(plan: Plan) -> None:
+    """Raises Refused when something to leave alone is in the way."""
+    if plan.blocked:
+        path = plan.blocked[0]
+        raise Refused(
+            f"The directory {shown(path)!r} would become something else, but it holds "
+            "paths that no snapshot has",
+            code=ErrorCode.CONFLICT,
+            path=path,
+        )
 
 
 def make_plan(current: State, target: State, scope: tuple[bytes, ...] | None) -> Plan:

@@ -33,16 +33,21 @@ from treesnap.model import Snapshot, SnapshotId
 from treesnap.ops.access import Opened, is_interrupted, opened, read_journal
 from treesnap.ops.capture import preview
 from treesnap.ops.history import resolve_in
-from treesnap.ops.plan import Plan, make_plan
+from treesnap.ops.plan import Plan, make_plan, refuse_blocked
 from treesnap.ops.rescue import rescue
-from treesnap.ops.restore import refuse_blocked
 from treesnap.ops.standing import Standing, standing_of
 from treesnap.ops.state import State, recorded_state, walked_state
 from treesnap.ops.steps import Work
 from treesnap.ops.transaction import Transaction
 from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
 from treesnap.worktree.observed import Observed
-from treesnap.worktree.staging import clear_stage, open_stage, remove_subvolume_stages
+from treesnap.worktree.removal import remove_paths
+from treesnap.worktree.staging import (
+    clear_stage,
+    open_stage,
+    remove_stages,
+    remove_subvolume_stages,
+)
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -217,6 +222,12 @@ class Completion:
         self._rules = tuple(dict.fromkeys(rule for record in records for rule in record.rules))
         self._old = recorded_state(pair, self._safety.record, self._commit.paths)
         self._new = recorded_state(pair, self._target.record, self._commit.paths)
+        self._revealed = frozenset(
+            path
+            for path in self._commit.paths
+            if self._commit.is_way_back and self._is_replaced(path)
+        )
+        """Directories in the way, of which the way back has kept what is excluded too."""
 
     def _snapshot(self, identity: SnapshotId) -> Snapshot:
         try:
@@ -227,30 +238,51 @@ class Completion:
                 code=ErrorCode.RESTORE_INTERRUPTED,
             ) from error
 
+    def _is_replaced(self, path: bytes) -> bool:
+        old, new = self._old.entry(path), self._new.entry(path)
+        return old is not None and old.is_directory and new is not None and not new.is_directory
+
     def run(self, root_fd: int) -> str:
         """Brings all paths that nobody else changed to one state; returns what was done."""
         reason: TreesnapError | OSError | None = None
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 rescue(self._handle, self._pair, self._journal)
+                if self._commit.removes_first:
+                    self._remove_first(root_fd)
                 # Before the walk, because it changes the times of other names of what is in it.
                 name = self._journal.stage_name
                 tops = self._journal.stage_tops
                 remove_subvolume_stages(self._handle.fs, root_fd, name, tops)
                 clear_stage(self._handle.fs, root_fd, name)
                 look = self.look(root_fd)
-                forward = reason is None and look.is_forward
+                forward = self._commit.removes_first or (reason is None and look.is_forward)
                 self._carry_out(look, forward=forward)
             except Conflict:
                 if attempt == ATTEMPTS:
                     raise
             except (TreesnapError, OSError) as error:
-                if reason is not None or attempt == ATTEMPTS:
+                if reason is not None or attempt == ATTEMPTS or self._commit.removes_first:
                     raise reason or error from error
                 reason = error
             else:
+                self._warn_of_loss()
                 return _words(reason, look.paths(Standing.CHANGED), forward=forward)
         raise AssertionError
+
+    def _remove_first(self, root_fd: int) -> None:
+        """Removes what goes or makes way, durably; takes no space, and gives it back."""
+        fs, name = self._handle.fs, self._journal.stage_name
+        remove_stages(fs, root_fd, name, self._journal.stage_tops)
+        plan, _, _ = self._planned(self.look(root_fd), self._target)
+        remove_paths(fs, root_fd, plan.removed)
+        fs.sync_file_system(root_fd)
+
+    def _warn_of_loss(self) -> None:
+        if self._commit.keeps_nothing:
+            self._handle.monitor.remark(
+                "What the failed step left is not kept: there was no room for it"
+            )
 
     def look(self, root_fd: int) -> Look:
         """Compares every path of the restore with both states."""
@@ -262,6 +294,8 @@ class Completion:
             standings[path] = standing_of(
                 current.entry(path), current, path, self._old, self._new, touch=self._commit.touch
             )
+            if self._commit.keeps_nothing and standings[path] == Standing.CHANGED:
+                standings[path] = Standing.OPEN  # no snapshot has what the step left there
         return Look(standings, walked)
 
     def _reachable(self, root_fd: int) -> list[bytes]:
@@ -280,7 +314,15 @@ class Completion:
 
     def _walk(self, scope: tuple[bytes, ...]) -> Walked:
         recorder: dict[bytes, bytes] = {}
-        seen = preview(self._handle, self._pair, scope, self._rules, recorder)
+        seen = preview(
+            self._handle,
+            self._pair,
+            scope,
+            self._rules,
+            recorder,
+            heeds_ignore_files=not self._commit.is_way_back,
+            revealed=self._revealed,
+        )
         return Walked(walked_state(seen.result, seen.objects.get), Observed(recorder, seen.cache))
 
     def _carry_out(self, look: Look, *, forward: bool) -> None:
@@ -311,7 +353,13 @@ class Completion:
         scope = look.paths(Standing.DONE, Standing.OPEN)
         walked = look.walked if scope == self._commit.paths else self._walk(scope)
         wanted = recorded_state(self._pair, goal.record, scope)
-        return (make_plan(walked.state, wanted, scope) if scope else Plan()), wanted, walked
+        plan = make_plan(walked.state, wanted, scope) if scope else Plan()
+        hidden = frozenset(plan.blocked) - self._revealed if self._commit.is_way_back else None
+        if hidden:  # the snapshot has something else there, which proves that it is the step's
+            self._revealed |= hidden
+            walked = self._walk(scope)
+            plan = make_plan(walked.state, wanted, scope)
+        return plan, wanted, walked
 
 
 def _words(reason: Exception | None, changed: Sequence[bytes], *, forward: bool) -> str:

@@ -26,11 +26,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from treesnap.codec.history import HISTORY, Moment, RestoreHistory
-from treesnap.codec.journal import Commit
+from treesnap.codec.journal import Commit, Journal
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.tree import put_tree
-from treesnap.errors import Busy, Conflict, ErrorCode, Refused, shown
+from treesnap.errors import (
+    Busy,
+    Conflict,
+    ErrorCode,
+    OperationFailed,
+    Refused,
+    StorageFull,
+    TreesnapError,
+    shown,
+)
 from treesnap.fs.durable import ensure_directories
+from treesnap.fs.failure import error_text, is_full
 from treesnap.model import (
     ChangeKind,
     IgnoreRules,
@@ -40,6 +50,7 @@ from treesnap.model import (
     Snapshot,
     SnapshotId,
     SnapshotKind,
+    SnapshotRecord,
     Totals,
 )
 from treesnap.ops.access import MemoryObjects, Opened, locked_root, opened
@@ -47,14 +58,16 @@ from treesnap.ops.capture import Capture, preview
 from treesnap.ops.history import count_rollback, reading, resolve_in
 from treesnap.ops.narrow import effective_scope
 from treesnap.ops.places import refuse_dangerous
-from treesnap.ops.plan import Plan, ancestors_of, make_plan, require_paths
+from treesnap.ops.plan import Plan, ancestors_of, make_plan, refuse_blocked, require_paths
+from treesnap.ops.recover import Completion
 from treesnap.ops.restore_history import load_history
 from treesnap.ops.state import State, recorded_state, walked_state
 from treesnap.ops.steps import Work
 from treesnap.ops.transaction import Transaction
 from treesnap.ops.upkeep import keep_up
 from treesnap.results import RestoreResult
-from treesnap.store.writer import Added, EpochChanged
+from treesnap.store.reserve import Reserve
+from treesnap.store.writer import Added, EpochChanged, Writer
 from treesnap.worktree.directory import OPEN_DIRECTORY
 from treesnap.worktree.observed import Observed
 from treesnap.worktree.protection import protected
@@ -82,6 +95,10 @@ class RestoreRequest:
     counted: bool = False
     is_way_back: bool = False
     """Whether a failed step is rolled back: see :func:`treesnap.ops.checkpoint.go_back`."""
+    removes_first: bool = False
+    """Whether there is no room to keep aside what goes; for a way back alone."""
+    not_kept: str | None = None
+    """Why there is no room for a safety snapshot either; for a way back alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +113,10 @@ class Goal:
     force: bool = False
     is_way_back: bool = False
     """Whether what is in the root was left by a failed step, its ignore files too."""
+    removes_first: bool = False
+    """Whether what goes is removed before anything is put: there is no room for both."""
+    not_kept: str | None = None
+    """Why what is there cannot be kept in a safety snapshot, or None where it is."""
     label: str = "before restore"
     history_step: HistoryStep = RestoreHistory.restored
     removes_root: bool = False
@@ -150,6 +171,8 @@ def goal_of(pair: Opened, request: RestoreRequest) -> Goal:
         touch=request.touch,
         force=request.force,
         is_way_back=request.is_way_back,
+        removes_first=request.removes_first,
+        not_kept=request.not_kept,
     )
 
 
@@ -208,30 +231,21 @@ def refuse_unchangeable(handle: Handle) -> None:
         handle.fs.close(fd)
 
 
-def refuse_blocked(plan: Plan) -> None:
-    """Raises Refused when something to leave alone is in the way."""
-    if plan.blocked:
-        path = plan.blocked[0]
-        raise Refused(
-            f"The directory {shown(path)!r} would become something else, but it holds "
-            "paths that no snapshot has",
-            code=ErrorCode.CONFLICT,
-            path=path,
-        )
-
-
 def reach(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
     """Makes the root as the goal says. The caller holds the root's lock."""
     fresh = False
     earlier: Mapping[bytes, Added] = {}
     revealed: frozenset[bytes] = frozenset()
+    why = ""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return _attempt(handle, pair, goal, earlier, fresh=fresh, revealed=revealed)
         except EpochChanged as overtaken:
             earlier = overtaken.added
+            why = "Garbage collections kept overtaking the restore"
         except _LookAgain as found:
             revealed |= found.revealed
+            why = f"What is in the way of the restore kept changing: {found}"
         except _Stale as error:
             if attempt == ATTEMPTS:
                 raise error.conflict from error
@@ -240,7 +254,15 @@ def reach(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
             if not goal.force or attempt == ATTEMPTS:
                 raise
             fresh = True
-    raise Busy("Garbage collections kept overtaking the restore")
+    raise Busy(why)
+
+
+class NoRoomToKeep(StorageFull):
+    """There is no room for the safety snapshot; nothing was changed."""
+
+
+class NoRoomToStage(StorageFull):
+    """There is no room beside the tree for what is to be put; nothing was changed."""
 
 
 class _Stale(Exception):
@@ -254,8 +276,8 @@ class _Stale(Exception):
 class _LookAgain(Exception):
     """More can be captured now than was; ``revealed`` are directories without exclusions."""
 
-    def __init__(self, revealed: frozenset[bytes] = frozenset()) -> None:
-        super().__init__()
+    def __init__(self, path: bytes, revealed: frozenset[bytes] = frozenset()) -> None:
+        super().__init__(repr(shown(path)))
         self.revealed = revealed
 
 
@@ -270,10 +292,10 @@ def _make_way(
     closed = [item.path for item in skipped if item.reason == SkipReason.UNREADABLE]
     wanted = [path for path in closed if not _is_left_out(target, path)]
     if wanted and unlock_paths(handle.fs, handle.root, wanted):
-        raise _LookAgain
+        raise _LookAgain(wanted[0])
     revealed = frozenset(blocked)
     if revealed:
-        raise _LookAgain(revealed)
+        raise _LookAgain(min(revealed), revealed)
 
 
 def _is_left_out(target: State, path: bytes) -> bool:
@@ -310,6 +332,7 @@ def _attempt(
             rules_of_id=goal.snapshot.id if goal.is_way_back else None,
             revealed=revealed,
             fresh=fresh,
+            keeps_nothing=goal.not_kept is not None,
         ) as capture:
             current = walked_state(capture.result, capture.writer.get)
             target.trees.share(current.trees)
@@ -328,13 +351,15 @@ def _attempt(
                 _note_history(pair, goal, Moment(goal.snapshot.id, goal.scope, was_absent))
                 return result_of(goal, plan, target, safety_id=None, is_dry_run=False)
             refuse_unchangeable(handle)
-            safety = capture.publish(
-                capture.record(
-                    kind=SnapshotKind.SAFETY, label=f"{goal.label} {goal.snapshot.id[:12]}"
-                )
-            )
-    except BaseException:
+            label = f"{goal.label} {goal.snapshot.id[:12]}"
+            if goal.not_kept is not None:
+                safety = _publish_in_place(handle, pair, goal.snapshot, f"not kept {label}")
+            else:
+                safety = capture.publish(capture.record(kind=SnapshotKind.SAFETY, label=label))
+    except BaseException as error:
         transaction.abandon()
+        if goal.is_way_back and _is_want_of_room(error):
+            raise NoRoomToKeep(_text_of(error)) from error
         raise
     history = goal.history_step(load_history(pair.root), Moment(safety.id, goal.scope, was_absent))
     commit = Commit(
@@ -345,6 +370,9 @@ def _attempt(
         history=HISTORY.payload(history),
         touch=goal.touch,
         removes_root=goal.removes_root,
+        is_way_back=goal.is_way_back,
+        removes_first=goal.removes_first,
+        keeps_nothing=goal.not_kept is not None,
     )
     try:
         work = Work(
@@ -355,14 +383,79 @@ def _attempt(
             rules=rules_of(goal),
             touch=goal.touch,
         )
-        still_open = transaction.run(work, commit)
+        if goal.removes_first:
+            journal = transaction.commit_in_place(work, commit)
+        else:
+            still_open = transaction.run(work, commit)
     except BaseException as error:
         transaction.abandon()
+        if goal.is_way_back and _is_want_of_room(error):
+            raise NoRoomToStage(_text_of(error)) from error
         if isinstance(error, Conflict) and capture.trusts_watcher:
             raise _Stale(error) from error
         raise
-    result = result_of(goal, plan, target, safety_id=safety.id, is_dry_run=False)
-    return replace(result, open_files=still_open)
+    if goal.removes_first:
+        still_open = ()
+        _carry_out_in_place(handle, pair, journal)
+    kept = safety.id if goal.not_kept is None else None
+    result = result_of(goal, plan, target, safety_id=kept, is_dry_run=False)
+    return replace(result, open_files=still_open, not_kept=goal.not_kept)
+
+
+def _is_want_of_room(error: BaseException) -> bool:
+    return isinstance(error, StorageFull) or (isinstance(error, OSError) and is_full(error))
+
+
+def _text_of(error: BaseException) -> str:
+    return error_text(error) if isinstance(error, Exception) else str(error)
+
+
+def _publish_in_place(handle: Handle, pair: Opened, snapshot: Snapshot, label: str) -> Snapshot:
+    """Publishes the state to go to where that before should be, which there is no room for.
+
+    So the history has a moment of this restore's own, as every other one. Takes a few KiB, on
+    a full disk from the store's reserve.
+    """
+    store, root = pair.store, pair.root
+    goal = snapshot.record
+
+    def publish() -> Snapshot:
+        listing = store.snapshots.listing(root.id)
+        record = SnapshotRecord(
+            root=goal.root,
+            links=goal.links,
+            root_path=os.fsencode(handle.root),
+            created_at_ns=handle.clock_ns(),
+            totals=goal.totals,
+            kind=SnapshotKind.SAFETY,
+            scope=goal.scope,
+            rules=goal.rules,
+            unstable=goal.unstable,
+            parent=listing.newest.id if listing.newest is not None else None,
+            label=label,
+            host=os.uname().nodename,
+        )
+        with Writer(store) as writer:
+            _, name = writer.publish(record, root.id, listing.next_sequence)
+        return store.snapshots.load(root.id, name)
+
+    return Reserve(handle.fs, store.layout).backs(publish)
+
+
+def _carry_out_in_place(handle: Handle, pair: Opened, journal: Journal) -> None:
+    """Does what recovery would do; raises OperationFailed where the rest is left to that."""
+    root_fd = handle.fs.open(handle.root, OPEN_DIRECTORY)
+    try:
+        Completion(handle, pair, journal).run(root_fd)
+    except (TreesnapError, OSError) as error:
+        raise OperationFailed(
+            f"The restore could not be finished yet ({error_text(error)}); "
+            "the next command on this root goes on with it",
+            code=ErrorCode.RESTORE_INTERRUPTED,
+            path=handle.root,
+        ) from error
+    finally:
+        handle.fs.close(root_fd)
 
 
 def _note_history(pair: Opened, goal: Goal, moment: Moment) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from treesnap import treepath
 from treesnap.codec.envelope import FileKind
@@ -27,6 +27,7 @@ from treesnap.model import Entry
 from treesnap.ops.access import Opened, is_interrupted
 from treesnap.ops.rescue import rescue
 from treesnap.ops.steps import Steps, Work
+from treesnap.store.reserve import Reserve
 from treesnap.worktree.apply import Applier
 from treesnap.worktree.directory import (
     NO_DIRECTORY,
@@ -35,6 +36,7 @@ from treesnap.worktree.directory import (
     path_of_root,
 )
 from treesnap.worktree.finish import Finisher, settle
+from treesnap.worktree.removal import refuse_protected
 from treesnap.worktree.staging import (
     StagePlaces,
     new_stage_name,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
     from treesnap.results import OpenFile
 
+_Result = TypeVar("_Result")
 _SHOWN_MAX = 5
 """Paths named in one remark."""
 
@@ -65,8 +68,12 @@ class Transaction:
         self._journal = journal
 
     def _write(self, journal: Journal) -> None:
-        self._pair.root.write("journal", JOURNAL, journal)
+        """Replaces the journal; on a full disk in the place of the store's reserve."""
+        self._backed(lambda: self._pair.root.write("journal", JOURNAL, journal))
         self._journal = journal
+
+    def _backed(self, write: Callable[[], _Result]) -> _Result:
+        return Reserve(self._fs, self._pair.store.layout).backs(write)
 
     def _begin(self, root_before: Entry | None, subvolumes: tuple[Subvolume, ...] = ()) -> None:
         """Writes the journal that takes everything back; :meth:`abandon` removes it again.
@@ -140,6 +147,24 @@ class Transaction:
                     "the next command on this root goes on with that"
                 )
 
+    def commit_in_place(self, work: Work, commit: Commit) -> Journal:
+        """Commits a plan of which nothing is staged; what it removes first is not kept aside.
+
+        The tree is as it was when this returns, or raises. From then on a recovery carries the
+        journal out, whichever process does that. Raises OperationFailed for what not even its
+        owner may remove.
+        """
+        with self._opened_root() as root_fd:
+            refuse_protected(self._fs, root_fd, work.plan.removed)
+            places = stage_places(self._fs, root_fd, work.plan.touched)
+            subvolumes = self._subvolumes(work, places)
+            if self._journal is None:
+                self._begin(work.current.root, subvolumes)
+            assert self._journal is not None
+            commit = replace(commit, directories=work.plan.finishes)
+            self._write(replace(self._journal, commit=commit))
+        return self._journal
+
     def resume(self, work: Work, *, forward: bool) -> None:
         """Carries a plan out under a journal that was committed before.
 
@@ -195,7 +220,7 @@ class Transaction:
     def _prepared_history(self, commit: Commit) -> Iterator[Prepared]:
         """Writes the history aside: behind the commit point, its name needs no space."""
         history = decode_history(commit.history)
-        prepared = self._pair.root.prepare("history", HISTORY, history)
+        prepared = self._backed(lambda: self._pair.root.prepare("history", HISTORY, history))
         try:
             yield prepared
         finally:

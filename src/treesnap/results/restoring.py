@@ -39,6 +39,9 @@ class RestoreResult:
     safety_id: SnapshotId | None
     """The snapshot that takes this restore back, or None when nothing differed."""
     dry_run: bool
+    not_kept: str | None = None
+    """Why what a failed step left could not be kept, where there was no room for a safety
+    snapshot; None where it was kept."""
     open_files: tuple[OpenFile, ...] = ()
     """Files that processes had open when they were replaced: those still have the old ones."""
 
