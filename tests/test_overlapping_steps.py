@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import errno
 import subprocess
 import sys
 import threading
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 
 import treesnap
+from treesnap.events import NullMonitor
 from treesnap.plans import Planner, PlanState, Step
+from treesnap.testing.faulty import Fault, FaultyFileSystem
 
 
 class Failed(Exception):
@@ -218,3 +221,37 @@ def test_delete_refuses_what_a_plan_goes_back_to(handle, root):
     plan = Planner(handle, calls={"delete": delete}).run("plan", [Step(name="s", call="delete")])
 
     assert plan.state == PlanState.FAILED
+
+
+class Recorded(NullMonitor):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.remarks: list[str] = []
+
+    def remark(self, text: str) -> None:
+        self.remarks.append(text)
+
+
+@pytest.mark.parametrize("is_lasting", [True, False])
+def test_hold_for_which_there_is_no_room_is_written_in_place_of_the_reserve_or_missed_aloud(
+    handle, root, is_lasting
+):
+    handle.create()
+    full = Fault(
+        errno=errno.ENOSPC,
+        methods=frozenset({"rename"}),
+        where=lambda call: any("/hold-" in str(item) for item in call.arguments),
+        lasting=is_lasting,
+    )
+    monitor = Recorded()
+    filled = treesnap.Handle(
+        root=handle.root, store_path=handle.store_path, fs=FaultyFileSystem(full), monitor=monitor
+    )
+
+    with filled.rollback_on_error():
+        is_held = bool(list(Path(handle.store_path).rglob("hold-*")))
+
+    assert is_held != is_lasting
+    said = [text for text in monitor.remarks if text.startswith("The checkpoint cannot be held")]
+    assert bool(said) == is_lasting

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from itertools import count
@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, TypeVar
 from treesnap.codec.hold import HoldRecord
 from treesnap.errors import Busy, InvalidArgument, shown
 from treesnap.fs.durable import read_file
-from treesnap.fs.failure import reported
+from treesnap.fs.failure import error_text, reported
 from treesnap.model import SnapshotId
 from treesnap.ops.access import Opened, locked_root, opened
 from treesnap.ops.interruption import put_off
+from treesnap.store.reserve import Reserve
 from treesnap.treepath import is_within
 from treesnap.worktree.unlock import unlock_root
 
@@ -78,9 +79,27 @@ class Claim:
                     path=path or pair.root.path,
                 )
 
-    def take(self, pair: Opened, snapshot_id: SnapshotId, scope: tuple[bytes, ...] | None) -> None:
-        """Holds a snapshot; the caller holds the root's lock. Raises OSError."""
-        self.hold = pair.root.hold(snapshot_id, HoldRecord(os.getpid(), self._operation, scope))
+    def take(
+        self,
+        handle: Handle,
+        pair: Opened,
+        snapshot_id: SnapshotId,
+        scope: tuple[bytes, ...] | None,
+    ) -> None:
+        """Holds a snapshot; the caller holds the root's lock.
+
+        Takes a few KiB, on a full disk from the store's reserve. Where it cannot be written all
+        the same, that is said, and the step goes on.
+        """
+        record = HoldRecord(os.getpid(), self._operation, scope)
+        reserve = Reserve(handle.fs, pair.store.layout)
+        try:
+            self.hold = reserve.backs(lambda: pair.root.hold(snapshot_id, record))
+        except OSError as error:
+            handle.monitor.remark(
+                f"The checkpoint cannot be held ({error_text(error)}): other commands do not see "
+                "that this one may go back, and may remove the checkpoint"
+            )
 
 
 def _common_path(one: tuple[bytes, ...] | None, other: tuple[bytes, ...] | None) -> bytes | None:
@@ -177,8 +196,7 @@ def held_snapshot(handle: Handle, snapshot_id: SnapshotId, operation: str) -> It
             locked_root(handle, pair, operation),
         ):
             claim.refuse_overlap(handle.fs, pair, None)
-            with suppress(OSError):
-                claim.take(pair, snapshot_id, None)
+            claim.take(handle, pair, snapshot_id, None)
 
     _when_alone(take, handle.wait_s)
     process_id = os.getpid()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -157,8 +156,7 @@ def _create(
                     with reported("take a snapshot"), capture:
                         result = _publish(pair, capture, request)
                     if claim is not None:
-                        with suppress(OSError):  # on a full disk it is as safe as any other
-                            claim.take(pair, result.snapshot.id, scope)
+                        claim.take(handle, pair, result.snapshot.id, scope)
                     return result
                 except EpochChanged as overtaken:
                     earlier = overtaken.added
