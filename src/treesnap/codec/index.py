@@ -70,8 +70,7 @@ def encode_index(entries: Iterable[IndexEntry], covered: Mapping[bytes, int]) ->
     for column in (rest, locations):
         body += column
         column.clear()
-    with memoryview(body) as whole:
-        check = checksum(whole, CHECKSUM_SIZE)
+    check = checksum(memoryview(body), CHECKSUM_SIZE)
     body += check
     return memoryview(body)
 
