@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -15,7 +16,8 @@ import pytest
 from oracle import difference, record
 from plan_bench import is_alive
 
-UNTIL_KILLED = "while :; do echo x > $1/written; done"
+WAIT_S = 60.0
+"""How long a command may take for one step, on a machine that is busy."""
 
 
 class Tree:
@@ -38,8 +40,16 @@ class Tree:
         return subprocess.Popen(self.words(script), stderr=subprocess.PIPE, text=True)
 
     def told(self) -> str:
-        """What a command writes into the fifo; waits for that."""
-        return self.fifo.read_text()
+        """The line that a command writes into the fifo; waits for that, but not for ever."""
+        fd = os.open(self.fifo, os.O_RDWR)  # nothing waits for the other end then
+        try:
+            told = b""
+            while not told.endswith(b"\n"):
+                assert select.select([fd], [], [], WAIT_S)[0], f"nothing was told but {told!r}"
+                told += os.read(fd, 4096)
+            return told.decode()
+        finally:
+            os.close(fd)
 
 
 @pytest.fixture
@@ -62,7 +72,9 @@ def test_what_a_failed_command_left_writing_is_ended_before_the_roll_back(tree, 
 
     process = tree.start(f"{script} while ! test -e written; do :; done; exit 7")
 
-    assert process.communicate()[1].startswith("sh failed with exit code 7; rolled back")
+    assert process.communicate(timeout=WAIT_S)[1].startswith(
+        "sh failed with exit code 7; rolled back"
+    )
     assert process.returncode == 7
     assert difference(before, record(tree.root)) == []
 
@@ -71,7 +83,7 @@ def test_what_a_successful_command_leaves_goes_on(tree):
     process = tree.start("sleep 600 2>&- & echo $! > $1; exit 0")
     number = int(tree.told())
 
-    assert process.wait() == 0
+    assert process.wait(WAIT_S) == 0
     assert process.stderr is not None
     process.stderr.close()
     assert is_alive(number)
@@ -88,7 +100,7 @@ def test_signal_ends_the_command_and_rolls_back(tree, number, code):
 
     process.send_signal(number)
 
-    process.communicate()
+    process.communicate(timeout=WAIT_S)
     assert process.returncode == code
     assert not is_alive(command)
     assert difference(before, record(tree.root)) == []
@@ -105,7 +117,7 @@ def test_command_that_ignores_signals_is_killed_at_the_second_one(tree):
     assert tree.told() == "asked\n"
     process.send_signal(signal.SIGTERM)
 
-    process.communicate()
+    process.communicate(timeout=WAIT_S)
     assert process.returncode == 143
     assert not is_alive(command)
     assert difference(before, record(tree.root)) == []
@@ -150,6 +162,7 @@ def test_second_interrupt_does_not_break_the_way_back(tree):
         check=False,
         capture_output=True,
         text=True,
+        timeout=WAIT_S,
     )
 
     assert (result.stdout, result.returncode) == ("interrupted\n", 0), result.stderr
@@ -168,7 +181,7 @@ def test_command_reads_from_the_terminal_and_is_interrupted_there(tree):
     os.write(terminal, b"\x03")
 
     shown = b""
-    while True:
+    while select.select([terminal], [], [], WAIT_S)[0]:
         try:
             piece = os.read(terminal, 4096)
         except OSError:  # nothing has the terminal any more
