@@ -85,6 +85,7 @@ class _Rescue:
         assert journal.commit is not None
         self._paths = journal.commit.paths
         self._target_id = journal.commit.target_id
+        self._touch = journal.commit.touch
         root = os.fsencode(root_path)
         self._root_stage_path = os.fsdecode(os.path.join(root, journal.stage_name))
         self._stage_path = os.fsdecode(os.path.join(root, top, journal.stage_name))
@@ -149,7 +150,7 @@ class _Rescue:
         number = number_of(name)
         return self._paths[number] if number is not None and number < len(self._paths) else None
 
-    def _is_known(self, entry: Entry, walked: State, *states: State) -> bool:
+    def _is_known(self, entry: Entry, walked: State, old: State, new: State) -> bool:
         """Returns whether all that something holds is of one of the states.
 
         Less than that may be there, where removing it has begun.
@@ -158,8 +159,8 @@ class _Rescue:
         if path is None:
             return entry.name == RESERVE
         return entry.is_skipped or any(
-            holds_no_more(entry, walked, wanted, state)
-            for state in states
+            holds_no_more(entry, walked, wanted, state, touch=touch)
+            for state, touch in ((old, False), (new, self._touch))
             if (wanted := state.entry(path)) is not None
         )
 

@@ -8,15 +8,17 @@ else's change.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 
-from treesnap.compare import changes, kind_of_change
-from treesnap.model import ChangeKind, Entry
+from treesnap.compare import differing, kind_of_change
+from treesnap.model import ChangeKind, Entry, SkipReason, Xattrs
 from treesnap.ops.state import State
 
 _SET_IDS = 0o6000
 """Bits that a change of owner takes away."""
+_USER = b"user."
+"""Begins the extended attributes that a restore can set without privileges."""
 
 
 class Standing(Enum):
@@ -40,62 +42,154 @@ def standing_of(
         unreadable = after is not None and after.mode & 0o400 == 0
         return Standing.DONE if unreadable else Standing.CHANGED
     before = old.entry(path)
-    is_new = after is not None and holds_same(found, current, after, new)
-    is_old = before is not None and holds_same(found, current, before, old)
+    is_new = after is not None and _holds_same(found, current, after, new, touch=touch)
+    is_old = before is not None and _holds_same(found, current, before, old, touch=False)
     if not is_new and not is_old:
         return Standing.CHANGED
-    possible = [entry for entry in (before, after) if entry is not None]
-    if not _has_metadata_of(found, possible, touch=touch):
+    possible = [
+        (entry, state) for entry, state in ((before, old), (after, new)) if entry is not None
+    ]
+    if not _has_metadata_of(found, current, possible, touch=touch):
         return Standing.CHANGED
     is_done = is_new and after is not None and _is_equal(found, after, touch=touch)
     return Standing.DONE if is_done else Standing.OPEN
 
 
-def holds_same(found: Entry, state: State, wanted: Entry, other: State) -> bool:
-    """Returns whether two entries of two states have the same content, metadata aside."""
-    if kind_of_change(found, wanted) not in (None, ChangeKind.METADATA):
-        return False
-    if not found.is_directory or found.content == wanted.content:
-        return True
-    below = changes(found, wanted, state.trees.entries, other.trees.entries)
-    return all(change.change == ChangeKind.METADATA for change in below)
+def _holds_same(found: Entry, state: State, wanted: Entry, other: State, *, touch: bool) -> bool:
+    """Returns whether two entries of two states hold the same, their own metadata aside.
+
+    A directory is put and moved whole, with the metadata of all that is below it. So what
+    differs there was set by another process.
+    """
+    return _has_content_of(found, wanted) and all(
+        _is_same(mine, state, theirs, other, touch=touch)
+        for mine, theirs in _differences_below(found, state, wanted, other)
+    )
 
 
-def holds_no_more(found: Entry, state: State, wanted: Entry, other: State) -> bool:
-    """Returns whether all content of one entry is in another, which may hold more."""
-    if kind_of_change(found, wanted) not in (None, ChangeKind.METADATA):
+def holds_no_more(found: Entry, state: State, wanted: Entry, other: State, *, touch: bool) -> bool:
+    """Returns whether all that one entry holds is in another, which may hold more.
+
+    Metadata included, but that moving and removing give directories permissions.
+    """
+    pairs = [(found, wanted), *_differences_below(found, state, wanted, other)]
+    return _has_content_of(found, wanted) and all(
+        mine is None or _is_same(_removable(mine, theirs), state, theirs, other, touch=touch)
+        for mine, theirs in pairs
+    )
+
+
+def _has_content_of(found: Entry, wanted: Entry) -> bool:
+    """Returns whether two entries are of one kind and have the same bytes, children aside."""
+    return kind_of_change(found, wanted) in (None, ChangeKind.METADATA)
+
+
+def _differences_below(
+    found: Entry, state: State, wanted: Entry, other: State
+) -> Iterator[tuple[Entry | None, Entry | None]]:
+    if not found.is_directory or not wanted.is_directory:
+        return
+    entries, other_entries = state.trees.entries, other.trees.entries
+    for path, mine, theirs in differing(found, wanted, entries, other_entries):
+        if path:
+            yield mine, theirs
+
+
+def _is_same(
+    found: Entry | None, state: State, wanted: Entry | None, other: State, *, touch: bool
+) -> bool:
+    """Returns whether a path has the content and the metadata of an entry, children aside.
+
+    What one side skipped is unknown, and left alone. But a file that was readable was not
+    made unreadable by the restore.
+    """
+    if found is None or wanted is None:
+        only = found or wanted
+        return only is None or only.is_skipped
+    if found.is_skipped or wanted.is_skipped:
+        is_unreadable = found.is_skipped and found.content == SkipReason.UNREADABLE
+        return wanted.is_skipped or not (is_unreadable and wanted.mode & 0o400)
+    if not _has_content_of(found, wanted):
         return False
-    if not found.is_directory or found.content == wanted.content:
-        return True
-    below = changes(found, wanted, state.trees.entries, other.trees.entries)
-    return all(change.change in (ChangeKind.METADATA, ChangeKind.ADDED) for change in below)
+    modes = {wanted.mode} if _may_give_owners() else {wanted.mode, wanted.mode & ~_SET_IDS}
+    is_time_known = touch or found.is_directory or found.mtime_ns == wanted.mtime_ns
+    return (
+        found.mode in modes
+        and is_time_known
+        and _has_owner_of(found, [wanted])
+        and _has_attributes_of(found, state, [(wanted, other)])
+    )
+
+
+def _removable(found: Entry, wanted: Entry | None) -> Entry:
+    """Returns an entry without the permissions that moving or removing it may have given."""
+    if wanted is None or not found.is_directory or found.mode != wanted.mode | 0o700:
+        return found
+    return found._replace(mode=wanted.mode)
 
 
 def _is_equal(found: Entry, wanted: Entry, *, touch: bool) -> bool:
-    """Returns whether nothing is left to do about an entry."""
+    """Returns whether nothing is left to do about an entry that holds the new state."""
+    if found.is_directory:
+        found = found._replace(content=wanted.content)
     if touch or found.is_directory:
         found = found._replace(mtime_ns=wanted.mtime_ns)
     return found[1:] == wanted[1:]
 
 
-def _has_metadata_of(found: Entry, possible: Iterable[Entry], *, touch: bool) -> bool:
+def _has_metadata_of(
+    found: Entry, state: State, possible: Sequence[tuple[Entry, State]], *, touch: bool
+) -> bool:
     """Returns whether all metadata is of one of the possible entries, each field on its own.
 
-    The time of a directory says nothing, as it changes with the names in it. Owners
-    and attributes say nothing where they could not be restored for want of privileges.
+    The time of a directory says nothing, as it changes with the names in it. A directory has
+    write permission while it is moved, and a file that is changed in place while its
+    attributes are set; what is put has its final metadata from the start.
     """
+    entries = [entry for entry, _ in possible]
+    is_in_place = len(entries) > 1 and _has_content_of(*entries)
     modes = set()
-    for entry in possible:
-        writable = 0o700 if entry.is_directory else 0o200
-        modes |= {entry.mode, entry.mode & ~_SET_IDS, entry.mode | writable}
+    for entry in entries:
+        modes.add(entry.mode)
+        if entry.is_directory:
+            modes.add(entry.mode | 0o700)
+        if is_in_place:
+            modes.add(entry.mode | 0o200)
+        if is_in_place or not _may_give_owners():
+            modes.add(entry.mode & ~_SET_IDS)
     if found.mode not in modes:
         return False
-    times = {entry.mtime_ns for entry in possible}
+    times = {entry.mtime_ns for entry in entries}
     if not (touch or found.is_directory) and found.mtime_ns not in times:
         return False
-    if os.geteuid() != 0:
-        return True
-    return all(
-        getattr(found, name) in [getattr(entry, name) for entry in possible]
-        for name in ("uid", "gid", "xattrs")
+    return _has_owner_of(found, entries) and _has_attributes_of(found, state, possible)
+
+
+def _may_give_owners() -> bool:
+    return os.geteuid() == 0
+
+
+def _has_owner_of(found: Entry, possible: Iterable[Entry]) -> bool:
+    """Returns whether owner and group are known.
+
+    They say nothing where a restore could not give them for want of privileges.
+    """
+    return not _may_give_owners() or (
+        found.uid in [entry.uid for entry in possible]
+        and found.gid in [entry.gid for entry in possible]
     )
+
+
+def _has_attributes_of(found: Entry, state: State, possible: Iterable[tuple[Entry, State]]) -> bool:
+    """Returns whether the extended attributes are known, of those that a restore could set."""
+    mine = _attributes(found, state)
+    return any(mine == _attributes(entry, other) for entry, other in possible)
+
+
+def _attributes(entry: Entry, state: State) -> Xattrs:
+    if entry.xattrs is None:
+        return ()
+    xattrs = state.trees.xattrs(entry) or ()
+    if _may_give_owners():
+        return xattrs
+    return tuple((name, value) for name, value in xattrs if name.startswith(_USER))

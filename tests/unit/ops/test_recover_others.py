@@ -20,7 +20,9 @@ FIRST_MOVE = Fault(number=1, methods=MOVES)
 SECOND_MOVE = Fault(number=2, methods=MOVES)
 ALL_MOVED = Fault(number=2, methods=frozenset({"sync_file_system"}))
 FINISHED = Fault(
-    number=1, methods=frozenset({"unlink"}), where=lambda call: call.path.endswith("/n0")
+    number=1,
+    methods=frozenset({"unlink"}),
+    where=lambda call: call.path.endswith(("/n0", "/n1", "/n2", "/x")),
 )
 """Noted as done, and about to be tidied up after."""
 
@@ -167,6 +169,18 @@ class TestChangedInPlace:
         assert "'three'" in said
         assert (root / "three").read_bytes() == b"changed three"
 
+    def test_permission_to_write_what_was_put_stays(self, handle, root, crash):
+        (root / "one").chmod(0o4444)
+        handle.create()
+        (root / "one").write_bytes(b"changed")
+        crash(ALL_MOVED)
+        (root / "one").chmod(0o644)
+
+        assert "'one'" in handle.recover()
+
+        assert (root / "one").stat().st_mode & 0o7777 == 0o644
+        assert (root / "one").read_bytes() == b"one"
+
     def test_in_nothing_but_the_time_is_named(self, handle, root, changed, crash):
         crash(FIRST_MOVE)
         os.utime(root / "three", ns=(5, 5))
@@ -176,6 +190,135 @@ class TestChangedInPlace:
         assert "'three'" in said
         assert (root / "three").stat().st_mtime_ns == 5
         assert (root / "three").read_bytes() == b"changed three"
+
+
+def _set_mode(path: Path) -> None:
+    path.chmod(0o711)
+
+
+def _set_owner(path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("owners are for root to give")
+    os.chown(path, 1234, 4321)
+
+
+def _set_attribute(path: Path) -> None:
+    try:
+        os.setxattr(path, "user.changed", b"by hand")
+    except OSError:
+        pytest.skip("no attributes here")
+
+
+def _metadata(path: Path) -> tuple[object, ...]:
+    found = path.lstat()
+    attributes = {name: os.getxattr(path, name) for name in os.listxattr(path)}
+    return found.st_mode, found.st_uid, found.st_gid, attributes
+
+
+@pytest.mark.parametrize("change", [_set_mode, _set_owner, _set_attribute])
+@pytest.mark.parametrize("name", ["d/x", "d/below", "d/below/y"])
+class TestMetadataBelowADirectoryThatIsMovedWhole:
+    """Set between the crash and the recovery: it stays, or is in a snapshot that is named."""
+
+    @pytest.fixture
+    def d(self, root) -> Path:
+        (root / "d/below").mkdir(parents=True)
+        (root / "d/x").write_bytes(b"x")
+        (root / "d/below/y").write_bytes(b"y")
+        return root / "d"
+
+    @pytest.mark.parametrize("fault", [SECOND_MOVE, ALL_MOVED, FINISHED])
+    def test_of_one_that_was_created(self, handle, root, d, crash, fault, name, change):
+        handle.create()
+        shutil.rmtree(d)
+        (root / "one").write_bytes(b"changed")
+        self.change_after(crash, fault, root / name, change)
+
+        said = handle.recover()
+
+        self.expect(root / name)
+        assert fault is FINISHED or "left what somebody changed meanwhile as it is: 'd'" in said
+        assert (root / "one").read_bytes() == (b"changed" if fault is SECOND_MOVE else b"one")
+        assert handle.recover() is None
+
+    @pytest.mark.parametrize("fault", [SECOND_MOVE, ALL_MOVED])
+    def test_of_one_that_replaced_a_file(self, handle, root, d, crash, fault, name, change):
+        handle.create()
+        shutil.rmtree(d)
+        d.write_bytes(b"a file")
+        (root / "one").write_bytes(b"changed")
+        self.change_after(crash, fault, root / name, change)
+
+        assert "left what somebody changed meanwhile as it is: 'd'" in handle.recover()
+
+        self.expect(root / name)
+
+    def test_of_one_that_is_not_yet_removed(self, handle, root, crash, name, change):
+        handle.create()
+        self.made(root)
+        self.change_after(crash, FIRST_MOVE, root / name, change)
+
+        assert "left what somebody changed meanwhile as it is: 'd'" in handle.recover()
+
+        self.expect(root / name)
+
+    @pytest.mark.parametrize("fault", [ALL_MOVED, FINISHED])
+    def test_of_one_that_lies_aside(self, handle, root, crash, fault, name, change, tmp_path):
+        handle.create()
+        self.made(root)
+        crash(fault)
+        (aside,) = root.glob(".treesnap-restore-*/*/below")
+        self.change_after(None, fault, aside.parent / Path(name).relative_to("d"), change)
+
+        handle.recover()
+
+        assert not (root / "d").exists()
+        assert handle.list()[0].label.startswith("changed during restore")
+        self.expect(rescued(handle, tmp_path) / name)
+
+    def made(self, root: Path) -> None:
+        (root / "d/below").mkdir(parents=True)
+        (root / "d/x").write_bytes(b"x")
+        (root / "d/below/y").write_bytes(b"y")
+
+    def change_after(self, crash, fault, path: Path, change) -> None:
+        if crash is not None:
+            crash(fault)
+        before = _metadata(path)
+        change(path)
+        self.changed = _metadata(path)
+        assert self.changed != before
+
+    def expect(self, path: Path) -> None:
+        assert _metadata(path) == self.changed
+
+
+@pytest.mark.parametrize("touch", [False, True])
+@pytest.mark.parametrize("fault", [SECOND_MOVE, ALL_MOVED, FINISHED])
+def test_what_nobody_changed_in_a_directory_that_was_put_is_no_change(
+    make_handle, handle, root, fault, touch
+):
+    """Nothing that the restore itself does to metadata is taken for the work of another."""
+    (root / "d/closed").mkdir(parents=True)
+    (root / "d/closed/file").write_bytes(b"closed")
+    (root / "d/closed/file").chmod(0o4400)
+    (root / "d/closed").chmod(0o500)
+    (root / "d").chmod(0o500)
+    handle.create()
+    before = tree_state(root)
+    (root / "d").chmod(0o700)
+    (root / "d").rename(root / "f")
+    (root / "one").write_bytes(b"changed")
+
+    def restore(fs) -> None:
+        make_handle(fs=fs).restore("latest", touch=touch)
+
+    assert killed(restore, fault).was_killed
+
+    assert handle.recover() == "completed an interrupted restore"
+    assert len(handle.list()) == 2  # the one that was restored and the one before
+    assert touch or tree_state(root) == before
+    assert not (root / "f").exists()
 
 
 def test_what_nobody_here_can_read_is_not_removed(handle, root, crash):
