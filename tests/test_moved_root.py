@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from interfering import Interfering
-from treesnap.errors import TreesnapError
+from treesnap.errors import ErrorCode, Refused, TreesnapError
 from treesnap.ops.handle import Handle
+from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.state import differences, tree_state
 from treesnap.testing.unsynced import UnsyncedFileSystem
@@ -102,3 +104,71 @@ def test_what_is_written_into_a_replaced_file_meanwhile_is_kept(place, tmp_path)
     assert (moved / "file").read_text() == "precious"
     assert (moved / "directory/file").read_text() == "precious"
     assert not list(moved.rglob(".treesnap*"))
+
+
+class TestMovedAfterAKill:
+    """The journal belongs to the path: nothing takes the mix for a state until it is back."""
+
+    @pytest.fixture
+    def kill_and_move(self, place, tmp_path):
+        """Kills a restore at a call, and renames the root, or copies it."""
+
+        def act(method: str, number: int, *, copied: bool = False) -> Handle:
+            root = place[0]
+            store = str(tmp_path / "store")
+            fault = Fault(methods=frozenset({method}), number=number)
+
+            def restore(fs) -> None:
+                Handle(root=root, store_path=store, fs=fs).restore("wanted")
+
+            assert killed(restore, fault).was_killed
+            moved = tmp_path / "moved"
+            if copied:
+                shutil.copytree(root, moved, symlinks=True)
+            else:
+                root.rename(moved)
+            return Handle(root=moved, store_path=store, fs=UnsyncedFileSystem())
+
+        return act
+
+    @pytest.mark.parametrize("copied", [False, True])
+    @pytest.mark.parametrize(("method", "number"), [("exchange", 2), ("sync_file_system", 2)])
+    def test_a_capture_is_refused(self, place, kill_and_move, method, number, copied):
+        moved = kill_and_move(method, number, copied=copied)
+        found = tree_state(Path(moved.root))
+
+        for write in (moved.create, lambda: moved.run(["false"])):
+            with pytest.raises(Refused, match="Move it back there") as caught:
+                write()
+            assert caught.value.code == ErrorCode.RESTORE_INTERRUPTED
+            assert str(place[0]) in caught.value.message
+
+        assert differences(tree_state(Path(moved.root)), found) == []
+        assert moved.list() == ()
+
+    @pytest.mark.parametrize(("method", "number"), [("exchange", 2), ("sync_file_system", 2)])
+    def test_it_is_finished_when_it_is_back(self, place, kill_and_move, method, number, tmp_path):
+        root, wanted, _ = place
+        moved = kill_and_move(method, number)
+        with pytest.raises(Refused):
+            moved.create()
+        Path(moved.root).rename(root)
+
+        Handle(root=root, store_path=str(tmp_path / "store")).status()
+
+        assert differences(tree_state(root), wanted) == []
+        assert not list(root.glob(".treesnap*"))
+
+    def test_a_copy_is_captured_once_the_tree_itself_is_finished(
+        self, place, kill_and_move, tmp_path
+    ):
+        copied = kill_and_move("exchange", 2, copied=True)
+        Handle(root=place[0], store_path=str(tmp_path / "store")).recover()
+
+        assert copied.create().complete
+
+    def test_one_that_was_only_prepared_is_no_mix(self, kill_and_move):
+        moved = kill_and_move("sync_file_system", 1)
+
+        assert moved.create().complete
+        assert (Path(moved.root) / "file").read_text() == "new"

@@ -140,6 +140,11 @@ def encode_journal(journal: Journal) -> bytes:
     return pack(fields)
 
 
+def is_valid_stage_name(name: bytes) -> bool:
+    """Returns whether a staging directory may have a name; paths below the root are none."""
+    return name.startswith(STAGE_PREFIX) and is_valid_name(name)
+
+
 def decode_journal(payload: bytes) -> Journal:
     """Returns the journal of a payload, or raises Corrupt."""
     fields = Fields(unpack(payload, "journal", LONG_ARRAY_LENGTH_MAX), "journal")
@@ -147,11 +152,8 @@ def decode_journal(payload: bytes) -> Journal:
     stage = fields.get("stage", int)
     require(stage in Stage._value2member_map_, "journal", "its stage is unknown")
     stage_name = fields.get("stage_name", bytes)
-    require(
-        is_valid_name(stage_name) and stage_name.startswith(STAGE_PREFIX),
-        "journal",
-        "its staging directory is not possible",
-    )
+    is_possible = is_valid_stage_name(stage_name)
+    require(is_possible, "journal", "its staging directory is not possible")
     root_before = fields.optional("root_before", tuple)
     return Journal(
         root_id=fields.get("root_id", str),

@@ -8,6 +8,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
+from treesnap.codec.journal import is_valid_stage_name
 from treesnap.codec.reader import check_object
 from treesnap.codec.watch import WatchNote
 from treesnap.errors import Corrupt, NotFound
@@ -240,6 +241,11 @@ class Capture:
     def _scan(self) -> ScanResult:
         known = outlook(self._handle, self._pair, self.cache)
         self._known, result = surely(self._walk, known, self._scope)
+        stages = [item.path for item in result.skipped if is_valid_stage_name(item.path)]
+        if stages:
+            from treesnap.ops.recover import refuse_interrupted_elsewhere
+
+            refuse_interrupted_elsewhere(self._handle, self._pair, stages)
         return result
 
     def _walk(self, known: Outlook) -> ScanResult:

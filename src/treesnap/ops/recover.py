@@ -15,13 +15,14 @@ goes into a snapshot before it is removed.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from treesnap import treepath
 from treesnap.codec.journal import Commit, Journal
 from treesnap.errors import (
     Conflict,
+    Corrupt,
     ErrorCode,
     NotFound,
     Refused,
@@ -39,6 +40,7 @@ from treesnap.ops.standing import Standing, standing_of
 from treesnap.ops.state import State, recorded_state, walked_state
 from treesnap.ops.steps import Work
 from treesnap.ops.transaction import Transaction
+from treesnap.store.roots import registered_roots
 from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
 from treesnap.worktree.observed import Observed
 from treesnap.worktree.removal import remove_paths
@@ -168,6 +170,27 @@ def refuse_other_device(handle: Handle, root_fd: int, journal: Journal) -> None:
         code=ErrorCode.RESTORE_INTERRUPTED,
         path=handle.root,
     )
+
+
+def refuse_interrupted_elsewhere(handle: Handle, pair: Opened, stages: Iterable[bytes]) -> None:
+    """Raises Refused for a tree that was moved or copied here in the middle of a restore.
+
+    ``stages`` are names of staging directories that lie in it. It is a mix of two states, and
+    the journal that says of which belongs to the path where it was.
+    """
+    for path in registered_roots(handle.fs, pair.store.layout):
+        try:
+            journal = read_journal(pair.store.root(path))
+        except Corrupt:
+            continue
+        if journal is not None and journal.commit is not None and journal.stage_name in stages:
+            raise Refused(
+                f"{shown(handle.root)!r} was {shown(path)!r} when a restore of it was "
+                "interrupted, so that some of its files are old and some new. Move it back "
+                "there, and the next command on it finishes the restore",
+                code=ErrorCode.RESTORE_INTERRUPTED,
+                path=handle.root,
+            )
 
 
 def _recover(handle: Handle, pair: Opened, journal: Journal) -> str | None:
