@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from treesnap.codec.message import pack, refused, require, unpack
+from treesnap.codec.message import pack_object, refused, require, unpack
+from treesnap.errors import InvalidArgument
+from treesnap.hashing import ID_SIZE
 from treesnap.model import ObjectId, ObjectKind, Segment
 
 INLINE_SEGMENTS_MAX = 16
@@ -32,7 +34,8 @@ Put = Callable[[ObjectKind, bytes], ObjectId]
 def fold(segments: Iterable[Segment], put: Put) -> tuple[Any, ...]:
     """Returns the content of segments, storing chunk lists through ``put`` where needed.
 
-    Equal segments always give equal content. Memory is one list of segments; a
+    Equal segments always give equal content. Raises InvalidArgument for segments that no
+    content can hold. Memory is one list of segments; a
     file of 1 TiB has about eight million.
     """
     level = 0
@@ -41,6 +44,7 @@ def fold(segments: Iterable[Segment], put: Put) -> tuple[Any, ...]:
         lists: list[Segment] = []
         run: list[Segment] = []
         for segment in current:
+            _check_segment(segment)
             run.append(segment)
             if _ends_run(run):
                 lists.append(_put_list(level, run, put))
@@ -52,6 +56,17 @@ def fold(segments: Iterable[Segment], put: Put) -> tuple[Any, ...]:
     return (level, *(field for segment in current for field in segment))
 
 
+def _check_segment(segment: Segment) -> None:
+    """Raises InvalidArgument for a segment that no content can hold, before it is folded."""
+    is_good = (
+        type(segment) is Segment
+        and type(segment.size) is int
+        and (segment.id is None or (type(segment.id) is bytes and len(segment.id) == ID_SIZE))
+    )
+    if not is_good:
+        raise InvalidArgument(f"A chunk list cannot hold this: {segment!r:.80}")
+
+
 def _ends_run(run: list[Segment]) -> bool:
     last = run[-1].id
     return len(run) >= LIST_SEGMENTS_MAX or (
@@ -60,7 +75,8 @@ def _ends_run(run: list[Segment]) -> bool:
 
 
 def _put_list(level: int, run: list[Segment], put: Put) -> Segment:
-    data = pack((level, *(field for segment in run for field in segment)))
+    content = (level, *(field for segment in run for field in segment))
+    data = pack_object(content, "chunk list")
     return Segment(put(ObjectKind.CHUNK_LIST, data), sum(segment.size for segment in run))
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgpack  # type: ignore[import-untyped]  # the library has no types
 
-from treesnap.errors import Corrupt
+from treesnap.errors import Corrupt, InvalidArgument
 
 ARRAY_LENGTH_MAX = 8192
 """Items of one array in a stored object."""
@@ -40,6 +40,14 @@ def pack(value: Any) -> bytes:
     return msgpack.packb(  # type: ignore[no-any-return]  # untyped library
         value, use_bin_type=True, default=_wide_time
     )
+
+
+def pack_object(value: Any, what: str) -> bytes:
+    """Returns the canonical bytes of a tree or list; raises InvalidArgument for odd values."""
+    try:
+        return pack(value)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise InvalidArgument(f"A {what} cannot hold this: {error}") from error
 
 
 def _wide_time(value: Any) -> bytes:

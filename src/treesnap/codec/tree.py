@@ -22,7 +22,7 @@ from typing import Any
 from zlib import crc32
 
 from treesnap.codec.chunklist import FILE_SIZE_MAX, check_content
-from treesnap.codec.message import decode_time, pack, refused, require, unpack
+from treesnap.codec.message import decode_time, pack_object, refused, require, unpack
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.hashing import ID_SIZE
 from treesnap.model import (
@@ -68,17 +68,18 @@ def put_tree(
 ) -> ObjectId:
     """Stores a directory and returns its id; ``entries`` are sorted by raw name.
 
-    Raises InvalidArgument for more entries than a tree can hold: about ten million.
+    Raises InvalidArgument for more entries than a tree can hold, about ten million, and for
+    entries that none can hold.
     """
     if len(entries) <= ENTRIES_MAX:
-        data = pack((VERSION, totals, 0, entries))
+        data = pack_object((VERSION, totals, 0, entries), "directory")
         if len(data) <= PAGE_SIZE_MAX:
             return put(ObjectKind.TREE, data)
     pages: list[TreePage] = []
     for run in _page_runs(entries):
-        data = pack((VERSION, Totals(), 0, run))
+        data = pack_object((VERSION, Totals(), 0, run), "directory")
         pages.append(TreePage(run[0].name, put(ObjectKind.TREE, data), len(run)))
-    data = pack((VERSION, totals, 1, pages))
+    data = pack_object((VERSION, totals, 1, pages), "directory")
     if len(pages) > PAGES_MAX or len(data) > TREE_SIZE_MAX:
         raise InvalidArgument(f"A directory with {len(entries)} entries is too large to store")
     return put(ObjectKind.TREE, data)
@@ -88,7 +89,9 @@ def _page_runs(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
     run: list[Entry] = []
     size = 0
     for entry in entries:
-        entry_size = len(pack(entry))
+        if type(entry) is not Entry or type(entry.name) is not bytes:
+            raise InvalidArgument(f"A directory cannot hold this: {entry!r:.80}")
+        entry_size = len(pack_object(entry, "directory"))
         if run and size + entry_size > PAGE_SIZE_MAX:
             yield run
             run, size = [], 0
@@ -274,8 +277,8 @@ def _check_xattrs(value: Any) -> None:
 def is_storable(entry: Entry) -> bool:
     """Returns whether a reader would accept an entry."""
     try:
-        check_tree(pack((VERSION, Totals(), 0, (entry,))))
-    except (Corrupt, TypeError, ValueError, OverflowError):
+        check_tree(pack_object((VERSION, Totals(), 0, (entry,)), "directory"))
+    except (Corrupt, InvalidArgument):
         return False
     return True
 
