@@ -28,7 +28,7 @@ def command(invocation: Invocation, *, refs: Sequence[str], session: str | None)
     output.result(
         "delete",
         fields=lambda: json_forms.list_fields(removed),
-        lines=lambda: [snapshot.id for snapshot in removed],
+        lines=lambda: [*(snapshot.id for snapshot in removed), *removed.damaged],
     )
     if not output.as_json:
         output.remark(f"To get their space back: {invocation.command_text('gc')}")

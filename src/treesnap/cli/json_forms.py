@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         GcResult,
         RestoreResult,
         RunResult,
+        SnapshotList,
         StatusResult,
     )
 
@@ -109,9 +110,12 @@ def scope_fields(scope: tuple[bytes, ...] | None) -> list[Fields] | None:
     return None if scope is None else [path_fields(path) for path in scope]
 
 
-def list_fields(snapshots: Iterable[Snapshot]) -> Fields:
-    """Returns snapshots in the order given."""
-    return {"snapshots": [snapshot_fields(snapshot) for snapshot in snapshots]}
+def list_fields(snapshots: SnapshotList) -> Fields:
+    """Returns snapshots in the order given, and the ids of damaged ones."""
+    return {
+        "snapshots": [snapshot_fields(snapshot) for snapshot in snapshots],
+        "damaged": list(snapshots.damaged),
+    }
 
 
 def show_fields(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Fields:

@@ -3,8 +3,8 @@
 The order, and why it is safe beside any number of writers, is in
 :mod:`treesnap.store.collector`. What a readable record or tree refers to is never deleted.
 Where one is damaged, the objects count as needed whose ids still stand in its bytes, the
-snapshot is named, and the collection goes on; see ``docs/adr``. An error of the disk is not
-damage: it stops the collection.
+snapshot is named, and the collection goes on; see ``docs/adr``. An automatic collection deletes
+nothing then. An error of the disk is not damage: it stops the collection.
 
 A pack that is damaged or torn goes too, with what is needed of it copied, when every
 object that snapshots need was found: then nothing needed can be hidden in it.
@@ -51,8 +51,11 @@ _ENTRY_OVERHEAD_SIZE = 128
 """What a copied record takes at most beside itself: in the footer and in the index."""
 
 
-def gc(handle: Handle, *, dry_run: bool) -> GcResult:
-    """Collects garbage; see :meth:`treesnap.Handle.gc`."""
+def gc(handle: Handle, *, dry_run: bool, is_automatic: bool = False) -> GcResult:
+    """Collects garbage; see :meth:`treesnap.Handle.gc`.
+
+    One that is automatic deletes nothing where it meets damage, and returns why.
+    """
     with opened(handle, "collect garbage", writing=True) as pair:
         layout = pair.store.layout
         reserve = Reserve(handle.fs, layout)
@@ -64,7 +67,8 @@ def gc(handle: Handle, *, dry_run: bool) -> GcResult:
             what="The garbage collector",
             wait_s=handle.wait_s,
         ):
-            return _Collection(handle, pair.store, reserve).collect(dry_run=dry_run)
+            collection = _Collection(handle, pair.store, reserve, is_automatic=is_automatic)
+            return collection.collect(dry_run=dry_run)
 
 
 def _make_lock(handle: Handle, path: str) -> None:
@@ -72,12 +76,15 @@ def _make_lock(handle: Handle, path: str) -> None:
 
 
 class _Collection:
-    def __init__(self, handle: Handle, store: Store, reserve: Reserve) -> None:
+    def __init__(
+        self, handle: Handle, store: Store, reserve: Reserve, *, is_automatic: bool
+    ) -> None:
         self._handle = handle
         self._fs = handle.fs
         self._store = store
         self._reserve = reserve
         self._reachable = Reachability(store, around_damage=True)
+        self._is_automatic = is_automatic
         self._damaged: dict[SnapshotId, None] = {}
         self._marked: set[str] = set()
         self._new: list[ObjectId] = []
@@ -98,9 +105,14 @@ class _Collection:
         if dry_run:
             going = [*survey.dead, *survey.rewritten]
             self._copied_bytes = sum(pack.needed_bytes for pack in survey.rewritten)
+        elif self._must_not_delete():
+            going = []
+            note_size(self._fs, store.layout, store.size_bytes())  # no look until it has grown
         else:
             self._sweep(survey, old_parts)
             going = [pack for pack in survey.packs.values() if pack.id in self._deleted]
+        if not dry_run and self._must_not_delete():
+            self._postpone(f"{_snapshots(len(self._damaged))} damaged")
         dead = sum(not pack.needed_count for pack in going)
         return GcResult(
             freed_bytes=max(0, sum(pack.size_bytes for pack in going) - self._copied_bytes),
@@ -199,6 +211,10 @@ class _Collection:
         self._reserve.fill()
         note_size(self._fs, self._store.layout, self._store.size_bytes())
 
+    def _must_not_delete(self) -> bool:
+        """Returns whether nothing may go, because nobody is there to decide about damage."""
+        return self._is_automatic and bool(self._damaged)
+
     def _postpone(self, reason: str) -> None:
         self._postponed.append(reason)
 
@@ -253,6 +269,8 @@ class _Collection:
         self._write_state(CollectorState(epoch=epoch + 1, condemned=condemned))
         self._store.index.refresh()
         self._new += self._mark()
+        if self._must_not_delete():
+            return
         going = condemned - self._spared(condemned)
         for pack_id in going:
             unlink_if_present(self._fs, self._store.layout.pack(pack_id))
@@ -283,6 +301,10 @@ class _Collection:
             if not self._store.has(identity, condemned):
                 spared |= places & condemned
         return frozenset(spared)
+
+
+def _snapshots(count: int) -> str:
+    return "1 snapshot is" if count == 1 else f"{count} snapshots are"
 
 
 def _packs(count: int) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         PruneResult,
         RestoreResult,
         RunResult,
+        SnapshotList,
         StatsResult,
         StatusResult,
         VerifyResult,
@@ -136,11 +137,11 @@ class Handle(HandleState):
         phase: str | None = None,
         checkpoint_type: str | None = None,
         all_roots: bool = False,
-    ) -> tuple[Snapshot, ...]:
+    ) -> SnapshotList:
         """Returns the root's snapshots, newest first; only those that fit what is given.
 
-        ``tag`` is ``KEY`` or ``KEY=VALUE``. Damaged snapshot files are left out;
-        ``verify`` names them.
+        ``tag`` is ``KEY`` or ``KEY=VALUE``. Of snapshots whose files are damaged the ids
+        are in the result's ``damaged``.
         """
         from treesnap.ops.history import Filter, list_snapshots
 
@@ -195,10 +196,11 @@ class Handle(HandleState):
 
         return skipped(self, ref)
 
-    def delete(self, *refs: str) -> tuple[Snapshot, ...]:
+    def delete(self, *refs: str) -> SnapshotList:
         """Removes snapshots; their space comes back with :meth:`gc`.
 
-        All refs are resolved before the first is removed. Raises Refused for a pinned one,
+        All refs are resolved before the first is removed. The ids of those that were damaged
+        are in the result's ``damaged``. Raises Refused for a pinned one,
         and Busy for one that a process at work goes back to if it fails.
         """
         from treesnap.ops.history import delete

@@ -27,6 +27,7 @@ from treesnap.store.snapshots import SnapshotName
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
+    from treesnap.results import SnapshotList
 
 _LATEST = re.compile(r"(latest|newest)(?:~(\d{1,9}))?\Z")
 _STEP = re.compile(r"step:(\d{1,18})\Z")
@@ -82,18 +83,20 @@ class Filter:
         )
 
 
-def list_snapshots(handle: Handle, wanted: Filter, *, all_roots: bool) -> tuple[Snapshot, ...]:
-    """Returns the readable snapshots, newest first; an absent store has none.
+def list_snapshots(handle: Handle, wanted: Filter, *, all_roots: bool) -> SnapshotList:
+    """Returns the snapshots, newest first; an absent store has none.
 
-    Those that are damaged are remarks.
+    Those that are damaged are remarks as well; whether they fit what is wanted is not known.
     """
+    from treesnap.results import SnapshotList
+
     try:
         with opened(handle, "list snapshots") as pair:
             root_ids = pair.store.snapshots.root_ids() if all_roots else [pair.root.id]
             damaged: list[SnapshotName] = []
             found = [item for each in root_ids for item in snapshots_of(pair, each, damaged)]
     except StoreMissing:
-        return ()
+        return SnapshotList()
     for name in damaged:
         handle.monitor.remark(
             f"Snapshot {name.id[:12]} is damaged and cannot be listed; 'snap verify --repair' "
@@ -101,7 +104,7 @@ def list_snapshots(handle: Handle, wanted: Filter, *, all_roots: bool) -> tuple[
         )
     if all_roots:
         found.sort(key=lambda item: item.record.created_at_ns, reverse=True)
-    return tuple(filter(wanted.fits, found))
+    return SnapshotList(filter(wanted.fits, found), [name.id for name in damaged])
 
 
 def paths_in_history(pair: Opened, paths: Iterable[bytes]) -> set[bytes]:
@@ -275,11 +278,13 @@ def unknown(ref: str) -> NotFound:
     return NotFound(f"This root has no snapshot {ref!r}")
 
 
-def delete(handle: Handle, refs: Sequence[str]) -> tuple[Snapshot, ...]:
-    """Removes snapshots, all or none; returns those that were readable.
+def delete(handle: Handle, refs: Sequence[str]) -> SnapshotList:
+    """Removes snapshots, all or none, and returns them.
 
-    One that is damaged is named by its id or the beginning of it, and is a remark.
+    One that is damaged is named by its id or the beginning of it, and is a remark as well.
     """
+    from treesnap.results import SnapshotList
+
     try:
         with (
             opened(handle, "delete snapshots", writing=True, recover=False) as pair,
@@ -310,9 +315,10 @@ def delete(handle: Handle, refs: Sequence[str]) -> tuple[Snapshot, ...]:
                     user = f"process {record.process_id}" if record is not None else "a process"
                     raise Busy(f"Snapshot {identity[:12]} is what {user} goes back to if it fails")
             pair.store.snapshots.remove(pair.root.id, list(names.values()))
-            for identity in names.keys() - chosen.keys():
+            damaged_ids = [identity for identity in names if identity not in chosen]
+            for identity in damaged_ids:
                 handle.monitor.remark(f"Removed the damaged snapshot {identity[:12]}")
-            return tuple(chosen.values())
+            return SnapshotList(chosen.values(), damaged_ids)
     except StoreMissing as error:
         raise unknown(refs[0] if refs else "") from error
 

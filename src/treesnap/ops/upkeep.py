@@ -47,6 +47,9 @@ A collection leaves packs alone of which less than a fifth is waste, so that the
 then take up to 0.7 / 0.8 of what is allowed.
 """
 
+_DAMAGED_SHOWN = 3
+"""How many damaged snapshots a remark names."""
+
 _Result = TypeVar("_Result")
 
 
@@ -216,7 +219,9 @@ def _prune(handle: Handle, pair: Opened, settings: Settings) -> None:
 
 
 def _collect(handle: Handle, *, wait_s: float) -> None:
-    """Collects garbage without showing any progress."""
+    """Collects garbage without showing any progress; deletes nothing where it meets damage."""
+    from treesnap.ops.gc import gc
+
     quiet = type(handle)(
         root=handle.root,
         store_path=handle.store_path,
@@ -224,4 +229,12 @@ def _collect(handle: Handle, *, wait_s: float) -> None:
         fs=handle.fs,
         clock_ns=handle.clock_ns,
     )
-    quiet.gc()
+    result = gc(quiet, dry_run=False, is_automatic=True)
+    if result.damaged:
+        shown = ", ".join(identity[:12] for identity in result.damaged[:_DAMAGED_SHOWN])
+        more = len(result.damaged) - _DAMAGED_SHOWN
+        handle.monitor.remark(
+            f"No garbage was collected, because snapshots are damaged: {shown}"
+            f"{f' and {more} more' if more > 0 else ''}; 'snap verify --repair' mends them or "
+            "moves them away, 'snap gc' collects around them"
+        )

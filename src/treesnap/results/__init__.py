@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from treesnap.results.capturing import CreateResult, CreateStats
     from treesnap.results.checking import Partial, Problem, TakenBack, VerifyResult
     from treesnap.results.keeping import DoctorResult, GcResult, PruneResult, Unfinished, Work
+    from treesnap.results.listing import SnapshotList
     from treesnap.results.looking import FoundPath, StatusResult
     from treesnap.results.restoring import OpenFile, PositionResult, RestoreResult, RunResult
     from treesnap.results.settings import ConfigResult, Setting, SettingSource
@@ -35,6 +36,7 @@ _HOMES = {
     "RunResult": "treesnap.results.restoring",
     "Setting": "treesnap.results.settings",
     "SettingSource": "treesnap.results.settings",
+    "SnapshotList": "treesnap.results.listing",
     "SnapshotStats": "treesnap.results.sizes",
     "StatsResult": "treesnap.results.sizes",
     "StatusResult": "treesnap.results.looking",
@@ -62,6 +64,7 @@ __all__ = [
     "RunResult",
     "Setting",
     "SettingSource",
+    "SnapshotList",
     "SnapshotStats",
     "StatsResult",
     "StatusResult",
