@@ -17,6 +17,7 @@ from treesnap.plans import (
     Milestones,
     NullPlanMonitor,
     Plan,
+    PlanId,
     Planner,
     RollbackResult,
     Step,
@@ -119,10 +120,12 @@ def to(bench: Bench, label: str) -> RollbackResult:
     return bench.planner().rollback("latest", next(i.id for i in found if i.label == label))
 
 
-def checkpoint_of(content: Content) -> Checkpoint:
+def checkpoint_of(content: Content, plan: Plan | None = None) -> Checkpoint:
     """A checkpoint of a plan's content that says nothing else."""
     return Checkpoint(
         id=CheckpointId("01J9ZKM8F4Q6T2W8X0Y2A4C6E9"),
+        plan_id=plan.id if plan else PlanId("01J9ZKM8F4Q6T2W8X0Y2A4C6E8"),
+        sandbox=plan.root if plan else b"/",
         snapshot_id=SnapshotId("cd" * 32),
         root_hash="",
         created_at_ns=1,

@@ -222,10 +222,27 @@ def _two_numbers(value: Any) -> tuple[int, int]:
     return _whole(value[0]), _whole(value[1])
 
 
-def _monitor(value: Any) -> Any:
-    if not all(callable(getattr(value, name, None)) for name in ("begin", "advance", "remark")):
+def _object_with(*names: str) -> Callable[[Any], Any]:
+    """Returns what takes an object that has some methods, of whatever class it is."""
+
+    def take(value: Any) -> Any:
+        if not all(callable(getattr(value, name, None)) for name in names):
+            raise _Unfit(_described(value))
+        return value
+
+    return take
+
+
+def _functions(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
         raise _Unfit(_described(value))
-    return value
+    for item in value.values():
+        if not callable(item):
+            raise _Unfit(f"one that holds {_described(item)}")
+    try:
+        return {_text(key): item for key, item in value.items()}
+    except _Unfit as unfit:
+        raise _Unfit(f"one that holds {unfit}") from None
 
 
 _KINDS = {
@@ -238,7 +255,12 @@ _KINDS = {
     "PathLike": _Kind("a path", _path),
     "Mapping[str, str]": _Kind("a mapping of text to text", _texts),
     "tuple[int, int]": _Kind("two whole numbers", _two_numbers),
-    "Monitor": _Kind("a Monitor", _monitor),
+    "Monitor": _Kind("a Monitor", _object_with("begin", "advance", "remark")),
+    "PlanMonitor": _Kind(
+        "a PlanMonitor",
+        _object_with("attempt_began", "output", "attempt_ended", "checkpoint_taken"),
+    ),
+    "Calls": _Kind("a mapping of text to functions", _functions),
 }
 
 

@@ -217,6 +217,13 @@ class Purpose:
     """Free numbers, such as ``{"tests_passing": 42}``; each from -2**63 to 2**63 - 1."""
 
 
+class PlanCopy(NamedTuple):
+    """A plan as it stood at a moment, in the form of its file."""
+
+    plan_id: str
+    payload: bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRecord:
     """What is stored of a snapshot; never changes after it is published."""
@@ -251,6 +258,8 @@ class SnapshotRecord:
     tags: Mapping[str, str] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
     """Free numbers that the caller attaches."""
+    plan: PlanCopy | None = None
+    """Of a safety snapshot: the plan that left this state together with the files."""
 
     def covers(self, paths: Sequence[bytes] = ()) -> bool:
         """Returns whether it was taken of all of some paths, or without any of the whole root."""

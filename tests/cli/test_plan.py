@@ -13,7 +13,9 @@ PLAN_FIELDS = {
     *("next_step", "steps"),
 }
 PROGRAM = [sys.executable, "-m", "treesnap"]
-CHECKPOINT_FIELDS = {"id", "created_at", "step_index", "plan_state_hash", "label"}
+CHECKPOINT_FIELDS = {
+    *("id", "plan_id", "sandbox", "created_at", "step_index", "plan_state_hash", "label"),
+}
 
 
 def checkpoint_id(snap, plan: str, label: str) -> str:
@@ -52,8 +54,8 @@ class TestListAndShow:
         assert lines[1:3] == ["name:        release", f"root:        {os.path.realpath(root)}"]
         assert lines[4:6] == ["state:       failed", "checkpoints: 3"]
         assert lines[6:] == [
-            "   0  completed  implement",
-            "   1  failed     optimize/tune  (exit code 1, 2 attempts)",
+            "   1  completed  implement",
+            "   2  failed     optimize/tune  (exit code 1, 2 attempts)",
         ]
 
     def test_show_as_json_has_the_checkpoints(self, snap, failed):
@@ -65,9 +67,10 @@ class TestListAndShow:
         ]  # fmt: skip
 
     def test_show_prints_what_a_step_wrote(self, snap, failed):
-        assert snap("plan", "show", failed, "--output", "0").out == "said\n"
-        assert snap("plan", "show", failed, "--output", "0", "--json").json["output"] == "said\n"
-        assert snap("plan", "show", failed, "--output", "2").code == 2
+        assert snap("plan", "show", failed, "--output", "1").out == "said\n"
+        assert snap("plan", "show", failed, "--output", "1", "--json").json["output"] == "said\n"
+        assert snap("plan", "show", failed, "--output", "3").code == 2
+        assert snap("plan", "show", failed, "--output", "0").code == 2
 
 
 class TestRollback:
@@ -79,7 +82,7 @@ class TestRollback:
         assert [set(item) >= CHECKPOINT_FIELDS for item in found["checkpoints"]] == [True] * 3
         for line, item in zip(lines, found["checkpoints"], strict=True):
             assert line.startswith(item["id"])
-            assert f"  step {item['step_index']:<4}  {item['plan_state_hash'][:12]}  " in line
+            assert f"  step {item['step_index'] + 1}     {item['plan_state_hash'][:12]}  " in line
             assert line.endswith(item["label"])
 
     def test_with_one_says_what_changed(self, snap, completed, root):
@@ -88,12 +91,15 @@ class TestRollback:
         result = snap("plan", "rollback", completed, target)
 
         assert result.code == 0
+        before = snap("--json", "plan", "checkpoints", completed).json["checkpoints"][0]
         assert result.out.splitlines() == [
-            f"Plan {completed} is at step 0 again: 0 restored, 0 created, 3 deleted",
+            f"Plan {completed} is before step 1 of 2, implement: 0 restored, 0 created, 3 deleted",
             "  code",
             "  litter",
             "  ready",
+            f"The state before is checkpoint {before['id']}, snapshot {before['snapshot_id'][:12]}",
         ]
+        assert before["label"] == "before rollback to before implement"
         assert os.listdir(root) == []
 
     def test_as_json(self, snap, completed, root):
@@ -103,8 +109,9 @@ class TestRollback:
 
         assert set(document) == {
             *("schema", "plan_id", "state", "checkpoint", "restored", "created", "deleted"),
-            *("changed_paths", "safety_id"),
+            *("changed_paths", "safety_id", "before", "dropped_steps"),
         }
+        assert document["before"]["snapshot_id"] == document["safety_id"]
         assert (document["state"], document["deleted"]) == ("rolled_back", 1)
         assert document["checkpoint"]["id"] == target
         assert [item["path"] for item in document["changed_paths"]] == ["litter"]
@@ -126,6 +133,72 @@ class TestRollback:
         assert result.code == 3
         assert f"Plan {completed} was applied already" in result.err
 
+    def test_snap_undo_takes_the_plan_forth_again(self, snap, failed, root):
+        target = checkpoint_id(snap, failed, "before implement")
+        before = snap("plan", "show", failed, "--json").json
+        snap("plan", "rollback", failed, target)
+
+        undone = snap("undo")
+
+        assert f"Plan {failed} went with the files\n" in undone.err
+        assert os.listdir(root) == ["code"]
+        assert snap("plan", "show", failed, "--json").json == before
+        assert snap("redo", "--json").json["plan_id"] == failed
+        assert snap("plan", "show", failed, "--json").json["state"] == "rolled_back"
+
+
+class TestCheckpoints:
+    def test_are_listed_by_a_command_of_their_own(self, snap, failed, root):
+        lines = snap("plan", "checkpoints", failed)
+        document = snap("plan", "checkpoints", failed, "--json").json
+
+        assert lines.out == snap("plan", "rollback", failed).out
+        assert document["schema"] == "treesnap.plan.checkpoints/1"
+        for item in document["checkpoints"]:
+            assert (item["plan_id"], item["sandbox"]) == (failed, os.path.realpath(root))
+
+    def test_can_be_taken_by_hand(self, snap, failed, root):
+        (root / "mended").touch()
+
+        taken = snap("plan", "checkpoint", failed, "-m", "mended", "--phase", "repair")
+
+        newest = snap("plan", "checkpoints", failed, "--json").json["checkpoints"][0]
+        assert taken.out == newest["id"] + "\n"
+        assert (newest["label"], newest["phase"]) == ("mended", "repair")
+        document = snap("plan", "checkpoint", failed, "--json").json
+        assert document["checkpoint"]["label"] == "by hand"
+
+    def test_of_a_completed_plan_are_at_its_end(self, snap, completed):
+        snap("plan", "checkpoint", completed)
+
+        assert "  end        " in snap("plan", "checkpoints", completed).out.splitlines()[0]
+
+    def test_are_refs_of_every_command(self, snap, failed, root):
+        (root / "code").write_text("other")
+        newest, *_, oldest = snap("plan", "checkpoints", failed, "--json").json["checkpoints"]
+        ref = newest["id"]
+
+        assert snap("show", ref, "--json").json["id"] == newest["snapshot_id"]
+        assert snap("show", ref.lower()).code == 0
+        assert "code" in snap("diff", ref, "--name-status").out
+        assert snap("diff", oldest["id"], ref).code == 0
+        assert snap("pin", ref).out == newest["snapshot_id"] + "\n"
+        assert snap("delete", ref).code == 3
+        assert snap("unpin", ref).code == 0
+        assert snap("cat", ref, "code").out != "other"
+        assert snap("delete", ref).code == 0
+        assert snap("show", ref).code == 5
+        left = snap("plan", "checkpoints", failed, "--json").json["checkpoints"]
+        assert ref not in [item["id"] for item in left]
+
+    def test_go_with_their_plan(self, snap, failed):
+        assert snap("plan", "delete", failed).out == f"Plan {failed} is deleted\n"
+
+        assert snap("plan", "list").err == "No plans\n"
+        kinds = {item["kind"] for item in snap("list", "--json").json["snapshots"]}
+        assert kinds == {"safety"}  # of the failed attempts: undo goes to them
+        assert snap("plan", "delete", failed).code == 5
+
 
 class TestCorrectResumeApply:
     def test_revert(self, snap, failed, root):
@@ -133,21 +206,25 @@ class TestCorrectResumeApply:
 
         text = snap("plan", "correct", failed, "--mode", "revert")
 
-        assert text.out == (
-            f"Plan {failed} is at step 1 again: 0 restored, 0 created, 1 deleted\n  mess\n"
-        )
+        assert text.out.splitlines()[:2] == [
+            f"Plan {failed} is before step 2 of 2, tune: 0 restored, 0 created, 1 deleted",
+            "  mess",
+        ]
         document = snap("plan", "correct", failed, "--mode", "revert", "--json").json
         assert (document["schema"], document["state"]) == ("treesnap.plan.correct/1", "rolled_back")
 
     def test_append(self, snap, failed, root):
-        text = snap("plan", "correct", failed, "--mode", "append", "--step", "touch more")
+        text = snap(
+            *("plan", "correct", failed, "--mode", "append"),
+            *("--step", "touch more ready", "--name", "mend"),
+        )
         document = snap(
             "plan", "correct", failed, "--mode", "append", "--step", "touch most", "--json"
         ).json
 
-        assert text.out == "Added step 2, correction-1\n"
-        assert [step["name"] for step in document["steps"]][2:] == ["correction-1", "correction-2"]
-        (root / "ready").touch()
+        assert text.out == "Added step 2 of 3, mend\n"
+        assert [step["name"] for step in document["steps"]][1:] == ["mend", "correction-1", "tune"]
+        assert document["added_step"] == 2
         assert snap("plan", "resume", failed).code == 0
         assert {"more", "most"} <= set(os.listdir(root))
 
@@ -158,6 +235,8 @@ class TestCorrectResumeApply:
             ["--mode", "mend"],
             ["--mode", "append"],
             ["--mode", "revert", "--step", "true"],
+            ["--mode", "revert", "--name", "x"],
+            ["--mode", "append", "--step", "true", "--name", "implement"],
             ["--mode", "append", "--step", ""],
             ["--mode", "append", "--step", "\udcff"],
         ],

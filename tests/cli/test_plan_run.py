@@ -49,7 +49,7 @@ class TestRun:
         plan = snap("plan", "list", "--json").json["plans"][0]["plan_id"]
         assert result.code == 1
         assert result.out.endswith(
-            f"Plan {plan} failed at step 1, tune: exit code 1; it was taken back\n"
+            f"Plan {plan} failed at step 2 of 2, tune: exit code 1; it was taken back\n"
         )
         assert result.err.count("tune failed; what it did was taken back") == 2
         assert result.err.endswith(f"To try again from there: snap plan resume {plan}\n")
@@ -153,15 +153,15 @@ class TestRun:
         said = snap("plan", "run", plan_file).out.splitlines()
 
         assert said[:2] == ["one", "two"]
-        assert " failed at step 1, " in said[2]
-        assert snap("plan", "show", "latest", "--output", "0").out == "one"
+        assert " failed at step 2 of 2, " in said[2]
+        assert snap("plan", "show", "latest", "--output", "1").out == "one"
 
     def test_of_a_signal_and_of_a_time_limit_say_so(self, snap, plan_file):
         plan_file.write_text("steps: [{name: a, run: 'kill -9 $$'}]")
-        assert "failed at step 0, a: signal 9;" in snap("plan", "run", plan_file).out
+        assert "failed at step 1 of 1, a: signal 9;" in snap("plan", "run", plan_file).out
 
         plan_file.write_text("steps: [{name: a, run: sleep 600, timeout: 1s}]")
-        assert "failed at step 0, a: time limit;" in snap("plan", "run", plan_file).out
+        assert "failed at step 1 of 1, a: time limit;" in snap("plan", "run", plan_file).out
 
     def test_beside_an_interrupted_plan_exits_3(self, snap, plan_file, tmp_path):
         plan_file.write_text("steps: [{run: 'kill -9 $PPID'}]")

@@ -74,7 +74,9 @@ STARTS = {"run": "new", "run few": "new", "resume": "failed", "rollback": "faile
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """Kept: "new", and "failed", where the third step has failed and would succeed now."""
+    """Kept: "new", and "failed", where the third step has failed and would succeed now; and
+    that one "rolled back", and "undone" again.
+    """
     (directory := tmp_path_factory.mktemp("plans") / "case").mkdir()
     place = Place(directory)
     place.keep("new")
@@ -82,6 +84,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     assert failed.state == PlanState.FAILED
     (directory / "again").touch()
     place.keep("failed")
+    roll_back(place.planner())
+    place.keep("rolled back")
+    place.handle().undo()
+    place.keep("undone")
     return place
 
 
@@ -180,6 +186,35 @@ def test_a_roll_back_that_fails_leaves_all_as_it_was(place, every):
         assert place.agrees(after)
         assert (after.content == before.content) != done
     assert failures > 2
+
+
+@pytest.mark.parametrize(
+    ("start", "step"),
+    [
+        ("failed", lambda handle: roll_back(Planner(handle))),
+        ("rolled back", lambda handle: handle.undo()),
+        ("undone", lambda handle: handle.redo()),
+    ],
+    ids=["rollback", "undo", "redo"],
+)
+@pytest.mark.parametrize(
+    "every", [7, pytest.param(1, marks=pytest.mark.slow)], ids=["sample", "all"]
+)
+def test_a_kill_leaves_plan_and_files_both_old_or_both_new(place, start, step, every):
+    """After the next command, of any kind, in the root."""
+    found = set()
+    for number in range(3 if every > 1 else 1, POINTS_MAX, every):
+        place.reset(start)
+        ended = killed(lambda fs: step(place.handle_on(fs)), kill_at(number))
+        assert ended.error is None, ended.error
+        if not ended.was_killed:
+            break
+        place.handle().status()
+        plan = place.planner().show("latest")
+        assert place.agrees(plan), (place.lines(), plan)
+        found.add((plan.state.value, plan.next_index))
+        assert not [item for item in place.handle().list() if item.pinned]
+    assert found == {("failed", 2), ("rolled_back", 1)}
 
 
 @pytest.mark.parametrize("name", ["run", "run few", "resume"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from plan_bench import NONE, noted
+from plan_bench import NONE, labels, noted
 from treesnap import SnapshotKind
 from treesnap.plans import Milestones, Step
 
@@ -109,3 +111,52 @@ class TestMilestones:
         )  # fmt: skip
         assert found.tags == {"plan": "release"}
         assert bench.handle().list(session=plan.id, phase="sub/inner")
+
+
+class TestLabelsWithAPrefix:
+    LIKE_ARCHITECT = Milestones(
+        every_n_steps=2,
+        before_each_step=False,
+        after_subplan=False,
+        label_prefix="architect:checkpoint",
+        skip_unchanged=True,
+    )
+
+    def test_have_the_step_or_its_number(self, bench):
+        steps = (noted("one"), noted("two"), noted("three", checkpoint=True))
+
+        bench.run(*steps, milestones=self.LIKE_ARCHITECT)
+
+        assert labels(bench) == ["architect:checkpoint:three", "architect:checkpoint:step-2"]
+
+    def test_are_none_after_a_step_that_changed_nothing(self, bench):
+        quiet = Step(name="quiet", run="touch done", checkpoint=True)
+        steps = (quiet, noted("one", checkpoint=True), replace(quiet, name="again"))
+
+        bench.run(*steps, milestones=self.LIKE_ARCHITECT)
+
+        assert labels(bench) == ["architect:checkpoint:one", "architect:checkpoint:quiet"]
+
+    def test_are_none_where_nothing_changed_at_all(self, bench):
+        (bench.root / "file").touch()
+        bench.run(
+            Step(name="quiet", run="touch file", checkpoint=True), milestones=self.LIKE_ARCHITECT
+        )
+
+        assert labels(bench) == []
+        assert not [item for item in bench.handle().list() if "architect" in (item.label or "")]
+
+
+def test_as_many_are_kept_as_the_plan_says_whatever_the_policy(bench):
+    """The default policy keeps 50 automatic snapshots, and looks every 32."""
+    plan = bench.run(
+        *(noted(f"s{number}") for number in range(130)),
+        milestones=Milestones(before_each_step=True, keep=120),
+    )
+
+    assert len(bench.planner().checkpoints("latest")) == 120
+    bench.handle().prune()
+    assert len(bench.planner().checkpoints("latest")) == 120
+    bench.planner().apply(plan.id)
+    bench.handle().prune()
+    assert len(bench.planner().checkpoints("latest")) < 60

@@ -10,7 +10,6 @@ from plan_bench import checkpoint_of
 from treesnap.model import SnapshotId
 from treesnap.plans import (
     Attempt,
-    CheckpointId,
     Plan,
     PlanId,
     PlanState,
@@ -93,13 +92,6 @@ def test_a_step_that_fails_fails_the_plan():
     )
 
 
-def test_a_plan_that_is_being_rolled_back_is_interrupted():
-    target = CheckpointId("01J9ZKM8F4Q6T2W8X0Y2A4C6E9")
-
-    assert replace(plan_of(), rolling_back_to=target).is_interrupted
-    assert not plan_of().is_interrupted
-
-
 def test_settling_leaves_no_step_running():
     plan = done(plan_of(), 0).began(attempt(1)).settled()
 
@@ -119,7 +111,7 @@ def test_settling_leaves_no_step_running():
 def test_an_appended_step_comes_last_and_leaves_the_others(before, after):
     plan = replace(done(plan_of(), 0), state=before)
 
-    longer = plan.appended(Step(name="more", run="x"))
+    longer = plan.corrected(Step(name="more", run="x"))
 
     assert longer.content.steps == (*STEPS, Step(name="more", run="x"))
     assert longer.content.progress == (*plan.content.progress, StepProgress())
@@ -129,14 +121,12 @@ def test_an_appended_step_comes_last_and_leaves_the_others(before, after):
 def test_rolling_back_takes_the_content_of_the_checkpoint():
     early = plan_of()
     checkpoint = checkpoint_of(early.content)
-    late = replace(
-        done(early, 0).began(attempt(1)), checkpoints=(checkpoint,), rolling_back_to=checkpoint.id
-    )
+    late = replace(done(early, 0).began(attempt(1)), checkpoints=(checkpoint,))
 
     back = late.rolled_back(checkpoint)
 
     assert (back.state, back.content) == (PlanState.ROLLED_BACK, early.content)
-    assert (back.attempt, back.rolling_back_to) == (None, None)
+    assert back.attempt is None
     assert back.checkpoints == (checkpoint,)
 
 

@@ -55,18 +55,78 @@ class TestCorrect:
             bench.planner().correct("latest", CorrectionMode.REVERT)
         assert caught.value.code == ErrorCode.CHECKPOINT_NOT_FOUND
 
-    def test_append_adds_a_step_and_leaves_the_rest(self, bench, failed):
+    def test_append_adds_a_step_and_leaves_the_rest(self, bench, plan):
         before = record(bench.root)
 
         longer = bench.planner().correct("latest", CorrectionMode.APPEND, "echo more >> done")
 
         assert isinstance(longer, Plan)
-        assert longer.content.progress[:3] == failed.content.progress
+        assert longer.content.progress[:3] == plan.content.progress
         assert longer.leaves[3].step == Step(name="correction-1", run="echo more >> done")
         assert difference(before, record(bench.root)) == []
-        (bench.root / "ready").touch()
         assert bench.planner().resume("latest").state == PlanState.COMPLETED
         assert bench.lines() == ["one", "two", "three", "more"]
+
+    def test_append_corrects_a_plan_that_failed(self, bench, failed):
+        """The step that mends it comes before the one that failed, which stayed as it was."""
+        longer = bench.planner().correct(
+            "latest", CorrectionMode.APPEND, "touch ready", name="make it ready"
+        )
+
+        assert [leaf.step.name for leaf in longer.leaves] == [
+            "one",
+            "make it ready",
+            "two",
+            "three",
+        ]
+        assert longer.content.progress[2] == failed.content.progress[1]
+        assert longer.state == PlanState.FAILED
+        assert bench.planner().resume("latest").state == PlanState.COMPLETED
+        assert bench.lines() == ["one", "two", "three"]
+
+    def test_append_stays_in_the_sub_plan_of_the_step_that_failed(self, bench):
+        sub = Step(name="sub", steps=(noted("one"), noted("two", "test -e ready")))
+        bench.run(noted("zero"), sub, noted("three"))
+
+        bench.planner().correct("latest", CorrectionMode.APPEND, "touch ready")
+
+        ended = bench.planner().resume("latest")
+        assert ended.state == PlanState.COMPLETED
+        assert [leaf.path for leaf in ended.leaves] == [(), ("sub",), ("sub",), ("sub",), ()]
+        assert bench.lines() == ["zero", "one", "two", "three"]
+
+    def test_append_leaves_each_step_its_output(self, bench):
+        bench.run(noted("one", "echo first"), noted("two", "echo why; test -e ready"))
+
+        bench.planner().correct("latest", CorrectionMode.APPEND, "touch ready")
+
+        said = [b"".join(bench.planner().output("latest", number)) for number in range(3)]
+        assert said == [b"first\n", b"", b"why\n"]
+
+    def test_append_refuses_a_name_that_is_taken(self, bench, failed):
+        with pytest.raises(InvalidArgument, match="has a step 'two' already"):
+            bench.planner().correct("latest", CorrectionMode.APPEND, "true", name="two")
+        assert bench.planner().show("latest") == failed
+
+    def test_revert_keeps_a_step_that_was_added(self, bench, failed):
+        bench.planner().correct("latest", CorrectionMode.APPEND, "touch ready", name="mend")
+
+        result = bench.planner().correct("latest", CorrectionMode.REVERT)
+
+        assert isinstance(result, RollbackResult)
+        assert result.dropped_steps == ()
+        assert [leaf.step.name for leaf in result.plan.leaves] == ["one", "mend", "two", "three"]
+        assert bench.agrees(result.plan)
+        assert bench.planner().resume("latest").state == PlanState.COMPLETED
+        assert bench.lines() == ["one", "two", "three"]
+
+    def test_a_roll_back_says_which_steps_the_checkpoint_has_not(self, bench, failed):
+        bench.planner().correct("latest", CorrectionMode.APPEND, "touch ready", name="mend")
+
+        result = to(bench, "before one")
+
+        assert result.dropped_steps == ("mend",)
+        assert to(bench, "before rollback to before one").plan.leaves[1].step.name == "mend"
 
     def test_append_names_each_step_anew(self, bench, plan):
         for number in range(1, 4):
@@ -197,11 +257,80 @@ def test_output_is_that_of_all_attempts(bench):
     assert list(bench.planner().output("latest", 0)) == [b"try\n"]
 
 
+OF_WRONG_TYPES = {
+    "run": [(None, ()), ("p", None), ("p", "true"), ("p", [1]), ("p", (), "often")],
+    "resume": [(None,), (1,), (b"latest",)],
+    "show": [(None,), (1,)],
+    "list": [],
+    "checkpoints": [(None,)],
+    "output": [("latest", "0"), ("latest", 1.0), ("latest", True), (None, 0)],
+    "rollback": [("latest", None), ("latest", 1), (None, "x")],
+    "correct": [("latest", "revert"), ("latest", None), ("latest", CorrectionMode.APPEND, 1)],
+    "apply": [(None,)],
+    "delete": [(1,)],
+    "is_at_work": [("latest",)],
+    "run_definition": [("steps",)],
+}
+
+
+@pytest.mark.parametrize("method", OF_WRONG_TYPES)
+def test_what_is_of_a_wrong_type_is_one_clear_error(bench, plan, method):
+    for arguments in OF_WRONG_TYPES[method]:
+        with pytest.raises(InvalidArgument, match=r"must be|cannot be used"):
+            getattr(bench.planner(), method)(*arguments)
+    assert bench.planner().list() == (plan,)
+
+
+def test_labels_and_words_of_a_checkpoint_are_checked(bench, plan):
+    for words in ({"label": 1}, {"label": "x", "reason": 1}, {"label": "x", "phase": b"x"}):
+        with pytest.raises(InvalidArgument, match="must be text"):
+            bench.planner().checkpoint("latest", **words)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "true",
+        Step(name=1, run="true"),
+        Step(name="x", run=1),
+        Step(name="x", run=b"true"),
+        Step(name="x", run="true", retries="2"),
+        Step(name="x", run="true", retries=1.0),
+        Step(name="x", run="true", timeout_s=True),
+        Step(name="x", run="true", checkpoint="yes"),
+        Step(name="x", steps=[Step(name="y", run="true")]),
+        Step(name="x", steps=("y",)),
+    ],
+)
+def test_a_step_of_wrong_types_is_refused_before_anything_happens(bench, step):
+    with pytest.raises(InvalidArgument):
+        bench.run(step)
+    assert not bench.store.exists()
+
+
+@pytest.mark.parametrize(
+    "milestones",
+    [
+        {"enabled": "no"},
+        {"every_n_steps": "5"},
+        {"before_each_step": 1},
+        {"keep": True},
+        {"keep": 2.0},
+        {"label_prefix": 1},
+        {"skip_unchanged": None},
+    ],
+)
+def test_milestones_of_wrong_types_are_refused_before_anything_happens(bench, milestones):
+    with pytest.raises(InvalidArgument):
+        bench.run(noted("one"), milestones=Milestones(**milestones))
+    assert not bench.store.exists()
+
+
 @pytest.mark.parametrize("step_index", [-1, 1])
 def test_output_is_of_a_step_that_there_is(bench, step_index):
     bench.run(Step(name="x", run="echo said"), milestones=NONE)
 
-    with pytest.raises(InvalidArgument, match=f"has no step {step_index}"):
+    with pytest.raises(InvalidArgument, match=r"has no step 1|step_index must be a whole number"):
         list(bench.planner().output("latest", step_index))
 
 

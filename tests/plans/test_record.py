@@ -77,6 +77,8 @@ def contents(draw: st.DrawFn) -> Content:
 CHECKPOINTS = st.builds(
     Checkpoint,
     id=ULIDS.map(CheckpointId),
+    plan_id=st.just(PlanId("")),
+    sandbox=st.just(b""),
     snapshot_id=SNAPSHOT_IDS,
     root_hash=st.text(max_size=4),
     created_at_ns=NUMBERS,
@@ -94,7 +96,7 @@ MILESTONES = st.builds(
     every_n_steps=st.none() | st.integers(1, 50),
     before_each_step=st.booleans(),
     after_subplan=st.booleans(),
-    keep=st.integers(1, 10_000),
+    keep=st.none() | st.integers(1, 10_000),
 )
 
 
@@ -107,17 +109,18 @@ def plans(draw: st.DrawFn) -> Plan:
         number=st.integers(1, 1 << 40),
         snapshot_id=SNAPSHOT_IDS,
     )
+    plan_id, root = PlanId(draw(ULIDS)), draw(st.binary(max_size=9))
+    checkpoints = draw(st.lists(CHECKPOINTS, max_size=2))
     return Plan(
-        id=PlanId(draw(ULIDS)),
+        id=plan_id,
         name=draw(WORDS),
-        root=draw(st.binary(max_size=9)),
+        root=root,
         created_at_ns=draw(NUMBERS),
         milestones=draw(MILESTONES),
         state=draw(st.sampled_from(PlanState)),
         content=content,
-        checkpoints=tuple(draw(st.lists(CHECKPOINTS, max_size=2))),
+        checkpoints=tuple(replace(item, plan_id=plan_id, sandbox=root) for item in checkpoints),
         attempt=draw(st.none() | attempt),
-        rolling_back_to=draw(st.none() | ULIDS.map(CheckpointId)),
         runner=draw(st.none() | TEXTS),
         held=tuple(draw(st.lists(SNAPSHOT_IDS, max_size=2))),
     )
@@ -205,7 +208,7 @@ def test_any_bytes_are_a_plan_or_damage(payload):
 
 def test_a_list_of_steps_is_stored_once_whatever_the_number_of_checkpoints():
     long = replace(PLAN.content, steps=(replace(STEP, run="x" * 9000), *PLAN.content.steps[1:]))
-    plans = [replace(PLAN, checkpoints=(checkpoint_of(long),) * count) for count in (1, 50)]
+    plans = [replace(PLAN, checkpoints=(checkpoint_of(long, PLAN),) * count) for count in (1, 50)]
 
     one, many = (len(encode_plan(plan)) for plan in plans)
 
@@ -266,7 +269,6 @@ for _ in range(DEPTH_MAX):
         {"attempt": (0, 0, "ab" * 32)},
         {"attempt": (0, 1, "../x")},
         {"attempt": (0, 1)},
-        {"rolling_back_to": "x"},
         {"checkpoints": ({},)},
         {"checkpoints": (1,)},
         {"held": ("../x",)},

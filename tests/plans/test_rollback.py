@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from dataclasses import replace
@@ -10,16 +11,21 @@ import pytest
 
 from oracle import difference, record
 from plan_bench import NONE, STEPS, labels, noted, shortest, to
-from treesnap import ErrorCode, NotFound, Refused, SnapshotKind
+from treesnap import Busy, ErrorCode, NotFound, Refused, SnapshotKind, TreesnapError
+from treesnap.events import CollectingMonitor
+from treesnap.ops.handle import Handle
 from treesnap.plans import (
     Attempt,
     CorrectionMode,
     Milestones,
     Plan,
+    Planner,
     PlanState,
+    RollbackResult,
 )
 from treesnap.plans.checkpoints import with_checkpoint
-from treesnap.plans.repository import save
+from treesnap.plans.repository import plan_lock, save
+from treesnap.testing.faulty import FaultyFileSystem, error_at
 
 
 class TestRollback:
@@ -58,19 +64,106 @@ class TestRollback:
         assert result.plan.content == plan.content
         assert bench.planner().resume("latest").state == PlanState.COMPLETED
 
-    def test_can_be_undone(self, bench, plan):
+    def test_undo_takes_plan_and_files_forth_and_redo_takes_both_back(self, bench, plan):
         after = record(bench.root)
-        to(bench, "before one")
+        back = to(bench, "before one").plan
+        there = record(bench.root)
+
+        for _ in range(2):
+            assert bench.handle().undo().plan_id == plan.id
+            assert bench.planner().show("latest") == plan
+            assert difference(after, record(bench.root)) == []
+            assert bench.handle().redo().plan_id == plan.id
+            assert bench.planner().show("latest") == back
+            assert difference(there, record(bench.root)) == []
+
+    def test_undo_keeps_for_redo_what_the_plan_did_since(self, bench, plan):
+        to(bench, "before two")
+        again = bench.planner().resume("latest")
+        there = record(bench.root)
 
         bench.handle().undo()
+        assert bench.planner().show("latest") == plan
+        bench.handle().redo()
 
-        assert difference(after, record(bench.root)) == []
+        assert bench.planner().show("latest") == again
+        assert difference(there, record(bench.root)) == []
 
-    def test_to_where_one_is_changes_nothing(self, bench, failed):
+    def test_undo_of_another_restore_leaves_the_plan(self, bench, plan):
+        back = to(bench, "before two").plan
+        bench.handle().restore(plan.checkpoints[0].snapshot_id)
+
+        assert bench.handle().undo().plan_id is None
+        assert bench.planner().show("latest") == back
+
+    def test_undo_waits_for_no_plan_that_is_at_work(self, bench, plan):
+        to(bench, "before two")
+        with plan_lock(bench.handle(), "test"), pytest.raises(Busy, match="list of plans"):
+            bench.handle().undo()
+
+        bench.handle().undo()
+        assert bench.planner().show("latest") == plan
+
+    def test_undo_in_the_middle_of_a_step_is_refused(self, bench, plan):
+        back = to(bench, "before two").plan
+        before = bench.handle().create(kind=SnapshotKind.PLAN).snapshot
+        save(bench.handle(), back.began(Attempt(step_index=1, number=1, snapshot_id=before.id)))
+
+        with pytest.raises(Refused) as caught:
+            bench.handle().undo()
+
+        assert caught.value.code == ErrorCode.PLAN_INTERRUPTED
+        assert bench.lines() == ["one"]
+
+    def test_undo_without_the_plan_brings_the_files_back(self, bench, plan):
+        to(bench, "before two")
+        bench.planner().delete("latest")
+
+        assert bench.handle().undo().plan_id is None
+        assert bench.lines() == ["one", "two", "three"]
+
+    def test_to_where_one_is_changes_no_file(self, bench, failed):
+        before = record(bench.root)
+
         result = to(bench, "before two")
 
-        assert (result.changed_paths, result.safety_id) == ((), None)
+        assert result.changed_paths == ()
+        assert difference(before, record(bench.root)) == []
         assert result.plan.state == PlanState.ROLLED_BACK
+        bench.handle().undo()
+        assert bench.planner().show("latest") == failed
+        assert difference(before, record(bench.root)) == []
+
+    def test_names_the_state_that_it_left(self, bench, plan):
+        (bench.root / "other").write_text("x")
+        after = record(bench.root)
+
+        result = to(bench, "before two")
+
+        assert result.before == result.plan.checkpoints[-1]
+        assert result.before.snapshot_id == result.safety_id
+        assert result.before.label == "before rollback to before two"
+        bench.planner().rollback("latest", result.before.id)
+        assert difference(after, record(bench.root)) == []
+
+    def test_that_fails_leaves_neither_pin_nor_checkpoint(self, bench, plan):
+        before = record(bench.root)
+        target = plan.checkpoints[1].id
+        failed = 0
+        for number in (1, 4, 8, 12, 16, 24, 32, 48):
+            fs = FaultyFileSystem(error_at(number, errno.EIO))
+            handle = Handle(root=bench.root, store_path=str(bench.store), fs=fs, wait_s=5)
+            try:
+                Planner(handle).rollback("latest", target)
+            except TreesnapError:
+                failed += 1
+                bench.handle().recover()
+            if bench.planner().show("latest") != plan:  # it came through, or was finished
+                bench.handle().undo()
+            assert bench.planner().show("latest") == plan
+            assert difference(before, record(bench.root)) == []
+            assert not [item for item in bench.handle().list() if item.pinned]
+        assert failed > 2
 
     def test_is_counted(self, bench, plan):
         result = to(bench, "before two")
@@ -144,27 +237,75 @@ class TestRollback:
             bench.planner(other).rollback(plan.id, plan.checkpoints[0].id)
         assert caught.value.code == ErrorCode.NOT_A_DIRECTORY
 
-    def test_that_was_begun_and_lost_its_snapshot_is_taken_back(self, bench, plan):
-        to(bench, "before two")
-        (_, *_, present) = plan.checkpoints
-        lost = bench.planner().show("latest")
-        ahead = lost.checkpoints[-1]
-        bench.handle().restore(ahead.snapshot_id)
-        save(bench.handle(), replace(lost, content=ahead.content, rolling_back_to=present.id))
-        bench.handle().restore(present.snapshot_id)
-        bench.handle().delete(present.snapshot_id)
-
-        again = bench.planner().resume("latest")
-
-        assert bench.agrees(again)
-        assert again.state == PlanState.COMPLETED
-
     def test_respects_what_somebody_pinned(self, bench, plan):
         bench.handle().pin(plan.checkpoints[1].snapshot_id)
 
         to(bench, "before two")
 
         assert bench.handle().resolve(plan.checkpoints[1].snapshot_id).pinned
+
+
+class TestOfAnInterruptedPlan:
+    """Its process died in its second step; since then files were made and edited by hand."""
+
+    @pytest.fixture
+    def interrupted(self, bench) -> Plan:
+        done = bench.run(noted("one"), noted("two"))
+        half = bench.planner().rollback("latest", done.checkpoints[1].id).plan
+        before = bench.handle().create(kind=SnapshotKind.PLAN).snapshot
+        bench.handle().pin(before.id)
+        (bench.root / "litter").touch()
+        began = half.began(Attempt(step_index=1, number=1, snapshot_id=before.id))
+        plan = save(bench.handle(), replace(began, held=(before.id,)))
+        (bench.root / "by hand").write_text("mine")
+        with (bench.root / "done").open("a") as file:
+            file.write("edited\n")
+        return plan
+
+    def test_says_what_it_deletes_and_keeps_it(self, bench, interrupted):
+        there = record(bench.root)
+
+        result = to(bench, "before one")
+
+        assert (result.restored, result.created, result.deleted) == (0, 0, 3)
+        assert result.changed_paths == (b"by hand", b"done", b"litter")
+        assert os.listdir(bench.root) == []
+        again = bench.planner().rollback("latest", result.before.id)
+        assert difference(there, record(bench.root)) == []
+        assert (again.created, again.plan.next_index) == (3, 1)
+
+    def test_undo_brings_it_back_too(self, bench, interrupted):
+        there = record(bench.root)
+        to(bench, "before one")
+
+        bench.handle().undo()
+
+        assert difference(there, record(bench.root)) == []
+        plan = bench.planner().show("latest")
+        assert (plan.is_interrupted, plan.next_index) == (False, 1)
+
+    def test_leaves_no_pin(self, bench, interrupted):
+        to(bench, "before one")
+
+        assert bench.planner().show("latest").held == ()
+        assert not [item for item in bench.handle().list() if item.pinned]
+
+    def test_is_no_clean_state(self, bench, interrupted):
+        to(bench, "before one")
+
+        result = bench.planner().correct("latest", CorrectionMode.REVERT)
+
+        assert isinstance(result, RollbackResult)
+        assert result.checkpoint.reason != "before_rollback"
+
+    def test_resume_says_what_it_takes_back(self, bench, interrupted):
+        remarks = CollectingMonitor()
+        handle = Handle(root=bench.root, store_path=str(bench.store), monitor=remarks, wait_s=5)
+
+        assert Planner(handle).resume("latest").state == PlanState.COMPLETED
+
+        (said,) = [text for text in remarks.remarks if "was interrupted" in text]
+        assert "1 restored, 0 created, 2 deleted; the state before is snapshot" in said
 
 
 class TestTwoPlansInOneRoot:

@@ -244,6 +244,7 @@ def restore_fields(result: RestoreResult) -> Fields:
         "safety_id": result.safety_id,
         "not_kept": result.not_kept,
         "dry_run": result.dry_run,
+        "plan_id": result.plan_id,
         "untouched": skipped_fields(result.untouched),
         "open_files": [
             {**path_fields(item.path), "process_id": item.process_id, "program": item.program}

@@ -27,6 +27,8 @@ def show_restore(invocation: Invocation, command_name: str, result: RestoreResul
         return
     for remark in text_forms.skipped_lines(result.untouched, "left alone"):
         output.remark(remark)
+    if result.plan_id is not None:
+        output.remark(f"Plan {result.plan_id} went with the files")
     for line in text_forms.open_lines(result.open_files):
         output.remark(line)
     if result.safety_id is not None:

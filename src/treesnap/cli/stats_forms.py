@@ -61,6 +61,7 @@ def lines(result: StatsResult, store_path: str, *, with_snapshots: bool) -> Iter
         "compression": _ratio_text(result.compression_ratio),
         "waste": size_text(result.waste_bytes),
         "on disk": f"{size_text(result.disk_bytes)} in {count_text(result.files, 'file')}",
+        "plan output": size_text(result.output_bytes),
         "packs": f"{result.packs:,}",
     }
     for name, value in facts.items():

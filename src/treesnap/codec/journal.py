@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 from treesnap.codec.envelope import FileKind, Format
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
-from treesnap.codec.snapshot import is_snapshot_id
+from treesnap.codec.snapshot import decode_plan_copy, is_snapshot_id
 from treesnap.codec.tree import decode_entry
 from treesnap.errors import Corrupt, InvalidArgument
-from treesnap.model import Entry, SnapshotId
+from treesnap.model import Entry, PlanCopy, SnapshotId
 from treesnap.treepath import is_valid_name, parse, parse_scope
 
 VERSION = 3
@@ -79,6 +79,8 @@ class Commit:
     """Whether what goes is removed at once: there is no room to keep it aside."""
     keeps_nothing: bool = False
     """Whether there was no room for the state before: ``safety_id`` has the new one instead."""
+    plan: PlanCopy | None = None
+    """What a plan that goes with the files is once the restore is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,8 @@ def encode_journal(journal: Journal) -> bytes:
             "removes_first": commit.removes_first,
             "keeps_nothing": commit.keeps_nothing,
         }
+        if commit.plan is not None:
+            fields["plan"] = commit.plan
     return pack(fields)
 
 
@@ -188,6 +192,7 @@ def _decode_commit(fields: Fields) -> Commit:
         is_way_back=fields.get("is_way_back", bool),
         removes_first=fields.get("removes_first", bool),
         keeps_nothing=fields.get("keeps_nothing", bool),
+        plan=decode_plan_copy(fields.optional("plan", tuple), "journal"),
     )
 
 

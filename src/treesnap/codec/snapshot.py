@@ -9,6 +9,7 @@ restore brings back and nothing else, so that equal states have equal hashes.
 
 from __future__ import annotations
 
+import re
 import struct
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from treesnap.hashing import ID_SIZE, object_id
 from treesnap.model import (
     EntryKind,
     ObjectKind,
+    PlanCopy,
     SnapshotId,
     SnapshotKind,
     SnapshotRecord,
@@ -35,6 +37,8 @@ STATE_SIZE_MAX = 1 << 16
 _FRAME = struct.Struct(f"<{HEADER_SIZE}xQ")
 """What stands before the payload of a sealed file, and its length."""
 
+_PLAN_ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}\Z")
+"""A ULID: it becomes part of a file's name."""
 _TEXTS = (
     "label",
     "name",
@@ -66,6 +70,7 @@ def encode_snapshot(record: SnapshotRecord) -> bytes:
         "added_bytes": record.added_bytes,
         "tags": dict(sorted(record.tags.items())),
         "counters": dict(sorted(record.counters.items())),
+        "plan": record.plan,
     }
     fields.update({name: getattr(record, name) for name in _TEXTS})
     kept = {name: value for name, value in fields.items() if value not in (None, (), {})}
@@ -130,8 +135,25 @@ def decode_snapshot(payload: bytes) -> SnapshotRecord:
         added_bytes=added_bytes,
         tags=_decode_map(fields.optional("tags", dict) or {}, str),
         counters=_decode_map(fields.optional("counters", dict) or {}, int),
+        plan=decode_plan_copy(fields.optional("plan", tuple), "snapshot"),
         **texts,
     )
+
+
+def decode_plan_copy(row: tuple[Any, ...] | None, what: str) -> PlanCopy | None:
+    """Returns a plan and its id as they stand in a record, or raises Corrupt.
+
+    The payload is looked at by whoever reads the plan.
+    """
+    if row is None:
+        return None
+    require(
+        len(row) == 2 and type(row[0]) is str and type(row[1]) is bytes,
+        what,
+        "its plan is not whole",
+    )
+    require(_PLAN_ID.match(row[0]) is not None, what, "the id of its plan is none")
+    return PlanCopy(row[0], row[1])
 
 
 SNAPSHOT = Format(FileKind.SNAPSHOT, encode_snapshot, decode_snapshot, RECORD_SIZE_MAX)

@@ -169,10 +169,11 @@ def resolve_in(
     """Returns the snapshot that a reference names in an open store.
 
     In this order: ``latest``, ``latest~N``, ``newest``, ``newest~N``, ``step:N``, a full id,
-    a name, the unique beginning of an id. ``latest`` counts the snapshots of the whole root
-    alone, or with ``paths`` those that were taken of all of them; ``newest`` counts every
-    one. Both leave safety snapshots out, which restores make by themselves. ``anywhere``
-    allows an id, or 12 digits of it at least, of another root of the store; otherwise the
+    a name, the unique beginning of an id, the id of a plan's checkpoint or its unique
+    beginning. ``latest`` counts the snapshots of the whole root alone, or with ``paths``
+    those that were taken of all of them; ``newest`` counts every one. Both leave safety
+    snapshots out, which restores make by themselves. ``anywhere`` allows an id, or 12 digits
+    of it at least, of another root of the store; otherwise the
     error for it names that root.
     """
     wanted = Filter(session=session)
@@ -191,6 +192,13 @@ def resolve_in(
     named = find_named(pair, ref)
     if named is not None:
         return named
+    if not any(name.id.startswith(ref) for name in names):
+        from treesnap.ops.plan_files import find_checkpoint
+
+        checkpoint_id = find_checkpoint(pair.root, ref)
+        found = [name for name in names if name.id == checkpoint_id]
+        if found:
+            return pair.store.snapshots.load(pair.root.id, found[0])
     elsewhere = _elsewhere(pair, names, ref)
     if elsewhere is None:
         return pair.store.snapshots.load(pair.root.id, _by_beginning(names, ref))

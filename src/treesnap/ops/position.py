@@ -156,6 +156,7 @@ def _published(
         created_at_ns=handle.clock_ns(),
         parent=snapshot.id,
         rules=tuple(dict.fromkeys((*snapshot.record.rules, *rules))),
+        plan=None,
         **metadata,
     )
     sequence = pair.store.snapshots.listing(pair.root.id).next_sequence

@@ -12,6 +12,7 @@ from treesnap.errors import Corrupt, InvalidArgument, StoreMissing, TreesnapErro
 from treesnap.model import SnapshotKind
 from treesnap.ops.access import Opened, is_interrupted, locked_root, needed_snapshots, opened
 from treesnap.ops.history import position_in, snapshots_of
+from treesnap.ops.plan_files import kept_checkpoints
 from treesnap.ops.reachable import Reachability
 from treesnap.ops.restore_history import load_history
 from treesnap.ops.retention import AUTOMATIC, DEFAULT, Decision, Policy, decide
@@ -39,6 +40,8 @@ class PruneRequest:
     max_size_bytes: int | None = None
     """What the root's snapshots may take in the store; the oldest go first."""
     dry_run: bool = False
+    is_asked: bool = True
+    """Whether a caller gave the rules; otherwise the settings did."""
 
 
 def prune(handle: Handle, request: PruneRequest) -> PruneResult:
@@ -99,6 +102,10 @@ def _decisions(handle: Handle, pair: Opened, request: PruneRequest) -> list[Deci
     snapshots = list(snapshots_of(pair))
     concerned = [item for item in snapshots if request.session in (None, item.record.session)]
     found = {item.snapshot.id: item for item in decide(concerned, policy, handle.clock_ns())}
+    if policy is DEFAULT or not request.is_asked:
+        for identity in kept_checkpoints(pair.root) & found.keys():
+            kept = found[identity]
+            found[identity] = replace(kept, reasons=(*kept.reasons, "checkpoint"))
     if request.max_size_bytes is not None:
         found |= _beyond(pair.store, snapshots, found, request.max_size_bytes)
     protected = _protected(pair.root) | _standing(snapshots)

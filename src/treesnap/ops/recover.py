@@ -129,7 +129,7 @@ def look_at(
     root_fd = opened_root(handle)
     try:
         refuse_other_device(handle, root_fd, journal)
-        if transaction.is_finished():
+        if not journal.commit.paths or transaction.is_finished():
             standings = dict.fromkeys(journal.commit.paths, Standing.DONE)
             return "all is done; the next command on this root tidies up", standings
         completion = Completion(handle, pair, journal)
@@ -209,6 +209,9 @@ def _recover(handle: Handle, pair: Opened, journal: Journal) -> str | None:
         refuse_other_device(handle, root_fd, journal)
         if journal.commit is not None and transaction.is_finished():
             return _tidied(handle, pair, journal, transaction, root_fd)
+        if journal.commit is not None and not journal.commit.paths:
+            transaction.resume_without_files(root_fd)
+            return "completed an interrupted restore"
         if journal.commit is not None:
             return Completion(handle, pair, journal).run(root_fd)
     finally:

@@ -45,6 +45,7 @@ from treesnap.model import (
     ChangeKind,
     IgnoreRules,
     ObjectId,
+    PlanCopy,
     Skipped,
     SkipReason,
     Snapshot,
@@ -60,12 +61,13 @@ from treesnap.ops.narrow import effective_scope
 from treesnap.ops.places import refuse_dangerous
 from treesnap.ops.plan import Plan, ancestors_of, make_plan, refuse_blocked, require_paths
 from treesnap.ops.recover import Completion
+from treesnap.ops.plan_files import PlanMove
 from treesnap.ops.restore_history import load_history
 from treesnap.ops.state import State, recorded_state, walked_state
 from treesnap.ops.steps import Work
 from treesnap.ops.transaction import Transaction
 from treesnap.ops.upkeep import keep_up
-from treesnap.results import RestoreResult
+from treesnap.results import OpenFile, RestoreResult
 from treesnap.store.reserve import Reserve
 from treesnap.store.writer import Added, EpochChanged, Writer
 from treesnap.worktree.directory import OPEN_DIRECTORY
@@ -99,6 +101,8 @@ class RestoreRequest:
     """Whether there is no room to keep aside what goes; for a way back alone."""
     not_kept: str | None = None
     """Why there is no room for a safety snapshot either; for a way back alone."""
+    move: PlanMove | None = None
+    """The plan that goes with the files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +125,7 @@ class Goal:
     history_step: HistoryStep = RestoreHistory.restored
     removes_root: bool = False
     """Whether the goal is that there is no root; the snapshot holds an empty one."""
+    move: PlanMove | None = None
 
 
 def restore(handle: Handle, request: RestoreRequest) -> RestoreResult:
@@ -173,6 +178,7 @@ def goal_of(pair: Opened, request: RestoreRequest) -> Goal:
         is_way_back=request.is_way_back,
         removes_first=request.removes_first,
         not_kept=request.not_kept,
+        move=request.move,
     )
 
 
@@ -344,18 +350,22 @@ def _attempt(
             refuse_blocked(plan)
             refuse_in_the_way(handle, plan, goal.scope)
             observed = Observed(recorder, capture.cache)
-            if plan.is_empty:
+            if plan.is_empty and goal.move is None:
                 transaction.abandon()
                 if goal.removes_root and not was_absent:
                     transaction.remove_root()
                 _note_history(pair, goal, Moment(goal.snapshot.id, goal.scope, was_absent))
                 return result_of(goal, plan, target, safety_id=None, is_dry_run=False)
-            refuse_unchangeable(handle)
+            if not plan.is_empty:
+                refuse_unchangeable(handle)
             label = f"{goal.label} {goal.snapshot.id[:12]}"
+            moved = {} if goal.move is None else {**goal.move.metadata, "plan": goal.move.before}
             if goal.not_kept is not None:
                 safety = _publish_in_place(handle, pair, goal.snapshot, f"not kept {label}")
             else:
-                safety = capture.publish(capture.record(kind=SnapshotKind.SAFETY, label=label))
+                safety = capture.publish(
+                    capture.record(kind=SnapshotKind.SAFETY, label=label, **moved)
+                )
     except BaseException as error:
         transaction.abandon()
         if goal.is_way_back and _is_want_of_room(error):
@@ -373,20 +383,26 @@ def _attempt(
         is_way_back=goal.is_way_back,
         removes_first=goal.removes_first,
         keeps_nothing=goal.not_kept is not None,
+        plan=_moved(goal.move, safety),
     )
+    still_open: tuple[OpenFile, ...] = ()
+    in_place: Journal | None = None
     try:
-        work = Work(
-            plan=plan,
-            current=current,
-            target=target,
-            observed=observed,
-            rules=rules_of(goal),
-            touch=goal.touch,
-        )
-        if goal.removes_first:
-            journal = transaction.commit_in_place(work, commit)
+        if plan.is_empty:
+            transaction.run_without_files(current, commit)
         else:
-            still_open = transaction.run(work, commit)
+            work = Work(
+                plan=plan,
+                current=current,
+                target=target,
+                observed=observed,
+                rules=rules_of(goal),
+                touch=goal.touch,
+            )
+            if goal.removes_first:
+                in_place = transaction.commit_in_place(work, commit)
+            else:
+                still_open = transaction.run(work, commit)
     except BaseException as error:
         transaction.abandon()
         if goal.is_way_back and _is_want_of_room(error):
@@ -394,9 +410,8 @@ def _attempt(
         if isinstance(error, Conflict) and capture.trusts_watcher:
             raise _Stale(error) from error
         raise
-    if goal.removes_first:
-        still_open = ()
-        _carry_out_in_place(handle, pair, journal)
+    if in_place is not None:
+        _carry_out_in_place(handle, pair, in_place)
     kept = safety.id if goal.not_kept is None else None
     result = result_of(goal, plan, target, safety_id=kept, is_dry_run=False)
     return replace(result, open_files=still_open, not_kept=goal.not_kept)
@@ -458,6 +473,11 @@ def _carry_out_in_place(handle: Handle, pair: Opened, journal: Journal) -> None:
         handle.fs.close(root_fd)
 
 
+def _moved(move: PlanMove | None, safety: Snapshot) -> PlanCopy | None:
+    """Returns the plan as it will be once the restore is done."""
+    return PlanCopy(move.before.plan_id, move.after(safety)) if move is not None else None
+
+
 def _note_history(pair: Opened, goal: Goal, moment: Moment) -> None:
     """Moves undo and redo on when there was nothing to do; a plain restore leaves no trace."""
     if goal.history_step is not RestoreHistory.restored:
@@ -484,4 +504,5 @@ def result_of(
         changes=plan.changes,
         safety_id=safety_id,
         dry_run=is_dry_run,
+        plan_id=goal.move.before.plan_id if goal.move is not None else None,
     )

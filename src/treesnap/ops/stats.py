@@ -17,7 +17,7 @@ from treesnap.ops.history import snapshots_of
 from treesnap.ops.shares import Shares
 from treesnap.results import RootStats, SnapshotStats, StatsResult
 from treesnap.store.packs import PackReader
-from treesnap.store.roots import registered_roots
+from treesnap.store.roots import registered_roots, step_output_bytes
 from treesnap.store.store import Store
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def stats(handle: Handle) -> StatsResult:
                 needed_bytes=counted.needed_bytes.total(),
                 waste_bytes=counted.waste_bytes,
                 disk_bytes=disk_bytes,
+                output_bytes=step_output_bytes(handle.fs, pair.store.layout),
                 packs=len(pair.store.packs.sizes()),
                 files=files,
                 damaged_snapshots=walked.damaged,

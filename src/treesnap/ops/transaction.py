@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from treesnap import treepath
 from treesnap.codec.envelope import FileKind
 from treesnap.codec.history import HISTORY, decode_history
 from treesnap.codec.journal import JOURNAL, Commit, Journal, Subvolume
+from treesnap.codec.plan import PLAN_PAYLOAD
 from treesnap.codec.reader import TreeReader
 from treesnap.errors import (
     Corrupt,
@@ -26,7 +27,9 @@ from treesnap.fs.failure import error_text
 from treesnap.model import Entry
 from treesnap.ops.access import Opened, is_interrupted
 from treesnap.ops.rescue import rescue
+from treesnap.ops.state import State
 from treesnap.ops.steps import Steps, Work
+from treesnap.store.layout import plan_file_name
 from treesnap.store.reserve import Reserve
 from treesnap.worktree.apply import Applier
 from treesnap.worktree.directory import (
@@ -52,6 +55,13 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 _SHOWN_MAX = 5
 """Paths named in one remark."""
+
+
+class _Prepared(NamedTuple):
+    """Small files that take their names when a restore is done."""
+
+    history: Prepared
+    plan: Prepared | None
 
 
 class Transaction:
@@ -135,17 +145,43 @@ class Transaction:
     def _run(self, root_fd: int, steps: Steps, places: StagePlaces, commit: Commit) -> None:
         assert self._journal is not None
         journal = replace(self._journal, commit=commit)
-        with self._prepared_history(commit) as history:
+        with self._prepared(commit) as prepared:
             with steps.staged(root_fd, journal.stage_name, places) as applier:
                 self._commit(journal)
-                self._apply(root_fd, applier, journal, history)
-            try:
-                self.end(root_fd)
-            except (TreesnapError, OSError) as error:
-                self._handle.monitor.remark(
-                    f"The restore is done, but not cleaned up after ({error_text(error)}); "
-                    "the next command on this root goes on with that"
-                )
+                self._apply(root_fd, applier, journal, prepared)
+            self._end_or_remark(root_fd, prepared)
+
+    def run_without_files(self, current: State, commit: Commit) -> None:
+        """Commits a restore of which nothing but history and plan are to change.
+
+        When this raises, neither has changed, or the journal is left for the next operation.
+        """
+        assert not commit.paths
+        if self._journal is None:
+            self._begin(current.root)
+        assert self._journal is not None
+        journal = replace(self._journal, commit=commit)
+        with self._opened_root() as root_fd, self._prepared(commit) as prepared:
+            self._commit(journal)
+            self._note_finished(journal, prepared)
+            self._end_or_remark(root_fd, prepared)
+
+    def resume_without_files(self, root_fd: int) -> None:
+        """Finishes what :meth:`run_without_files` began."""
+        assert self._journal is not None
+        assert self._journal.commit is not None
+        with self._prepared(self._journal.commit) as prepared:
+            self._note_finished(self._journal, prepared)
+            self.end(root_fd, prepared)
+
+    def _end_or_remark(self, root_fd: int, prepared: _Prepared) -> None:
+        try:
+            self.end(root_fd, prepared)
+        except (TreesnapError, OSError) as error:
+            self._handle.monitor.remark(
+                f"The restore is done, but not cleaned up after ({error_text(error)}); "
+                "the next command on this root goes on with that"
+            )
 
     def commit_in_place(self, work: Work, commit: Commit) -> Journal:
         """Commits a plan of which nothing is staged; what it removes first is not kept aside.
@@ -177,7 +213,7 @@ class Transaction:
         assert journal.commit is not None
         commit = journal.commit
         steps = Steps(self._handle, self._pair, work, commit.paths)
-        with self._opened_root() as root_fd, self._prepared_history(commit) as history:
+        with self._opened_root() as root_fd, self._prepared(commit) as prepared:
             places = stage_places(self._fs, root_fd, work.plan.touched)
             known = {item.path: item for item in journal.subvolumes}
             new = [item for item in self._subvolumes(work, places) if item.path not in known]
@@ -187,10 +223,10 @@ class Transaction:
             with steps.staged(root_fd, journal.stage_name, places) as applier:
                 self._carry_out(root_fd, applier)
                 if forward:
-                    self._note_finished(journal, history)
+                    self._note_finished(journal, prepared)
                 self._remark_denied(applier.denied)
             if forward:
-                self.end(root_fd)
+                self.end(root_fd, prepared)
             else:
                 self.give_up(root_fd)
         self._remark_degraded(steps.degraded)
@@ -217,14 +253,20 @@ class Transaction:
             self._fs.close(root_fd)
 
     @contextmanager
-    def _prepared_history(self, commit: Commit) -> Iterator[Prepared]:
-        """Writes the history aside: behind the commit point, its name needs no space."""
-        history = decode_history(commit.history)
-        prepared = self._backed(lambda: self._pair.root.prepare("history", HISTORY, history))
-        try:
-            yield prepared
-        finally:
-            prepared.discard()
+    def _prepared(self, commit: Commit) -> Iterator[_Prepared]:
+        """Writes the history and the plan aside: behind the commit point, their names need
+        no space.
+        """
+        root, plan = self._pair.root, commit.plan
+        with ExitStack() as stack:
+            decoded = decode_history(commit.history)
+            history = self._backed(lambda: root.prepare("history", HISTORY, decoded))
+            stack.callback(history.discard)
+            moved = None
+            if plan is not None:
+                moved = root.prepare(plan_file_name(plan.plan_id), PLAN_PAYLOAD, plan.payload)
+                stack.callback(moved.discard)
+            yield _Prepared(history, moved)
 
     def _commit(self, journal: Journal) -> None:
         """Writes the journal that must be carried out.
@@ -241,11 +283,11 @@ class Transaction:
             self._write(staging)
             raise
 
-    def _apply(self, root_fd: int, applier: Applier, journal: Journal, history: Prepared) -> None:
+    def _apply(self, root_fd: int, applier: Applier, journal: Journal, prepared: _Prepared) -> None:
         """Carries a committed journal out, or takes all of it back and raises."""
         try:
             self._carry_out(root_fd, applier)
-            self._note_finished(journal, history)
+            self._note_finished(journal, prepared)
         except (TreesnapError, OSError) as error:
             self._take_back(root_fd, applier, error)
             raise
@@ -314,7 +356,7 @@ class Transaction:
             return False
         return found == self._journal.commit.history
 
-    def _note_finished(self, journal: Journal, history: Prepared) -> None:
+    def _note_finished(self, journal: Journal, prepared: _Prepared) -> None:
         """Notes in the history that every step is done and durable.
 
         When the history cannot be replaced nothing was noted, and the restore can be
@@ -323,20 +365,25 @@ class Transaction:
         """
         self._journal = journal
         try:
-            history.publish()
+            prepared.history.publish()
         except OSError:
             if not self.is_finished():
                 raise
 
-    def end(self, root_fd: int) -> None:
+    def end(self, root_fd: int, prepared: _Prepared | None = None) -> None:
         """Ends a restore that is noted as finished: nothing is taken back any more.
 
-        Removes what was kept aside, then the journal. A crash lets the next operation
-        do no more than this.
+        The plan follows the files; then what was kept aside is removed, then the journal. A
+        crash lets the next operation do no more than this.
         """
         journal = self._journal
         assert journal is not None
         assert journal.commit is not None
+        plan = journal.commit.plan
+        if prepared is not None and prepared.plan is not None:
+            prepared.plan.publish()
+        elif plan is not None:
+            self._pair.root.write(plan_file_name(plan.plan_id), PLAN_PAYLOAD, plan.payload)
         remove_stages(self._fs, root_fd, journal.stage_name, journal.stage_tops)
         with DirectoryChain(self._fs, root_fd) as chain:
             commit = journal.commit

@@ -8,6 +8,7 @@ from treesnap.codec.history import Moment, RestoreHistory
 from treesnap.errors import ErrorCode, NotFound, StoreMissing
 from treesnap.ops.access import Opened, locked_root, opened
 from treesnap.ops.history import resolve_in
+from treesnap.ops.plan_files import move_to
 from treesnap.ops.restore import Goal, HistoryStep, reach, refuse_dangerous_restore
 from treesnap.ops.restore_history import load_history
 from treesnap.ops.upkeep import keep_up
@@ -34,24 +35,40 @@ def redo(handle: Handle) -> RestoreResult:
 def _step(handle: Handle, verb: str, history_step: HistoryStep) -> RestoreResult:
     refuse_dangerous_restore(handle, force=True)
     try:
-        with (
-            opened(handle, verb, writing=True, recover=False) as pair,
-            locked_root(handle, pair, verb),
-        ):
-            moment = _next(pair, verb)
-            goal = Goal(
-                snapshot=_safety(pair, moment, verb),
-                scope=moment.scope,
-                label=f"before {verb} to",
-                history_step=history_step,
-                removes_root=moment.is_absent,
-            )
-            result = reach(handle, pair, goal)
+        with opened(handle, verb, writing=True, recover=False) as pair:
+            result = _stepped(handle, pair, verb, history_step)
+            if result is None:
+                with pair.root.plans_locked(verb):
+                    result = _stepped(handle, pair, verb, history_step, has_plans=True)
+            assert result is not None
     except StoreMissing as error:
         raise _nothing(verb) from error
     if result.safety_id is not None:
         keep_up(handle)
     return result
+
+
+def _stepped(
+    handle: Handle, pair: Opened, verb: str, history_step: HistoryStep, *, has_plans: bool = False
+) -> RestoreResult | None:
+    """Takes the step; returns None when a plan goes along that the caller has not locked.
+
+    Its lock is taken before the root's, and the history cannot be read before that is taken.
+    """
+    with locked_root(handle, pair, verb):
+        moment = _next(pair, verb)
+        snapshot = _safety(pair, moment, verb)
+        if snapshot.record.plan is not None and not has_plans:
+            return None
+        goal = Goal(
+            snapshot=snapshot,
+            scope=moment.scope,
+            label=f"before {verb} to",
+            history_step=history_step,
+            removes_root=moment.is_absent,
+            move=move_to(pair.root, snapshot),
+        )
+        return reach(handle, pair, goal)
 
 
 def _next(pair: Opened, verb: str) -> Moment:

@@ -166,6 +166,7 @@ def make_room(handle: Handle, full: StorageFull) -> Room | None:
             settings = settings_or_defaults(handle, pair)
             is_hopeless = limit_bytes is not None and full.needed_bytes > limit_bytes
             if settings is not None and settings.is_automatic and not is_hopeless:
+                _trim_outputs(pair.store, limit_bytes)
                 _prune_all_roots(handle, pair, settings.store_size_bytes_max)
         _collect(handle, wait_s=handle.wait_s)
         with opened(handle, "tidy the store", recover=False) as pair:
@@ -179,6 +180,24 @@ def make_room(handle: Handle, full: StorageFull) -> Room | None:
     except (TreesnapError, OSError) as error:
         handle.monitor.remark(f"The store could not be tidied: {error_text(error)}")
         return None
+
+
+def _trim_outputs(store: Store, limit_bytes: int | None) -> None:
+    """Lets what steps of plans wrote go before any snapshot does, the oldest of a root first.
+
+    Only as much as a limit asks for; where the disk is full, all that nothing writes to.
+    """
+    excess_bytes = store.size_bytes() - int(limit_bytes * ROOM_SHARE) if limit_bytes else None
+    for path in registered_roots(store.fs, store.layout):
+        root = store.root(path)
+        there_bytes = sum(item.size_bytes for item in root.step_outputs())
+        if there_bytes == 0:
+            continue
+        if excess_bytes is None:
+            root.trim_step_outputs(0)
+        elif excess_bytes > 0:
+            left_bytes = root.trim_step_outputs(max(0, there_bytes - excess_bytes))
+            excess_bytes -= there_bytes - left_bytes
 
 
 def _free_bytes(store: Store) -> int:
@@ -214,7 +233,9 @@ def _prune(handle: Handle, pair: Opened, settings: Settings) -> None:
     policy = settings.policy
     if policy.keep_last == 0:
         policy = replace(policy, keep_last=1)  # what was just made, and whose id was returned
-    request = PruneRequest(policy=policy, max_size_bytes=settings.root_size_bytes_max)
+    request = PruneRequest(
+        policy=policy, max_size_bytes=settings.root_size_bytes_max, is_asked=False
+    )
     prune_unasked(handle, pair, request)
 
 

@@ -7,6 +7,7 @@ go though the process that took it is gone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
 
 SOURCE_TOOL = "snap plan"
+BEFORE_ROLLBACK = "before_rollback"
+"""The reason of the checkpoint of the state that a roll-back left."""
 
 
 def take_snapshot(
@@ -39,22 +42,31 @@ def snapshot_request(
     plan: Plan, label: str, kind: CheckpointType, purpose: Purpose | None = None
 ) -> CreateRequest:
     """Returns what :func:`take_snapshot` asks for."""
-    given = purpose or Purpose()
-    index = plan.next_index
-    leaves = plan.leaves
     return CreateRequest(
         label=label,
         session=plan.id,
-        step=index,
-        tags={"plan": plan.name},
-        purpose=Purpose(
-            step_name=leaves[index].step.name if index < len(leaves) else None,
-            phase=given.phase or phase_of(plan, index),
-            type=kind,
-            reason=given.reason or label,
-            source_tool=given.source_tool or SOURCE_TOOL,
-        ),
+        step=plan.next_index,
+        tags=tags_of(plan),
+        purpose=purpose_of(plan, label, kind, purpose or Purpose()),
         kind=SnapshotKind.PLAN,
+    )
+
+
+def tags_of(plan: Plan) -> dict[str, str]:
+    """Returns the tags of a plan's snapshots."""
+    return {"plan": plan.name}
+
+
+def purpose_of(plan: Plan, label: str, kind: CheckpointType, given: Purpose) -> Purpose:
+    """Returns what a plan's snapshot is for, as far as ``given`` does not say."""
+    index = plan.next_index
+    leaves = plan.leaves
+    return Purpose(
+        step_name=leaves[index].step.name if index < len(leaves) else None,
+        phase=given.phase or phase_of(plan, index),
+        type=kind,
+        reason=given.reason or label,
+        source_tool=given.source_tool or SOURCE_TOOL,
     )
 
 
@@ -64,17 +76,21 @@ def phase_of(plan: Plan, index: int) -> str:
     return "/".join(leaves[index].path if index < len(leaves) else ()) or plan.name
 
 
-def with_checkpoint(handle: Handle, plan: Plan, snapshot: Snapshot, reason: str) -> Plan:
-    """Returns the plan with a checkpoint more."""
+def with_checkpoint(
+    handle: Handle, plan: Plan, snapshot: Snapshot, reason: str, label: str | None = None
+) -> Plan:
+    """Returns the plan with a checkpoint more, labelled as its snapshot unless told otherwise."""
     index = plan.next_index
     newest = plan.checkpoints[-1].id if plan.checkpoints else None
     checkpoint = Checkpoint(
         id=CheckpointId(new_ulid(handle.clock_ns(), after=newest)),
+        plan_id=plan.id,
+        sandbox=plan.root,
         snapshot_id=snapshot.id,
         root_hash=snapshot.root_hash,
         created_at_ns=snapshot.record.created_at_ns,
         step_index=index,
-        label=snapshot.label or reason,
+        label=label or snapshot.label or reason,
         reason=reason,
         phase=snapshot.record.phase or phase_of(plan, index),
         source_tool=snapshot.record.source_tool or SOURCE_TOOL,
@@ -85,19 +101,43 @@ def with_checkpoint(handle: Handle, plan: Plan, snapshot: Snapshot, reason: str)
 
 
 def save_thinned(handle: Handle, plan: Plan) -> Plan:
-    """Saves a plan without the checkpoints that are too many; their snapshots go after it.
+    """Saves a plan without the checkpoints that are too many; their snapshots go after it."""
+    thin, dropped = thinned(plan)
+    save(handle, thin)
+    delete_dropped(handle, dropped)
+    return thin
 
-    Never the newest, and never the one that is being rolled back to.
+
+def thinned(plan: Plan, target: CheckpointId | None = None) -> tuple[Plan, tuple[Checkpoint, ...]]:
+    """Returns a plan without the checkpoints that are too many, and these.
+
+    Never the newest, and never ``target``.
     """
-    many = max(0, len(plan.checkpoints) - plan.milestones.keep)
-    droppable = [item for item in plan.checkpoints[:-1] if item.id != plan.rolling_back_to]
-    dropped = droppable[:many]
+    many = max(0, len(plan.checkpoints) - plan.milestones.keep_count)
+    droppable = [item for item in plan.checkpoints[:-1] if item.id != target]
+    dropped = tuple(droppable[:many])
     kept = tuple(item for item in plan.checkpoints if item not in dropped)
-    plan = save(handle, replace(plan, checkpoints=kept))
+    return replace(plan, checkpoints=kept), dropped
+
+
+def delete_dropped(handle: Handle, dropped: Iterable[Checkpoint]) -> None:
+    """Removes the snapshots of checkpoints that no plan lists any more.
+
+    Not those that undo goes to; a policy takes them in time.
+    """
     for item in dropped:
-        with suppress(NotFound, Refused):  # gone already, or pinned
-            handle.delete(item.snapshot_id)
-    return plan
+        if item.reason != BEFORE_ROLLBACK:
+            _delete(handle, item.snapshot_id)
+
+
+def delete_unless_needed(handle: Handle, snapshot: Snapshot) -> None:
+    """Removes a snapshot that turned out to be of no use."""
+    _delete(handle, snapshot.id)
+
+
+def _delete(handle: Handle, snapshot_id: SnapshotId) -> None:
+    with suppress(NotFound, Refused):  # gone already, or pinned
+        handle.delete(snapshot_id)
 
 
 def holding(handle: Handle, plan: Plan, snapshot_id: SnapshotId) -> Plan:
@@ -155,13 +195,16 @@ def find_checkpoint(handle: Handle, plan: Plan, ref: str) -> Checkpoint:
 
 
 def last_clean(handle: Handle, plan: Plan) -> Checkpoint:
-    """Returns the newest checkpoint at which nothing had failed, and before what failed since."""
-    failed = [
-        index for index, item in enumerate(plan.content.progress) if item.state == StepState.FAILED
-    ]
+    """Returns the newest checkpoint at which nothing had failed, and before what failed since.
+
+    What a roll-back left is not one: it may hold half of a step.
+    """
+    failed = plan.failed_index
     for item in available(handle, plan):
-        is_clean = all(step.state != StepState.FAILED for step in item.content.progress)
-        if is_clean and (not failed or item.step_index <= failed[0]):
+        is_clean = item.reason != BEFORE_ROLLBACK and all(
+            step.state != StepState.FAILED for step in item.content.progress
+        )
+        if is_clean and (failed is None or item.step_index <= failed):
             return item
     raise NotFound(
         f"Plan {plan.id} has no checkpoint from before the error",

@@ -17,10 +17,12 @@ their lines, and because aliases may go in a circle or multiply without end.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
 import yaml
 
+from treesnap.arguments import checked
 from treesnap.errors import ErrorCode, InvalidArgument, shown
 from treesnap.plans.plan import (
     DEPTH_MAX,
@@ -52,9 +54,11 @@ class Definition(NamedTuple):
     """Where the first step is that needs a program to carry out prompts, or None."""
 
 
-def parse_document(text: str, where: str) -> Definition:
+@checked
+def parse_document(text: str, where: str, defaults: Milestones | None = None) -> Definition:
     """Returns the plan that a YAML document describes.
 
+    ``defaults`` holds what ``checkpoints`` does not say.
     ``where`` is the document's path, for messages; without a name of its own the plan gets
     that of the file. Raises InvalidArgument with the line for everything that is not as it
     must be, unknown keys included.
@@ -72,7 +76,7 @@ def parse_document(text: str, where: str) -> Definition:
         raise _invalid(where, None, str(error).splitlines()[0]) from error
     if node is None:
         raise _invalid(where, None, "it is empty")
-    return _Reader(where).definition(node)
+    return _Reader(where, defaults or Milestones()).definition(node)
 
 
 def _invalid(where: str, line: int | None, problem: str) -> InvalidArgument:
@@ -90,8 +94,9 @@ def default_name(where: str) -> str:
 
 
 class _Reader:
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, defaults: Milestones) -> None:
         self._where = where
+        self._defaults = defaults
         self._steps = 0
         self._leaves = 0
         self._open: list[int] = []
@@ -107,7 +112,7 @@ class _Reader:
         checkpoints = table.get("checkpoints")
         return Definition(
             name=self._text(table["name"]) if "name" in table else default_name(self._where),
-            milestones=self._milestones(checkpoints) if checkpoints else Milestones(),
+            milestones=self._milestones(checkpoints) if checkpoints else self._defaults,
             steps=steps,
             prompt_line=self._prompt_line,
         )
@@ -181,9 +186,13 @@ class _Reader:
             "before_each_step": self._flag,
             "after_subplan": self._flag,
             "keep": lambda item: self._number(item, 1, KEEP_MAX),
+            "label_prefix": self._text,
+            "skip_unchanged": self._flag,
         }
         table = self._table(node, set(readers))
-        return Milestones(**{name: readers[name](value) for name, value in table.items()})
+        return replace(
+            self._defaults, **{name: readers[name](value) for name, value in table.items()}
+        )
 
     def _list_of_steps(self, node: yaml.Node) -> tuple[Step, ...]:
         if not isinstance(node, yaml.SequenceNode) or not node.value:

@@ -27,6 +27,7 @@ DEPTH_MAX = 32
 RETRIES_MAX = 1000
 TIMEOUT_S_MAX = 10**9
 KEEP_MAX = 10_000
+KEEP_DEFAULT = 50
 
 
 class PlanState(StrEnum):
@@ -78,8 +79,19 @@ class Milestones:
     """After each so many steps; from 1 to 50."""
     before_each_step: bool = True
     after_subplan: bool = True
-    keep: int = 50
-    """How many checkpoints of the plan are kept; older ones go by themselves."""
+    keep: int | None = None
+    """How many checkpoints of the plan are kept, whatever the store's policy says; older ones
+    go by themselves. None keeps 50, and fewer where the policy says so."""
+    label_prefix: str | None = None
+    """Labels of checkpoints after steps are this, a colon and the step; else "after STEP"."""
+    skip_unchanged: bool = False
+    """Whether there is no checkpoint after a step when everything is as at the one before, but
+    for times; without one before, as before the step."""
+
+    @property
+    def keep_count(self) -> int:
+        """How many checkpoints the plan has at most."""
+        return self.keep if self.keep is not None else KEEP_DEFAULT
 
 
 class Leaf(NamedTuple):
@@ -116,6 +128,9 @@ class Checkpoint:
     """A moment of a plan to go back to: its content, tied to the files of that moment."""
 
     id: CheckpointId
+    plan_id: PlanId
+    sandbox: bytes
+    """Real path of the root whose files it brings back."""
     snapshot_id: SnapshotId
     root_hash: str
     created_at_ns: int
@@ -155,8 +170,6 @@ class Plan:
     checkpoints: tuple[Checkpoint, ...] = ()
     """Oldest first."""
     attempt: Attempt | None = None
-    rolling_back_to: CheckpointId | None = None
-    """Where a roll-back that was begun leads; it is finished before anything else."""
     runner: str | None = None
     """The command that carries out prompts, with ``{prompt}`` in it."""
     held: tuple[SnapshotId, ...] = ()
@@ -179,11 +192,7 @@ class Plan:
     @property
     def is_interrupted(self) -> bool:
         """Whether it is in the middle of something; without a process, it was interrupted."""
-        return (
-            self.state == PlanState.RUNNING
-            or self.attempt is not None
-            or self.rolling_back_to is not None
-        )
+        return self.state == PlanState.RUNNING or self.attempt is not None
 
     def began(self, attempt: Attempt) -> Plan:
         """Returns the plan while a step is being carried out."""
@@ -217,24 +226,49 @@ class Plan:
         content = replace(self.content, progress=progress)
         return replace(self, content=content, state=state, attempt=None)
 
-    def appended(self, step: Step) -> Plan:
-        """Returns the plan with one more step at its end; the others are left as they are."""
+    @property
+    def failed_index(self) -> int | None:
+        """The step that failed, or None."""
+        states = [item.state for item in self.content.progress]
+        return states.index(StepState.FAILED) if StepState.FAILED in states else None
+
+    @property
+    def insertion_index(self) -> int:
+        """Where a correction goes: before the step that failed, else behind all."""
+        failed = self.failed_index
+        return failed if failed is not None else len(self.content.progress)
+
+    def corrected(self, step: Step) -> Plan:
+        """Returns the plan with one more step at :attr:`insertion_index`.
+
+        The other steps are left as they are; before a failed one it is in the same sub-plan.
+        """
+        index = self.insertion_index
+        progress = self.content.progress
         content = Content(
-            steps=(*self.content.steps, step),
-            progress=(*self.content.progress, StepProgress()),
+            steps=_inserted(self.content.steps, step, index),
+            progress=(*progress[:index], StepProgress(), *progress[index:]),
         )
         state = self.state if self.state == PlanState.FAILED else PlanState.PENDING
         return replace(self, content=content, state=state)
 
     def rolled_back(self, checkpoint: Checkpoint) -> Plan:
         """Returns the plan as it was at a checkpoint. Checkpoints that were taken since stay."""
-        return replace(
-            self,
-            state=PlanState.ROLLED_BACK,
-            content=checkpoint.content,
-            attempt=None,
-            rolling_back_to=None,
-        )
+        return replace(self, state=PlanState.ROLLED_BACK, content=checkpoint.content, attempt=None)
+
+    def reverted(self, checkpoint: Checkpoint) -> Plan:
+        """Returns the plan as far as it was at a checkpoint, with the steps that it has now.
+
+        Where what was done then is not how the plan begins now, as :meth:`rolled_back`.
+        """
+        back = self.rolled_back(checkpoint)
+        done = back.next_index
+        then = [leaf.step for leaf in back.leaves[:done]]
+        if then != [leaf.step for leaf in self.leaves[:done]]:
+            return back
+        rest = len(self.content.progress) - done
+        progress = (*back.content.progress[:done], *[StepProgress()] * rest)
+        return replace(back, content=replace(self.content, progress=progress))
 
 
 def leaves_of(
@@ -247,6 +281,20 @@ def leaves_of(
             yield from leaves_of(step.steps, (*path, step.name), (step.name, *ends_here))
         else:
             yield Leaf(step, path, ends_here)
+
+
+def _inserted(steps: tuple[Step, ...], new: Step, index: int) -> tuple[Step, ...]:
+    """Returns steps with a new one before that of an index, in its sub-plan, or behind all."""
+    for position, step in enumerate(steps):
+        count = sum(1 for _ in leaves_of((step,)))
+        if index >= count:
+            index -= count
+            continue
+        if step.steps:
+            inner = replace(step, steps=_inserted(step.steps, new, index))
+            return (*steps[:position], inner, *steps[position + 1 :])
+        return (*steps[:position], new, *steps[position:])
+    return (*steps, new)
 
 
 def unstarted(steps: tuple[Step, ...]) -> Content:

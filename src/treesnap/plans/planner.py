@@ -9,20 +9,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from treesnap.errors import (
-    Corrupt,
-    ErrorCode,
-    InvalidArgument,
-    NotFound,
-    Refused,
-    TreesnapError,
-    shown,
-)
-from treesnap.model import CheckpointType, Purpose, SnapshotId
+from treesnap.arguments import checked_methods
+from treesnap.errors import ErrorCode, InvalidArgument, Refused, TreesnapError, shown
+from treesnap.model import CheckpointType, PlanCopy, Purpose, Snapshot, SnapshotId
+from treesnap.ops.create import CreateRequest, metadata_of
+from treesnap.ops.plan_files import PlanMove
 from treesnap.plans import checkpoints as taking
 from treesnap.plans import repository
 from treesnap.plans.document import Definition
 from treesnap.plans.events import NullPlanMonitor, PlanMonitor
+from treesnap.plans.output import kept_output
 from treesnap.plans.plan import (
     Checkpoint,
     Milestones,
@@ -32,13 +28,15 @@ from treesnap.plans.plan import (
     Step,
     unstarted,
 )
-from treesnap.plans.process import kept_output
+from treesnap.plans.record import PLAN
 from treesnap.plans.runner import (
     Calls,
     Runner,
     check_content,
+    check_parts,
     check_runnable,
     end_interrupted,
+    end_leftovers_of,
     log_path,
 )
 from treesnap.plans.ulid import new_ulid
@@ -48,17 +46,13 @@ if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
 
 
-BEFORE_ROLLBACK = "before_rollback"
-"""The reason of a checkpoint that a roll-back takes first."""
-
-
 class CorrectionMode(StrEnum):
     """How a plan is corrected."""
 
     REVERT = "revert"
     """Back to the last checkpoint before the error."""
     APPEND = "append"
-    """One more step at the end."""
+    """One more step: before the one that failed, else at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +66,15 @@ class RollbackResult:
     created: int
     deleted: int
     changed_paths: tuple[bytes, ...]
-    safety_id: SnapshotId | None
-    """The snapshot of the files before, or None when none had to be changed."""
+    before: Checkpoint
+    """The state that was left: files and plan. Rolling back to it goes forth again."""
+    safety_id: SnapshotId
+    """The snapshot of that state, which ``undo`` goes to."""
+    dropped_steps: tuple[str, ...]
+    """Names of the steps that the plan had and has no more, as the checkpoint has not."""
 
 
+@checked_methods
 class Planner:
     """Plans in a store. One that is given is of the handle's root; an old one keeps its own.
 
@@ -105,13 +104,15 @@ class Planner:
         """
         handle = self._handle
         now_ns = handle.clock_ns()
+        milestones, steps = milestones or Milestones(), tuple(steps)
+        check_parts(name, milestones, steps)
         plan = Plan(
             id=PlanId(new_ulid(now_ns)),
             name=name,
             root=os.fsencode(handle.root),
             created_at_ns=now_ns,
-            milestones=milestones or Milestones(),
-            content=unstarted(tuple(steps)),
+            milestones=milestones,
+            content=unstarted(steps),
             runner=self._runner,
         )
         check_runnable(plan, self._calls)
@@ -188,6 +189,19 @@ class Planner:
             longer = taking.with_checkpoint(handle, settled, taken, reason or "manual")
             return taking.save_thinned(handle, longer).checkpoints[-1]
 
+    def delete(self, ref: str) -> Plan:
+        """Removes a plan, what its steps wrote, and the snapshots of its checkpoints.
+
+        Pinned snapshots stay, and so does what an undo goes to; files are not touched. Raises
+        Refused for a plan that was interrupted.
+        """
+        with self._opened(ref, "plan delete") as (handle, plan):
+            if plan.is_interrupted:
+                raise _interrupted(plan)
+            repository.remove(handle, plan)
+            taking.delete_dropped(handle, plan.checkpoints)
+            return plan
+
     def checkpoints(self, ref: str) -> tuple[Checkpoint, ...]:
         """Returns where a plan can be rolled back to, newest first."""
         plan = self.show(ref)
@@ -208,33 +222,45 @@ class Planner:
     def rollback(self, ref: str, checkpoint_ref: str) -> RollbackResult:
         """Takes a plan and its files back to a checkpoint, both or neither.
 
-        The state before becomes a checkpoint too, so that one can go forth again. After a
-        crash the next command on the plan finishes it. Raises NotFound for a checkpoint
-        that there is not, Refused for a plan that was applied.
+        The state before, with whatever was in the root, becomes a checkpoint too, so that one
+        can go forth again; ``undo`` and ``redo`` of the root take files and plan back and forth
+        as well. After a crash the next command on the root finishes it. Raises NotFound for a
+        checkpoint that there is not, Refused for a plan that was applied.
         """
         with self._opened(ref, "plan rollback") as (handle, plan):
-            return self._rolled_back(handle, plan, checkpoint_ref)
+            _refuse_applied(plan)
+            target = taking.find_checkpoint(handle, plan, checkpoint_ref)
+            return _rolled_back(handle, plan, target, plan.rolled_back(target))
 
     def correct(
-        self, ref: str, mode: CorrectionMode, command: str | None = None
+        self,
+        ref: str,
+        mode: CorrectionMode,
+        command: str | None = None,
+        *,
+        name: str | None = None,
     ) -> RollbackResult | Plan:
-        """Corrects a plan: back to before the error, or with one more step at its end.
+        """Corrects a plan: back to before the error, or with one more step.
 
-        ``revert`` rolls back to the last clean checkpoint; ``append`` leaves files and other
-        steps as they are. Neither runs anything: :meth:`resume` does.
+        ``revert`` rolls back to the last clean checkpoint, and keeps the steps that the plan has
+        by now. ``append`` adds a step before the one that failed, or at the end of a plan of
+        which none has, and leaves files and other steps as they are; without ``name`` it is
+        called ``correction-N``. Neither runs anything: :meth:`resume` does.
         """
-        if (mode == CorrectionMode.APPEND) != (command is not None):
+        is_append = mode == CorrectionMode.APPEND
+        if is_append != (command is not None) or (name is not None and not is_append):
             raise InvalidArgument("Appending needs the command of a step, and reverting none")
         with self._opened(ref, "plan correct") as (handle, plan):
             _refuse_applied(plan)
             if command is None:
                 target = taking.last_clean(handle, plan)
-                return self._rolled_back(handle, plan, target.id)
-            taken = {step.name for step in plan.content.steps}
-            number = next(n for n in range(1, len(taken) + 2) if f"correction-{n}" not in taken)
-            step = Step(name=f"correction-{number}", run=command)
-            check_content(plan.appended(step))
-            return repository.save(handle, end_interrupted(handle, plan).appended(step))
+                return _rolled_back(handle, plan, target, plan.reverted(target))
+            step = Step(name=_new_name(plan, name), run=command)
+            check_content(plan.corrected(step))
+            settled = end_interrupted(handle, plan)
+            longer = repository.save(handle, settled.corrected(step))
+            repository.shift_output(handle, longer, settled.insertion_index)
+            return longer
 
     def apply(self, ref: str) -> Plan:
         """Accepts what a completed plan did: nothing of it is rolled back any more.
@@ -251,42 +277,13 @@ class Planner:
 
     @contextmanager
     def _opened(self, ref: str, operation: str) -> Iterator[tuple[Handle, Plan]]:
-        """Yields a plan under the lock of its root, with an interrupted roll-back finished."""
+        """Yields a plan under the lock of its root, with an interrupted restore finished."""
         found = repository.find(self._handle, ref)
         handle = self._handle_of(found)
         with repository.plan_lock(handle, operation):
+            handle.recover()  # a plan that goes with the files has not gone until then
             _refuse_interrupted(handle, but=found.id)
-            yield handle, self._settled_rollback(handle, repository.find(handle, found.id))
-
-    def _settled_rollback(self, handle: Handle, plan: Plan) -> Plan:
-        """Finishes a roll-back that was begun; when its snapshot is gone, takes it back."""
-        if plan.rolling_back_to is None:
-            return plan
-        try:
-            target = taking.find_checkpoint(handle, plan, plan.rolling_back_to)
-        except NotFound:
-            return _taken_back(handle, plan)
-        return _finish_rollback(handle, plan, target).plan
-
-    def _rolled_back(self, handle: Handle, plan: Plan, checkpoint_ref: str) -> RollbackResult:
-        _refuse_applied(plan)
-        target = taking.find_checkpoint(handle, plan, checkpoint_ref)
-        is_lost = False
-        try:
-            plan = end_interrupted(handle, plan)
-        except (NotFound, Corrupt):  # the step's beginning is lost; the checkpoint is not
-            plan, is_lost = plan.settled(), True
-        plan = repository.save(handle, taking.holding(handle, plan, target.snapshot_id))
-        taking.pin_held(handle, plan)
-        if not is_lost:
-            plan = _with_present(handle, plan, f"before rollback to {target.label}")
-        try:
-            plan = taking.save_thinned(handle, replace(plan, rolling_back_to=target.id))
-        except TreesnapError:  # it may be written down all the same
-            with suppress(TreesnapError):
-                _given_up(handle, plan)
-            raise
-        return _finish_rollback(handle, plan, target)
+            yield handle, repository.find(handle, found.id)
 
     def _handle_of(self, plan: Plan) -> Handle:
         """Returns a handle on the root of a plan; raises Refused when a link took its place."""
@@ -310,63 +307,90 @@ class Planner:
         return other
 
 
-def _with_present(handle: Handle, plan: Plan, label: str) -> Plan:
-    """Returns a plan with a checkpoint of the files as they are, if the root is there at all."""
-    try:
-        now = taking.take_snapshot(handle, plan, label, CheckpointType.ERROR_RECOVERY)
-    except NotFound:
-        return plan
-    return taking.with_checkpoint(handle, plan, now, BEFORE_ROLLBACK)
+def _rolled_back(handle: Handle, plan: Plan, target: Checkpoint, back: Plan) -> RollbackResult:
+    """Takes files and plan to a checkpoint in one restore; ``back`` is the plan at its end.
 
+    So nothing has to be undone when it fails, or is cut off: either both have gone, or
+    neither has.
+    """
+    from treesnap.ops.restore import RestoreRequest, restore
 
-def _finish_rollback(handle: Handle, plan: Plan, target: Checkpoint) -> RollbackResult:
-    """Takes files, then plan back. What cannot be finished now the next command tries again."""
-    try:
-        result = handle.restore(target.snapshot_id, force=True, counted=True)
-    except TreesnapError as error:
-        if error.code != ErrorCode.RESTORE_INTERRUPTED:
-            _given_up(handle, plan)
-        raise
-    try:
-        done = repository.save(handle, plan.rolled_back(target))
-    except TreesnapError:
-        with suppress(TreesnapError):
-            _taken_back(handle, plan)
-        raise
-    with suppress(TreesnapError):  # the next command lets go
-        done = repository.save(handle, taking.let_go(handle, done))
+    if plan.attempt is not None:
+        end_leftovers_of(handle, plan, plan.attempt)
+    present = plan.settled()
+    label = f"before rollback to {target.label}"
+    dropped: tuple[Checkpoint, ...] = ()
+
+    def after(safety: Snapshot) -> bytes:
+        nonlocal back, dropped
+        longer = taking.with_checkpoint(handle, present, safety, taking.BEFORE_ROLLBACK, label)
+        back, dropped = taking.thinned(
+            replace(back, checkpoints=longer.checkpoints, held=plan.held), target.id
+        )
+        return PLAN.payload(back)
+
+    purpose = taking.purpose_of(present, label, CheckpointType.ERROR_RECOVERY, Purpose())
+    request = CreateRequest(
+        label=label,
+        session=plan.id,
+        step=present.next_index,
+        tags=taking.tags_of(plan),
+        purpose=purpose,
+    )
+    metadata = metadata_of(request)
+    del metadata["kind"], metadata["label"]  # a safety snapshot has its own
+    move = PlanMove(before=PlanCopy(plan.id, PLAN.payload(present)), after=after, metadata=metadata)
+    result = restore(
+        handle,
+        RestoreRequest(
+            ref=target.snapshot_id, force=True, counted=True, is_way_back=True, move=move
+        ),
+    )
+    assert result.safety_id is not None
+    if back.held:
+        with suppress(TreesnapError):  # the next command lets go
+            back = repository.save(handle, taking.let_go(handle, back))
+    with suppress(TreesnapError):  # a policy takes them all the same
+        taking.delete_dropped(handle, dropped)
+    names = {leaf.step.name for leaf in back.leaves}
     return RollbackResult(
-        plan=done,
+        plan=back,
         checkpoint=target,
         restored=result.restored,
         created=result.created,
         deleted=result.deleted,
         changed_paths=tuple(change.path for change in result.changes),
+        before=back.checkpoints[-1],
         safety_id=result.safety_id,
+        dropped_steps=tuple(leaf.step.name for leaf in plan.leaves if leaf.step.name not in names),
     )
 
 
-def _taken_back(handle: Handle, plan: Plan) -> Plan:
-    """Takes the files of a roll-back back too, where they were kept."""
-    before = plan.checkpoints[-1]
-    if before.reason == BEFORE_ROLLBACK:
-        with suppress(NotFound):
-            handle.restore(before.snapshot_id, force=True)
-    return _given_up(handle, plan)
-
-
-def _given_up(handle: Handle, plan: Plan) -> Plan:
-    plan = repository.save(handle, replace(plan, rolling_back_to=None))
-    return repository.save(handle, taking.let_go(handle, plan))
+def _new_name(plan: Plan, wanted: str | None) -> str:
+    """Returns the name of a step that is added; raises InvalidArgument for one that is taken."""
+    taken = {leaf.step.name for leaf in plan.leaves} | {step.name for step in plan.content.steps}
+    if wanted is None:
+        return next(
+            name for n in range(1, len(taken) + 2) if (name := f"correction-{n}") not in taken
+        )
+    if wanted in taken:
+        raise InvalidArgument(
+            f"Plan {plan.id} has a step {shown(wanted)!r} already", code=ErrorCode.INVALID_PLAN
+        )
+    return wanted
 
 
 def _refuse_interrupted(handle: Handle, but: PlanId | None = None) -> None:
     for plan in repository.plans_of_root(handle):
         if plan.is_interrupted and plan.id != but:
-            raise Refused(
-                f"Plan {plan.id} ({shown(plan.name)}) was interrupted in this root",
-                code=ErrorCode.PLAN_INTERRUPTED,
-            )
+            raise _interrupted(plan)
+
+
+def _interrupted(plan: Plan) -> Refused:
+    return Refused(
+        f"Plan {plan.id} ({shown(plan.name)}) was interrupted in this root",
+        code=ErrorCode.PLAN_INTERRUPTED,
+    )
 
 
 def _refuse_applied(plan: Plan) -> None:

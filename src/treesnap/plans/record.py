@@ -57,7 +57,6 @@ def encode_plan(plan: Plan) -> bytes:
             "attempt": None
             if attempt is None
             else (attempt.step_index, attempt.number, attempt.snapshot_id),
-            "rolling_back_to": plan.rolling_back_to,
             "runner": plan.runner,
             "held": plan.held,
         }
@@ -76,6 +75,8 @@ def _encode_milestones(milestones: Milestones) -> dict[str, Any]:
         "before_each_step": milestones.before_each_step,
         "after_subplan": milestones.after_subplan,
         "keep": milestones.keep,
+        "label_prefix": milestones.label_prefix,
+        "skip_unchanged": milestones.skip_unchanged,
     }
 
 
@@ -152,21 +153,20 @@ def decode_plan(payload: bytes) -> Plan:
     require(problem is None, _WHAT, problem or "")
     plan_id = fields.get("id", str)
     require(is_ulid(plan_id), _WHAT, "its id is no ULID")
-    target = fields.optional("rolling_back_to", str)
-    require(target is None or is_ulid(target), _WHAT, "a checkpoint's id is no ULID")
+    root = fields.get("root", bytes)
+    of = PlanId(plan_id), root
     return Plan(
         id=PlanId(plan_id),
         name=name,
-        root=fields.get("root", bytes),
+        root=root,
         created_at_ns=fields.time("created_at_ns"),
         milestones=milestones,
         state=_decode_state(PlanState, fields.get("state", str)),
         content=content,
         checkpoints=tuple(
-            _decode_checkpoint(item, lists) for item in fields.get("checkpoints", tuple)
+            _decode_checkpoint(item, lists, *of) for item in fields.get("checkpoints", tuple)
         ),
         attempt=_decode_attempt(fields.optional("attempt", tuple), len(content.progress)),
-        rolling_back_to=CheckpointId(target) if target is not None else None,
         runner=fields.optional("runner", str),
         held=tuple(map(_decode_snapshot_id, fields.optional("held", tuple) or ())),
     )
@@ -191,7 +191,9 @@ def _decode_milestones(fields: Fields) -> Milestones:
         every_n_steps=fields.optional("every_n_steps", int),
         before_each_step=fields.get("before_each_step", bool),
         after_subplan=fields.get("after_subplan", bool),
-        keep=fields.size("keep"),
+        keep=fields.optional("keep", int),
+        label_prefix=fields.optional("label_prefix", str),
+        skip_unchanged=fields.optional("skip_unchanged", bool) or False,
     )
 
 
@@ -266,12 +268,16 @@ def _decode_attempt(value: tuple[Any, ...] | None, steps: int) -> Attempt | None
     return Attempt(step_index=value[0], number=value[1], snapshot_id=snapshot_id)
 
 
-def _decode_checkpoint(value: Any, lists: tuple[_Steps, ...]) -> Checkpoint:
+def _decode_checkpoint(
+    value: Any, lists: tuple[_Steps, ...], plan_id: PlanId, root: bytes
+) -> Checkpoint:
     fields = Fields(value, _WHAT)
     checkpoint_id = fields.get("id", str)
     require(is_ulid(checkpoint_id), _WHAT, "a checkpoint has no id")
     return Checkpoint(
         id=CheckpointId(checkpoint_id),
+        plan_id=plan_id,
+        sandbox=root,
         snapshot_id=_decode_snapshot_id(fields.get("snapshot_id", str)),
         root_hash=fields.get("root_hash", str),
         created_at_ns=fields.time("created_at_ns"),

@@ -20,16 +20,14 @@ from treesnap.errors import (
     NotFound,
     StoreMissing,
     TreesnapError,
-    shown,
 )
-from treesnap.fs.durable import open_regular, unlink_if_present
+from treesnap.fs.durable import unlink_if_present
 from treesnap.fs.failure import reported
 from treesnap.ops.access import Opened, opened
 from treesnap.plans.plan import Plan, PlanId
 from treesnap.plans.record import PLAN, decode_plan
 from treesnap.plans.ulid import is_ulid, may_begin_ulid
-from treesnap.store.layout import PLAN_PREFIX, Layout
-from treesnap.store.lock import held
+from treesnap.store.layout import PLAN_PREFIX, STEP_OUTPUT_SUFFIX, Layout, plan_file_name
 from treesnap.store.roots import Root, registered_roots
 from treesnap.store.store import Store
 
@@ -39,19 +37,10 @@ if TYPE_CHECKING:
 FINISHED_MAX = 100
 """How many plans of a root are kept that nothing has interrupted, with their output."""
 
-_LOG = ".log"
-_LOCK = "plans-lock"
-_LOOK_S = 0.25
-"""Whoever looks at the lock holds it for a moment."""
-
-
-def _file_name(plan_id: str) -> str:
-    return f"{PLAN_PREFIX}{plan_id}"
-
 
 def log_name(plan_id: str, step_index: int, attempt: int) -> str:
     """Returns the name of the file that has the output of one attempt."""
-    return f"{PLAN_PREFIX}{plan_id}-{step_index}-{attempt}{_LOG}"
+    return f"{PLAN_PREFIX}{plan_id}-{step_index}-{attempt}{STEP_OUTPUT_SUFFIX}"
 
 
 def _names(store: Store, root: Root) -> list[str]:
@@ -71,38 +60,27 @@ def plan_lock(handle: Handle, operation: str) -> Iterator[None]:
     """Keeps every other plan of the handle's root out; raises Busy almost at once."""
     with opened(handle, operation, create=True, recover=False) as pair:
         pair.root.register()
-        path = pair.root.file(_LOCK)
-    what = f"The list of plans of {shown(handle.root)!r}"
     with ExitStack() as stack:
         with reported(operation):
-            lock = held(handle.fs, path, operation=operation, what=what, wait_s=_LOOK_S)
-            stack.enter_context(lock)
+            stack.enter_context(pair.root.plans_locked(operation))
         yield
 
 
 def is_at_work(handle: Handle, plan: Plan) -> bool:
     """Returns whether a process carries out, or changes, plans of a plan's root right now."""
-    root = Root(handle.fs, Layout(handle.store_path), plan.root)
-    try:
-        fd = open_regular(handle.fs, root.file(_LOCK))
-    except (OSError, Corrupt):
-        return False
-    try:
-        return not handle.fs.lock(fd, exclusive=False)
-    finally:
-        handle.fs.close(fd)
+    return Root(handle.fs, Layout(handle.store_path), plan.root).are_plans_locked()
 
 
 def save(handle: Handle, plan: Plan) -> Plan:
     """Makes a plan durable as it is now, and returns it. Costs two syncs."""
     with opened(handle, "write down a plan", writing=True, recover=False) as pair:
-        pair.root.write(_file_name(plan.id), PLAN, plan)
+        pair.root.write(plan_file_name(plan.id), PLAN, plan)
     return plan
 
 
 def load(pair: Opened, root: Root, plan_id: PlanId) -> Plan:
     """Returns a plan of a root; raises NotFound or Corrupt."""
-    payload = root.read(_file_name(plan_id), FileKind.PLAN)
+    payload = root.read(plan_file_name(plan_id), FileKind.PLAN)
     if payload is None:
         raise _unknown(plan_id)
     plan = decode_plan(payload)
@@ -117,7 +95,7 @@ def plans_of_root(handle: Handle) -> list[Plan]:
     Also when there is no store yet.
     """
     try:
-        with opened(handle, "list plans", recover=False) as pair:
+        with opened(handle, "list plans") as pair:
             return list(_plans(pair, pair.root))
     except StoreMissing:
         return []
@@ -132,7 +110,7 @@ def newest_id(handle: Handle) -> PlanId | None:
 def all_plans(handle: Handle) -> list[Plan]:
     """Returns the plans of all roots of the store, newest first."""
     try:
-        with opened(handle, "list plans", recover=False) as pair:
+        with opened(handle, "list plans") as pair:
             roots = map(pair.store.root, registered_roots(handle.fs, pair.store.layout))
             found = [plan for root in roots for plan in _plans(pair, root)]
     except StoreMissing:
@@ -155,7 +133,7 @@ def find(handle: Handle, ref: str) -> Plan:
     which is not passed over when it is the newest.
     """
     try:
-        with opened(handle, "look up a plan", recover=False) as pair:
+        with opened(handle, "look up a plan") as pair:
             roots = [
                 (root, _ids(_names(pair.store, root)))
                 for root in map(pair.store.root, registered_roots(handle.fs, pair.store.layout))
@@ -201,10 +179,50 @@ def forget_old(handle: Handle) -> None:
         suppress(TreesnapError, OSError),
         opened(handle, "forget plans", writing=True, recover=False) as pair,
     ):
-        names = _names(pair.store, pair.root)
         closed = [plan for plan in _plans(pair, pair.root) if not plan.is_interrupted]
         for plan in closed[FINISHED_MAX:]:
-            for name in names:
-                if name.startswith(f"{PLAN_PREFIX}{plan.id}-"):
-                    unlink_if_present(handle.fs, pair.root.file(name))
-            pair.root.remove(_file_name(plan.id))
+            _remove(pair, plan)
+
+
+def remove(handle: Handle, plan: Plan) -> None:
+    """Removes a plan with its output, durably. The caller holds the plan lock."""
+    with opened(handle, "delete a plan", writing=True, recover=False) as pair:
+        _remove(pair, plan)
+
+
+def _remove(pair: Opened, plan: Plan) -> None:
+    for output in pair.root.step_outputs():
+        if output.name.startswith(f"{plan_file_name(plan.id)}-"):
+            unlink_if_present(pair.store.fs, pair.root.file(output.name))
+    pair.root.remove(plan_file_name(plan.id))
+
+
+def shift_output(handle: Handle, plan: Plan, index: int) -> None:
+    """Lets the output of the steps behind a new one follow their numbers.
+
+    Whatever cannot be moved is shown no more: not worth an error.
+    """
+    prefix = f"{plan_file_name(plan.id)}-"
+    with (
+        suppress(TreesnapError, OSError),
+        opened(handle, "move the output of steps", writing=True, recover=False) as pair,
+    ):
+        for output in reversed(pair.root.step_outputs()):
+            if not output.name.startswith(prefix):
+                continue
+            step, attempt = (
+                output.name.removeprefix(prefix).removesuffix(STEP_OUTPUT_SUFFIX).split("-")
+            )
+            if int(step) >= index:
+                new = log_name(plan.id, int(step) + 1, int(attempt))
+                handle.fs.rename(pair.root.file(output.name), pair.root.file(new))
+
+
+def trim_output(handle: Handle, size_bytes_max: int) -> int:
+    """Lets the oldest output of the root's plans go; returns how many bytes are left."""
+    with (
+        suppress(TreesnapError, OSError),
+        opened(handle, "let old output go", writing=True, recover=False) as pair,
+    ):
+        return pair.root.trim_step_outputs(size_bytes_max)
+    return 0

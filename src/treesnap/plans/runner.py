@@ -21,6 +21,7 @@ import shlex
 import stat
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
@@ -28,9 +29,12 @@ from typing import TYPE_CHECKING, NoReturn
 from treesnap.errors import ErrorCode, InvalidArgument, shown
 from treesnap.model import CheckpointType, Snapshot
 from treesnap.ops.checkpoint import HeldCheckpoint, go_back, held_checkpoint, held_snapshot
+from treesnap.ops.diff import is_time_alone
 from treesnap.ops.processes import end_leftovers
 from treesnap.plans import process
 from treesnap.plans.checkpoints import (
+    available,
+    delete_unless_needed,
     holding,
     let_go,
     pin_held,
@@ -40,16 +44,18 @@ from treesnap.plans.checkpoints import (
     with_checkpoint,
 )
 from treesnap.plans.events import PlanMonitor
+from treesnap.plans.output import OUTPUT_BYTES_MAX, keep_output
 from treesnap.plans.plan import (
     Attempt,
     Leaf,
+    Milestones,
     Plan,
     PlanState,
     Step,
     StepProgress,
     StepState,
 )
-from treesnap.plans.repository import log_name, save
+from treesnap.plans.repository import log_name, save, trim_output
 from treesnap.plans.rules import problem_of, problem_of_text
 from treesnap.store.layout import Layout
 from treesnap.store.roots import Root
@@ -96,10 +102,15 @@ def check_runnable(plan: Plan, calls: Calls) -> None:
 
 def check_content(plan: Plan) -> None:
     """Raises InvalidArgument for a plan that breaks a rule."""
-    problem = problem_of(plan.name, plan.milestones, plan.content.steps)
+    check_parts(plan.name, plan.milestones, plan.content.steps)
+
+
+def check_parts(name: str, milestones: Milestones, steps: tuple[Step, ...]) -> None:
+    """Raises InvalidArgument for what cannot become a plan."""
+    problem = problem_of(name, milestones, steps)
     if problem is not None:
         raise InvalidArgument(
-            f"The plan {shown(plan.name)!r} cannot be used: {problem}", code=ErrorCode.INVALID_PLAN
+            f"The plan {shown(name)!r} cannot be used: {problem}", code=ErrorCode.INVALID_PLAN
         )
 
 
@@ -134,7 +145,16 @@ def go_back_to_step(handle: Handle, plan: Plan) -> Plan:
     attempt = plan.attempt
     if attempt is not None:
         with held_snapshot(handle, attempt.snapshot_id, f"plan {plan.id}"):
-            go_back(handle, attempt.snapshot_id, partial(end_leftovers_of, handle, plan, attempt))
+            result = go_back(
+                handle, attempt.snapshot_id, partial(end_leftovers_of, handle, plan, attempt)
+            )
+        if result.safety_id is not None:
+            name = plan.leaves[attempt.step_index].step.name
+            handle.monitor.remark(
+                f"The step {shown(name)!r} of plan {plan.id} was interrupted: "
+                f"{result.restored:,} restored, {result.created:,} created, "
+                f"{result.deleted:,} deleted; the state before is snapshot {result.safety_id[:12]}"
+            )
         before = StepProgress(attempts=attempt.number - 1)
         plan = plan.with_progress(attempt.step_index, before)
     settled = plan.settled()
@@ -177,6 +197,7 @@ class Runner:
         """
         check_runnable(plan, self._calls)
         self._saved = end_interrupted(self._handle, plan)
+        self._output_bytes = trim_output(self._handle, OUTPUT_BYTES_MAX)
         try:
             return self._run(self._saved)
         except BaseException as error:
@@ -235,8 +256,10 @@ class Runner:
                 pin_held(self._handle, plan)
             self._monitor.attempt_began(plan, attempt)
             ended = self._attempt(plan, leaf.step, attempt)
+            self._count_output(plan, attempt)
             if ended.is_success:
-                done = self._with_milestones(plan.ended(StepState.COMPLETED, 0), index, leaf)
+                done = plan.ended(StepState.COMPLETED, 0)
+                done = self._with_milestones(done, before, index, leaf)
                 plan = self._save(done)
                 self._monitor.attempt_ended(plan, attempt, StepState.COMPLETED)
                 return plan
@@ -264,6 +287,14 @@ class Runner:
             return process.Ended(1)
         return ended
 
+    def _count_output(self, plan: Plan, attempt: Attempt) -> None:
+        """Lets the oldest output go when there is too much; looks at all of it only then."""
+        path = log_path(self._handle, plan, attempt.step_index, attempt.number)
+        with suppress(OSError):
+            self._output_bytes += self._handle.fs.lstat(path).st_size
+        if self._output_bytes > OUTPUT_BYTES_MAX:
+            self._output_bytes = trim_output(self._handle, OUTPUT_BYTES_MAX * 3 // 4)
+
     def _has_root(self) -> bool:
         try:
             return stat.S_ISDIR(self._handle.fs.lstat(self._handle.root).st_mode)
@@ -284,7 +315,7 @@ class Runner:
         if error is not None:
             said = f"{type(error).__name__}: {error}\n".encode("utf-8", "backslashreplace")
             self._monitor.output(said)
-            process.keep_output(self._handle.fs, path, said)
+            keep_output(self._handle.fs, path, said)
             return process.Ended(1)
         return process.Ended(0)
 
@@ -295,7 +326,7 @@ class Runner:
         assert step.run is not None
         return [SHELL, "-c", step.run]
 
-    def _with_milestones(self, plan: Plan, index: int, leaf: Leaf) -> Plan:
+    def _with_milestones(self, plan: Plan, before: Snapshot, index: int, leaf: Leaf) -> Plan:
         """Returns the plan after a step, with a checkpoint if a milestone was reached."""
         milestones = plan.milestones
         reasons = ["after_step"] if leaf.step.checkpoint else []
@@ -310,8 +341,22 @@ class Runner:
         if not reasons:
             return plan
         names = [leaf.step.name, *leaf.ends] if "after_subplan" in reasons else [leaf.step.name]
-        snapshot = take_snapshot(self._handle, plan, "after " + ", ".join(names), kind)
+        label = "after " + ", ".join(names)
+        if milestones.label_prefix is not None:
+            is_every = reasons == ["every_n_steps"]
+            step = f"step-{index + 1}" if is_every else leaf.step.name
+            label = f"{milestones.label_prefix}:{step}"
+        snapshot = take_snapshot(self._handle, plan, label, kind)
+        if milestones.skip_unchanged and self._is_unchanged(plan, before, snapshot):
+            delete_unless_needed(self._handle, snapshot)
+            return plan
         return self._with_checkpoint(plan, snapshot, "+".join(reasons))
+
+    def _is_unchanged(self, plan: Plan, before: Snapshot, now: Snapshot) -> bool:
+        """Returns whether nothing but times differs from the checkpoint before."""
+        there = available(self._handle, plan)[:1]
+        old = there[0].snapshot_id if there else before.id
+        return all(map(is_time_alone, self._handle.diff(old, now.id)))
 
     def _with_checkpoint(self, plan: Plan, snapshot: Snapshot, reason: str) -> Plan:
         plan = with_checkpoint(self._handle, plan, snapshot, reason)

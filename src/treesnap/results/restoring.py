@@ -44,6 +44,8 @@ class RestoreResult:
     snapshot; None where it was kept."""
     open_files: tuple[OpenFile, ...] = ()
     """Files that processes had open when they were replaced: those still have the old ones."""
+    plan_id: str | None = None
+    """The plan that went with the files, or None when none did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,8 @@ class StatsResult:
     """Bytes in packs of objects that no snapshot needs, and of second copies."""
     disk_bytes: int
     """Bytes of all files of the store."""
+    output_bytes: int
+    """Bytes of what steps of plans wrote, as far as it is kept."""
     packs: int
     files: int
     damaged_snapshots: int

@@ -43,8 +43,15 @@ DIRECTORIES = (
     "roots",
     "temporary",
 )
+STEP_OUTPUT_SUFFIX = ".log"
+"""What the name of a file with the output of a plan's step ends with."""
 PLAN_PREFIX = "plan-"
 """What the names of plans among a root's files begin with; beside them lies their output."""
+
+
+def plan_file_name(plan_id: str) -> str:
+    """Returns the name of a plan's file among the files of its root."""
+    return f"{PLAN_PREFIX}{plan_id}"
 
 
 class Layout:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, Format, unseal
 from treesnap.codec.export import EXPORT, ExportRecord
@@ -24,12 +24,15 @@ from treesnap.fs.durable import (
 )
 from treesnap.hashing import root_id
 from treesnap.model import SnapshotId
-from treesnap.store.layout import Layout, is_hex
+from treesnap.store.layout import PLAN_PREFIX, STEP_OUTPUT_SUFFIX, Layout, is_hex
 from treesnap.store.lock import held
 
 _EXPORT_PREFIX = "export-"
 _HOLD_PREFIX = "hold-"
 _RECORD_SIZE_MAX = 1 << 20
+_PLANS_LOCK = "plans-lock"
+_PLANS_LOOK_S = 0.25
+"""Whoever looks at the lock of plans holds it for a moment."""
 
 T = TypeVar("T")
 
@@ -46,6 +49,19 @@ def _decode_root(payload: bytes) -> bytes:
 
 ROOT = Format(FileKind.ROOT, _encode_root, _decode_root, _RECORD_SIZE_MAX)
 """A root's record: the root's real path."""
+
+
+class StepOutput(NamedTuple):
+    """A file with what an attempt of a plan's step wrote."""
+
+    name: str
+    size_bytes: int
+
+
+def _age(name: str) -> tuple[str, list[int]]:
+    """Returns what sorts the outputs of steps by age: the plan, then step and attempt."""
+    plan_id, *numbers = name.removeprefix(PLAN_PREFIX).removesuffix(STEP_OUTPUT_SUFFIX).split("-")
+    return plan_id, [int(number) for number in numbers if number.isdigit()]
 
 
 class ExportLock:
@@ -148,6 +164,74 @@ class Root:
             raise NotFound(f"{what} has no snapshots", path=self.path) from None
         with held(self._fs, self.file("lock"), operation=operation, what=what, wait_s=wait_s):
             yield
+
+    @contextmanager
+    def plans_locked(self, operation: str) -> Iterator[None]:
+        """Keeps everything else off the root's plans while the body runs; raises Busy soon.
+
+        Taken before the root's lock, never inside of it.
+        """
+        what = f"The list of plans of {os.fsdecode(self.path)!r}"
+        path = self.file(_PLANS_LOCK)
+        with held(self._fs, path, operation=operation, what=what, wait_s=_PLANS_LOOK_S):
+            yield
+
+    def are_plans_locked(self) -> bool:
+        """Returns whether a process works on the root's plans right now."""
+        try:
+            fd = open_regular(self._fs, self.file(_PLANS_LOCK))
+        except (OSError, Corrupt):
+            return False
+        try:
+            return not self._fs.lock(fd, exclusive=False)
+        finally:
+            self._fs.close(fd)
+
+    def plan_ids(self) -> list[str]:
+        """Returns the ids of the root's plans, newest first. Costs one listing."""
+        names = (name.removeprefix(PLAN_PREFIX) for name in self._plan_names())
+        return sorted((name for name in names if "-" not in name and "." not in name), reverse=True)
+
+    def step_outputs(self) -> list[StepOutput]:
+        """Returns the files with what steps of plans wrote, oldest plan and step first.
+
+        Costs one listing, and a look per file.
+        """
+        found = []
+        for name in self._plan_names():
+            if name.endswith(STEP_OUTPUT_SUFFIX):
+                with suppress(FileNotFoundError):
+                    size_bytes = self._fs.lstat(self.file(name)).st_size
+                    found.append(StepOutput(name, size_bytes))
+        return sorted(found, key=lambda item: _age(item.name))
+
+    def trim_step_outputs(self, size_bytes_max: int) -> int:
+        """Removes what steps wrote, oldest first, until the rest takes no more.
+
+        Returns how many bytes are left. What a process may still write to stays. Not synced:
+        what comes back is removed again.
+        """
+        outputs = self.step_outputs()
+        left_bytes = sum(item.size_bytes for item in outputs)
+        for item in outputs:
+            if left_bytes <= size_bytes_max:
+                break
+            with suppress(OSError, Corrupt):
+                fd = open_regular(self._fs, self.file(item.name))
+                try:
+                    if self._fs.lock(fd, exclusive=True):
+                        unlink_if_present(self._fs, self.file(item.name))
+                        left_bytes -= item.size_bytes
+                finally:
+                    self._fs.close(fd)
+        return left_bytes
+
+    def _plan_names(self) -> list[str]:
+        try:
+            names = self._fs.list_names(self._layout.root_directory(self.id))
+        except FileNotFoundError:
+            return []
+        return [name for name in names if name.startswith(PLAN_PREFIX)]
 
     def read(self, name: str, kind: FileKind) -> bytes | None:
         """Returns the payload of one of the root's sealed files, or None when absent.
@@ -265,6 +349,18 @@ class Root:
             return ExportLock(self._fs, path, fd)
         self._fs.close(fd)
         return None
+
+
+def step_output_bytes(fs: FileSystem, layout: Layout) -> int:
+    """Returns the bytes of what steps of plans wrote, of all roots. Costs a listing of each."""
+    total = 0
+    for name in fs.list_names(layout.roots):
+        with suppress(FileNotFoundError), fs.scan(layout.root_directory(name)) as entries:
+            for entry in entries:
+                if entry.name.startswith(PLAN_PREFIX) and entry.name.endswith(STEP_OUTPUT_SUFFIX):
+                    with suppress(FileNotFoundError):
+                        total += entry.stat(follow_symlinks=False).st_size
+    return total
 
 
 def recorded_path(fs: FileSystem, layout: Layout, name: str) -> bytes | None:

@@ -29,7 +29,7 @@ from treesnap.fs.failure import error_text, is_full
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.store.layout import DIRECTORIES, Layout
 from treesnap.store.quarantine import Quarantine
-from treesnap.store.roots import Root
+from treesnap.store.roots import Root, step_output_bytes
 from treesnap.store.snapshots import SnapshotLog
 
 if TYPE_CHECKING:
@@ -367,13 +367,16 @@ class Store:
             sync_directory(self.fs, self.layout.packs)
 
     def size_bytes(self) -> int:
-        """Returns the bytes of all packs and index parts. Costs two listings, a look per file."""
+        """Returns the bytes of all packs and index parts, and of what steps of plans wrote.
+
+        Costs a listing of each directory, and a look per file.
+        """
         total = sum(self.packs.sizes().values())
         with self.fs.scan(self.layout.index) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
                     total += entry.stat(follow_symlinks=False).st_size
-        return total
+        return total + step_output_bytes(self.fs, self.layout)
 
     def has_all_packs(self) -> bool:
         """Returns whether every pack that the index knows of exists. Costs one listing."""

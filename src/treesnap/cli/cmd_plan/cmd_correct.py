@@ -16,7 +16,7 @@ from treesnap.plans import CorrectionMode, RollbackResult
     cls=SnapCommand,
     examples=[
         "snap plan correct latest --mode revert",
-        "snap plan correct latest --mode append --step 'make lint'",
+        "snap plan correct latest --mode append --step 'make lint' --name lint",
     ],
 )
 @click.argument("plan_ref", metavar="PLAN")
@@ -27,15 +27,19 @@ from treesnap.plans import CorrectionMode, RollbackResult
     help="Back to before the error, or one more step.",
 )
 @click.option("--step", metavar="COMMAND", help="The step to append, for the shell.")
+@click.option("--name", help="Its name; 'correction-N' if left out.")
 @pass_invocation
-def command(invocation: Invocation, *, plan_ref: str, mode: str, step: str | None) -> None:
+def command(
+    invocation: Invocation, *, plan_ref: str, mode: str, step: str | None, name: str | None
+) -> None:
     """Takes a plan back to before its error, or adds a step to it.
 
-    'revert' rolls back to the last checkpoint before the error. 'append' adds a step at the
-    end, and leaves files and other steps as they are. 'snap plan resume' then goes on.
+    'revert' rolls back to the last checkpoint before the error, and keeps all steps. 'append'
+    adds a step before the one that failed, else at the end, and leaves files and other steps
+    as they are. 'snap plan resume' then goes on.
     """
     with planner(invocation) as plans:
-        result = plans.correct(plan_ref, CorrectionMode(mode), step)
+        result = plans.correct(plan_ref, CorrectionMode(mode), step, name=name)
     output = invocation.output
     if isinstance(result, RollbackResult):
         output.result(
@@ -44,9 +48,9 @@ def command(invocation: Invocation, *, plan_ref: str, mode: str, step: str | Non
             lines=lambda: forms.rollback_lines(result),
         )
         return
-    added = result.leaves[-1].step
+    index = result.insertion_index - 1
     output.result(
         "plan.correct",
-        fields=lambda: forms.plan_fields(result),
-        lines=lambda: [f"Added step {len(result.leaves) - 1}, {added.name}"],
+        fields=lambda: {**forms.plan_fields(result), "added_step": index},
+        lines=lambda: [f"Added {forms.step_text(result, index)}"],
     )

@@ -19,20 +19,20 @@ from treesnap.cli.invocation import Invocation
 @click.argument("plan_ref", metavar="PLAN")
 @click.option(
     "--output",
-    "step_index",
-    type=click.IntRange(min=0),
+    "number",
+    type=click.IntRange(min=1),
     metavar="N",
-    help="Print what step N wrote, of all its attempts.",
+    help="Print what step N wrote, of all its attempts, shortened where it is long.",
 )
 @pass_invocation
-def command(invocation: Invocation, *, plan_ref: str, step_index: int | None) -> None:
+def command(invocation: Invocation, *, plan_ref: str, number: int | None) -> None:
     """Shows the steps of a plan, and how far each has come."""
     output = invocation.output
     with planner(invocation) as plans:
         plan = plans.show(plan_ref)
         is_at_work = plan.is_interrupted and plans.is_at_work(plan)
         about = forms.plan_fields(plan, is_at_work=is_at_work)
-        if step_index is None:
+        if number is None:
             checkpoints = plans.checkpoints(plan.id)
             fields = {**about, **forms.checkpoints_fields(checkpoints)}
             output.result(
@@ -41,7 +41,7 @@ def command(invocation: Invocation, *, plan_ref: str, step_index: int | None) ->
                 lines=lambda: forms.show_lines(plan, checkpoints, is_at_work=is_at_work),
             )
             return
-        pieces = plans.output(plan.id, step_index)
+        pieces = plans.output(plan.id, number - 1)
         output.raw(
             "plan.show",
             fields=lambda: {

@@ -1,4 +1,8 @@
-"""Plans for people and for programs."""
+"""Plans for people and for programs.
+
+For people steps are counted from 1, wherever they are counted; ``step_index`` is a position
+and counts from 0.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +56,8 @@ def checkpoint_fields(checkpoint: Checkpoint) -> dict[str, Any]:
     """Returns one checkpoint."""
     return {
         "id": checkpoint.id,
+        "plan_id": checkpoint.plan_id,
+        **path_fields(checkpoint.sandbox, "sandbox"),
         "created_at": _iso(checkpoint.created_at_ns),
         "step_index": checkpoint.step_index,
         "plan_state_hash": checkpoint.plan_state_hash,
@@ -79,7 +85,9 @@ def rollback_fields(result: RollbackResult) -> dict[str, Any]:
         "created": result.created,
         "deleted": result.deleted,
         "changed_paths": [path_fields(path) for path in result.changed_paths],
+        "before": checkpoint_fields(result.before),
         "safety_id": result.safety_id,
+        "dropped_steps": list(result.dropped_steps),
     }
 
 
@@ -105,7 +113,7 @@ def show_lines(plan: Plan, checkpoints: Sequence[Checkpoint], *, is_at_work: boo
     yield f"checkpoints: {len(checkpoints)}"
     for index, (leaf, progress) in enumerate(zip(plan.leaves, plan.content.progress, strict=True)):
         name = "/".join((*leaf.path, leaf.step.name))
-        line = f"{index:>4}  {progress.state.value:<9}  {shown(name)}"
+        line = f"{index + 1:>4}  {progress.state.value:<9}  {shown(name)}"
         if progress.state == StepState.FAILED:
             attempts = count_text(progress.attempts, "attempt")
             line += f"  ({how_it_failed(progress.exit_code)}, {attempts})"
@@ -123,19 +131,36 @@ def checkpoint_lines(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
     """Yields a table of checkpoints."""
     for item in checkpoints:
         yield (
-            f"{item.id}  {time_text(item.created_at_ns)}  step {item.step_index:<4}  "
+            f"{item.id}  {time_text(item.created_at_ns)}  {_next_step(item):<9}  "
             f"{item.plan_state_hash[:12]}  {shown(item.label)}"
         )
 
 
+def _next_step(checkpoint: Checkpoint) -> str:
+    """Returns the number of the step that would run next, in words."""
+    is_at_end = checkpoint.step_index >= len(checkpoint.content.progress)
+    return "end" if is_at_end else f"step {checkpoint.step_index + 1}"
+
+
+def step_text(plan: Plan, index: int) -> str:
+    """Returns a step's number and name."""
+    return f"step {index + 1} of {len(plan.leaves)}, {shown(plan.leaves[index].step.name)}"
+
+
 def rollback_lines(result: RollbackResult) -> Iterator[str]:
-    """Yields what a roll-back changed."""
+    """Yields what a roll-back changed, and where the state before it is."""
+    plan = result.plan
+    index = plan.next_index
+    place = f"before {step_text(plan, index)}" if index < len(plan.leaves) else "at its end"
     yield (
-        f"Plan {result.plan.id} is at step {result.checkpoint.step_index} again: "
+        f"Plan {plan.id} is {place}: "
         f"{result.restored:,} restored, {result.created:,} created, {result.deleted:,} deleted"
     )
     for path in result.changed_paths:
         yield f"  {shown(path) or '.'}"
+    if result.dropped_steps:
+        yield f"Steps that the plan has no more: {shown(', '.join(result.dropped_steps))}"
+    yield f"The state before is checkpoint {result.before.id}, snapshot {result.safety_id[:12]}"
 
 
 def ended_lines(plan: Plan) -> Iterator[str]:
@@ -145,6 +170,5 @@ def ended_lines(plan: Plan) -> Iterator[str]:
         yield f"Plan {plan.id} completed: {count_text(done, 'step')}"
         return
     index = plan.next_index
-    step = plan.leaves[index].step
     why = how_it_failed(plan.content.progress[index].exit_code)
-    yield f"Plan {plan.id} failed at step {index}, {shown(step.name)}: {why}; it was taken back"
+    yield f"Plan {plan.id} failed at {step_text(plan, index)}: {why}; it was taken back"
