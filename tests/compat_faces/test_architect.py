@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 import treesnap
 from oracle import difference, record
+from treesnap import InvalidArgument
 from treesnap.compat.architect import CHECKPOINT_PREFIX, Checkpoint, CheckpointManager
 
 TIMEOUT_S = 60
@@ -309,6 +311,81 @@ def test_pipeline_of_the_page(root, manager, tmp_path):
     assert manager.create(3) is None
     assert manager.rollback(commit=listed[1].short_hash())
     assert sorted(os.listdir(root)) == ["Implementa la feature", "main.py"]
+
+
+class TestAPipelineWithArchitectsDefaults:
+    """``--architect``: its labels, its defaults, and nothing for a step without a change."""
+
+    def run(self, root, tmp_path, text: str) -> list[str]:
+        """Returns the labels of what was taken, oldest first."""
+        (tmp_path / "pipeline.yaml").write_text(text)
+        snap(root, "plan", "run", "-q", "--architect", str(tmp_path / "pipeline.yaml"))
+        found = json.loads(snap(root, "--json", "plan", "checkpoints", "latest"))["checkpoints"]
+        return [item["label"] for item in reversed(found)]
+
+    def test_labels_are_those_that_the_page_searches_for(self, root, manager, tmp_path):
+        steps = (
+            "steps:\n"
+            "- {name: implement, run: echo 1 > new, checkpoint: true}\n"
+            "- {name: look, run: cat new, checkpoint: true}\n"
+            "- {name: optimize, run: echo 2 > new, checkpoint: true}\n"
+        )
+
+        assert self.run(root, tmp_path, steps) == [
+            "architect:checkpoint:implement",
+            "architect:checkpoint:optimize",
+        ]
+
+        lines = [line for line in snap(root, "list").splitlines() if CHECKPOINT_PREFIX in line]
+        assert ["optimize" in lines[0], "implement" in lines[1], len(lines)] == [True, True, 2]
+        listed = manager.list_checkpoints()
+        assert [item.message for item in listed] == ["optimize", "implement"]
+        assert manager.rollback(commit=listed[1].short_hash())
+        assert (root / "new").read_text() == "1\n"
+
+    def test_none_are_taken_unless_they_are_asked_for(self, root, tmp_path):
+        steps = "steps: [" + ", ".join(f"{{run: echo {n} > new}}" for n in range(6)) + "]"
+
+        assert self.run(root, tmp_path, steps) == []
+
+    def test_enabled_takes_every_fifth(self, root, tmp_path):
+        steps = "steps: [" + ", ".join(f"{{run: echo {n} > new}}" for n in range(11)) + "]"
+
+        found = self.run(root, tmp_path, "checkpoints: {enabled: true}\n" + steps)
+
+        assert found == ["architect:checkpoint:step-5", "architect:checkpoint:step-10"]
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("create", ("1",)),
+        ("create", (1.0,)),
+        ("create", (True,)),
+        ("create", (-1,)),
+        ("create", (None,)),
+        ("create", (1, 5)),
+        ("create", (1, b"text")),
+        ("rollback", ("1",)),
+        ("rollback", (None, 5)),
+        ("rollback", (None, b"ab")),
+        ("has_changes_since", (None,)),
+        ("has_changes_since", (5,)),
+    ],
+)
+def test_what_is_of_a_wrong_type_is_one_clear_error(root, manager, method, arguments):
+    manager.create(1)
+
+    with pytest.raises(InvalidArgument, match=r"^(step|message|commit|commit_hash) must be "):
+        getattr(manager, method)(*arguments)
+
+    assert len(manager.list_checkpoints()) == 1
+
+
+@pytest.mark.parametrize("workspace_root", [None, 5, ["/tmp"], "a\0b"])
+def test_a_workspace_of_a_wrong_type_is_one_clear_error(workspace_root):
+    with pytest.raises(InvalidArgument, match="must be "):
+        CheckpointManager(workspace_root)
 
 
 def test_what_cannot_be_read_makes_no_checkpoint(root, manager):

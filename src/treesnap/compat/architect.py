@@ -1,8 +1,8 @@
 """Architect's checkpoints: its class, its record and its constant, over snapshots.
 
 A checkpoint is a snapshot with the label ``architect:checkpoint:MESSAGE`` and a step, or one
-that ``snap plan run`` took after a step. What a rollback replaces can be had back with
-``undo``.
+that ``snap plan run`` took after a step. Pipelines take theirs by :data:`MILESTONES`. What a
+rollback replaces can be had back with ``undo``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from treesnap.arguments import checked_methods
 from treesnap.model import (
     Change,
     ChangeKind,
@@ -23,8 +24,19 @@ from treesnap.model import (
 from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.handle import Handle
 from treesnap.ops.handle import open as open_root
+from treesnap.plans.plan import Milestones
 
 CHECKPOINT_PREFIX = "architect:checkpoint"
+
+MILESTONES = Milestones(
+    enabled=False,
+    every_n_steps=5,
+    before_each_step=False,
+    after_subplan=False,
+    label_prefix=CHECKPOINT_PREFIX,
+    skip_unchanged=True,
+)
+"""When a pipeline of Architect's takes checkpoints, unless its file says otherwise."""
 
 _AFTER = "after "
 _SHORT_HASH_LENGTH = 7
@@ -52,6 +64,7 @@ class Checkpoint:
         return self.commit_hash[:_SHORT_HASH_LENGTH]
 
 
+@checked_methods
 class CheckpointManager:
     """The checkpoints of one workspace, in the default store.
 

@@ -8,6 +8,7 @@ from treesnap.cli.cmd_plan.session import planner, report, runner_option
 from treesnap.cli.command import SnapCommand, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.errors import ErrorCode, InvalidArgument, shown
+from treesnap.plans import Milestones
 from treesnap.plans.document import SIZE_BYTES_MAX, STANDARD_INPUT, parse_document
 
 
@@ -21,14 +22,19 @@ from treesnap.plans.document import SIZE_BYTES_MAX, STANDARD_INPUT, parse_docume
 )
 @click.argument("path", metavar="FILE")
 @runner_option
+@click.option(
+    "--architect",
+    is_flag=True,
+    help="Take checkpoints as Architect's pipelines do: its defaults, its labels.",
+)
 @pass_invocation
-def command(invocation: Invocation, *, path: str, runner: str | None) -> None:
+def command(invocation: Invocation, *, path: str, runner: str | None, architect: bool) -> None:
     """Carries out the plan in a YAML file.
 
     Exits 1 when a step failed: what it did was taken back, and what came before it stays.
     """
     where = STANDARD_INPUT if path == "-" else path
-    definition = parse_document(_read(path, where), where)
+    definition = parse_document(_read(path, where), where, _architect() if architect else None)
     if definition.prompt_line is not None and runner is None:
         raise _invalid(
             f"{shown(where)}, line {definition.prompt_line}",
@@ -38,6 +44,12 @@ def command(invocation: Invocation, *, path: str, runner: str | None) -> None:
     with planner(invocation, runner, makes_store=True) as plans:
         plan = plans.run_definition(definition)
     report(invocation, "plan.run", plan)
+
+
+def _architect() -> Milestones:
+    from treesnap.compat.architect import MILESTONES
+
+    return MILESTONES
 
 
 def _read(path: str, where: str) -> str:
