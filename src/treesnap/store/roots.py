@@ -17,6 +17,7 @@ from treesnap.fs.durable import (
     Prepared,
     add_directory,
     create_locked,
+    open_regular,
     read_file,
     replace_file,
     sync_directory,
