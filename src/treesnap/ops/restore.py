@@ -60,8 +60,8 @@ from treesnap.ops.history import count_rollback, reading, resolve_in
 from treesnap.ops.narrow import effective_scope
 from treesnap.ops.places import refuse_dangerous
 from treesnap.ops.plan import Plan, ancestors_of, make_plan, refuse_blocked, require_paths
-from treesnap.ops.recover import Completion
 from treesnap.ops.plan_files import PlanMove
+from treesnap.ops.recover import Completion
 from treesnap.ops.restore_history import load_history
 from treesnap.ops.state import State, recorded_state, walked_state
 from treesnap.ops.steps import Work

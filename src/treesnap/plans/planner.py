@@ -342,9 +342,7 @@ def _rolled_back(handle: Handle, plan: Plan, target: Checkpoint, back: Plan) -> 
     move = PlanMove(before=PlanCopy(plan.id, PLAN.payload(present)), after=after, metadata=metadata)
     result = restore(
         handle,
-        RestoreRequest(
-            ref=target.snapshot_id, force=True, counted=True, is_way_back=True, move=move
-        ),
+        RestoreRequest(ref=target.snapshot_id, force=True, counted=True, move=move),
     )
     assert result.safety_id is not None
     if back.held:
