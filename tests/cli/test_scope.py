@@ -139,6 +139,24 @@ class TestWhatCounts:
 
         assert snap("diff", "notes", "--json").json["old_id"] == part
 
+    def test_status_after_a_path_that_became_a_link(self, snap, figures, root):
+        snap("create", "figs/one")
+        figures.rename(root / "elsewhere")
+        figures.symlink_to("elsewhere")
+
+        assert snap("status").code == 0
+
+    def test_status_says_that_a_captured_path_became_a_link(self, snap, figures, root):
+        snap("create")
+        snap("create", "figs/one")
+        figures.rename(root / "elsewhere")
+        figures.symlink_to("elsewhere")
+
+        result = snap("status")
+
+        assert result.code == 0
+        assert "T  figs\n" in result.out
+
     def test_names_cannot_be_taken_for_words(self, snap, figures):
         assert snap("create", "--name", "newest").code == 2
 
