@@ -266,6 +266,7 @@ class TestAfterACrash:
     @pytest.mark.parametrize("verb", ["status", "list", "diff", "create", "gc"])
     def test_any_command_finishes_the_restore(self, handle, root, crash, verb):
         crash(2)
+        handle.monitor.remarks.clear()
 
         getattr(handle, verb)()
 
