@@ -13,6 +13,7 @@ from oracle import difference, record
 from treesnap import InvalidArgument
 from treesnap.arguments import checked
 from treesnap.ops.handle import Handle
+from treesnap.ops.retention import Policy
 
 VALID = {
     "ref": "latest",
@@ -207,3 +208,24 @@ def test_a_function_that_is_checked_keeps_its_signature():
         "monitor",
         "wait_s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("keep_last", "3"),
+        ("keep_last", 1.5),
+        ("keep_daily", True),
+        ("keep_within_s", b"1"),
+        ("keep_tags", "release"),
+        ("keep_tags", (1,)),
+        ("keep_tags", None),
+        ("kinds", ("manual",)),
+        ("kinds", None),
+    ],
+)
+def test_the_rules_of_a_policy_are_checked(handle, name, value):
+    with pytest.raises(InvalidArgument, match=f"^{name} must be "):
+        handle.prune(Policy(**{name: value}))
+
+    assert len(handle.list()) == 2

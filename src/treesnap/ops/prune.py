@@ -90,8 +90,21 @@ def _check(request: PruneRequest) -> None:
         "max_size_bytes": request.max_size_bytes,
     }
     for name, number in numbers.items():
-        if number is not None and number < 0:
+        if number is None:
+            continue
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise InvalidArgument(f"{name} must be a whole number or None")
+        if number < 0:
             raise InvalidArgument(f"{name} is less than 0")
+    _check_members("keep_tags", policy.keep_tags, str, "text")
+    _check_members("kinds", policy.kinds, SnapshotKind, "a SnapshotKind")
+
+
+def _check_members(name: str, values: object, kind: type, words: str) -> None:
+    if not isinstance(values, tuple | list | set | frozenset) or not all(
+        isinstance(item, kind) for item in values
+    ):
+        raise InvalidArgument(f"{name} must be a collection, each {words}")
 
 
 def _decisions(handle: Handle, pair: Opened, request: PruneRequest) -> list[Decision]:
