@@ -50,6 +50,12 @@ def by_plan(handle: treesnap.Handle, script: str) -> None:
     assert plan.state == PlanState.FAILED
 
 
+def by_plan_rollback(handle: treesnap.Handle, script: str) -> None:
+    planner = Planner(handle)
+    plan = planner.run("plan", [Step(name="step", run=f"{script}\nexit 0")])
+    planner.rollback(plan.id, plan.checkpoints[0].id)
+
+
 def in_block(handle: treesnap.Handle, script: str) -> None:
     with handle.rollback_on_error("block"):
         subprocess.run(["sh", "-c", script], cwd=handle.root, check=False)
@@ -61,7 +67,9 @@ def by_block(handle: treesnap.Handle, script: str) -> None:
         in_block(handle, script)
 
 
-WAYS = pytest.mark.parametrize("way", [by_run, by_plan, by_block])
+WAYS = pytest.mark.parametrize("way", [by_run, by_plan, by_plan_rollback, by_block])
+ALONE = pytest.mark.parametrize("way", [by_run, by_plan, by_block])
+"""Ways that write nothing before they go back, so that a full store does not stop them."""
 Way = Callable[[treesnap.Handle, str], None]
 
 
@@ -95,7 +103,7 @@ def small_disk(directory: Path, place: str) -> Iterator[tuple[Path, Path]]:
 PLACES = pytest.mark.parametrize("place", ["root alone", "root and store"])
 
 
-@WAYS
+@ALONE
 @PLACES
 @pytest.mark.parametrize("damage", parameters(FILLING))
 def test_every_way_back_ends_where_the_step_began_although_it_filled_the_disk(
@@ -206,5 +214,5 @@ def everything_is_loaded(directory: Path) -> None:
     """Goes every way back once, because the child without privileges may import nothing."""
     root = directory / "load"
     build(root)
-    for way in (by_run, by_plan, by_block):
+    for way in (by_run, by_plan, by_plan_rollback, by_block):
         way(treesnap.open(root, directory / "load-store"), "echo x > file; chmod 0 directory")

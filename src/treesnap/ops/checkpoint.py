@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from treesnap.fs.base import FileSystem
     from treesnap.ops.create import CreateRequest
     from treesnap.ops.handle import Handle
+    from treesnap.ops.plan_files import PlanMove
     from treesnap.results import CreateResult, RestoreResult
     from treesnap.store.roots import Hold
 
@@ -230,9 +231,17 @@ def _when_alone(take: Callable[[], _Result], wait_s: float) -> _Result:
 
 
 def go_back(
-    handle: Handle, snapshot_id: SnapshotId, end_processes: Callable[[], None] | None = None
+    handle: Handle,
+    snapshot_id: SnapshotId,
+    end_processes: Callable[[], None] | None = None,
+    *,
+    counted: bool = False,
+    move: PlanMove | None = None,
 ) -> RestoreResult:
     """Makes the root as in a checkpoint, whatever a failed step left in it.
+
+    ``counted`` notes in the snapshot that it was rolled back to; ``move`` takes a plan along,
+    whose state before has to be kept whatever room there is.
 
     The step's processes are ended first. Then the exclusions of the checkpoint hold, and those
     that the step wrote are content like any other: what it hid comes back or goes. What it
@@ -248,20 +257,24 @@ def go_back(
             end_processes()
         _clear_place(handle)
         unlock_root(handle.fs, handle.root)
-        return _restored(handle, snapshot_id)
+        return _restored(handle, snapshot_id, counted=counted, move=move)
 
 
-def _restored(handle: Handle, snapshot_id: SnapshotId) -> RestoreResult:
+def _restored(
+    handle: Handle, snapshot_id: SnapshotId, *, counted: bool, move: PlanMove | None
+) -> RestoreResult:
     from treesnap.ops.restore import NoRoomToKeep, NoRoomToStage, RestoreRequest, restore
     from treesnap.ops.upkeep import make_room
 
-    request = RestoreRequest(ref=snapshot_id, force=True, is_way_back=True)
+    request = RestoreRequest(
+        ref=snapshot_id, force=True, is_way_back=True, counted=counted, move=move
+    )
     has_made_room = False
     while True:
         try:
             return restore(handle, request)
         except NoRoomToKeep as full:
-            if request.not_kept is not None:
+            if request.not_kept is not None or (has_made_room and move is not None):
                 raise
             make_room(handle, full)  # the second time for what the second attempt left
             if has_made_room:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from treesnap.arguments import checked_methods
 from treesnap.errors import ErrorCode, InvalidArgument, Refused, TreesnapError, shown
 from treesnap.model import CheckpointType, PlanCopy, Purpose, Snapshot, SnapshotId
+from treesnap.ops.checkpoint import go_back
 from treesnap.ops.create import CreateRequest, metadata_of
 from treesnap.ops.plan_files import PlanMove
 from treesnap.plans import checkpoints as taking
@@ -313,8 +314,6 @@ def _rolled_back(handle: Handle, plan: Plan, target: Checkpoint, back: Plan) -> 
     So nothing has to be undone when it fails, or is cut off: either both have gone, or
     neither has.
     """
-    from treesnap.ops.restore import RestoreRequest, restore
-
     if plan.attempt is not None:
         end_leftovers_of(handle, plan, plan.attempt)
     present = plan.settled()
@@ -340,10 +339,7 @@ def _rolled_back(handle: Handle, plan: Plan, target: Checkpoint, back: Plan) -> 
     metadata = metadata_of(request)
     del metadata["kind"], metadata["label"]  # a safety snapshot has its own
     move = PlanMove(before=PlanCopy(plan.id, PLAN.payload(present)), after=after, metadata=metadata)
-    result = restore(
-        handle,
-        RestoreRequest(ref=target.snapshot_id, force=True, counted=True, move=move),
-    )
+    result = go_back(handle, target.snapshot_id, counted=True, move=move)
     assert result.safety_id is not None
     if back.held:
         with suppress(TreesnapError):  # the next command lets go
