@@ -180,3 +180,25 @@ def may_be_read(path: bytes) -> bool:
     if os.path.islink(path):
         return True
     return os.access(path, os.R_OK | os.X_OK if is_directory(path) else os.R_OK)
+
+
+def test_a_root_of_another_user_says_why_it_cannot_be_restored(open_directory):
+    if os.geteuid() != 0:
+        pytest.skip("only the superuser can make a directory of another user")
+    everything_is_loaded(open_directory)
+    root = open_directory / "root"
+    make(root, "file")
+    store = open_directory / "store"
+
+    def capture() -> None:
+        treesnap.open(root, store).create()
+
+    def go_back() -> None:
+        with pytest.raises(treesnap.OperationFailed, match="belongs to another user"):
+            treesnap.open(root, store).restore("latest")
+
+    as_nobody(capture)
+    (root / "file").write_text("edited")
+    as_nobody(go_back)
+
+    assert (root / "file").read_text() == "edited"

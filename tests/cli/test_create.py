@@ -160,6 +160,26 @@ def test_unreadable_file_makes_an_incomplete_snapshot(snap, ordinary_snap, tree)
     assert "-!" in snap("list").out
 
 
+def test_status_names_what_it_could_not_compare(snap, ordinary_snap, tree):
+    (tree / "secret").write_text("x")
+    (tree / "secret").chmod(0)
+    ordinary_snap("create")
+
+    result = ordinary_snap("status")
+
+    assert (result.code, result.out) == (0, "")
+    assert "Nothing changed since" in result.err
+    assert "1 path could not be read, so nothing is known of it:" in result.err
+    assert "secret (unreadable)" in result.err
+    assert "secret" not in ordinary_snap("status", "-q").err
+
+
+def test_session_that_is_empty_is_refused(snap):
+    result = snap("create", "--session", "")
+
+    assert (result.code, "The session is empty" in result.err) == (2, True)
+
+
 def test_sockets_are_listed_and_do_not_make_it_incomplete(snap, root, monkeypatch):
     monkeypatch.chdir(root)
     with socket.socket(socket.AF_UNIX) as server:

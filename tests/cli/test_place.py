@@ -107,3 +107,15 @@ def test_stats_and_config_name_the_store(snap, store):
 
     assert f"store:          {store}\n" in snap("stats").out
     assert str(store) in snap("config").err
+
+
+@pytest.mark.parametrize("words", [["list"], ["status"], ["gc"], ["create"]], ids=" ".join)
+def test_a_store_that_may_not_be_looked_at_is_not_called_missing(snap, ordinary_snap, store, words):
+    snap("create")
+    store.chmod(0)
+
+    result = ordinary_snap(*words, "--json")
+
+    store.chmod(0o700)
+    assert (result.code, result.json["code"]) == (1, "store-unavailable")
+    assert "Permission denied" in result.json["message"]

@@ -404,3 +404,20 @@ def test_what_cannot_be_read_makes_no_checkpoint(root, manager):
 
     assert "Refused: 'main.py' cannot be read" in failure.value.stderr
     assert treesnap.open(root).list() == ()
+
+
+@pytest.mark.parametrize("wrong", [True, 1.0, "1", b"1", -1, [], object()], ids=repr)
+def test_wrong_types_are_one_clear_error(root, wrong):
+    manager = CheckpointManager(str(root))
+    made = manager.create(1)
+    calls = [
+        lambda: manager.create(wrong),
+        lambda: manager.rollback(step=wrong),
+        lambda: manager.rollback(commit=b"" if isinstance(wrong, str) else wrong),
+        lambda: manager.has_changes_since(None),
+    ]
+    for call in calls:
+        with pytest.raises(treesnap.InvalidArgument, match=" must be "):
+            call()
+
+    assert manager.get_latest() == made

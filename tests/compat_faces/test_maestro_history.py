@@ -331,6 +331,12 @@ def test_wrong_types_are_one_clear_error(root, manager, session_id, arguments, m
     assert treesnap.open(root).list() == ()
 
 
+@pytest.mark.parametrize("command", ["", "  "])
+def test_an_empty_test_command_never_says_that_tests_pass(root, command):
+    with pytest.raises(treesnap.InvalidArgument, match="test command is empty"):
+        CheckpointManager(root, test_command=command)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [{"repo_root": 7}, {"session_id": 7}, {"store": 7}, {"test_command": 7}, {"keep_log": "no"}],

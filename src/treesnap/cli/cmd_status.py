@@ -30,6 +30,9 @@ def command(invocation: Invocation) -> None:
         )
     elif not result.changes and not invocation.output.as_json:
         invocation.output.remark(f"Nothing changed since {text_forms.short_id(result.snapshot.id)}")
+    if not invocation.output.as_json:
+        for line in text_forms.unreadable_remarks(result.skipped):
+            invocation.output.remark(line)
     invocation.output.result(
         "status",
         fields=lambda: json_forms.status_fields(result),

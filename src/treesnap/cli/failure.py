@@ -69,7 +69,8 @@ HINTS: dict[ErrorCode, str | None] = {
     ),
     ErrorCode.NO_SPACE: "make room: 'snap delete REF...' and 'snap gc', or remove other files",
     ErrorCode.OVER_QUOTA: (
-        "'snap prune' and 'snap gc' make room, 'snap config max-size SIZE' allows more"
+        "'snap prune' and 'snap gc' make room; --max-size, else 'snap config max-size', "
+        "sets the limit"
     ),
     ErrorCode.OPERATION_FAILED: None,
 }

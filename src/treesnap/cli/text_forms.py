@@ -227,6 +227,14 @@ def create_remarks(result: CreateResult) -> Iterator[str]:
         yield from skipped_lines(items, remark)
 
 
+def unreadable_remarks(skipped: Iterable[Skipped]) -> Iterator[str]:
+    """Yields what a comparison could not look at."""
+    items = [item for item in skipped if item.reason == SkipReason.UNREADABLE]
+    if items:
+        them = "it" if len(items) == 1 else "them"
+        yield from skipped_lines(items, f"could not be read, so nothing is known of {them}")
+
+
 def entry_suffix(entry: Entry) -> str:
     """Returns what follows a name: the mark of a directory, the target of a link."""
     if entry.kind == EntryKind.SYMLINK:

@@ -102,6 +102,8 @@ class CheckpointManager:
         self.handle = handle
         self.repo_root = handle.root
         self.session_id = None if session_id is None else _checked(session_id, "session")
+        if test_command is not None and not test_command.strip():
+            raise InvalidArgument("The test command is empty, and would always succeed")
         self.test_command = test_command
         self.keep_log = keep_log
 

@@ -187,7 +187,9 @@ def check_words(request: CreateRequest) -> None:
         try:
             (word or "").encode()
         except UnicodeEncodeError:
-            raise InvalidArgument(f"The {what} {shown(word or '')!r} is not UTF-8") from None
+            raise InvalidArgument(f"The {what} '{shown(word or '')}' is not UTF-8") from None
+    if request.session == "":
+        raise InvalidArgument("The session is empty; without one leave it out")
     if request.name is not None and means_something_else(request.name):
         raise InvalidArgument(f"{request.name!r} cannot be a name: it means something else")
     if request.step is not None and not 0 <= request.step <= STEP_MAX:

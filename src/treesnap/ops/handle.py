@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from treesnap.arguments import checked, checked_methods
+from treesnap.errors import InvalidArgument
 from treesnap.model import Change, Entry, Purpose, Skipped, Snapshot, SnapshotKind
 from treesnap.ops.handle_state import WAIT_DEFAULT_S, HandleState, PathLike
 
@@ -51,6 +52,8 @@ def open(  # noqa: A001 - the library's verb, as in gzip.open and tarfile.open
     """
     from treesnap.ops.places import default_store_path
 
+    if store is not None and not os.fspath(store):
+        raise InvalidArgument("store must be a path or None, not an empty one")
     store_path = os.fsdecode(store) if store is not None else default_store_path()
     return Handle(root=root, store_path=store_path, monitor=monitor, wait_s=wait_s)
 

@@ -85,10 +85,20 @@ def is_store_given() -> bool:
 
 
 def require_store(store_path: str) -> None:
-    """Raises StoreMissing where there is nothing of a store: most likely it was mistyped."""
+    """Raises StoreMissing where there is nothing of a store: most likely it was mistyped.
+
+    One that cannot be looked at is for whatever opens it to report.
+    """
     layout = Layout(store_path)
-    if not os.path.lexists(layout.format) and not os.path.lexists(layout.snapshots):
-        raise StoreMissing(f"There is no store at {shown(store_path)!r}", path=store_path)
+    for path in (layout.format, layout.snapshots):
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            return
+        return
+    raise StoreMissing(f"There is no store at {shown(store_path)!r}", path=store_path)
 
 
 def current_directory() -> str:

@@ -133,9 +133,13 @@ def make_stage(fs: FileSystem, root_fd: int, name: bytes) -> int:
     try:
         with suppress(FileExistsError):
             fs.make_directory(name, 0o700, dir_fd=root_fd)
-    except PermissionError:
+    except PermissionError as refused:
         own = fs.fstat(root_fd)
-        fs.change_mode(root_fd, stat_module.S_IMODE(own.st_mode) | 0o700)
+        try:
+            fs.change_mode(root_fd, stat_module.S_IMODE(own.st_mode) | 0o700)
+        except PermissionError:
+            reason = "the root belongs to another user, and cannot be written to"
+            raise PermissionError(refused.errno, reason) from None
         fs.make_directory(name, 0o700, dir_fd=root_fd)
     return _opened_private(fs, root_fd, name)
 

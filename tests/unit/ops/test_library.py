@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import treesnap
 from interfering import Interfering
 from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound
 from treesnap.testing.children import in_child
@@ -186,3 +187,9 @@ def test_a_live_file_that_is_gone_is_not_found(handle, root, gone):
         handle.read(None, root / "directory/two")
 
     assert (caught.value.code, caught.value.path) == (ErrorCode.PATH_NOT_FOUND, b"directory/two")
+
+
+def test_an_empty_store_is_not_the_current_directory(tmp_path):
+    for store in ("", b""):
+        with pytest.raises(InvalidArgument, match="store must be a path or None, not an empty"):
+            treesnap.open(tmp_path, store=store)
