@@ -134,6 +134,10 @@ def test_a_root_has_one_watcher(snap, root, detach, words):
         ("--stop", "--every", "5"),
         ("--every", "0"),
         ("--every", "soon"),
+        ("--every", "nan"),
+        ("--every", "inf"),
+        ("--every", "1e300"),
+        ("--detach", "--every", "1e10"),
     ],
 )
 def test_options_that_make_no_sense_together_are_refused(snap, store, words):
@@ -141,6 +145,17 @@ def test_options_that_make_no_sense_together_are_refused(snap, store, words):
 
     assert (outcome.code, outcome.raw) == (2, b"")
     assert not store.exists()
+
+
+@pytest.mark.parametrize("seconds", ["1e10", "1e300", "inf"])
+def test_any_wait_is_long_enough_to_ask_and_to_stop(snap, detach, seconds):
+    process_id = detach()
+
+    asked = snap("--wait", seconds, "--json", "watch", "--status")
+    stopped = snap("--wait", seconds, "--json", "watch", "--stop")
+
+    assert (asked.code, asked.json["process_id"]) == (0, process_id)
+    assert (stopped.code, stopped.json["stopped"]) == (0, True)
 
 
 @pytest.mark.parametrize("words", [(), ("--detach",)])

@@ -13,6 +13,7 @@ import click
 from treesnap.cli import text_forms, watch_forms
 from treesnap.cli.command import SnapCommand, pass_invocation
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.quantities import Seconds
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -25,6 +26,8 @@ EXAMPLES = [
     "snap watch --status",
     "snap watch --stop",
 ]
+_EVERY_MAX_S = 366 * 24 * 60 * 60
+"""A wait of centuries is more than the system's clock can say."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -35,7 +38,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option(
     "--every",
     "every_s",
-    type=click.FloatRange(min=0.1),
+    type=Seconds(min=0.1, max=_EVERY_MAX_S),
     metavar="SECONDS",
     help="Make a snapshot so often, if something changed.",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -22,6 +23,19 @@ class Duration(click.ParamType[int]):
             return parse_duration(value)
         except InvalidArgument as error:
             self.fail(error.message, param, ctx)
+
+
+class Seconds(click.FloatRange):
+    """A length of time in seconds, in a range. What is not a number lies in none."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Returns the seconds."""
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return seconds
 
 
 class Size(click.ParamType[int]):

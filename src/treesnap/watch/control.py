@@ -25,6 +25,9 @@ from treesnap.store.lock import held
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
 
+_PATIENCE_MAX_S = 24 * 60 * 60
+"""``--wait inf`` is allowed, and a socket cannot wait so long."""
+
 
 def status(handle: Handle) -> WatchStatus | None:
     """Returns what the root's watcher says of itself, or None when there is none.
@@ -83,7 +86,7 @@ def _asked(handle: Handle, asked: Asked) -> WatchStatus | None:
 
 def _patience_s(handle: Handle) -> float:
     """Returns how long to wait for a watcher, which needs some time also when nothing is wrong."""
-    return max(handle.wait_s, ANSWER_TIMEOUT_S)
+    return min(max(handle.wait_s, ANSWER_TIMEOUT_S), _PATIENCE_MAX_S)
 
 
 def start(handle: Handle, options: list[str]) -> WatchStatus:
