@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +82,41 @@ def test_a_damaged_record_stops_nobody(world, tmp_path, offset):
     (other_path := tmp_path / "other" / "theirs").unlink()
     other.restore("theirs")
     assert other_path.exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "loop", "directory", "socket"])
+def test_another_type_in_the_place_of_a_record_stops_nothing_else(world, tmp_path, kind):
+    other = other_root(world, tmp_path)
+    identity = world.handle().resolve("second").id
+    path = world.only(f"snapshots/*/*-{identity}")
+    path.unlink()
+    make_other_type(path, kind)
+
+    for handle in (world.handle(), other):
+        assert identity not in {item.id for item in handle.list(all_roots=True)}
+        assert identity in handle.gc().damaged
+        handle.prune(treesnap.Policy(keep_last=1))
+        handle.stats()
+    assert not world.handle().verify().ok
+    assert world.restores("first")
+    (tmp_path / "other" / "theirs").unlink()
+    other.restore("theirs")
+    assert (tmp_path / "other" / "theirs").exists()
+    world.handle().verify(repair=True)
+    assert not os.path.lexists(path)
+    assert world.handle().verify(read_data=True).ok
+
+
+def make_other_type(path: Path, kind: str) -> None:
+    """Puts something at a path that is not a regular file."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "socket":
+        os.mknod(path, stat.S_IFSOCK | 0o600)
+    else:
+        path.symlink_to("/etc/passwd" if kind == "link" else path.name)
 
 
 def test_what_a_damaged_record_names_is_kept_until_it_is_repaired(world):

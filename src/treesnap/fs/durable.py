@@ -287,10 +287,16 @@ def make_directories(fs: FileSystem, path: str) -> None:
 def read_file(fs: FileSystem, path: str, size_bytes_max: int) -> bytes:
     """Returns a file's content, at most ``size_bytes_max + 1`` bytes of it.
 
-    The one byte more lets the caller notice a file that is too long. A pipe in its place is
-    empty, and nobody waits for it.
+    The one byte more lets the caller notice a file that is too long. A pipe, a link, a socket or
+    a directory in its place is empty, as a damaged file may be, and nothing waits for it.
     """
-    fd = fs.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        fd = fs.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno not in _OTHER_TYPE:
+            raise
+        fs.lstat(path)  # raises where it is the way to the file that cannot be followed
+        return b""
     try:
         pieces = []
         wanted = size_bytes_max + 1
@@ -301,6 +307,8 @@ def read_file(fs: FileSystem, path: str, size_bytes_max: int) -> bytes:
             if len(piece) == size_bytes:
                 size_bytes = _READ_SIZE
         return b"".join(pieces)
+    except IsADirectoryError:
+        return b""
     finally:
         fs.close(fd)
 
