@@ -55,6 +55,7 @@ class FileKind(IntEnum):
     PLAN = 13
     NAMES = 14
     HOLD = 15
+    EXPORT_MOVES = 16
 
 
 def header(kind: FileKind, version: int = 1) -> bytes:

@@ -313,6 +313,19 @@ def read_file(fs: FileSystem, path: str, size_bytes_max: int) -> bytes:
         fs.close(fd)
 
 
+def read_all(fs: FileSystem, fd: int, size_bytes_max: int) -> bytes:
+    """Returns what follows in an open file, at most ``size_bytes_max + 1`` bytes of it."""
+    pieces = []
+    wanted = size_bytes_max + 1
+    size_bytes = _FIRST_READ_SIZE
+    while wanted > 0 and (piece := fs.read(fd, min(wanted, size_bytes))):
+        pieces.append(piece)
+        wanted -= len(piece)
+        if len(piece) == size_bytes:
+            size_bytes = _READ_SIZE
+    return b"".join(pieces)
+
+
 def open_regular(fs: FileSystem, path: str, flags: int = os.O_RDONLY) -> int:
     """Returns a descriptor of a regular file of a store, and never waits for one.
 

@@ -7,6 +7,14 @@
     rename it to the target    the commit point
     remove the directory, then the note
 
+Nothing can be renamed to a mount point, or to a subvolume of btrfs. There it goes
+
+    build and verify           in a directory in the target
+    note what will be moved    with the target's own metadata, sync
+    move it up, name by name, give the target its metadata, sync
+    remove that note           the commit point
+    remove the directory, then the note in the store
+
 Whatever is left of one that was killed, :func:`sweep_exports` removes.
 """
 
@@ -19,22 +27,30 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from treesnap.codec.envelope import FileKind, unseal
 from treesnap.codec.export import (
+    EXPORT_MOVES,
+    EXPORT_MOVES_NAME,
     EXPORT_SIZE_MAX,
     EXPORT_STAGE_PREFIX,
+    ExportMoves,
     ExportRecord,
+    Move,
     decode_export,
 )
 from treesnap.errors import Corrupt, ErrorCode, Refused, UnsupportedFormat, shown
 from treesnap.events import Phase
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import ensure_directories
+from treesnap.fs.durable import ensure_directories, read_all, write_all
+from treesnap.model import Entry
 from treesnap.ops.access import Opened
 from treesnap.ops.plan import Plan, make_plan, require_paths
 from treesnap.ops.state import State
 from treesnap.results import RestoreResult
 from treesnap.store.roots import ExportLock
+from treesnap.worktree.attributes import apply_metadata, apply_owner
 from treesnap.worktree.directory import OPEN_DIRECTORY
+from treesnap.worktree.mounts import Mounts
 from treesnap.worktree.stage import Item, Stager
 from treesnap.worktree.staging import make_private_directory, new_stage_name, remove_stage
 
@@ -45,6 +61,7 @@ if TYPE_CHECKING:
 _WHOLE = b"-whole"
 """What the name of a tree has more than that of the directory in which it was built."""
 _UNWRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT})
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 
 
@@ -98,6 +115,9 @@ def _refuse_occupied(target_path: str) -> None:
 
 def _write(handle: Handle, pair: Opened, goal: Goal, target: State, target_path: str) -> None:
     fs = handle.fs
+    if _is_fixed(fs, target_path):
+        _fill(handle, pair, goal, target, os.path.realpath(target_path))
+        return
     parent, names = _existing_parent(target_path)
     ensure_directories(fs, parent)
     parent = os.path.realpath(parent)
@@ -105,15 +125,156 @@ def _write(handle: Handle, pair: Opened, goal: Goal, target: State, target_path:
     parent_fd = fs.open(parent, OPEN_DIRECTORY)
     try:
         stage_path = os.path.join(os.fsencode(parent), stage_name)
-        with _recorded(handle, pair, stage_path) as record:
+        with _recorded(handle, pair, ExportRecord(stage_path)) as record:
             try:
                 whole = _build(handle, pair, goal, target, parent_fd, stage_name, names[1:])
                 fs.rename(whole, names[0], source_dir_fd=parent_fd, target_dir_fd=parent_fd)
                 fs.sync(parent_fd)
             finally:
-                _clean_up(handle, parent_fd, stage_path, record)
+                _clean_up(handle, parent_fd, stage_path, record, in_place=False)
     finally:
         fs.close(parent_fd)
+
+
+def _is_fixed(fs: FileSystem, target_path: str) -> bool:
+    """Returns whether a directory is there that no other one can be renamed to."""
+    if not os.path.lexists(target_path):
+        return False
+    path = os.path.realpath(target_path)
+    above = fs.lstat(os.path.dirname(path)).st_dev
+    return fs.lstat(path).st_dev != above or Mounts(fs).is_point(os.fsencode(path))
+
+
+def _fill(handle: Handle, pair: Opened, goal: Goal, target: State, place: str) -> None:
+    """Builds the tree in an empty directory and moves it up there, all or nothing."""
+    fs = handle.fs
+    stage_name = new_stage_name(EXPORT_STAGE_PREFIX)
+    stage_path = os.path.join(os.fsencode(place), stage_name)
+    place_fd = fs.open(place, OPEN_DIRECTORY)
+    try:
+        before = fs.fstat(place_fd)
+        with _recorded(handle, pair, ExportRecord(stage_path, in_place=True)) as record:
+            try:
+                try:
+                    stage_fd = make_private_directory(fs, place_fd, stage_name)
+                finally:
+                    fs.change_times(place_fd, before.st_mtime_ns)
+                try:
+                    _fill_from(handle, pair, goal, target, place_fd, stage_fd, before)
+                finally:
+                    fs.close(stage_fd)
+            finally:
+                _clean_up(handle, place_fd, stage_path, record, in_place=True)
+    finally:
+        fs.close(place_fd)
+
+
+def _fill_from(
+    handle: Handle,
+    pair: Opened,
+    goal: Goal,
+    target: State,
+    place_fd: int,
+    stage_fd: int,
+    before: os.stat_result,
+) -> None:
+    fs = handle.fs
+    totals = target.trees.totals(target.root.tree_id)
+    handle.monitor.begin(Phase.STAGE, totals.files + totals.others, totals.size_bytes)
+    entries = [entry for entry in target.trees.entries(target.root.tree_id) if not entry.is_skipped]
+    staged = [b"n%d" % number for number in range(len(entries))]
+    stager = _stager(handle, pair, goal, target, stage_fd)
+    try:
+        stager.put_all(
+            [Item(entry, entry.name, name) for entry, name in zip(entries, staged, strict=True)]
+        )
+    finally:
+        stager.close()
+    inodes = [fs.lstat(name, dir_fd=stage_fd).st_ino for name in staged]
+    moves = ExportMoves(
+        tuple(Move(entry.name, inode) for entry, inode in zip(entries, inodes, strict=True)),
+        stat_module.S_IMODE(before.st_mode),
+        before.st_uid,
+        before.st_gid,
+        before.st_mtime_ns,
+    )
+    fd = fs.open(EXPORT_MOVES_NAME, _CREATE, 0o600, dir_fd=stage_fd)
+    try:
+        write_all(fs, fd, EXPORT_MOVES.seal(moves))
+    finally:
+        fs.close(fd)
+    fs.sync_file_system(stage_fd)
+    for entry, name in zip(entries, staged, strict=True):
+        fs.rename_to_absent(name, entry.name, source_dir_fd=stage_fd, target_dir_fd=place_fd)
+        if entry.is_directory:
+            _finish_moved(fs, place_fd, entry, touch=goal.touch)
+    root = target.root
+    apply_metadata(fs, place_fd, root, target.trees.xattrs(root), touch=goal.touch)
+    fs.sync_file_system(place_fd)
+    fs.unlink(EXPORT_MOVES_NAME, dir_fd=stage_fd)
+    fs.sync(stage_fd)
+
+
+def _finish_moved(fs: FileSystem, place_fd: int, entry: Entry, *, touch: bool) -> None:
+    """Gives a directory back what moving it took: it needs write permission, and may get a time."""
+    found = fs.lstat(entry.name, dir_fd=place_fd)
+    if not touch and found.st_mtime_ns != entry.mtime_ns:
+        fs.change_times(entry.name, entry.mtime_ns, dir_fd=place_fd)
+    if stat_module.S_IMODE(found.st_mode) != entry.mode:
+        fs.change_mode(entry.name, entry.mode, dir_fd=place_fd)
+
+
+def _empty_again(fs: FileSystem, place_fd: int, stage_name: bytes) -> int:
+    """Moves back what was moved up into a directory, if there is a list of that.
+
+    Returns the modification time that the directory has to have in the end. A list that a
+    power cut left damaged was not synced, and then nothing was moved.
+    """
+    mtime_ns = fs.fstat(place_fd).st_mtime_ns
+    stage_fd = fs.open(stage_name, OPEN_DIRECTORY, dir_fd=place_fd)
+    try:
+        record = _listed_moves(fs, stage_fd)
+        if record is None:
+            return mtime_ns
+        for number, (name, inode) in enumerate(record.moves):
+            with suppress(FileNotFoundError):
+                if fs.lstat(name, dir_fd=place_fd).st_ino == inode:
+                    _open_up(fs, place_fd, name)
+                    back = b"b%d" % number
+                    fs.rename_to_absent(name, back, source_dir_fd=place_fd, target_dir_fd=stage_fd)
+        apply_owner(fs, place_fd, record.uid, record.gid)
+        fs.change_mode(place_fd, record.mode)
+        fs.sync_file_system(place_fd)
+        return record.mtime_ns
+    finally:
+        fs.close(stage_fd)
+
+
+def _listed_moves(fs: FileSystem, stage_fd: int) -> ExportMoves | None:
+    try:
+        fd = fs.open(EXPORT_MOVES_NAME, os.O_RDONLY | os.O_NONBLOCK, dir_fd=stage_fd)
+    except FileNotFoundError:
+        return None
+    try:
+        data = read_all(fs, fd, EXPORT_MOVES.size_max)
+    finally:
+        fs.close(fd)
+    try:
+        return EXPORT_MOVES.decode(unseal(data, FileKind.EXPORT_MOVES, "list of moves"))
+    except Corrupt:
+        return None
+
+
+def _stager(handle: Handle, pair: Opened, goal: Goal, target: State, stage_fd: int) -> Stager:
+    return Stager(
+        handle.fs,
+        stage_fd,
+        pair.store.get,
+        target.groups,
+        handle.monitor,
+        trees=target.trees,
+        touch=goal.touch,
+    )
 
 
 def _existing_parent(target_path: str) -> tuple[str, list[str]]:
@@ -127,19 +288,19 @@ def _existing_parent(target_path: str) -> tuple[str, list[str]]:
 
 
 @contextmanager
-def _recorded(handle: Handle, pair: Opened, stage_path: bytes) -> Iterator[ExportLock | None]:
+def _recorded(handle: Handle, pair: Opened, wanted: ExportRecord) -> Iterator[ExportLock | None]:
     """Notes in the store what a crash would leave; yields None where nothing can be written.
 
     A store on a full or read-only medium can be restored from all the same.
     """
     try:
-        record = pair.root.begin_export(ExportRecord(stage_path))
+        record = pair.root.begin_export(wanted)
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
         handle.monitor.remark(
             f"The store cannot be written to ({error.strerror}): if this restore is killed, "
-            f"{shown(stage_path)!r} is left"
+            f"{shown(wanted.stage_path)!r} is left"
         )
         yield None
         return
@@ -170,15 +331,7 @@ def _build(
     handle.monitor.begin(Phase.STAGE, totals.files + totals.others, totals.size_bytes)
     stage_fd = make_private_directory(fs, parent_fd, stage_name)
     try:
-        stager = Stager(
-            fs,
-            stage_fd,
-            pair.store.get,
-            target.groups,
-            handle.monitor,
-            trees=target.trees,
-            touch=goal.touch,
-        )
+        stager = _stager(handle, pair, goal, target, stage_fd)
         try:
             stager.put_all([Item(target.root, b"", b"n0")])
         finally:
@@ -199,17 +352,26 @@ def _build(
     return whole
 
 
-def _clean_up(handle: Handle, parent_fd: int, stage_path: bytes, record: ExportLock | None) -> None:
+def _clean_up(
+    handle: Handle,
+    parent_fd: int,
+    stage_path: bytes,
+    record: ExportLock | None,
+    *,
+    in_place: bool,
+) -> None:
     """Removes what is left beside the target, then the record. Says so when it cannot."""
     try:
-        _remove_stage(handle.fs, parent_fd, os.path.basename(stage_path))
+        _remove_stage(handle.fs, parent_fd, os.path.basename(stage_path), in_place=in_place)
         if record is not None:
             record.remove()
     except OSError as error:
         handle.monitor.remark(f"{shown(stage_path)!r} could not be removed yet: {error.strerror}")
 
 
-def _remove_stage(fs: FileSystem, parent_fd: int, stage_name: bytes) -> bool | None:
+def _remove_stage(
+    fs: FileSystem, parent_fd: int, stage_name: bytes, *, in_place: bool
+) -> bool | None:
     """Removes what an export made, durably; returns whether there was anything.
 
     That is the directory in which a tree was built, and the tree; a power cut may have
@@ -227,7 +389,11 @@ def _remove_stage(fs: FileSystem, parent_fd: int, stage_name: bytes) -> bool | N
         return None
     if whole_owner is not None:
         remove_stage(fs, parent_fd, whole)
-    if owner is not None:
+    if owner is not None and in_place:
+        mtime_ns = _empty_again(fs, parent_fd, stage_name)
+        remove_stage(fs, parent_fd, stage_name)
+        fs.change_times(parent_fd, mtime_ns)
+    elif owner is not None:
         remove_stage(fs, parent_fd, stage_name)
     fs.sync(parent_fd)
     return True
@@ -274,20 +440,24 @@ def sweep_exports(handle: Handle, pair: Opened, names: Sequence[str]) -> None:
 
 def _sweep(handle: Handle, record: ExportLock) -> None:
     try:
-        stage_path = decode_export(record.read(EXPORT_SIZE_MAX)).stage_path
+        found = decode_export(record.read(EXPORT_SIZE_MAX))
     except UnsupportedFormat:
         return  # a newer program's, and its to remove
     except Corrupt as error:
         if record.remove():
             handle.monitor.remark(f"Removed the record of an interrupted restore: {error}")
         return
+    stage_path = found.stage_path
     directory = os.path.dirname(stage_path)
+    if found.in_place and not _is_fixed(handle.fs, os.fsdecode(directory)):
+        return  # not mounted at present
     is_removed: bool | None = False
     if os.path.realpath(directory) == directory:
         with suppress(FileNotFoundError, NotADirectoryError):
             parent_fd = handle.fs.open(directory, OPEN_DIRECTORY)
             try:
-                is_removed = _remove_stage(handle.fs, parent_fd, os.path.basename(stage_path))
+                name = os.path.basename(stage_path)
+                is_removed = _remove_stage(handle.fs, parent_fd, name, in_place=found.in_place)
             finally:
                 handle.fs.close(parent_fd)
     if is_removed is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from treesnap.codec.export import EXPORT_STAGE_PREFIX, ExportRecord
+from treesnap.codec.export import EXPORT_STAGE_PREFIX, ExportMoves, ExportRecord, Move
 from treesnap.codec.history import Moment, RestoreHistory
 from treesnap.codec.index import IndexEntry
 from treesnap.codec.journal import STAGE_PREFIX, Commit, Finish, Journal, Subvolume
@@ -233,9 +233,24 @@ def export_records() -> SearchStrategy[ExportRecord]:
     """Records of restores to other directories."""
     stages = st.binary(min_size=8, max_size=8).map(lambda seed: seed.hex().encode())
     return st.builds(
-        lambda path, digits: ExportRecord(b"/%s/%s%s" % (path, EXPORT_STAGE_PREFIX, digits)),
+        lambda path, digits, in_place: ExportRecord(
+            b"/%s/%s%s" % (path, EXPORT_STAGE_PREFIX, digits), in_place=in_place
+        ),
         paths(),
         stages,
+        st.booleans(),
+    )
+
+
+def export_moves() -> SearchStrategy[ExportMoves]:
+    """What restores to directories that cannot be replaced move."""
+    return st.builds(
+        ExportMoves,
+        moves=st.lists(st.builds(Move, names(), _UINT64), max_size=4).map(tuple),
+        mode=st.integers(0, 0o7777),
+        uid=_NUMBERS,
+        gid=_NUMBERS,
+        mtime_ns=_TIMES_NS,
     )
 
 

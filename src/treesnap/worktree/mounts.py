@@ -56,6 +56,10 @@ class Mounts:
             point[len(prefix) :] for point in points if point.startswith(prefix) and point != prefix
         )
 
+    def is_point(self, path: bytes) -> bool:
+        """Returns whether something is mounted at a real path, as far as it is known."""
+        return path in (self._kinds or {})
+
     def crosses(self, path: bytes, points: frozenset[bytes], *, other_device: bool) -> bool:
         """Returns whether a directory of the tree is a mount point."""
         if self._kinds is None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from treesnap.codec import statcache
 from treesnap.codec.chunklist import fold
 from treesnap.codec.envelope import Format, seal, unseal
-from treesnap.codec.export import EXPORT
+from treesnap.codec.export import EXPORT, EXPORT_MOVES
 from treesnap.codec.history import HISTORY
 from treesnap.codec.journal import JOURNAL
 from treesnap.codec.message import TIME_MAX_NS, TIME_MIN_NS
@@ -121,6 +121,7 @@ FORMATS: dict[str, tuple[Format[Any], st.SearchStrategy[Any]]] = {
     "journal": (JOURNAL, ours.journals()),
     "name table": (NAMES, ours.name_tables()),
     "export record": (EXPORT, ours.export_records()),
+    "list of moves": (EXPORT_MOVES, ours.export_moves()),
     "root": (ROOT, ours.paths().map(lambda path: b"/" + path)),
     "collector state": (COLLECTION, COLLECTOR_STATES),
     "collected size": (COLLECTED_SIZE, st.integers(0, (1 << 63) - 1)),

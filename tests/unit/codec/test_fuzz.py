@@ -185,6 +185,9 @@ CASES = {
     "export record": Case(
         export.decode_export, ours.export_records().map(export.encode_export), export.encode_export
     ),
+    "list of moves": Case(
+        export.decode_moves, ours.export_moves().map(export.encode_moves), export.encode_moves
+    ),
     "sealed": Case(
         lambda data: envelope.unseal(data, FileKind.ROOT, "here"),
         st.binary(max_size=40).map(lambda payload: envelope.seal(FileKind.ROOT, payload)),
