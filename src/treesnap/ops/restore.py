@@ -238,8 +238,12 @@ def refuse_unchangeable(handle: Handle) -> None:
 
 
 def reach(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
-    """Makes the root as the goal says. The caller holds the root's lock."""
-    fresh = False
+    """Makes the root as the goal says. The caller holds the root's lock.
+
+    With ``force`` everything is read. The way back from a failed step tries first with
+    what the cache and a watcher know, because it is taken often.
+    """
+    fresh = goal.force and not goal.is_way_back
     earlier: Mapping[bytes, Added] = {}
     revealed: frozenset[bytes] = frozenset()
     why = ""
