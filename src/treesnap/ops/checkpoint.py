@@ -45,6 +45,7 @@ OVERLAPS = ("wait", "refuse")
 """What to do while another process, thread or task may go back over the same paths."""
 _Result = TypeVar("_Result")
 _PAUSE_S = 0.05
+_NAMED_MAX = 5
 _inside: ContextVar[frozenset[SnapshotId]] = ContextVar("inside", default=frozenset())
 """The checkpoints that the running code is inside of: what it does belongs to them."""
 
@@ -284,6 +285,17 @@ def _restored(
             if request.removes_first:
                 raise
             request = replace(request, removes_first=True)
+
+
+def remark_untouched(handle: Handle, result: RestoreResult) -> None:
+    """Tells the monitor what the way back left alone, where no result of it is returned."""
+    left = result.untouched
+    if left:
+        named = ", ".join(
+            f"{shown(item.path)!r} ({item.reason.word})" for item in left[:_NAMED_MAX]
+        )
+        more = f" and {len(left) - _NAMED_MAX} more" if len(left) > _NAMED_MAX else ""
+        handle.monitor.remark(f"The roll-back left alone what it cannot put back: {named}{more}")
 
 
 def _clear_place(handle: Handle) -> None:

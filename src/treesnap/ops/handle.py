@@ -422,8 +422,9 @@ class Handle(HandleState):
 
         Also for KeyboardInterrupt, and for GeneratorExit: a generator that is closed, or
         collected, while it waits inside the block is rolled back. When the roll-back itself
-        fails, its error is raised from the body's. Only the process that entered rolls back; a
-        child that it forks leaves the block without touching anything.
+        fails, its error is raised from the body's. The monitor is told what was left alone. Only
+        the process that entered rolls back; a child that it forks leaves the block without
+        touching anything.
 
         With ``paths`` only these are captured and rolled back. While another block, or
         ``run``, or step of a plan may roll back some of the same paths, ``overlap="wait"``
@@ -431,7 +432,7 @@ class Handle(HandleState):
         raised. Blocks that are entered inside the body, by processes that it starts too, belong
         to it and do not wait.
         """
-        from treesnap.ops.checkpoint import held_checkpoint
+        from treesnap.ops.checkpoint import held_checkpoint, remark_untouched
         from treesnap.ops.create import CreateRequest
 
         request = CreateRequest(
@@ -447,7 +448,7 @@ class Handle(HandleState):
                 if not held.is_ours:
                     raise
                 try:
-                    held.go_back()
+                    remark_untouched(self, held.go_back())
                 except Exception as failure:
                     raise failure from error
                 raise

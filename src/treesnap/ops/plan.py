@@ -120,6 +120,7 @@ class _Planner:
         """Returns the whole plan."""
         plan = self._plan
         self._compare()
+        plan.untouched = self._with_kept(plan.untouched)
         self._relink()
         for path in [*plan.puts, *plan.removals]:
             self._touch(treepath.split(path)[0])
@@ -207,11 +208,24 @@ class _Planner:
         return self._current.trees.totals(directory.tree_id).skipped > 0
 
     def _leave_alone(self, path: bytes, old: Entry | None, new: Entry | None) -> None:
-        for mine, other in ((old, new), (new, old)):
-            if mine is not None and mine.is_skipped:
-                if other is not None and not other.is_skipped:
-                    self._plan.untouched.append(Skipped(path, SkipReason(mine.content)))
-                return
+        """Notes what stays as it is, unless both states say so, or nothing is there."""
+        if old is None:
+            return
+        if old.is_skipped and (new is None or not new.is_skipped):
+            self._plan.untouched.append(Skipped(path, SkipReason(old.content)))
+        elif new is not None and not old.is_skipped:
+            self._plan.untouched.append(Skipped(path, SkipReason(new.content)))
+
+    def _with_kept(self, untouched: list[Skipped]) -> list[Skipped]:
+        """Returns what is left alone with the directories that stay because they hold it."""
+        kept = self._plan.kept - self._spine
+        found: list[Skipped] = []
+        for item in untouched:
+            above = [path for path in treepath.parents(item.path) if path in kept]
+            kept.difference_update(above)
+            found += [Skipped(path, item.reason) for path in sorted(above)]
+            found.append(item)
+        return found
 
     def _relink(self) -> None:
         """Puts all names of each hard-link group of which one is put, or that is new.

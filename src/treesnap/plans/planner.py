@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.arguments import checked_methods
 from treesnap.errors import ErrorCode, InvalidArgument, Refused, TreesnapError, shown
-from treesnap.model import CheckpointType, PlanCopy, Purpose, Snapshot, SnapshotId
+from treesnap.model import CheckpointType, PlanCopy, Purpose, Skipped, Snapshot, SnapshotId
 from treesnap.ops.checkpoint import go_back
 from treesnap.ops.create import CreateRequest, metadata_of
 from treesnap.ops.plan_files import PlanMove
@@ -73,6 +73,8 @@ class RollbackResult:
     """The snapshot of that state, which ``undo`` goes to."""
     dropped_steps: tuple[str, ...]
     """Names of the steps that the plan had and has no more, as the checkpoint has not."""
+    untouched: tuple[Skipped, ...] = ()
+    """Paths left alone, because no snapshot holds them or the checkpoint does not."""
 
 
 @checked_methods
@@ -357,6 +359,7 @@ def _rolled_back(handle: Handle, plan: Plan, target: Checkpoint, back: Plan) -> 
         before=back.checkpoints[-1],
         safety_id=result.safety_id,
         dropped_steps=tuple(leaf.step.name for leaf in plan.leaves if leaf.step.name not in names),
+        untouched=result.untouched,
     )
 
 

@@ -28,7 +28,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 from treesnap.errors import ErrorCode, InvalidArgument, shown
 from treesnap.model import CheckpointType, Snapshot
-from treesnap.ops.checkpoint import HeldCheckpoint, go_back, held_checkpoint, held_snapshot
+from treesnap.ops.checkpoint import (
+    HeldCheckpoint,
+    go_back,
+    held_checkpoint,
+    held_snapshot,
+    remark_untouched,
+)
 from treesnap.ops.diff import is_time_alone
 from treesnap.ops.processes import end_leftovers
 from treesnap.plans import process
@@ -148,6 +154,7 @@ def go_back_to_step(handle: Handle, plan: Plan) -> Plan:
             result = go_back(
                 handle, attempt.snapshot_id, partial(end_leftovers_of, handle, plan, attempt)
             )
+        remark_untouched(handle, result)
         if result.safety_id is not None:
             name = plan.leaves[attempt.step_index].step.name
             handle.monitor.remark(
@@ -263,7 +270,8 @@ class Runner:
                 plan = self._save(done)
                 self._monitor.attempt_ended(plan, attempt, StepState.COMPLETED)
                 return plan
-            held.go_back()  # its processes are ended already
+            restored = held.go_back()  # its processes are ended already
+            remark_untouched(self._handle, restored)
             self._monitor.attempt_ended(plan, attempt, StepState.FAILED)
         return self._save(plan.ended(StepState.FAILED, ended.exit_code))
 

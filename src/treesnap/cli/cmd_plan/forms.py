@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
-from treesnap.cli.json_forms import path_fields
-from treesnap.cli.text_forms import count_text, time_text
+from treesnap.cli.json_forms import path_fields, skipped_fields
+from treesnap.cli.text_forms import count_text, skipped_lines, time_text
 from treesnap.errors import shown
 from treesnap.model import utc_time
 from treesnap.plans import Checkpoint, Plan, PlanId, PlanState, RollbackResult, StepState
@@ -88,6 +88,7 @@ def rollback_fields(result: RollbackResult) -> dict[str, Any]:
         "before": checkpoint_fields(result.before),
         "safety_id": result.safety_id,
         "dropped_steps": list(result.dropped_steps),
+        "untouched": skipped_fields(result.untouched),
     }
 
 
@@ -161,6 +162,7 @@ def rollback_lines(result: RollbackResult) -> Iterator[str]:
     if result.dropped_steps:
         yield f"Steps that the plan has no more: {shown(', '.join(result.dropped_steps))}"
     yield f"The state before is checkpoint {result.before.id}, snapshot {result.safety_id[:12]}"
+    yield from skipped_lines(result.untouched, "left alone")
 
 
 def ended_lines(plan: Plan) -> Iterator[str]:
