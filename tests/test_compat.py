@@ -154,7 +154,7 @@ def test_a_reader_made_from_the_format_page_understands_the_index(frozen):
 
 
 def test_a_reader_made_from_the_format_page_understands_the_small_files(frozen):
-    (root,) = (frozen.path / "roots").iterdir()
+    (root,) = (frozen.path / "roots").glob("*/")
     pinned = frozen.handle.resolve("first")
 
     history = unpacked(unsealed(root / "history", 8))

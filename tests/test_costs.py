@@ -161,7 +161,7 @@ class TestCreate:
     def test_asks_with_one_look_whether_there_is_a_watcher(self, handle, fs, store):
         handle.create()
 
-        (directory,) = store.glob("roots/*")
+        (directory,) = store.glob("roots/*/")
         looks = [(item.method, item.path) for item in fs.calls(below=str(directory / "watch"))]
         assert looks == [("lstat", str(directory / "watch" / "socket"))]
 

@@ -87,7 +87,7 @@ def test_nothing_waits_and_nothing_fails_unawares(made, tmp_path, limit, pattern
         copy = made.store.parent / "copy"
         shutil.copytree(made.store, copy, symlinks=True)
         found = list(copy.glob(pattern))
-        (only,) = copy.glob("roots/*")
+        (only,) = copy.glob("roots/*/")
         for path in found or [copy / pattern.replace("roots/*", f"roots/{only.name}")]:
             put_in_place(path, kind)
         handle = type(made.handle())(root=made.root, store_path=str(copy), wait_s=0.0)

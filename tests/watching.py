@@ -64,7 +64,7 @@ class WatchedWorld:
         """Returns a handle with a new watcher, which has made its first snapshot."""
         plain = treesnap.open(self.root, self.store)
         plain.create()
-        (cookies,) = [path / "watch" for path in self.store.glob("roots/*")]
+        (cookies,) = [path / "watch" for path in self.store.glob("roots/*/")]
         cookies.mkdir(exist_ok=True)
         inside = os.stat(self.store)
         self.watcher = self.stack.enter_context(

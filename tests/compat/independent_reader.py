@@ -142,9 +142,15 @@ class Reader:
                 _, _, identity = path.name.partition("-")
                 assert object_id(SNAPSHOT, payload).hex() == identity
                 record = unpacked(payload)
-                name = blake3(b"treesnap root\0" + record["root_path"]).digest()[:16].hex()
-                assert root.name == name
+                assert record["root_path"] in self.paths_of_root(root.name)
                 yield identity, record
+
+    def paths_of_root(self, name: str) -> list[bytes]:
+        """Returns the path of a root, and those at which it was before."""
+        record = unpacked(unsealed(self.store / "roots" / name / "root", 7))
+        made_of = blake3(b"treesnap root\0" + record["path"]).digest()[:16].hex()
+        assert name == record.get("id", made_of)
+        return [record["path"], *record.get("earlier", [])]
 
     def root_hash(self, record: dict[str, Any]) -> str:
         """Returns the identity of the captured state."""

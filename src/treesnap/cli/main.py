@@ -41,6 +41,7 @@ COMMANDS = {
     "unpin": "Takes the protection of a snapshot away.",
     "prune": "Removes the root's snapshots that no rule keeps; gc then gives their space back.",
     "config": "Shows or changes the settings of the store, or of one root.",
+    "root": "Lists, moves and forgets the roots of a store.",
     "gc": "Gives the space of everything that no snapshot needs back.",
     "verify": "Checks the store, and repairs it if asked.",
     "maker": "Carries out one operation block of MAKER from standard input.",

@@ -101,6 +101,12 @@ class FileSystem(Protocol):
         Numbers come again when what was mounted is not any more. See statx(2).
         """
 
+    def birth_time_ns(self, name: Name) -> int | None:
+        """Returns when a file or directory was made, or None where the file system does not tell.
+
+        See statx(2). A directory keeps it when it is renamed.
+        """
+
     def read_link(self, name: bytes, *, dir_fd: int | None = None) -> bytes:
         """Returns the target of a symbolic link."""
 

@@ -25,10 +25,11 @@ _AT_FDCWD = -100
 _AT_SYMLINK_NOFOLLOW = 0x100
 _AT_EMPTY_PATH = 0x1000
 _STATX_SIZE = 256
-_MASK, _ATTRIBUTES, _MOUNT = 0, 8, 144
+_MASK, _ATTRIBUTES, _BIRTH, _MOUNT = 0, 8, 80, 144
 """Offsets in the struct: what of it was filled in, attributes, mount."""
 _PROTECTED = 0x10 | 0x20
 """STATX_ATTR_IMMUTABLE and STATX_ATTR_APPEND."""
+_STATX_BTIME = 0x800
 _STATX_MNT_ID = 0x1000
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
@@ -191,6 +192,15 @@ class LocalFileSystem:
         if facts is None or not _number(facts, _MASK, 4) & _STATX_MNT_ID:
             return None
         return _number(facts, _MOUNT, 8)
+
+    def birth_time_ns(self, name: Name) -> int | None:
+        """Returns when a file was made, or None where the file system does not tell."""
+        facts = _statx(name, None, _STATX_BTIME)
+        if facts is None or not _number(facts, _MASK, 4) & _STATX_BTIME:
+            return None
+        seconds = facts[_BIRTH : _BIRTH + 8]
+        whole_s = int.from_bytes(seconds, sys.byteorder, signed=True)
+        return whole_s * 10**9 + _number(facts, _BIRTH + 8, 4)
 
     def read_link(self, name: bytes, *, dir_fd: int | None = None) -> bytes:
         """Returns the target of a symbolic link."""

@@ -55,6 +55,8 @@ def opened(
         if store.is_new:
             handle.monitor.remark(f"Made the store {shown(store.path)}")
         pair = Opened(store, store.root(os.fsencode(handle.root)))
+        if pair.root.record is None:
+            pair = _where_root_was(handle, pair, writing=create or writing)
         if recover and is_interrupted(handle, pair.root):
             from treesnap.ops.recover import recover_locked
 
@@ -68,6 +70,41 @@ def opened(
         if create or writing or sweep:
             _sweep_exports(handle, pair)
         yield pair
+
+
+def _where_root_was(handle: Handle, pair: Opened, *, writing: bool) -> Opened:
+    """Takes the history over of a root that was moved to the handle's path, if there is one.
+
+    Otherwise says what the caller may have missed: that it was perhaps moved here, or away.
+    """
+    from treesnap.store.roots import find_moved
+
+    store = pair.store
+    moved = find_moved(handle.fs, store.layout, pair.root.path)
+    if moved is None:
+        away = pair.root.moved_to if not os.path.lexists(handle.root) else None
+        if away is not None:
+            handle.monitor.remark(f"The root {shown(handle.root)!r} was moved to {shown(away)!r}")
+        return pair
+    old, new = shown(moved.record.path), shown(handle.root)
+    if not moved.is_certain:
+        handle.monitor.remark(
+            f"This may be the root {old!r}, moved: 'snap root move {old}' takes its history over"
+        )
+        return pair
+    root = store.root_by_id(moved.record.id, moved.record.path)
+    try:
+        with root.locked("move", handle.wait_s):
+            if root.path == moved.record.path:  # else another process was faster
+                root.move(os.fsencode(handle.root))
+                handle.monitor.remark(f"The root {old!r} was moved to {new!r}: its history too")
+    except OSError as error:
+        if writing:
+            raise
+        handle.monitor.remark(f"The root {old!r} was moved to {new!r}; not noted: {error}")
+        root.path = os.fsencode(handle.root)
+        return Opened(store, root)
+    return Opened(store, store.root(os.fsencode(handle.root)))
 
 
 def _sweep_exports(handle: Handle, pair: Opened) -> None:

@@ -138,6 +138,7 @@ def _create(
         pair.root.register()
         size_bytes_max = _size_bytes_max(handle, pair, request)
         with locked_root(handle, pair, "create"):
+            pair.root.note_identity()
             if claim is not None:
                 claim.refuse_overlap(handle.fs, pair, scope)
             if request.name is not None:

@@ -208,6 +208,7 @@ class _Collection:
         if state.condemned:
             self._write_state(CollectorState(epoch=state.epoch))
         sweep_temporary(self._fs, self._store.layout.temporary)
+        self._store.snapshots.finish_forgetting()
         self._reserve.fill()
         note_size(self._fs, self._store.layout, self._store.size_bytes())
 

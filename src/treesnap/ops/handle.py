@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         GcResult,
         PruneResult,
         RestoreResult,
+        RootInfo,
         RunResult,
         SnapshotList,
         StatsResult,
@@ -300,6 +301,40 @@ class Handle(HandleState):
         from treesnap.ops.doctor import doctor
 
         return doctor(self, forget=forget)
+
+    def root_list(self) -> tuple[RootInfo, ...]:
+        """Returns all roots of the store, by path; costs a few reads for each."""
+        from treesnap.ops.roots import list_roots
+
+        return list_roots(self)
+
+    def root_move(
+        self, old: PathLike, new: PathLike | None = None, *, force: bool = False
+    ) -> RootInfo:
+        """Says that a root is at another path now: at ``new``, or where this handle is.
+
+        ``old`` is its path until now, or the beginning of its id, and need not exist. History,
+        plans, settings and an interrupted restore come along. Needed only where a move was not
+        noticed. Raises NotFound for a root that is not known and without a directory at the new
+        path, Refused where that has a history of its own, and for a dangerous one without
+        ``force``, Busy.
+        """
+        from treesnap.ops.roots import move_root
+
+        place = os.fsdecode(new) if new is not None else self.root
+        return move_root(self, os.fsdecode(old), place, force=force)
+
+    def root_forget(self, root: PathLike | None = None, *, force: bool = False) -> RootInfo:
+        """Removes all that the store has of a root, this one or another; touches no directory.
+
+        ``root`` is a path or the beginning of an id. At a crash the history is there whole or
+        not at all. ``gc`` gives the space back. Returns what there was. Raises Refused without
+        ``force`` where snapshots are pinned, named or made by hand, and while an interrupted
+        restore needs them, NotFound, and Busy while a process relies on the root.
+        """
+        from treesnap.ops.roots import forget_root
+
+        return forget_root(self, os.fsdecode(root or self.root), force=force)
 
     def stats(self) -> StatsResult:
         """Returns the sizes of the store and of this root's history."""

@@ -20,7 +20,6 @@ from treesnap.errors import (
     shown,
 )
 from treesnap.fs.failure import error_text
-from treesnap.hashing import root_id
 from treesnap.model import ObjectId, Snapshot, SnapshotId, SnapshotKind
 from treesnap.ops.access import Opened, locked_root, needed_snapshots, opened
 from treesnap.store.snapshots import SnapshotName
@@ -153,7 +152,7 @@ def reading(pair: Opened, snapshot: Snapshot) -> Iterator[None]:
     try:
         yield
     except Corrupt as error:
-        if snapshot.id in pair.store.snapshots.listing(root_id(snapshot.record.root_path)):
+        if any(name.id == snapshot.id for _, name in pair.store.snapshots.all_names()):
             raise
         raise NotFound(f"Snapshot {snapshot.id[:12]} was deleted meanwhile") from error
 

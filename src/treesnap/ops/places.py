@@ -128,8 +128,7 @@ def find_root(directory: str, store_path: str, markers: tuple[str, ...] = ()) ->
     start = os.path.realpath(directory)
     candidate = start
     while True:
-        identity = root_id(os.fsencode(candidate))
-        if os.path.lexists(layout.root_file(identity, "root")):
+        if _is_root(layout, candidate):
             return candidate
         if any(os.path.lexists(os.path.join(candidate, marker)) for marker in markers) and (
             not is_dangerous(candidate, store_path)
@@ -139,6 +138,28 @@ def find_root(directory: str, store_path: str, markers: tuple[str, ...] = ()) ->
         if parent == candidate:
             return start
         candidate = parent
+
+
+def _is_root(layout: Layout, directory: str) -> bool:
+    """Returns whether a store knows the root at a path, or the one that was moved there."""
+    identity = root_id(os.fsencode(directory))
+    stat = os.lstat(directory)
+    traces = (
+        layout.root_file(identity, "root"),
+        layout.root_at_path(identity),
+        layout.root_at_inode(stat.st_dev, stat.st_ino),
+    )
+    if not any(map(os.path.lexists, traces)):
+        return False
+    from treesnap.fs.local import LocalFileSystem
+    from treesnap.store.roots import Root, find_moved
+
+    fs, path = LocalFileSystem(), os.fsencode(directory)
+    root = Root(fs, layout, path)
+    if root.record is not None or (root.id == identity and root.is_registered()):
+        return True
+    moved = find_moved(fs, layout, path)
+    return moved is not None and moved.is_certain
 
 
 def check_root(handle: Handle, *, force: bool) -> None:

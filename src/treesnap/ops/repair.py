@@ -26,6 +26,7 @@ from treesnap.fs.failure import error_text
 from treesnap.model import SnapshotId
 from treesnap.ops.salvage import Salvage
 from treesnap.results import TakenBack
+from treesnap.store.layout import is_hex
 from treesnap.store.quarantine import Quarantine
 from treesnap.store.slot import notes
 from treesnap.store.store import Store
@@ -130,7 +131,8 @@ class Repair:
         self.taken_back += salvage.run(self._found.damaged)
         layout = self._store.layout
         for root_id in self._fs.list_names(layout.roots):
-            unlink_if_present(self._fs, layout.root_file(root_id, "cache"))
+            if is_hex(root_id, 32):
+                unlink_if_present(self._fs, layout.root_file(root_id, "cache"))
         return (
             f"Took {len(self.taken_back)} lost objects back from live trees; "
             "the next capture of each root reads every file again"

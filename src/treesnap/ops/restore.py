@@ -22,6 +22,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -416,6 +417,9 @@ def _attempt(
         raise
     if in_place is not None:
         _carry_out_in_place(handle, pair, in_place)
+    if was_absent:
+        with suppress(OSError):  # the files are back; a move of them is only not noticed
+            pair.root.note_identity()
     kept = safety.id if goal.not_kept is None else None
     result = result_of(goal, plan, target, safety_id=kept, is_dry_run=False)
     return replace(result, open_files=still_open, not_kept=goal.not_kept)

@@ -22,7 +22,7 @@ from treesnap.model import EntryKind, IgnoreRules, ObjectId, ObjectKind, Snapsho
 from treesnap.ops.access import MemoryObjects, entry_at
 from treesnap.ops.capture import scan_settings
 from treesnap.results import TakenBack
-from treesnap.store.roots import registered_roots
+from treesnap.store.roots import RootRecord, registered_records
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
 from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
@@ -58,7 +58,9 @@ class Salvage:
         """Returns what was found and stored. The caller holds the collector's lock."""
         if not self._wanted:
             return []
-        registered = registered_roots(self._fs, self._store.layout)
+        roots = registered_records(self._fs, self._store.layout)
+        registered = [root.path for root in roots]
+        damaged = [_where_it_is(item, roots) for item in damaged]
         damaged = [item for item in damaged if item.snapshot.record.root_path in registered]
         with Writer(self._store) as writer:
             for item in damaged:
@@ -155,6 +157,19 @@ class Salvage:
 
     def _note(self, identity: ObjectId, root: bytes, path: bytes) -> None:
         self._found[identity] = TakenBack(object_id=identity.hex(), root=root, path=path)
+
+
+def _where_it_is(item: Damaged, roots: list[RootRecord]) -> Damaged:
+    """Returns a snapshot with the path at which its root is, if that was moved since."""
+    record = item.snapshot.record
+    for root in roots:
+        if root.path == record.root_path:
+            return item
+    for root in roots:
+        if record.root_path in root.earlier:
+            moved = replace(item.snapshot, record=replace(record, root_path=root.path))
+            return item._replace(snapshot=moved)
+    return item
 
 
 def _places(damaged: list[Damaged], registered: list[bytes]) -> list[_Place]:

@@ -24,7 +24,7 @@ from treesnap.results import Problem
 from treesnap.store.collector import read_state
 from treesnap.store.layout import PLAN_PREFIX, is_hex
 from treesnap.store.quarantine import Quarantine
-from treesnap.store.roots import Root, recorded_path
+from treesnap.store.roots import Root, RootRecord, copied_record, recorded_root
 from treesnap.store.snapshots import SnapshotName
 from treesnap.store.store import Store, format_problem
 
@@ -81,7 +81,12 @@ class SmallFiles:
 
     def _states(self) -> Iterator[Finding]:
         """Looks at pins and counts. A state without its snapshot proves that one was lost."""
-        found = [name for name in self._fs.list_names(self._layout.states) if is_hex(name, 64)]
+        going = {name.id for _, name in self._store.snapshots.forgotten() if name is not None}
+        found = [
+            name
+            for name in self._fs.list_names(self._layout.states)
+            if is_hex(name, 64) and name not in going
+        ]
         known = {
             name.id: self._root_of(root_name, name)
             for root_name, name in self._store.snapshots.all_names()
@@ -122,17 +127,21 @@ class SmallFiles:
             record = self._store.snapshots.load(root_name, name).record
         except TreesnapError:
             return None
-        return self._store.root(record.root_path)
+        return self._store.root_by_id(root_name, record.root_path)
 
     def _root(self, name: str) -> Iterator[Finding]:
         path = self._layout.root_file(name, "root")
         recorded = None
         try:
-            recorded = recorded_path(self._fs, self._layout, name)
+            recorded = recorded_root(self._fs, self._layout, name)
             reason = f"File {path!r} is missing"
         except (Corrupt, UnsupportedFormat) as error:
             reason = error.message
-        known = recorded or self._path_of(name)
+        known = recorded or self._record_of(name)
+        if recorded is not None and self._store.root(recorded.path).id != name:
+            message = f"The root {shown(recorded.path)!r} is not found at its path"
+            problem = Problem(code="bad-root", message=message, where=f"roots/{name}/root")
+            yield Finding(problem, _registering(name, recorded))
         # Without snapshots a missing record is what a killed command left, and no damage.
         is_needed = bool(self._store.snapshots.names(name))
         if recorded is None and (is_needed or os.path.lexists(path)):
@@ -141,10 +150,17 @@ class SmallFiles:
         yield from self._history(name)
         yield from self._plans(name)
         if known is not None:
-            yield from self._journal(known)
+            yield from self._journal(self._store.root_by_id(name, known.path))
+
+    def _record_of(self, name: str) -> RootRecord | None:
+        """Returns what a damaged record said: a copy says it, or the snapshots do."""
+        copy = copied_record(self._fs, self._layout, name)
+        if copy is not None:
+            return copy
+        path = self._path_of(name)
+        return RootRecord(id=name, path=path) if path is not None else None
 
     def _path_of(self, name: str) -> bytes | None:
-        """Returns the path of a root whose record is damaged: its snapshots say it too."""
         for snapshot_name in self._store.snapshots.names(name):
             try:
                 record = self._store.snapshots.load(name, snapshot_name).record
@@ -187,15 +203,15 @@ class SmallFiles:
                 problem = Problem(code="bad-plan", message=message, where=where)
                 yield Finding(problem, _taking(path, "a plan"))
 
-    def _journal(self, path: bytes) -> Iterator[Finding]:
-        root = self._store.root(path)
+    def _journal(self, root: Root) -> Iterator[Finding]:
         reason = _why_unfinishable(self._store, root)
         if reason is not None:
             message = (
-                f"A restore of {shown(path)!r} was interrupted and cannot be finished: {reason}"
+                f"A restore of {shown(root.path)!r} was interrupted and cannot be finished: "
+                f"{reason}"
             )
             problem = Problem(code="bad-journal", message=message, where=f"roots/{root.id}/journal")
-            yield Finding(problem, _forgetting(self._handle, path))
+            yield Finding(problem, _forgetting(self._handle, root.id, root.path))
 
 
 def _why_unfinishable(store: Store, root: Root) -> str | None:
@@ -239,22 +255,21 @@ def _pinning(identity: SnapshotId, root: Root | None, wait_s: float) -> Mend:
     return mend
 
 
-def _registering(name: str, path: bytes | None) -> Mend:
+def _registering(name: str, known: RootRecord | None) -> Mend:
     def mend(store: Store) -> str | None:
-        record = store.layout.root_file(name, "root")
-        if path is None:
-            unlink_if_present(store.fs, record)
+        if known is None:
+            unlink_if_present(store.fs, store.layout.root_file(name, "root"))
             return f"Removed the record of root {name}, of which nothing is in the store"
-        store.root(path).register_anew()
-        return f"Wrote the record of the root {shown(path)!r} anew"
+        store.root_by_id(name, known.path).repair(known)
+        return f"Wrote the record of the root {shown(known.path)!r} anew"
 
     return mend
 
 
-def _forgetting(handle: Handle, path: bytes) -> Mend:
+def _forgetting(handle: Handle, name: str, path: bytes) -> Mend:
     def mend(store: Store) -> str | None:
         """Takes a journal away that nobody can follow, and protects the state before."""
-        root = store.root(path)
+        root = store.root_by_id(name, path)
         with root.locked("verify", handle.wait_s):
             if _why_unfinishable(store, root) is None:
                 return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from treesnap.codec.envelope import FileKind
@@ -84,9 +85,13 @@ def load(pair: Opened, root: Root, plan_id: PlanId) -> Plan:
     if payload is None:
         raise _unknown(plan_id)
     plan = decode_plan(payload)
-    if plan.id != plan_id or plan.root != root.path:
+    earlier = root.record.earlier if root.record is not None else ()
+    if plan.id != plan_id or plan.root not in (root.path, *earlier):
         raise Corrupt(f"The file of plan {plan_id} holds another one", path=pair.store.path)
-    return plan
+    if plan.root == root.path:
+        return plan
+    moved = tuple(replace(each, sandbox=root.path) for each in plan.checkpoints)
+    return replace(plan, root=root.path, checkpoints=moved)
 
 
 def plans_of_root(handle: Handle) -> list[Plan]:

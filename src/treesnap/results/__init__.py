@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from treesnap.results.capturing import CreateResult, CreateStats
     from treesnap.results.checking import Partial, Problem, TakenBack, VerifyResult
-    from treesnap.results.keeping import DoctorResult, GcResult, PruneResult, Unfinished, Work
+    from treesnap.results.keeping import (
+        DoctorResult,
+        GcResult,
+        PruneResult,
+        RootDirectory,
+        RootInfo,
+        Unfinished,
+        Work,
+    )
     from treesnap.results.listing import SnapshotList
     from treesnap.results.looking import FoundPath, StatusResult
     from treesnap.results.restoring import OpenFile, PositionResult, RestoreResult, RunResult
@@ -32,6 +40,8 @@ _HOMES = {
     "Problem": "treesnap.results.checking",
     "PruneResult": "treesnap.results.keeping",
     "RestoreResult": "treesnap.results.restoring",
+    "RootDirectory": "treesnap.results.keeping",
+    "RootInfo": "treesnap.results.keeping",
     "RootStats": "treesnap.results.sizes",
     "RunResult": "treesnap.results.restoring",
     "Setting": "treesnap.results.settings",
@@ -60,6 +70,8 @@ __all__ = [
     "Problem",
     "PruneResult",
     "RestoreResult",
+    "RootDirectory",
+    "RootInfo",
     "RootStats",
     "RunResult",
     "Setting",

@@ -87,3 +87,30 @@ class GcResult:
     """Why part of the garbage was left for the next collection, or None."""
     damaged: tuple[SnapshotId, ...] = ()
     """Snapshots in which damage was met; ``verify`` names all that it concerns."""
+
+
+class RootDirectory(StrEnum):
+    """What is at the path of a root."""
+
+    PRESENT = "present"
+    """The directory that was captured last, as far as the file system tells."""
+    ABSENT = "absent"
+    """Nothing, or nothing that can be looked at."""
+    REPLACED = "replaced"
+    """Another directory than the one that was captured last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootInfo:
+    """A root that a store knows."""
+
+    id: str
+    """32 hex digits, which a move does not change."""
+    path: bytes
+    """Its real path."""
+    snapshots: int
+    newest_at_ns: int | None
+    """When the newest readable snapshot was taken, or None without any."""
+    directory: RootDirectory
+    earlier_paths: tuple[bytes, ...] = ()
+    """Where it was before, the newest last."""

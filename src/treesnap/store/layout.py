@@ -10,8 +10,11 @@
 ├── pending/<slot>              a snapshot on its way to being published
 ├── slots/<slot>                one per writer at a time: its lock, epoch and pack
 ├── collector/{lock,state,size} garbage collection
+├── roots/lock                  held while a root is registered, moved or forgotten
+├── roots/path-<root>           a root that was moved: a copy of its record
+├── roots/inode-<device>-<inode> the same, by which a move is noticed; can be thrown away
 ├── roots/<root>/               one per captured directory
-│   ├── root                    its path
+│   ├── root                    its path, and which directory it is
 │   ├── config.toml             settings of the root, once there are any
 │   ├── lock                    held by create and restore
 │   ├── cache                   the stat cache; can be thrown away
@@ -26,6 +29,7 @@
 │   └── watch/                  of watchers: lock, socket, and a cookie-* of each
 ├── quarantine/                 damaged files that a repair took out of the way
 └── temporary/                  files before they are renamed into place
+    └── forgotten-<16 hex>      snapshots of a root that was forgotten, on their way out
 """
 
 from __future__ import annotations
@@ -84,6 +88,14 @@ class Layout:
     def root_directory(self, root_id: str) -> str:
         """Directory of one root's files."""
         return os.path.join(self.roots, root_id)
+
+    def root_at_path(self, path_id: str) -> str:
+        """Path of the copy that finds a root at a path which its id was not made of."""
+        return os.path.join(self.roots, f"path-{path_id}")
+
+    def root_at_inode(self, device: int, inode: int) -> str:
+        """Path of the copy that finds a root wherever its directory was moved."""
+        return os.path.join(self.roots, f"inode-{device:x}-{inode:x}")
 
     def root_file(self, root_id: str, name: str) -> str:
         """Path of one of a root's files: root, lock, cache, journal, history or an export."""

@@ -1,17 +1,39 @@
-"""The roots that a store knows, and the small files that belong to each."""
+"""The roots that a store knows, where each of them is, and the small files of each.
+
+A root has an id, which never changes, and a path, which does when the directory is moved.
+The record ``roots/<id>/root`` is the truth about both. A root that is at the path of which
+its id was made is found there at once; any other by a copy of its record under the hash of
+its path, ``roots/path-<hash>``, which counts only as long as the record itself agrees. So
+moving a root writes the copy first, and then one file is replaced: before that the root is
+at the old path, after it at the new one. Another copy, ``roots/inode-<device>-<inode>``,
+finds a root that was moved while nothing looked; it is a guess, to be compared with the record.
+
+All that changes which root is where happens under one lock of the store, ``roots/lock``,
+which is taken after the lock of a root, if both are.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from stat import S_ISDIR
 from typing import NamedTuple, Self, TypeVar
 
 from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, Format, unseal
 from treesnap.codec.export import EXPORT, ExportRecord
 from treesnap.codec.hold import HOLD, HOLD_SIZE_MAX, HoldRecord
 from treesnap.codec.message import Fields, pack, require, unpack
-from treesnap.errors import Corrupt, NotFound, UnsupportedFormat
+from treesnap.errors import (
+    Conflict,
+    Corrupt,
+    ErrorCode,
+    NotFound,
+    Refused,
+    UnsupportedFormat,
+    shown,
+)
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
     Prepared,
@@ -34,22 +56,73 @@ _RECORD_SIZE_MAX = 1 << 20
 _PLANS_LOCK = "plans-lock"
 _PLANS_LOOK_S = 0.25
 """Whoever looks at the lock of plans holds it for a moment."""
+_EARLIER_MAX = 100
+"""Paths of 4 KiB of which a record has room for twice as many."""
+_LOCK_WAIT_S = 30.0
 
 T = TypeVar("T")
 
 
-def _encode_root(path: bytes) -> bytes:
-    return pack({"version": 1, "path": path})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootRecord:
+    """What a store knows of a root."""
+
+    id: str
+    """What the root's files and snapshots lie under, for ever."""
+    path: bytes
+    """The real path at which it is, or was when it was last seen."""
+    device: int | None = None
+    """Device number of the directory when it was last captured; None when there was none."""
+    inode: int | None = None
+    birth_ns: int | None = None
+    """When the directory was made, or None where the file system does not tell."""
+    earlier: tuple[bytes, ...] = ()
+    """Paths at which it was before, the newest last."""
 
 
-def _decode_root(payload: bytes) -> bytes:
-    path = Fields(unpack(payload, "root"), "root").get("path", bytes)
-    require(path.startswith(b"/") and b"\0" not in path, "root", "its path is not absolute")
-    return path
+def _encode_root(record: RootRecord) -> bytes:
+    fields = {
+        "id": record.id if record.id != root_id(record.path) else None,
+        "device": record.device,
+        "inode": record.inode,
+        "birth_ns": record.birth_ns,
+        "earlier": record.earlier or None,
+    }
+    known = {name: value for name, value in fields.items() if value is not None}
+    return pack({"version": 1, "path": record.path} | known)
+
+
+def _decode_root(payload: bytes) -> RootRecord:
+    what = "root"
+    value = unpack(payload, what)
+    fields = Fields(value, what)
+    path = fields.get("path", bytes)
+    identity = fields.optional("id", str)
+    earlier = fields.optional("earlier", tuple) or ()
+    for each in (path, *earlier):
+        require(type(each) is bytes, what, "a path is no bytes")
+        require(each.startswith(b"/") and b"\0" not in each, what, "its path is not absolute")
+    require(identity is None or is_hex(identity, 32), what, "its id is not 32 hex digits")
+    return RootRecord(
+        id=identity or root_id(path),
+        path=path,
+        device=fields.optional("device", int),
+        inode=fields.optional("inode", int),
+        birth_ns=fields.time("birth_ns") if value.get("birth_ns") is not None else None,
+        earlier=earlier,
+    )
 
 
 ROOT = Format(FileKind.ROOT, _encode_root, _decode_root, _RECORD_SIZE_MAX)
-"""A root's record: the root's real path."""
+"""A root's record, and the copies of it by which the root is found."""
+
+
+class Moved(NamedTuple):
+    """The record of a root that is most likely the directory at another path now."""
+
+    record: RootRecord
+    is_certain: bool
+    """Whether the directory is that very one; else its file system does not tell."""
 
 
 class StepOutput(NamedTuple):
@@ -114,11 +187,52 @@ class Hold:
 class Root:
     """One root's corner of the store. ``path`` is the root's real path."""
 
-    def __init__(self, fs: FileSystem, layout: Layout, path: bytes) -> None:
+    def __init__(
+        self, fs: FileSystem, layout: Layout, path: bytes, *, identity: str | None = None
+    ) -> None:
+        """Finds the root at a path; with ``identity`` it is that one, wherever it is."""
         self._fs = fs
         self._layout = layout
         self.path = path
-        self.id = root_id(path)
+        self.id = identity or root_id(path)
+        self.record: RootRecord | None = None
+        """What the store knew of it when this was made, or None."""
+        self._is_chosen_by_id = identity is not None
+        self._is_wanted = False
+        self._look_up()
+
+    def _look_up(self) -> None:
+        """Sets id and record, or the path. Costs one read for a root that was never moved."""
+        if self._is_chosen_by_id:
+            self.record, _ = _read(self._fs, self.file("root"), self.id)
+            self.path = self.record.path if self.record is not None else self.path
+            return
+        self.id = root_id(self.path)
+        self.record, _ = _read(self._fs, self._layout.root_file(self.id, "root"), self.id)
+        if self.record is not None and self.record.path == self.path:
+            return
+        is_elsewhere = self.record is not None
+        copy, _ = _read(self._fs, self._layout.root_at_path(self.id))
+        if copy is not None and copy.path == self.path:
+            found, is_found_damaged = _read(
+                self._fs, self._layout.root_file(copy.id, "root"), copy.id
+            )
+            if is_found_damaged or (found is not None and found.path == self.path):
+                self.id, self.record = copy.id, found
+                return
+        self.record = None
+        salt = 0
+        while is_elsewhere:
+            salt += 1
+            self.id = root_id(b"%b\0%d" % (self.path, salt))
+            is_elsewhere = _is_there(self._fs, self._layout.root_file(self.id, "root"))
+
+    @property
+    def moved_to(self) -> bytes | None:
+        """Where the root is now that was at this path before; None where that is unknown."""
+        first = root_id(self.path)
+        record, _ = _read(self._fs, self._layout.root_file(first, "root"), first)
+        return record.path if record is not None and record.path != self.path else None
 
     def file(self, name: str) -> str:
         """Path of one of the root's files."""
@@ -130,27 +244,126 @@ class Root:
         The record's existence proves that the root's directory is durable. The name of the
         record itself becomes so with the root's first snapshot.
         """
-        if not self.is_registered():
-            self.register_anew()
+        self._is_wanted = True
+        if self.is_registered():
+            return
+        with locked_roots(self._fs, self._layout):
+            self._look_up()  # another process may have moved a root to this path meanwhile
+            if self.record is None and not self.is_registered():
+                add_directory(self._fs, self._layout.root_directory(self.id))
+                record = RootRecord(id=self.id, path=self.path)
+                self._write(identified(self._fs, record))
 
-    def register_anew(self) -> None:
-        """Writes the root's record, whether or not there is one."""
-        add_directory(self._fs, self._layout.root_directory(self.id))
+    def note_identity(self) -> None:
+        """Notes which directory the root is, so that it is known again after a move.
+
+        Costs one look unless it is another one than before. The caller holds the root's lock.
+        """
+        record = self.record
+        if record is None:
+            return
+        try:
+            stat = self._fs.lstat(self.path)
+        except FileNotFoundError:
+            return
+        if (stat.st_dev, stat.st_ino) == (record.device, record.inode):
+            return
+        with locked_roots(self._fs, self._layout):
+            self._write(identified(self._fs, record))
+            self._remove_copy(_inode_copy(self._layout, record))
+
+    def _write(self, record: RootRecord) -> None:
+        """Puts a record and its copies in place. The caller holds the lock of all roots."""
+        if record.id != root_id(record.path):
+            self._write_copy(self._layout.root_at_path(root_id(record.path)), record)
         replace_file(
             self._fs,
             self.file("root"),
-            ROOT.seal(self.path),
+            ROOT.seal(record),
             temporary=self._layout.temporary,
             durable_name=False,
         )
+        self.record = record
+        path = _inode_copy(self._layout, record)
+        if path is not None:
+            replace_file(
+                self._fs,
+                path,
+                ROOT.seal(record),
+                temporary=self._layout.temporary,
+                durable=False,
+            )
+
+    def _write_copy(self, path: str, record: RootRecord) -> None:
+        replace_file(self._fs, path, ROOT.seal(record), temporary=self._layout.temporary)
+
+    def _remove_copy(self, path: str | None) -> None:
+        """Removes a copy of this root's record; one of another root stays."""
+        if path is not None:
+            copy, is_damaged = _read(self._fs, path)
+            if is_damaged or (copy is not None and copy.id == self.id):
+                unlink_if_present(self._fs, path)
+
+    def move(self, path: bytes) -> None:
+        """Makes a path the root's own, durably. The caller holds the root's lock.
+
+        At any crash the root is at the old path or at the new one. Raises Refused when
+        another root is at the new path.
+        """
+        with locked_roots(self._fs, self._layout):
+            there = Root(self._fs, self._layout, path)
+            if there.record is not None and there.id != self.id:
+                raise Refused(
+                    f"The directory {shown(path)!r} has a history of its own",
+                    code=ErrorCode.ROOT_TAKEN,
+                    path=path,
+                )
+            old = self.record or RootRecord(id=self.id, path=self.path)
+            earlier = [each for each in (*old.earlier, old.path) if each != path]
+            self.path = path
+            moved = replace(old, path=path, earlier=tuple(dict.fromkeys(earlier))[-_EARLIER_MAX:])
+            self._write(identified(self._fs, moved))
+            sync_directory(self._fs, self._layout.root_directory(self.id))
+            if old.path != path:
+                self._remove_copy(self._layout.root_at_path(root_id(old.path)))
+            if _inode_copy(self._layout, old) != _inode_copy(self._layout, self.record or old):
+                self._remove_copy(_inode_copy(self._layout, old))
+
+    def forget(self) -> None:
+        """Removes all files of the root but its locks. The caller holds the root's lock.
+
+        Its record goes last, so that what a crash left can be forgotten again.
+        """
+        with locked_roots(self._fs, self._layout):
+            directory = self._layout.root_directory(self.id)
+            for name in sorted(self._fs.list_names(directory)):
+                if name in {"root", "lock"} or name.endswith("-lock"):
+                    continue
+                path = self.file(name)
+                if name == "watch" and S_ISDIR(self._fs.lstat(path).st_mode):
+                    for inner in self._fs.list_names(path):
+                        if inner != "lock":
+                            unlink_if_present(self._fs, os.path.join(path, inner))
+                    continue
+                unlink_if_present(self._fs, path)
+            sync_directory(self._fs, directory)
+            unlink_if_present(self._fs, self.file("root"))
+            sync_directory(self._fs, directory)
+            record = self.record
+            if record is not None:
+                self._remove_copy(self._layout.root_at_path(root_id(record.path)))
+                self._remove_copy(_inode_copy(self._layout, record))
+            self.record = None
+
+    def repair(self, record: RootRecord) -> None:
+        """Writes the record anew where it is damaged or missing, and what finds it."""
+        with locked_roots(self._fs, self._layout):
+            add_directory(self._fs, self._layout.root_directory(self.id))
+            self._write(record)
 
     def is_registered(self) -> bool:
         """Returns whether the store knows the root."""
-        try:
-            self._fs.lstat(self.file("root"))
-        except FileNotFoundError:
-            return False
-        return True
+        return _is_there(self._fs, self.file("root"))
 
     @contextmanager
     def locked(self, operation: str, wait_s: float) -> Iterator[None]:
@@ -164,6 +377,7 @@ class Root:
         except FileNotFoundError:
             raise NotFound(f"{what} has no snapshots", path=self.path) from None
         with held(self._fs, self.file("lock"), operation=operation, what=what, wait_s=wait_s):
+            self._look_again(what)
             yield
 
     @contextmanager
@@ -233,6 +447,21 @@ class Root:
         except FileNotFoundError:
             return []
         return [name for name in names if name.startswith(PLAN_PREFIX)]
+
+    def _look_again(self, what: str) -> None:
+        """Raises Conflict when the root was moved while its lock was waited for.
+
+        Registers it again when it was forgotten meanwhile and is needed.
+        """
+        if self._is_chosen_by_id:
+            self._look_up()
+            return
+        found = Root(self._fs, self._layout, self.path)
+        if found.id != self.id:
+            raise Conflict(f"{what} was moved, or another one was moved there, meanwhile")
+        self.record = found.record
+        if self._is_wanted:
+            self.register()
 
     def read(self, name: str, kind: FileKind) -> bytes | None:
         """Returns the payload of one of the root's sealed files, or None when absent.
@@ -356,6 +585,8 @@ def step_output_bytes(fs: FileSystem, layout: Layout) -> int:
     """Returns the bytes of what steps of plans wrote, of all roots. Costs a listing of each."""
     total = 0
     for name in fs.list_names(layout.roots):
+        if not is_hex(name, 32):
+            continue
         with suppress(FileNotFoundError), fs.scan(layout.root_directory(name)) as entries:
             for entry in entries:
                 if entry.name.startswith(PLAN_PREFIX) and entry.name.endswith(STEP_OUTPUT_SUFFIX):
@@ -364,32 +595,123 @@ def step_output_bytes(fs: FileSystem, layout: Layout) -> int:
     return total
 
 
-def recorded_path(fs: FileSystem, layout: Layout, name: str) -> bytes | None:
-    """Returns the real path in a root's record, or None when there is no record.
+@contextmanager
+def locked_roots(fs: FileSystem, layout: Layout) -> Iterator[None]:
+    """Keeps other processes from registering, moving and forgetting roots while the body runs."""
+    path = os.path.join(layout.roots, "lock")
+    what = "The list of roots"
+    with held(fs, path, operation="roots", what=what, wait_s=_LOCK_WAIT_S):
+        yield
+
+
+def _is_there(fs: FileSystem, path: str) -> bool:
+    try:
+        fs.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _read(fs: FileSystem, path: str, identity: str | None = None) -> tuple[RootRecord | None, bool]:
+    """Returns a record, or None, and whether that is because it is damaged."""
+    try:
+        return _record(fs, path, identity), False
+    except (Corrupt, UnsupportedFormat):
+        return None, True
+
+
+def _record(fs: FileSystem, path: str, identity: str | None) -> RootRecord | None:
+    try:
+        payload = unseal(read_file(fs, path, _RECORD_SIZE_MAX), FileKind.ROOT, path)
+    except FileNotFoundError:
+        return None
+    record = _decode_root(payload)
+    if identity is not None and record.id != identity:
+        raise Corrupt(f"File {path!r} is the record of another root", path=path)
+    return record
+
+
+def _inode_copy(layout: Layout, record: RootRecord) -> str | None:
+    if record.device is None or record.inode is None:
+        return None
+    return layout.root_at_inode(record.device, record.inode)
+
+
+def identified(fs: FileSystem, record: RootRecord) -> RootRecord:
+    """Returns a record with what tells which directory is at its path now, if there is one."""
+    try:
+        stat = fs.lstat(record.path)
+        birth_ns = fs.birth_time_ns(record.path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return record
+    return replace(record, device=stat.st_dev, inode=stat.st_ino, birth_ns=birth_ns)
+
+
+def find_moved(fs: FileSystem, layout: Layout, path: bytes) -> Moved | None:
+    """Returns the root that was moved to a path, of which the store knows no root.
+
+    It is one of which device, inode and, where it is known, the time at which the directory was
+    made are those of the directory at the path; inodes are used again, and times may agree. At
+    its own path there is another directory by now, or none. Costs two looks where there is none.
+    """
+    try:
+        stat = fs.lstat(path)
+    except OSError:
+        return None
+    copy, _ = _read(fs, layout.root_at_inode(stat.st_dev, stat.st_ino))
+    if copy is None or not S_ISDIR(stat.st_mode):
+        return None
+    record, _ = _read(fs, layout.root_file(copy.id, "root"), copy.id)
+    if record is None or record.path == path:
+        return None
+    if (record.device, record.inode) != (stat.st_dev, stat.st_ino):
+        return None
+    try:
+        there = fs.lstat(record.path)
+        if (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino):
+            return None
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError:
+        return None  # it may be there, and cannot be looked at
+    try:
+        birth_ns = fs.birth_time_ns(path)
+    except OSError:
+        birth_ns = None
+    if birth_ns is None or record.birth_ns is None:
+        return Moved(record, is_certain=False)
+    return Moved(record, is_certain=True) if birth_ns == record.birth_ns else None
+
+
+def recorded_root(fs: FileSystem, layout: Layout, name: str) -> RootRecord | None:
+    """Returns a root's record, or None when there is none.
 
     Raises Corrupt for the record of another root too, and UnsupportedFormat.
     """
-    where = layout.root_file(name, "root")
-    try:
-        payload = unseal(read_file(fs, where, _RECORD_SIZE_MAX), FileKind.ROOT, where)
-    except FileNotFoundError:
-        return None
-    path = _decode_root(payload)
-    if root_id(path) != name:
-        raise Corrupt(f"File {where!r} is the record of another root", path=where)
-    return path
+    return _record(fs, layout.root_file(name, "root"), name)
+
+
+def copied_record(fs: FileSystem, layout: Layout, name: str) -> RootRecord | None:
+    """Returns a copy of a root's record, or None; one that finds it at its path before others."""
+    for copy_name in sorted(fs.list_names(layout.roots), reverse=True):
+        if copy_name.startswith(("path-", "inode-")):
+            copy, _ = _read(fs, os.path.join(layout.roots, copy_name))
+            if copy is None or copy.id != name:
+                continue
+            places = (layout.root_at_path(root_id(copy.path)), _inode_copy(layout, copy))
+            if os.path.join(layout.roots, copy_name) in places:
+                return copy
+    return None
+
+
+def registered_records(fs: FileSystem, layout: Layout) -> list[RootRecord]:
+    """Returns the records of all roots of a store, by path; damaged ones are left out."""
+    names = [name for name in fs.list_names(layout.roots) if is_hex(name, 32)]
+    found = (_read(fs, layout.root_file(name, "root"), name)[0] for name in names)
+    records = (record for record in found if record is not None)
+    return sorted(records, key=lambda record: (record.path, record.id))
 
 
 def registered_roots(fs: FileSystem, layout: Layout) -> list[bytes]:
     """Returns the real paths of all roots of a store; damaged records are left out."""
-    paths = []
-    for name in fs.list_names(layout.roots):
-        if not is_hex(name, 32):
-            continue
-        try:
-            path = recorded_path(fs, layout, name)
-        except (Corrupt, UnsupportedFormat):
-            continue
-        if path is not None:
-            paths.append(path)
-    return sorted(paths)
+    return [record.path for record in registered_records(fs, layout)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
@@ -38,6 +39,8 @@ from treesnap.model import Snapshot, SnapshotId, SnapshotRecord, SnapshotState
 from treesnap.store.layout import Layout, is_hex
 
 _FILE_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{64})\Z")
+FORGOTTEN_PREFIX = "forgotten-"
+"""What the names of directories begin with that hold the snapshots of a forgotten root."""
 SEQUENCE_MAX = (1 << 64) - 1
 """The largest number that a file name has room for."""
 
@@ -212,7 +215,12 @@ class SnapshotLog:
         directory = self._layout.root_snapshots(root_id)
         self._found(root_id)
         path = os.path.join(directory, name.file_name)
-        self._fs.rename(pending_path, path)
+        try:
+            self._fs.rename(pending_path, path)
+        except FileNotFoundError:  # the root was forgotten since its snapshots were seen
+            self._founded.discard(root_id)
+            self._found(root_id)
+            self._fs.rename(pending_path, path)
         try:
             sync_directory(self._fs, directory)
         except BaseException:
@@ -247,3 +255,51 @@ class SnapshotLog:
             unlink_if_present(self._fs, self.path(root_id, name))
         if names:
             sync_directory(self._fs, self._layout.root_snapshots(root_id))
+
+    def forget(self, root_id: str) -> None:
+        """Removes all snapshots of a root: all of them, or at a crash none. Durable after return.
+
+        The rename is what does it; ``gc`` finishes what a crash leaves after that.
+        """
+        with suppress(FileNotFoundError):
+            self._fs.rename(
+                self._layout.root_snapshots(root_id),
+                os.path.join(self._layout.temporary, FORGOTTEN_PREFIX + os.urandom(8).hex()),
+            )
+            sync_directory(self._fs, self._layout.temporary)
+            sync_directory(self._fs, self._layout.snapshots)
+        self._founded.discard(root_id)
+        self.finish_forgetting()
+
+    def finish_forgetting(self) -> None:
+        """Removes what is left of the snapshots of roots that were forgotten, states first."""
+        left = list(self.forgotten())
+        removed = [
+            unlink_if_present(self._fs, self._layout.state(name.id)) for _, name in left if name
+        ]
+        if any(removed):
+            sync_directory(self._fs, self._layout.states)
+        for directory, name in left:
+            if name is not None:
+                unlink_if_present(self._fs, os.path.join(directory, name.file_name))
+        for directory in {directory for directory, _ in left}:
+            with suppress(FileNotFoundError):
+                for other in self._fs.list_names(directory):  # it would stay for ever
+                    unlink_if_present(self._fs, os.path.join(directory, other))
+                self._fs.remove_directory(directory)
+
+    def forgotten(self) -> Iterator[tuple[str, SnapshotName | None]]:
+        """Yields the snapshots that a crash left of forgotten roots, each with its directory.
+
+        Each directory is yielded by itself first, with None.
+        """
+        for name in self._fs.list_names(self._layout.temporary):
+            if not name.startswith(FORGOTTEN_PREFIX):
+                continue
+            directory = os.path.join(self._layout.temporary, name)
+            with suppress(FileNotFoundError):  # another process has finished it
+                if not stat.S_ISDIR(self._fs.lstat(directory).st_mode):
+                    continue  # a link may lead anywhere
+                found = map(_parsed, self._fs.list_names(directory))
+                yield directory, None
+                yield from ((directory, each) for each in found if each is not None)

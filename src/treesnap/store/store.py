@@ -262,6 +262,13 @@ class Store:
         self._check_directory(self.layout.root_snapshots(root.id))
         return root
 
+    def root_by_id(self, identity: str, path: bytes = b"") -> Root:
+        """Returns the root of an id, wherever it is; ``path`` where its record cannot be read."""
+        root = Root(self.fs, self.layout, path, identity=identity)
+        self._check_directory(self.layout.root_directory(identity))
+        self._check_directory(self.layout.root_snapshots(identity))
+        return root
+
     def has(self, identity: ObjectId, avoid: frozenset[bytes] = frozenset()) -> bool:
         """Returns whether an object is really there, outside the packs to avoid."""
         entry = self.index.find(identity, avoid)

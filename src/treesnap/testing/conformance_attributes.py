@@ -58,6 +58,19 @@ class AttributeTests:
         with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
             fs.mount_id(-1)
 
+    def test_a_directory_keeps_its_birth_time_when_it_is_renamed(
+        self, fs: FileSystem, directory: str
+    ) -> None:
+        """``birth_time_ns`` is the same before and after, or None."""
+        fs.make_directory(f"{directory}/old")
+        before = fs.birth_time_ns(f"{directory}/old")
+
+        fs.rename(f"{directory}/old", f"{directory}/new")
+
+        assert fs.birth_time_ns(f"{directory}/new") == before
+        with pytest.raises(FileNotFoundError):
+            fs.birth_time_ns(f"{directory}/old")
+
     def test_mode_and_time_are_set_by_name_and_descriptor(
         self, fs: FileSystem, directory: str
     ) -> None:

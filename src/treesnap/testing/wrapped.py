@@ -65,6 +65,7 @@ KINDS: dict[str, Kind] = {
     "is_read_only": Kind.LOOK,
     "is_protected": Kind.LOOK,
     "mount_id": Kind.LOOK,
+    "birth_time_ns": Kind.LOOK,
     "read_link": Kind.LOOK,
     "make_directory": Kind.NAME,
     "remove_directory": Kind.NAME,

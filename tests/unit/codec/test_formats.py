@@ -30,7 +30,7 @@ from treesnap.errors import InvalidArgument
 from treesnap.hashing import object_id
 from treesnap.model import ObjectId, ObjectKind, Segment, SnapshotId
 from treesnap.store.collector import COLLECTED_SIZE, COLLECTION, CollectorState
-from treesnap.store.roots import ROOT
+from treesnap.store.roots import ROOT, RootRecord
 from treesnap.testing import strategies as ours
 
 EXAMPLES = 10_000 if os.environ.get("TREESNAP_TEST_SIZE") == "full" else 150
@@ -122,7 +122,18 @@ FORMATS: dict[str, tuple[Format[Any], st.SearchStrategy[Any]]] = {
     "name table": (NAMES, ours.name_tables()),
     "export record": (EXPORT, ours.export_records()),
     "list of moves": (EXPORT_MOVES, ours.export_moves()),
-    "root": (ROOT, ours.paths().map(lambda path: b"/" + path)),
+    "root": (
+        ROOT,
+        st.builds(
+            RootRecord,
+            id=st.binary(min_size=16, max_size=16).map(bytes.hex),
+            path=ours.paths().map(lambda path: b"/" + path),
+            device=st.none() | st.integers(0, (1 << 64) - 1),
+            inode=st.none() | st.integers(0, (1 << 64) - 1),
+            birth_ns=st.none() | st.integers(TIME_MIN_NS, TIME_MAX_NS),
+            earlier=st.lists(ours.paths().map(lambda path: b"/" + path), max_size=3).map(tuple),
+        ),
+    ),
     "collector state": (COLLECTION, COLLECTOR_STATES),
     "collected size": (COLLECTED_SIZE, st.integers(0, (1 << 63) - 1)),
 }

@@ -43,7 +43,7 @@ def table(store_path):
     class Table:
         @property
         def path(self):
-            (directory,) = (store_path / "roots").iterdir()
+            (directory,) = (store_path / "roots").glob("*/")
             return directory / "names"
 
         def exists(self) -> bool:

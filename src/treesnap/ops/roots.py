@@ -1,0 +1,235 @@
+"""The roots of a store: which there are, where each is, and giving one up.
+
+A root whose directory was moved is noticed when the next operation begins in it; see
+``ops.access``. Here is what a person does where that is impossible, as after a move to
+another file system, and what removes a history as a whole.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from treesnap.errors import (
+    Busy,
+    Corrupt,
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    Refused,
+    StoreMissing,
+    TreesnapError,
+    shown,
+)
+from treesnap.fs.durable import open_regular
+from treesnap.model import SnapshotKind
+from treesnap.ops.access import Opened, is_interrupted, opened
+from treesnap.ops.places import based, refuse_dangerous
+from treesnap.results import RootDirectory, RootInfo
+from treesnap.store.layout import is_hex
+from treesnap.store.roots import Root, registered_records
+
+if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
+    from treesnap.store.store import Store
+
+_ID_BEGINNING = re.compile(r"[0-9a-f]{4,32}\Z")
+
+
+def list_roots(handle: Handle) -> tuple[RootInfo, ...]:
+    """Returns all roots of the store, by path; an absent store has none."""
+    try:
+        with opened(handle, "list the roots") as pair:
+            return tuple(_info(pair.store, root) for root in _all_roots(pair.store))
+    except StoreMissing:
+        return ()
+
+
+def _all_roots(store: Store) -> list[Root]:
+    """Returns the roots with a record, by path, then those that have snapshots alone."""
+    known = [record.id for record in registered_records(store.fs, store.layout)]
+    others = [name for name in store.snapshots.root_ids() if name not in known]
+    roots = [store.root_by_id(name) for name in known]
+    for name in others:
+        path = _last_path(store, name)
+        if path is not None:
+            roots.append(store.root_by_id(name, path))
+    return roots
+
+
+def _last_path(store: Store, name: str) -> bytes | None:
+    for snapshot_name in store.snapshots.listing(name):
+        try:
+            return store.snapshots.load(name, snapshot_name).record.root_path
+        except TreesnapError:
+            continue
+    return None
+
+
+def _info(store: Store, root: Root) -> RootInfo:
+    names = store.snapshots.names(root.id)
+    newest_at_ns = None
+    for name in names:
+        try:
+            newest_at_ns = store.snapshots.load(root.id, name).record.created_at_ns
+            break
+        except (Corrupt, NotFound):
+            continue
+    return RootInfo(
+        id=root.id,
+        path=root.path,
+        snapshots=len(names),
+        newest_at_ns=newest_at_ns,
+        directory=_directory(store, root),
+        earlier_paths=root.record.earlier if root.record is not None else (),
+    )
+
+
+def _directory(store: Store, root: Root) -> RootDirectory:
+    try:
+        stat = store.fs.lstat(root.path)
+    except OSError:
+        return RootDirectory.ABSENT
+    record = root.record
+    if record is None or (record.device, record.inode) in {
+        (None, None),
+        (stat.st_dev, stat.st_ino),
+    }:
+        return RootDirectory.PRESENT
+    return RootDirectory.REPLACED
+
+
+def _real(path: str) -> str:
+    return os.path.realpath(based(path))
+
+
+def find_registered(store: Store, given: str) -> Root:
+    """Returns the root that a path, or the beginning of an id, names; raises NotFound."""
+    for path in (_real(given), os.path.abspath(based(given))):
+        root = store.root(os.fsencode(path))
+        if root.is_registered() or store.snapshots.listing(root.id).newest is not None:
+            return store.root_by_id(root.id, root.path)
+    found = []
+    if _ID_BEGINNING.match(given):
+        names = {*store.fs.list_names(store.layout.roots), *store.snapshots.root_ids()}
+        ids = sorted(name for name in names if is_hex(name, 32) and name.startswith(given))
+        roots = [store.root_by_id(name, _last_path(store, name) or b"") for name in ids]
+        found = [root for root in roots if root.path]
+    if len(found) > 1:
+        raise InvalidArgument(
+            f"The id {given!r} fits {len(found)} roots", code=ErrorCode.AMBIGUOUS_REF
+        )
+    if not found:
+        raise _unknown(given)
+    return found[0]
+
+
+def _unknown(given: str) -> NotFound:
+    return NotFound(
+        f"The store knows no root {shown(given)!r}", code=ErrorCode.UNKNOWN_ROOT, path=given
+    )
+
+
+def move_root(handle: Handle, old: str, new: str, *, force: bool) -> RootInfo:
+    """Makes a directory the place of a root's history; see :meth:`treesnap.Handle.root_move`."""
+    path = _real(new)
+    if not os.path.isdir(path):
+        raise NotFound(
+            f"There is no directory {shown(path)!r}", code=ErrorCode.ROOT_NOT_FOUND, path=path
+        )
+    if not force:
+        refuse_dangerous(path, handle.store_path)
+    try:
+        with opened(handle, "move a root", writing=True, recover=False) as pair:
+            there = pair.store.root(os.fsencode(path))
+            was_noticed = (
+                there.record is not None and os.fsencode(_real(old)) in there.record.earlier
+            )
+            root = there if was_noticed else find_registered(pair.store, old)
+            with root.locked("move", handle.wait_s):
+                root.move(os.fsencode(path))
+            return _info(pair.store, root)
+    except StoreMissing as error:
+        raise _unknown(old) from error
+
+
+def forget_root(handle: Handle, given: str, *, force: bool) -> RootInfo:
+    """Removes a root's history as a whole; see :meth:`treesnap.Handle.root_forget`."""
+    try:
+        with opened(handle, "forget a root", writing=True, recover=False) as pair:
+            root = find_registered(pair.store, given)
+            with root.locked("forget", handle.wait_s):
+                if root.record is None and not pair.store.snapshots.names(root.id):
+                    raise _unknown(given)
+                _refuse_in_use(handle, Opened(pair.store, root))
+                if not force:
+                    _refuse_kept(pair.store, root)
+                info = _info(pair.store, root)
+                pair.store.snapshots.forget(root.id)
+                root.forget()
+            return info
+    except StoreMissing as error:
+        raise _unknown(given) from error
+
+
+def _refuse_in_use(handle: Handle, pair: Opened) -> None:
+    """Raises Busy while a process relies on the root, and Refused for a restore to be finished."""
+    from treesnap.ops.export import sweep_exports
+
+    root = pair.root
+    what = f"The root {shown(root.path)!r}"
+    if is_interrupted(handle, root):
+        raise Refused(
+            f"A restore of {shown(root.path)!r} was interrupted, and needs its snapshots",
+            code=ErrorCode.RESTORE_INTERRUPTED,
+            path=root.path,
+        )
+    for record in root.holds().values():
+        user = f"process {record.process_id}" if record is not None else "a process"
+        raise Busy(f"{what} has a snapshot that {user} goes back to if it fails")
+    for name, user in (("plans-lock", "a plan"), (os.path.join("watch", "lock"), "'watch'")):
+        if _is_locked(handle, root.file(name)):
+            raise Busy(f"{what} is in use by {user}")
+    sweep_exports(handle, pair, root.export_names())
+    if root.export_names():
+        raise Busy(f"{what} is in use by a restore to another directory")
+
+
+def _is_locked(handle: Handle, path: str) -> bool:
+    try:
+        fd = open_regular(handle.fs, path)
+    except (OSError, Corrupt):
+        return False
+    try:
+        if not handle.fs.lock(fd, exclusive=False):
+            return True
+        handle.fs.unlock(fd)
+        return False
+    finally:
+        handle.fs.close(fd)
+
+
+def _refuse_kept(store: Store, root: Root) -> None:
+    """Raises Refused for what no policy would remove unasked, and for what cannot be read."""
+    kept = 0
+    names = store.snapshots.names(root.id)
+    for name in names:
+        if store.snapshots.state(name.id).pinned:
+            kept += 1
+            continue
+        try:
+            record = store.snapshots.load(root.id, name).record
+        except NotFound:
+            continue
+        except Corrupt:
+            kept += 1
+            continue
+        kept += record.kind == SnapshotKind.MANUAL or record.name is not None
+    if kept:
+        raise Refused(
+            f"{kept} of {len(names)} snapshots of the root {shown(root.path)!r} are pinned, named "
+            "or made by hand",
+            code=ErrorCode.HISTORY_KEPT,
+            path=root.path,
+        )
