@@ -406,7 +406,7 @@ def test_what_cannot_be_read_makes_no_checkpoint(root, manager):
     assert treesnap.open(root).list() == ()
 
 
-@pytest.mark.parametrize("wrong", [True, 1.0, "1", b"1", -1, [], object()], ids=repr)
+@pytest.mark.parametrize("wrong", [True, 1.0, "1", b"1", -1, [], {1}], ids=str)
 def test_wrong_types_are_one_clear_error(root, wrong):
     manager = CheckpointManager(str(root))
     made = manager.create(1)
