@@ -120,7 +120,7 @@ def make_holes(top: bytes) -> None:
     write_sparse(top + b"/first", 2_000_000, (1_999_999, b"!"))
     write_sparse(top + b"/last", 2_000_000, (0, b"!"))
     write_sparse(top + b"/both", 9_000_001, (1 << 20, b"!"), (5 << 20, bytes(700_000)))
-    write(top + b"/zeros-are-no-hole", bytes(1_000_000))
+    write(top + b"/zeros-become-a-hole", bytes(1_000_000))
 
 
 def make_nodes(top: bytes) -> None:

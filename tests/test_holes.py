@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 import treesnap
 from calling import Place
 from mounting import mounting
+from oracle import difference, record
+from trees import write_sparse
 from treesnap.fs.local import LocalFileSystem
 from treesnap.hashing import object_id
 from treesnap.worktree import content
@@ -98,6 +101,34 @@ def test_the_size_of_a_window_changes_nothing(parts, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(content, "WINDOW_SIZE", 128 * KIB)
         assert recorded(path) == whole
+
+
+@pytest.mark.parametrize(
+    ("size", "data"),
+    [
+        pytest.param(1, (), id="less than a page"),
+        pytest.param(5 * KIB, (), id="a page and less than another"),
+        pytest.param(9_000, ((0, 5_000),), id="data and less than a page"),
+        pytest.param(20 << 20, tuple((at, 100) for at in range(0, 20 << 20, 20_000)), id="cut"),
+    ],
+)
+def test_a_restored_file_has_data_in_no_page_that_was_a_hole(tmp_path, size, data):
+    """Not at the end of the file either, and not where a hole lies across two chunks."""
+    root = tmp_path / "root"
+    root.mkdir()
+    random = Random(0)
+    pieces = ((start, random.randbytes(length)) for start, length in data)
+    write_sparse(os.fsencode(root / "file"), size, *pieces)
+    handle = treesnap.open(root, tmp_path / "store")
+    before = record(root)
+    first = handle.create()
+    (root / "file").write_bytes(b"other")
+
+    handle.restore(first.id)
+
+    assert difference(before, record(root)) == []
+    handle.undo()
+    assert (root / "file").read_bytes() == b"other"
 
 
 @pytest.mark.parametrize("hole", [4 * KIB, 60 * KIB, 1 << 20])

@@ -9,7 +9,8 @@ import pytest
 
 import trees
 from mutations import MUTATIONS
-from oracle import copy_tree, difference, record, without
+from oracle import PAGE_SIZE, copy_tree, difference, record, without
+from trees import write_sparse
 
 
 @pytest.mark.parametrize("mutation", sorted({*MUTATIONS}, key=lambda item: item.__name__))
@@ -25,6 +26,24 @@ def test_the_oracle_sees_every_mutation(tmp_path, mutation):
             pytest.skip(f"not permitted here: {error}")
 
     assert difference(before, record(tmp_path / "root")) != []
+
+
+def test_zeros_may_become_holes_and_nothing_else(tmp_path):
+    for name in ("sparse", "dense", "other"):
+        (tmp_path / name).mkdir()
+        write_sparse(os.fsencode(tmp_path / name / "file"), 3 * PAGE_SIZE - 1, (0, b"data"))
+        os.utime(tmp_path / name / "file", (0, 0))
+        os.utime(tmp_path / name, (0, 0))
+    for name, last in (("dense", b"\0"), ("other", b"!")):
+        with (tmp_path / name / "file").open("r+b") as file:
+            file.seek(3 * PAGE_SIZE - 2)
+            file.write(last)
+        os.utime(tmp_path / name / "file", (0, 0))
+    sparse, dense, other = (record(tmp_path / name) for name in ("sparse", "dense", "other"))
+
+    assert difference(dense, sparse) == []
+    assert [line.split()[1] for line in difference(sparse, dense)] == ["extents"]
+    assert [line.split()[1] for line in difference(dense, other)] == ["digest"]
 
 
 def test_a_copy_is_the_same_but_for_sockets(tmp_path):

@@ -361,17 +361,21 @@ class Stager:
 
 
 def _without_zero_pages(data: bytes, position: int) -> Iterator[tuple[int, bytes | memoryview]]:
-    """Yields what has to be written of a chunk, and where: whole pages of zeros become holes.
+    """Yields what has to be written of a chunk, and where: pages of zeros become holes.
 
-    So a file that had holes of less than a block takes no more space than it did. Mostly costs
-    one look at each page.
+    So a file that had holes of less than a block takes no more space than it did. The chunk
+    may hold the beginning or the end of a page only: zeros there are left out too, and the
+    page becomes a hole unless the next chunk or the one before writes to it. Mostly costs one
+    look at each page.
     """
     size = len(data)
-    start = 0
-    for page in range(-position % _PAGE_SIZE, size - _PAGE_SIZE + 1, _PAGE_SIZE):
-        if data[page] == 0 and data.startswith(_ZERO_PAGE, page):
+    start = page = 0
+    next_page = min(size, _PAGE_SIZE - position % _PAGE_SIZE)
+    while page < size:
+        if data[page] == 0 and data.startswith(_ZERO_PAGE[: next_page - page], page):
             if page > start:
                 yield position + start, memoryview(data)[start:page]
-            start = page + _PAGE_SIZE
+            start = next_page
+        page, next_page = next_page, min(size, next_page + _PAGE_SIZE)
     if start < size:
         yield position + start, memoryview(data)[start:] if start else data
