@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 READING = [
@@ -64,6 +66,96 @@ class TestStoreThatIsNotThere:
         assert (first.code, second.code) == (0, 0)
         assert f"Made the store {store}\n" in first.err
         assert "Made the store" not in second.err
+
+
+ROOT_ALONE = [
+    words
+    for words in READING
+    if words[0] not in {"gc", "verify", "session"} and "--all" not in words
+]
+
+
+class TestRootThatIsNotThere:
+    """A ``-C`` that was mistyped must not look like a root without snapshots."""
+
+    @pytest.mark.parametrize(
+        ("name", "code", "error"),
+        [
+            ("mistyped", 5, "root-not-found"),
+            ("mistyped/below", 5, "root-not-found"),
+            ("file/below", 5, "root-not-found"),
+            ("dangling", 5, "root-not-found"),
+            ("file", 3, "not-a-directory"),
+            ("/dev/null", 3, "not-a-directory"),
+        ],
+    )
+    @pytest.mark.parametrize("words", ROOT_ALONE, ids=" ".join)
+    def test_is_an_error(self, snap, root, tmp_path, words, name, code, error):
+        snap("create")
+        (tmp_path / "file").write_text("")
+        (tmp_path / "dangling").symlink_to("mistyped")
+
+        result = snap("-C", tmp_path / name, *words, "--json")
+
+        assert (result.code, result.json["code"]) == (code, error)
+
+    @pytest.mark.parametrize("words", [["list"], ["create"], ["run", "--", "true"]], ids=" ".join)
+    def test_makes_no_store(self, unsaid_snap, default_store, tmp_path, words):
+        result = unsaid_snap("--json", "-C", tmp_path / "mistyped", *words)
+
+        assert (result.code, result.json["code"]) == (5, "root-not-found")
+        assert not default_store.exists()
+
+    @pytest.mark.parametrize("is_file", [False, True])
+    def test_but_has_a_history_shows_it(self, snap, root, tmp_path, is_file):
+        snap("create", "--name", "one")
+        shutil.rmtree(root)
+        if is_file:
+            root.write_text("")
+
+        def out(*words):
+            result = snap("-C", root, *words, cwd=tmp_path)
+            assert result.code == 0
+            return result.out
+
+        assert "[one]" in out("list")
+        assert "one" in out("show", "latest")
+        assert out("doctor") == "Nothing is unfinished\n"
+        assert out("watch", "--status") == f"Not watched: {root}\n"
+        assert out("plan", "list") == ""
+        if not is_file:
+            out("restore", "latest")
+            assert root.is_dir()
+
+    @pytest.mark.parametrize("words", ROOT_ALONE, ids=" ".join)
+    def test_and_whose_place_a_dangling_link_took_is_refused(self, snap, root, tmp_path, words):
+        snap("create")
+        shutil.rmtree(root)
+        root.symlink_to("nowhere")
+
+        result = snap("-C", root, *words, "--json", cwd=tmp_path)
+
+        assert (result.code, result.json["code"]) == (3, "not-a-directory")
+        assert "is no directory any more, but a link" in result.json["message"]
+
+    def test_and_was_moved_says_where_to(self, snap, root, tmp_path):
+        snap("create")
+        root.rename(tmp_path / "moved")
+        assert snap("list", cwd=tmp_path / "moved").code == 0
+
+        result = snap("-C", root, "list", cwd=tmp_path)
+
+        assert result.code == 5
+        assert f"the root was moved to '{tmp_path / 'moved'}'" in result.err
+
+    @pytest.mark.parametrize(
+        "words", [["gc"], ["verify"], ["list", "--all"], ["root", "list"]], ids=" ".join
+    )
+    def test_is_nothing_to_what_is_about_the_store_alone(self, snap, root, tmp_path, words):
+        snap("create")
+        snap("-C", tmp_path / "forgotten", "root", "forget", root, "--force")
+
+        assert snap("-C", tmp_path / "forgotten", *words).code == 0
 
 
 class TestRoot:

@@ -17,7 +17,7 @@ def command(invocation: Invocation, *, dry_run: bool) -> None:
 
     It may run at any time, beside any other command.
     """
-    with invocation.open() as handle:
+    with invocation.open(needs_root=False) as handle:
         result = handle.gc(dry_run=dry_run)
     if result.postponed is not None and not invocation.output.as_json:
         invocation.output.remark(result.postponed)

@@ -26,7 +26,7 @@ def command(invocation: Invocation, /, *, all_roots: bool, **wanted: str | None)
 
     Columns: id, time, kind, flags (P pinned, ! incomplete), [name] and label.
     """
-    with invocation.open(progress=False) as handle:
+    with invocation.open(progress=False, needs_root=not all_roots) as handle:
         snapshots = handle.list(all_roots=all_roots, **wanted)
     if not snapshots and not invocation.output.as_json:
         which = "No such snapshots" if any(wanted.values()) else "No snapshots"

@@ -32,7 +32,7 @@ def command(
 
     Exits 7 when there is damage, and names the snapshots and paths that it costs.
     """
-    with invocation.open() as handle:
+    with invocation.open(needs_root=False) as handle:
         result = handle.verify(read_data=read_data, repair=repair, sample=sample)
     invocation.output.result(
         "verify",

@@ -33,17 +33,29 @@ class Invocation:
 
     @contextmanager
     def open(
-        self, *, progress: bool = True, makes_store: bool = False, markers: tuple[str, ...] = ()
+        self,
+        *,
+        progress: bool = True,
+        makes_store: bool = False,
+        needs_root: bool = True,
+        markers: tuple[str, ...] = (),
     ) -> Iterator[Handle]:
         """Yields a handle on the root; a progress bar is gone when the block is left.
 
         ``markers`` are names that tell a root which was not captured before. Names the root
         when neither ``-C`` nor the current directory does. Raises StoreMissing when the caller
-        said which store is meant, it is not there, and the command does not make it.
+        said which store is meant, it is not there, and the command does not make it. Raises
+        NotFound or Refused when ``-C`` names neither a directory nor a root with a history,
+        unless the command is about the store alone.
         """
         from treesnap.cli.progress import ProgressMonitor, RemarkMonitor
         from treesnap.ops import handle as library
-        from treesnap.ops.places import current_directory, is_store_given, require_store
+        from treesnap.ops.places import (
+            current_directory,
+            is_store_given,
+            require_root,
+            require_store,
+        )
 
         remark = self.output.remark
         store_path = self._store_path()
@@ -56,6 +68,8 @@ class Invocation:
             self.output.place = Place(handle.root, handle.store_path)
             if not makes_store and (self.store is not None or is_store_given()):
                 require_store(handle.store_path)
+            if needs_root and self.directory is not None:
+                require_root(handle)
             is_unsaid = self.directory is None and handle.root != os.path.realpath(
                 current_directory()
             )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from treesnap.codec.envelope import FileKind
 from treesnap.codec.reader import TreeReader, check_object
-from treesnap.errors import Busy, Corrupt, ErrorCode, NotFound, Refused, TreesnapError, shown
+from treesnap.errors import Busy, Corrupt, ErrorCode, NotFound, TreesnapError, shown
 from treesnap.fs.failure import reported
 from treesnap.model import Entry, ObjectId, ObjectKind, Snapshot, SnapshotId
 from treesnap.store.roots import Root
@@ -160,13 +160,10 @@ def _refuse_link(handle: Handle, pair: Opened) -> None:
     """
     if handle.given_root == handle.root or pair.root.is_registered():
         return
-    given = shown(handle.given_root)
     if pair.store.root(os.fsencode(handle.given_root)).is_registered():
-        raise Refused(
-            f"The root {given!r} is no directory any more, but a link to {shown(handle.root)!r}",
-            code=ErrorCode.NOT_A_DIRECTORY,
-            path=handle.given_root,
-        )
+        from treesnap.ops.places import replaced_by_link
+
+        raise replaced_by_link(handle)
 
 
 @contextmanager

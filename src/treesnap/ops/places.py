@@ -21,6 +21,7 @@ from treesnap.store.layout import Layout
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
+    from treesnap.store.roots import Root
 
 SYSTEM_DIRECTORIES = frozenset(
     {
@@ -99,6 +100,56 @@ def require_store(store_path: str) -> None:
             return
         return
     raise StoreMissing(f"There is no store at {shown(store_path)!r}", path=store_path)
+
+
+def require_root(handle: Handle) -> None:
+    """Raises NotFound or Refused for a root that is not a directory and has no history.
+
+    Most likely it was mistyped. One that was deleted keeps its history, and passes.
+    """
+    if os.path.isdir(handle.root):
+        return
+    from treesnap.fs.failure import reported
+    from treesnap.store.roots import Root
+
+    layout = Layout(handle.store_path)
+    with reported("look at the root"):
+        root, given = (
+            Root(handle.fs, layout, os.fsencode(path)) for path in (handle.root, handle.given_root)
+        )
+        if _has_history(layout, root):
+            return
+        if _has_history(layout, given):
+            raise replaced_by_link(handle)
+        try:
+            os.stat(handle.root)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            moved_to = root.moved_to
+            where = f": the root was moved to {shown(moved_to)!r}" if moved_to is not None else ""
+            raise NotFound(
+                f"There is no directory {shown(handle.root)!r}{where}",
+                code=ErrorCode.ROOT_NOT_FOUND,
+                path=handle.root,
+            ) from error
+    raise Refused(
+        f"The root {shown(handle.root)!r} is not a directory",
+        code=ErrorCode.NOT_A_DIRECTORY,
+        path=handle.root,
+    )
+
+
+def _has_history(layout: Layout, root: Root) -> bool:
+    return root.is_registered() or os.path.lexists(layout.root_snapshots(root.id))
+
+
+def replaced_by_link(handle: Handle) -> Refused:
+    """Returns the error for a link in the place of a root with a history."""
+    return Refused(
+        f"The root {shown(handle.given_root)!r} is no directory any more, but a link to "
+        f"{shown(handle.root)!r}",
+        code=ErrorCode.NOT_A_DIRECTORY,
+        path=handle.given_root,
+    )
 
 
 def current_directory() -> str:

@@ -26,7 +26,7 @@ def command(invocation: Invocation, *, root: str, force: bool) -> None:
     --force where snapshots are pinned, named or made by hand.
     """
     output = invocation.output
-    with invocation.open(progress=False) as handle:
+    with invocation.open(progress=False, needs_root=False) as handle:
         info = handle.root_forget(root, force=force)
     output.result(
         "root.forget",

@@ -18,7 +18,7 @@ def command(invocation: Invocation) -> None:
 
     Each with its id, the time of its newest snapshot, their number, and its path.
     """
-    with invocation.open(progress=False) as handle:
+    with invocation.open(progress=False, needs_root=False) as handle:
         found = handle.root_list()
     if not found and not invocation.output.as_json:
         invocation.output.remark("No roots")

@@ -28,7 +28,7 @@ def command(invocation: Invocation, *, old: str, new: str | None, force: bool) -
     from treesnap.ops.places import current_directory
 
     given = new if new is not None else invocation.directory or current_directory()
-    with invocation.open(progress=False) as handle:
+    with invocation.open(progress=False, needs_root=False) as handle:
         info = handle.root_move(old, given, force=force)
     invocation.output.result(
         "root.move",
