@@ -21,6 +21,8 @@ class Damage:
     """For ``sh``."""
     loses_excluded: bool = False
     """Whether it removes what no snapshot holds."""
+    mounts_at: str | None = None
+    """Where in the root it mounts a file system, which every way back leaves alone."""
 
 
 def build(root: Path) -> None:
@@ -60,6 +62,8 @@ DAMAGES = [
     Damage("rules removed", "rm .snapignore; echo x > file"),
     Damage("excluded in the way", "rm file; mkdir file; echo x > file/a.tmp"),
     Damage("old times", "touch -d 1901-01-01 file; touch -d 1960-01-01 directory"),
+    Damage("time after nanoseconds in 64 bits", "touch -d 2262-04-12 file directory ."),
+    Damage("far times", "touch -d 2400-01-01 file directory/below; echo x > directory/inner"),
     Damage("fifo", "rm file; mkfifo file; mkfifo directory/pipe"),
     Damage("socket", "python3 -c \"import socket; socket.socket(1).bind('socket')\"; rm socket"),
     Damage("no permissions", "chmod 0 file directory/inner directory/below directory"),
@@ -78,6 +82,20 @@ DAMAGES = [
     ),
     Damage("root moved", 'd=$PWD; mv "$d" "$d.moved"', loses_excluded=True),
 ]
+
+MOUNTING = [
+    Damage(
+        "nested mount",
+        "mkdir mounted; mount -t tmpfs none mounted; echo x > mounted/within; rm file",
+        mounts_at="mounted",
+    ),
+    Damage(
+        "mount over a directory",
+        "rm file; mount -t tmpfs none directory; echo x > directory/within",
+        mounts_at="directory",
+    ),
+]
+"""For the superuser alone."""
 
 FILLING = [
     Damage("new file", "head -c 64M /dev/urandom > filling"),

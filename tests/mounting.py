@@ -55,6 +55,10 @@ class Mounter:
         self._mount(place, "-t", "overlay", "-o", options, "treesnap-test")
         return place
 
+    def take_on(self, place: Path) -> None:
+        """Unmounts in the end what another process has mounted."""
+        self.places.append(place)
+
     def read_only(self, place: Path, *, yes: bool = True) -> None:
         """Makes a mounted file system read-only, or writable again."""
         _run("mount", "-o", f"remount,{'ro' if yes else 'rw'}", str(place))

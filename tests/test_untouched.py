@@ -151,6 +151,28 @@ def test_a_mount_point_that_came_later(place):
         assert unlisted(handle, "before", listed) == []
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_mount_that_a_failed_command_made(place, as_json):
+    with mounting() as mounter:
+        mounter.tmpfs(place.root.parent / "probe")
+        mounted = place.root / "mounted"
+        script = "mkdir mounted; mount -t tmpfs none mounted; rm file; exit 3"
+        try:
+            ended = place.snap(*(["--json"] if as_json else []), "run", "--", "sh", "-c", script)
+        finally:
+            if mounted.is_mount():
+                mounter.take_on(mounted)
+
+        assert ended.code == 3
+        assert mounted.is_mount()
+        assert (place.root / "file").read_text() == "file"
+        if as_json:
+            left = json.loads(ended.out)["restore"]["untouched"]
+            assert {"path": "mounted", "reason": "mount"} in left
+        else:
+            assert "mounted (mount)" in ended.err
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_by_restores_of_random_trees(tmp_path, seed):
     random = Random(seed)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from damages import ALL, FILLING, LARGE_SIZE, Damage, build, parameters
+from damages import ALL, FILLING, LARGE_SIZE, MOUNTING, Damage, build, parameters
 from mounting import mounting
 from oracle import difference, record
 from privileges import as_nobody
@@ -86,6 +86,31 @@ def test_every_way_back_ends_where_the_step_began(tmp_path: Path, way: Way, dama
     way(handle, damage.script)
 
     assert difference(before, record(root)) == []
+
+
+@WAYS
+@pytest.mark.parametrize("damage", parameters(MOUNTING))
+def test_every_way_back_leaves_alone_what_the_step_mounted(
+    tmp_path: Path, way: Way, damage: Damage
+):
+    root = tmp_path / "root"
+    build(root)
+    before = record(root)
+    assert damage.mounts_at is not None
+    place = root / damage.mounts_at
+    with mounting() as mounter:
+        mounter.tmpfs(tmp_path / "probe")  # skips where mounting is not possible
+        try:
+            way(treesnap.open(root, tmp_path / "store"), damage.script)
+        finally:
+            if place.is_mount():
+                mounter.take_on(place)
+        assert place.is_mount()
+        assert os.listdir(place) == ["within"]
+    after = record(root)
+    if os.fsencode(damage.mounts_at) not in before:
+        del after[os.fsencode(damage.mounts_at)]
+    assert difference(before, after) == []
 
 
 @contextmanager
