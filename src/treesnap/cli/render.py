@@ -87,15 +87,26 @@ class Output:
             self.flush()
             for piece in pieces():
                 with self._writing():
-                    sys.stdout.buffer.write(piece)
+                    _write_all(piece)
 
     def piece(self, data: bytes) -> None:
-        """Passes on what another program writes, at once; not with ``--json``."""
-        if not self.as_json:
-            with self._writing():
+        """Passes on what another program writes, at once; not with ``--json``.
+
+        Raises BrokenPipeError when the reader went away, which stops a program that prints.
+        """
+        if self.as_json:
+            return
+        reader_left: BrokenPipeError | None = None
+        with self._writing():
+            try:
                 sys.stdout.flush()
-                sys.stdout.buffer.write(data)
+                _write_all(data)
                 sys.stdout.buffer.flush()
+            except BrokenPipeError as error:
+                reader_left = error
+                raise
+        if reader_left is not None:
+            raise reader_left
 
     def flush(self) -> None:
         """Hands over what was printed; raises OSError where printing is all there is to do."""
@@ -156,6 +167,13 @@ class Output:
         if error is not None and not (self.quiet and error.errno == errno.EBADF):
             reason = error.strerror or str(error)
             print_plainly(f"{self.program}: Done, but the result could not be printed: {reason}")
+
+
+def _write_all(data: bytes) -> None:
+    """Writes bytes to standard output; with PYTHONUNBUFFERED a call may take only some of them."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[sys.stdout.buffer.write(rest) or 0 :]
 
 
 def print_traceback(error: BaseException) -> None:
