@@ -7,7 +7,11 @@ import pytest
 
 @pytest.mark.parametrize("words", [["--json", "list"], ["list", "--json"]])
 def test_json_is_understood_before_and_after_the_command(unsaid_snap, words):
-    assert unsaid_snap(*words).json == {"schema": "treesnap.list/1", "snapshots": []}
+    assert unsaid_snap(*words).json == {
+        "schema": "treesnap.list/1",
+        "snapshots": [],
+        "damaged": [],
+    }
 
 
 @pytest.mark.parametrize("words", [["-q", "create"], ["create", "-q"], ["create", "--quiet"]])

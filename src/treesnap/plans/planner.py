@@ -156,7 +156,10 @@ class Planner:
         return repository.is_at_work(self._handle, plan)
 
     def unfinished(self) -> tuple[Unfinished, ...]:
-        """Returns the plans of all roots that were interrupted, as ``doctor`` shows them."""
+        """Returns the plans of all roots that were interrupted, as ``doctor`` shows them.
+
+        Changes nothing.
+        """
         return tuple(
             Unfinished(
                 work=Work.PLAN,
@@ -167,7 +170,7 @@ class Planner:
                 ),
                 blocked=True,
             )
-            for plan in self.list(all_roots=True)
+            for plan in repository.all_plans(self._handle, recover=False)
             if plan.is_interrupted and not self.is_at_work(plan)
         )
 

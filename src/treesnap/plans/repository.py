@@ -112,10 +112,13 @@ def newest_id(handle: Handle) -> PlanId | None:
         return next(iter(_ids(_names(pair.store, pair.root))), None)
 
 
-def all_plans(handle: Handle) -> list[Plan]:
-    """Returns the plans of all roots of the store, newest first."""
+def all_plans(handle: Handle, *, recover: bool = True) -> list[Plan]:
+    """Returns the plans of all roots of the store, newest first.
+
+    Finishes an interrupted restore of the handle's root first unless ``recover`` is False.
+    """
     try:
-        with opened(handle, "list plans") as pair:
+        with opened(handle, "list plans", recover=recover) as pair:
             roots = map(pair.store.root, registered_roots(handle.fs, pair.store.layout))
             found = [plan for root in roots for plan in _plans(pair, root)]
     except StoreMissing:
