@@ -28,6 +28,7 @@ KINDS = {
     "collector state": "collector/state",
     "collected size": "collector/size",
     "root record": "roots/*/root",
+    "root pointer": "roots/inode-*",
     "stat cache": "roots/*/cache",
     "history": "roots/*/history",
     "export record": "roots/*/export-*",

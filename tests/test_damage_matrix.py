@@ -20,6 +20,7 @@ SILENT = {
     "slot",
     "pending",
     "stat cache",
+    "root pointer",  # a copy of the record that counts only while they agree
     "export record",
     "format",
     "collector state",
