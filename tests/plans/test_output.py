@@ -133,7 +133,7 @@ def children() -> set[str]:
 def outputs_of(bench: Bench, count: int, size_bytes: int) -> None:
     """Lets a plan of earlier have some outputs."""
     plan = bench.planner().show("latest")
-    (path,) = bench.store.glob("roots/*")
+    (path,) = bench.store.glob("roots/*/")
     for number in range(count):
         (path / f"plan-{plan.id}-0-{number + 2}.log").write_bytes(b"x" * size_bytes)
 
