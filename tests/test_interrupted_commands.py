@@ -30,6 +30,7 @@ class Tree:
         (self.root / "file").write_text("before")
         self.fifo = directory / "fifo"
         os.mkfifo(self.fifo)
+        self.fifo_fd = os.open(self.fifo, os.O_RDWR)  # nothing waits for the other end then
 
     def words(self, script: str, *options: str) -> list[str]:
         place = ["-C", str(self.root), "--store", str(self.store)]
@@ -41,20 +42,19 @@ class Tree:
 
     def told(self) -> str:
         """The line that a command writes into the fifo; waits for that, but not for ever."""
-        fd = os.open(self.fifo, os.O_RDWR)  # nothing waits for the other end then
-        try:
-            told = b""
-            while not told.endswith(b"\n"):
-                assert select.select([fd], [], [], WAIT_S)[0], f"nothing was told but {told!r}"
-                told += os.read(fd, 4096)
-            return told.decode()
-        finally:
-            os.close(fd)
+        fd = self.fifo_fd
+        told = b""
+        while not told.endswith(b"\n"):
+            assert select.select([fd], [], [], WAIT_S)[0], f"nothing was told but {told!r}"
+            told += os.read(fd, 1)
+        return told.decode()
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[Tree]:
-    return Tree(tmp_path)
+    made = Tree(tmp_path)
+    yield made
+    os.close(made.fifo_fd)
 
 
 BACKGROUND = {
