@@ -298,15 +298,7 @@ def read_file(fs: FileSystem, path: str, size_bytes_max: int) -> bytes:
         fs.lstat(path)  # raises where it is the way to the file that cannot be followed
         return b""
     try:
-        pieces = []
-        wanted = size_bytes_max + 1
-        size_bytes = _FIRST_READ_SIZE
-        while wanted > 0 and (piece := fs.read(fd, min(wanted, size_bytes))):
-            pieces.append(piece)
-            wanted -= len(piece)
-            if len(piece) == size_bytes:
-                size_bytes = _READ_SIZE
-        return b"".join(pieces)
+        return read_all(fs, fd, size_bytes_max)
     except IsADirectoryError:
         return b""
     finally:
