@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from treesnap.arguments import checked
 from treesnap.errors import InvalidArgument
 from treesnap.events import Monitor, NullMonitor
-from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.places import based
 from treesnap.treepath import from_user
 
@@ -51,7 +50,7 @@ class HandleState:
         """Path of the store's directory."""
         self.monitor: Monitor = monitor or NullMonitor()
         self.wait_s = wait_s
-        self.fs: FileSystem = fs or LocalFileSystem()
+        self.fs: FileSystem = fs or _file_system(self.store_path)
         self.clock_ns = clock_ns
         self.watcher = watcher
         """Knows what changed in the root, or None; then another process may."""
@@ -63,3 +62,14 @@ class HandleState:
     def tree_path(self, path: PathLike) -> bytes:
         """Returns a path of the caller as a tree path; raises InvalidArgument outside the root."""
         return from_user(path, root=self.root, base=self.root)
+
+
+def _file_system(store_path: str) -> FileSystem:
+    """Returns the real one; for root, one that keeps a store of another user that user's."""
+    if os.geteuid() != 0:
+        from treesnap.fs.local import LocalFileSystem
+
+        return LocalFileSystem()
+    from treesnap.fs.owner import for_store
+
+    return for_store(store_path)

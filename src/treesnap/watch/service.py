@@ -150,6 +150,9 @@ class WatchService:
             listening.bind(socket_address(fd))
         finally:
             os.umask(old_mask)
+        owner = fs.fstat(fd)
+        if owner.st_uid != os.geteuid():  # root, in a store of another user, who may ask it
+            fs.change_owner("socket", owner.st_uid, owner.st_gid, dir_fd=fd)
         stack.callback(_unlink, self._handle, path)
         listening.listen(64)
         thread = threading.Thread(

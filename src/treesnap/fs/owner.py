@@ -1,0 +1,91 @@
+"""The file system for the superuser at work in a store of another user.
+
+What root makes in a store belongs to the owner of the store from the moment at which it has
+a name there that readers know. Otherwise one command of root's, with ``sudo -E`` or in a
+container, would leave files that no later command of the owner may open.
+
+A store that does not exist yet belongs to the owner of the directory that it is made in, with
+the directories above it that are made on the way.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from treesnap.fs.base import Name
+from treesnap.fs.local import LocalFileSystem
+
+
+class OwnerFileSystem(LocalFileSystem):
+    """Gives the files and directories that are made at and below a path to a user."""
+
+    def __init__(self, path: str, uid: int, gid: int) -> None:
+        self._path = path
+        self._owner = uid, gid
+
+    def open(self, name: Name, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> int:
+        """Opens a file or directory; adds O_CLOEXEC and O_NOFOLLOW."""
+        if not flags & os.O_CREAT or not self._is_in_place(name, dir_fd):
+            return super().open(name, flags, mode, dir_fd=dir_fd)
+        while True:
+            # One that is there already is not given away: a hard link may lead anywhere.
+            if not flags & os.O_EXCL:
+                with suppress(FileNotFoundError):
+                    return super().open(name, flags & ~os.O_CREAT, mode)
+            try:
+                fd = super().open(name, flags | os.O_EXCL, mode)
+            except FileExistsError:
+                if flags & os.O_EXCL:
+                    raise
+                continue
+            self._give(fd)
+            return fd
+
+    def make_directory(self, name: Name, mode: int = 0o700, *, dir_fd: int | None = None) -> None:
+        """Makes a directory."""
+        super().make_directory(name, mode, dir_fd=dir_fd)
+        if not self._is_in_place(name, dir_fd):
+            return
+        with suppress(OSError):
+            fd = super().open(name, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                # The owner of the store could have put another directory of root's here.
+                if self.fstat(fd).st_uid == os.geteuid() and not self.list_names(fd):
+                    self._give(fd)
+            finally:
+                self.close(fd)
+
+    def _is_in_place(self, name: Name, dir_fd: int | None) -> bool:
+        if dir_fd is not None:
+            return False
+        path = os.fsdecode(name)
+        return path == self._path or path.startswith(self._path + os.sep)
+
+    def _give(self, fd: int) -> None:
+        with suppress(OSError):  # some file systems and containers refuse it: it stays root's
+            self.change_owner(fd, *self._owner)
+
+
+def for_store(path: str) -> LocalFileSystem:
+    """Returns the file system for work with a store, which may not exist yet.
+
+    Only the superuser may give files to others. Costs root a look, and others nothing.
+    """
+    if os.geteuid() != 0:
+        return LocalFileSystem()
+    made, found = path, _found(path)
+    while found is None and (above := os.path.dirname(made)) != made:
+        found = _found(above)
+        if found is None:
+            made = above
+    if found is None or found.st_uid == 0:
+        return LocalFileSystem()
+    return OwnerFileSystem(made, found.st_uid, found.st_gid)
+
+
+def _found(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
