@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -188,3 +189,91 @@ def test_what_the_owner_links_into_the_store_is_not_given_away(place):
     assert secret.stat().st_uid == 0
     with pytest.raises(FileExistsError):
         fs.open(str(place / "store" / "slots" / "link"), os.O_RDWR | os.O_CREAT | os.O_EXCL)
+
+
+def closed_files(store: Path) -> dict[str, list[Path]]:
+    """Returns files and directories of a store that another user's command may have left."""
+    (root,) = (path.parent for path in store.glob("roots/*/root") if b"/root" in path.read_bytes())
+    (other,) = (
+        path.parent for path in store.glob("roots/*/root") if b"/other" in path.read_bytes()
+    )
+    return {
+        "newest snapshot": [max((store / "snapshots" / root.name).iterdir())],
+        "oldest snapshot": [min((store / "snapshots" / root.name).iterdir())],
+        "snapshots of another root": list((store / "snapshots" / other.name).iterdir()),
+        "states": list((store / "states").iterdir()),
+        "index": list((store / "index").iterdir()),
+        "one index part": [min((store / "index").iterdir())],
+        "cache": [path for path in (root / "cache", root / "cache-recent") if path.exists()],
+        "slots": list((store / "slots").iterdir()),
+        "temporary": list((store / "temporary").iterdir()),
+        "size": [path for path in [store / "collector" / "size"] if path.exists()],
+        "record of another root": [other / "root"],
+        "files of another root": [other],
+        "packs": list((store / "packs").iterdir()),
+    }
+
+
+CLOSED = [
+    "newest snapshot",
+    "oldest snapshot",
+    "snapshots of another root",
+    "states",
+    "packs",
+    "index",
+    "one index part",
+    "cache",
+    "slots",
+    "temporary",
+    "size",
+    "record of another root",
+    "files of another root",
+]
+
+
+@ONLY_ROOT
+@pytest.mark.parametrize("what", CLOSED)
+def test_what_may_not_be_opened_stops_nothing_else(place, what):
+    store = place / "store"
+
+    def pin() -> None:
+        treesnap.open(place / "root", store).pin("begin")
+
+    def work() -> None:
+        handle = treesnap.open(place / "root", store)
+        handle.list()
+        handle.status()
+        make(place / "root", "third")
+        third = handle.create(name="third").id
+        make(place / "root", "fourth")
+        handle.restore(third)
+        assert (place / "root" / "file").read_text() == "third"
+        handle.undo()
+        assert (place / "root" / "file").read_text() == "fourth"
+        handle.delete("third")
+        for check in (handle.stats, handle.gc, handle.verify, partial(handle.verify, repair=True)):
+            try:
+                check()
+            except treesnap.OperationFailed as error:
+                assert "Permission denied" in str(error)  # noqa: PT017 - either may be
+
+    def everything_is_there() -> None:
+        for name in ("root", "other"):
+            handle = treesnap.open(place / name, store)
+            assert handle.verify(read_data=True).ok
+            handle.restore("begin")
+            assert (place / name / "file").read_text() == "first"
+            assert handle.ls("latest")
+
+    as_nobody(pin)
+    if what == "temporary":
+        (store / "temporary" / "0123456789abcdef").touch()
+    closed = closed_files(store)[what]
+    for path in closed:
+        os.chown(path, 0, 0)
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    as_nobody(work)
+    assert [path for path in closed if not path.exists()] == []
+    for path in closed:
+        os.chown(path, NOBODY_ID, NOBODY_ID)
+    as_nobody(everything_is_there)

@@ -233,7 +233,7 @@ def sweep_abandoned(fs: FileSystem, directory: str, is_ours: Callable[[str], boo
         path = os.path.join(directory, name)
         try:
             fd = fs.open(path, os.O_RDWR)
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):  # another user's: its writer may live
             continue
         try:
             if fs.lock(fd, exclusive=True):
@@ -338,6 +338,14 @@ def open_regular(fs: FileSystem, path: str, flags: int = os.O_RDONLY) -> int:
 def not_regular(path: str) -> Corrupt:
     """Returns the error for what is in the place of a file of a store."""
     return Corrupt(f"File {shown(path)!r} is not a regular file", path=path)
+
+
+def closed(path: str) -> Corrupt:
+    """Returns the error for a file of a store that may not be opened, but is there."""
+    return Corrupt(
+        f"File {shown(path)!r} cannot be opened: permission denied; it may belong to another user",
+        path=path,
+    )
 
 
 def unlink_if_present(fs: FileSystem, path: str) -> bool:

@@ -171,7 +171,7 @@ def _disk_use(fs: FileSystem, path: str) -> tuple[int, int]:
     files = size_bytes = 0
     pending = [path]
     while pending:
-        with suppress(FileNotFoundError), fs.scan(pending.pop()) as entries:
+        with suppress(FileNotFoundError, PermissionError), fs.scan(pending.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(entry.path)

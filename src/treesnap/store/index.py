@@ -67,7 +67,7 @@ class ObjectIndex:
         path = os.path.join(self._layout.index, name)
         try:
             fd = open_regular(self._fs, path)
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):  # one that is closed is not damaged: it stays
             return None
         except Corrupt as error:
             self.damaged[name] = error.message

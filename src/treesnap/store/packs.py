@@ -34,7 +34,7 @@ from treesnap.codec.pack import (
 )
 from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import open_regular, sync_directory, write_all, write_all_at
+from treesnap.fs.durable import closed, open_regular, sync_directory, write_all, write_all_at
 from treesnap.model import ObjectId
 from treesnap.store.layout import Layout, is_hex
 
@@ -108,7 +108,7 @@ class PackReader:
             data = self._fs.read_at(
                 self._descriptor(entry.pack_id), RECORD_HEADER_SIZE, entry.offset
             )
-        except (FileNotFoundError, Corrupt):
+        except (FileNotFoundError, PermissionError, Corrupt):
             return False
         found = decode_record_header(data, entry.offset)
         return (
@@ -121,7 +121,11 @@ class PackReader:
     def read(self, entry: IndexEntry) -> bytes:
         """Returns an object's verified bytes; raises Corrupt or FileNotFoundError."""
         size = RECORD_HEADER_SIZE + min(entry.stored_size, OBJECT_SIZE_MAX)
-        data = self._fs.read_at(self._descriptor(entry.pack_id), size, entry.offset)
+        try:
+            fd = self._descriptor(entry.pack_id)
+        except PermissionError as error:
+            raise closed(self._layout.pack(entry.pack_id)) from error
+        data = self._fs.read_at(fd, size, entry.offset)
         found = decode_record_header(data[:RECORD_HEADER_SIZE], entry.offset)
         if (
             found is None
@@ -319,7 +323,7 @@ class PackAppender:
         """
         try:
             fd = open_regular(fs, layout.pack(pack_id), os.O_RDWR)
-        except (FileNotFoundError, Corrupt):
+        except (FileNotFoundError, PermissionError, Corrupt):
             return None
         try:
             size = fs.fstat(fd).st_size

@@ -587,7 +587,8 @@ def step_output_bytes(fs: FileSystem, layout: Layout) -> int:
     for name in fs.list_names(layout.roots):
         if not is_hex(name, 32):
             continue
-        with suppress(FileNotFoundError), fs.scan(layout.root_directory(name)) as entries:
+        directory = layout.root_directory(name)
+        with suppress(FileNotFoundError, PermissionError), fs.scan(directory) as entries:
             for entry in entries:
                 if entry.name.startswith(PLAN_PREFIX) and entry.name.endswith(STEP_OUTPUT_SUFFIX):
                     with suppress(FileNotFoundError):
@@ -616,7 +617,7 @@ def _read(fs: FileSystem, path: str, identity: str | None = None) -> tuple[RootR
     """Returns a record, or None, and whether that is because it is damaged."""
     try:
         return _record(fs, path, identity), False
-    except (Corrupt, UnsupportedFormat):
+    except (Corrupt, UnsupportedFormat, PermissionError):
         return None, True
 
 

@@ -90,7 +90,7 @@ def try_acquire(fs: FileSystem, layout: Layout, name: str) -> Slot | None:
         return None
     try:
         fd = open_regular(fs, os.path.join(layout.slots, name), os.O_RDWR)
-    except (FileNotFoundError, Corrupt):
+    except (FileNotFoundError, PermissionError, Corrupt):
         return None
     if fs.lock(fd, exclusive=True):
         return Slot(fs, layout, name, fd)

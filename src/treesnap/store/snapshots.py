@@ -30,6 +30,7 @@ from treesnap.errors import Corrupt, NotFound, UnsupportedFormat
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
     add_directory,
+    closed,
     read_file,
     replace_file,
     sync_directory,
@@ -161,6 +162,8 @@ class SnapshotLog:
             data = read_file(self._fs, path, RECORD_SIZE_MAX)
         except FileNotFoundError:
             raise NotFound(f"Snapshot {expected} does not exist any more") from None
+        except PermissionError as error:  # the others can be read; the collector stops at it
+            raise closed(path) from error
         try:
             payload = unseal(data, FileKind.SNAPSHOT, path)
         except UnsupportedFormat as error:
@@ -176,6 +179,8 @@ class SnapshotLog:
             data = read_file(self._fs, path, STATE_SIZE_MAX)
         except FileNotFoundError:
             return SnapshotState()
+        except PermissionError:
+            return SnapshotState(pinned=True)
         try:
             return decode_state(unseal(data, FileKind.SNAPSHOT_STATE, path), identity)
         except (Corrupt, UnsupportedFormat):

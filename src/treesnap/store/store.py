@@ -307,7 +307,7 @@ class Store:
             if size > start:
                 try:
                     records, _ = self.packs.scan(pack_id, start)
-                except FileNotFoundError:
+                except (FileNotFoundError, PermissionError):
                     continue
                 self.index.add_scanned(
                     IndexEntry(
@@ -324,7 +324,7 @@ class Store:
         for pack_id in self.packs.sizes():
             try:
                 self.index.add_scanned(self.inventory(pack_id).entries)
-            except FileNotFoundError:
+            except (FileNotFoundError, PermissionError):
                 continue
 
     def inventory(self, pack_id: bytes) -> Inventory:

@@ -182,7 +182,7 @@ def load(fs: FileSystem, path: str) -> StatCache | None:
 def _load_file(fs: FileSystem, path: str) -> CacheFile | None:
     try:
         fd = open_regular(fs, path)
-    except (FileNotFoundError, Corrupt):
+    except (FileNotFoundError, PermissionError, Corrupt):
         return None
     try:
         if fs.fstat(fd).st_size < HEADER_SIZE:
