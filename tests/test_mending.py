@@ -105,6 +105,7 @@ class TestJournal:
         stage_name=b".treesnap-restore-0123456789abcdef",
         root_before=None,
         device=0,
+        inode=None,
         started_at_ns=0,
     )
 
@@ -114,7 +115,7 @@ class TestJournal:
             root_id=path.parent.name,
             **{
                 name: getattr(self.JOURNAL, name)
-                for name in ("stage_name", "root_before", "device", "started_at_ns")
+                for name in ("stage_name", "root_before", "device", "inode", "started_at_ns")
             },
             **fields,
         )

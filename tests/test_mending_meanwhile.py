@@ -46,6 +46,7 @@ def journal(world: World) -> Path:
         stage_name=b".treesnap-restore-0123456789abcdef",
         root_before=None,
         device=0,
+        inode=None,
         started_at_ns=0,
     )
     path.write_bytes(seal(FileKind.JOURNAL, encode_journal(content)))

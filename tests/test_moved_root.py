@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from interfering import Interfering
+from mounting import mounting
 from treesnap.errors import ErrorCode, Refused, TreesnapError
+from treesnap.events import CollectingMonitor
 from treesnap.ops.handle import Handle
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, FaultyFileSystem
@@ -137,7 +139,7 @@ class TestMovedAfterAKill:
         found = tree_state(Path(moved.root))
 
         for write in (moved.create, lambda: moved.run(["false"])):
-            with pytest.raises(Refused, match="Move it back there") as caught:
+            with pytest.raises(Refused, match="snap root move") as caught:
                 write()
             assert caught.value.code == ErrorCode.RESTORE_INTERRUPTED
             assert str(place[0]) in caught.value.message
@@ -176,3 +178,93 @@ class TestMovedAfterAKill:
 
         assert moved.create().complete
         assert (Path(moved.root) / "file").read_text() == "new"
+
+    def test_what_was_only_prepared_is_named_where_no_journal_is_left(self, kill_and_move, place):
+        moved = kill_and_move("sync_file_system", 1)
+        place[0].mkdir()
+        handle = Handle(root=place[0], store_path=moved.store_path, fs=UnsyncedFileSystem())
+        handle.create()
+        (stage,) = Path(moved.root).glob(".treesnap-restore-*")
+        monitor = CollectingMonitor()
+
+        Handle(root=moved.root, store_path=moved.store_path, monitor=monitor).create()
+
+        assert [text for text in monitor.remarks if stage.name in text]
+
+    @pytest.mark.parametrize(("method", "number"), [("exchange", 2), ("sync_file_system", 2)])
+    def test_another_directory_in_its_place_is_left_alone(
+        self, place, kill_and_move, method, number
+    ):
+        """Today's directory at the old path is not what was restored."""
+        root, wanted, _ = place
+        moved = kill_and_move(method, number)
+        root.mkdir()
+        (root / "file").write_text("another")
+        found = tree_state(root)
+        handle = Handle(root=root, store_path=moved.store_path, fs=UnsyncedFileSystem())
+
+        for act in (handle.create, lambda: handle.restore("wanted"), handle.recover):
+            with pytest.raises(Refused, match="snap root move") as caught:
+                act()
+            assert caught.value.code == ErrorCode.RESTORE_INTERRUPTED
+
+        assert differences(tree_state(root), found) == []
+        (listed,) = handle.root_list()
+        assert listed.interrupted
+        (work,) = handle.doctor().unfinished
+        assert work.blocked
+        assert "another directory is in its place" in work.outlook
+        with pytest.raises(Refused, match="is not the directory that was restored"):
+            handle.root_move(root, root)
+
+        info = moved.root_move(root)
+
+        assert not info.interrupted
+        assert differences(tree_state(Path(moved.root)), wanted) == []
+        assert not list(Path(moved.root).glob(".treesnap*"))
+        assert differences(tree_state(root), found) == []
+        assert handle.create().complete
+
+    def test_it_is_given_up_where_the_tree_is_gone(self, place, kill_and_move):
+        moved = kill_and_move("exchange", 2)
+        shutil.rmtree(moved.root)
+        place[0].mkdir()
+        handle = Handle(root=place[0], store_path=moved.store_path, fs=UnsyncedFileSystem())
+
+        assert handle.doctor(forget=True).forgotten
+
+        assert handle.create().complete
+
+    def test_one_that_is_not_recognised_is_finished_by_a_move(self, place, kill_and_move):
+        """After a move to another file system, where birth times are not told, and for a copy."""
+        root, wanted, _ = place
+        moved = kill_and_move("exchange", 2, copied=True)
+        shutil.rmtree(root)
+        with pytest.raises(Refused, match="snap root move"):
+            moved.create()
+
+        moved.root_move(root)
+
+        assert differences(tree_state(Path(moved.root)), wanted) == []
+        assert not list(Path(moved.root).glob(".treesnap*"))
+
+    def test_a_file_system_that_is_mounted_in_its_place_is_left_alone(self, place, kill_and_move):
+        root, wanted, _ = place
+        moved = kill_and_move("exchange", 2)
+        Path(moved.root).rename(root)
+        handle = Handle(root=root, store_path=moved.store_path, fs=UnsyncedFileSystem())
+        with mounting() as mounter:
+            mounter.tmpfs(root)
+            (root / "file").write_text("another")
+            found = tree_state(root)
+
+            for act in (handle.create, handle.recover, lambda: handle.root_move(root, root)):
+                with pytest.raises(Refused):
+                    act()
+            (work,) = handle.doctor().unfinished
+            assert "another file system is in its place" in work.outlook
+
+            assert differences(tree_state(root), found) == []
+
+        assert handle.recover() == "completed an interrupted restore"
+        assert differences(tree_state(root), wanted) == []

@@ -67,6 +67,7 @@ JOURNAL = Journal(
     stage_name=STAGE_PREFIX + b"0011223344556677",
     root_before=RECORD.root,
     device=2049,
+    inode=7,
     started_at_ns=1_700_000_000_000_000_000,
     commit=Commit(
         target_id=SnapshotId("01" * 32),
@@ -152,7 +153,7 @@ GOLDEN = {
     "snapshot": (350, "8889f9052268c838a7f17446480e8d06"),
     "snapshot state": (49, "cfce614c3248979a1a9cc6a3dde2cec0"),
     "history": (93, "e5ff5b28a8d0907625c54a8a0da91cf9"),
-    "journal": (522, "5c9d69e66c020dfeaddcf6420081745c"),
+    "journal": (529, "bb945bfa598f65858e870dadb3097b2c"),
     "row": (92, "6ac6c72927a7511114553f1d57b53524"),
     "meta": (124, "0f3883be877e90649b68c1fe552652cb"),
     "index": (132, "c8cb9e35bbe5ef0ab32e2d01e6ab2db1"),

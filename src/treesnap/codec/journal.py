@@ -8,8 +8,10 @@ and the paths in which they differ. Each of these paths may have either state, o
 nothing, until the journal is gone.
 
 A journal names its root, by which a copy in another root's corner of the store is known.
-Nothing in it speaks of inodes or of how far the work has come. So it means
-the same for a copy of the tree, and however much of the work a power cut took away.
+Nothing in it speaks of the inodes of files or of how far the work has come. So it means
+the same for a copy of the tree, and however much of the work a power cut took away. The tree
+that it is about is the one that holds its staging directory; once that is gone, or before it is
+made, the one with the device and inode of the root.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.model import Entry, PlanCopy, SnapshotId
 from treesnap.treepath import is_valid_name, parse, parse_scope
 
-VERSION = 3
+VERSION = 4
 STAGE_PREFIX = b".treesnap-restore-"
 """How the names of staging directories begin; what has such a name is removed with its journal."""
 
@@ -95,6 +97,8 @@ class Journal:
     """The root's own metadata, or None when the root was absent."""
     device: int
     """Device number of the file system that holds the root."""
+    inode: int | None
+    """Inode of the root, or None as long as there is none."""
     started_at_ns: int
     """Nanoseconds since 1970 in UTC, by the clock of the machine; for people."""
     subvolumes: tuple[Subvolume, ...] = ()
@@ -122,6 +126,7 @@ def encode_journal(journal: Journal) -> bytes:
         "stage_name": journal.stage_name,
         "root_before": journal.root_before,
         "device": journal.device,
+        "inode": journal.inode,
         "started_at_ns": journal.started_at_ns,
         "subvolumes": journal.subvolumes,
     }
@@ -164,6 +169,7 @@ def decode_journal(payload: bytes) -> Journal:
         stage_name=stage_name,
         root_before=decode_entry(root_before) if root_before is not None else None,
         device=fields.get("device", int),
+        inode=fields.optional("inode", int),
         started_at_ns=fields.time("started_at_ns"),
         subvolumes=tuple(_decode_subvolume(row) for row in fields.get("subvolumes", tuple)),
         commit=_decode_commit(fields) if stage == Stage.APPLYING else None,

@@ -57,7 +57,7 @@ def opened(
         pair = Opened(store, store.root(os.fsencode(handle.root)))
         if pair.root.record is None:
             pair = _where_root_was(handle, pair, writing=create or writing)
-        if recover and is_interrupted(handle, pair.root):
+        if recover and pair.root.is_interrupted:
             from treesnap.ops.recover import recover_locked
 
             try:
@@ -115,15 +115,6 @@ def _sweep_exports(handle: Handle, pair: Opened) -> None:
         sweep_exports(handle, pair, names)
 
 
-def is_interrupted(handle: Handle, root: Root) -> bool:
-    """Returns whether a restore of the root has left a journal. Costs one look."""
-    try:
-        handle.fs.lstat(root.file("journal"))
-    except FileNotFoundError:
-        return False
-    return True
-
-
 def read_journal(root: Root) -> Journal | None:
     """Returns the journal of a root, or None when there is none.
 
@@ -174,7 +165,7 @@ def locked_root(handle: Handle, pair: Opened, operation: str) -> Iterator[None]:
     """
     _refuse_link(handle, pair)
     with pair.root.locked(operation, handle.wait_s):
-        if is_interrupted(handle, pair.root):
+        if pair.root.is_interrupted:
             from treesnap.ops.recover import recover_locked
 
             recover_locked(handle, pair)

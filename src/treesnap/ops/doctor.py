@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from treesnap.codec.journal import Journal
 from treesnap.errors import Busy, Corrupt, NotFound, StoreMissing, TreesnapError
 from treesnap.events import NullMonitor
-from treesnap.ops.access import Opened, is_interrupted, opened, read_journal
+from treesnap.ops.access import Opened, opened, read_journal
 from treesnap.ops.recover import look_at
 from treesnap.ops.rescue import rescue
 from treesnap.ops.standing import Standing
@@ -56,7 +56,7 @@ def _of_root(handle: Handle, store: Store, path: bytes) -> list[Unfinished]:
         if record is not None:
             with record:
                 found.append(Unfinished(work=Work.EXPORT, root=path, outlook=_TO_SWEEP))
-    if is_interrupted(handle, pair.root):
+    if pair.root.is_interrupted:
         try:
             with pair.root.locked("doctor", 0.0):
                 found += _restore(handle, pair, path)
@@ -123,7 +123,7 @@ def _forget(handle: Handle, pair: Opened) -> bool:
 
     Both states are in snapshots, and so is what is of neither; the tree stays as it was found.
     """
-    if not is_interrupted(handle, pair.root):
+    if not pair.root.is_interrupted:
         return False
     with pair.root.locked("doctor", handle.wait_s):
         journal = _readable(pair)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.errors import Corrupt, InvalidArgument, StoreMissing, TreesnapError
 from treesnap.model import SnapshotKind
-from treesnap.ops.access import Opened, is_interrupted, locked_root, needed_snapshots, opened
+from treesnap.ops.access import Opened, locked_root, needed_snapshots, opened
 from treesnap.ops.history import position_in, snapshots_of
 from treesnap.ops.plan_files import kept_checkpoints
 from treesnap.ops.reachable import Reachability
@@ -63,7 +63,7 @@ def prune(handle: Handle, request: PruneRequest) -> PruneResult:
 def prune_unasked(handle: Handle, pair: Opened, request: PruneRequest) -> None:
     """Removes snapshots of a root, unless a restore of it was interrupted; raises Busy."""
     with pair.root.locked("prune", 0.0):
-        if not is_interrupted(handle, pair.root):
+        if not pair.root.is_interrupted:
             _pruned(handle, pair, request)
 
 
@@ -184,7 +184,7 @@ def _without_room(
 
 
 def prune_store(
-    handle: Handle, pair: Opened, roots: Iterable[Root], target_bytes: int, size_bytes_max: int
+    pair: Opened, roots: Iterable[Root], target_bytes: int, size_bytes_max: int
 ) -> None:
     """Removes the oldest automatic snapshots of some roots until the store needs no more.
 
@@ -220,7 +220,7 @@ def prune_store(
         gone.setdefault(root_of[item.id], []).append(item)
     for root, items in gone.items():
         with suppress(TreesnapError, OSError), root.locked("prune", 0.0):
-            if not is_interrupted(handle, root):
+            if not root.is_interrupted:
                 store.snapshots.remove(root.id, _names(_unprotected(store, root, items)))
 
 

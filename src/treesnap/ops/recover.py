@@ -31,7 +31,7 @@ from treesnap.errors import (
     shown,
 )
 from treesnap.model import Snapshot, SnapshotId
-from treesnap.ops.access import Opened, is_interrupted, opened, read_journal
+from treesnap.ops.access import Opened, opened, read_journal
 from treesnap.ops.capture import preview
 from treesnap.ops.history import resolve_in
 from treesnap.ops.plan import Plan, make_plan, refuse_blocked
@@ -52,6 +52,7 @@ from treesnap.worktree.staging import (
 )
 
 if TYPE_CHECKING:
+    from treesnap.fs.base import FileSystem
     from treesnap.ops.handle import Handle
 
 ATTEMPTS = 3
@@ -103,7 +104,7 @@ def recover(handle: Handle) -> str | None:
     """Finishes an interrupted restore; returns what was done, or None."""
     try:
         with opened(handle, "finish an interrupted restore", recover=False) as pair:
-            if not is_interrupted(handle, pair.root):
+            if not pair.root.is_interrupted:
                 return None
             with pair.root.locked("recover", handle.wait_s):
                 return recover_locked(handle, pair)
@@ -128,7 +129,7 @@ def look_at(
         return "it waits until the root is back, or is restored anew", {}
     root_fd = opened_root(handle)
     try:
-        refuse_other_device(handle, root_fd, journal)
+        _refuse_other_directory(handle, root_fd, journal, transaction)
         if not journal.commit.paths or transaction.is_finished():
             standings = dict.fromkeys(journal.commit.paths, Standing.DONE)
             return "all is done; the next command on this root tidies up", standings
@@ -156,28 +157,49 @@ def opened_root(handle: Handle) -> int:
         ) from error
 
 
-def refuse_other_device(handle: Handle, root_fd: int, journal: Journal) -> None:
-    """Raises Refused for what may be the empty directory below a lost mount."""
-    if handle.fs.fstat(root_fd).st_dev == journal.device:
+def is_its_tree(fs: FileSystem, root_fd: int, journal: Journal) -> bool:
+    """Returns whether an open directory is the tree of a journal, or a copy of it."""
+    stat = fs.fstat(root_fd)
+    if stat.st_dev == journal.device and journal.inode in (None, stat.st_ino):
+        return True
+    stage_fd = open_stage(fs, root_fd, journal.stage_name)
+    if stage_fd is None:
+        return False
+    fs.close(stage_fd)
+    return True
+
+
+def _refuse_other_directory(
+    handle: Handle, root_fd: int, journal: Journal, transaction: Transaction
+) -> None:
+    """Raises Refused for a directory that is not the tree of a journal.
+
+    But not on the same file system where no more than the staging directory is to be removed. A
+    directory on another one may be the empty one below a lost mount.
+    """
+    if is_its_tree(handle.fs, root_fd, journal):
         return
-    stage_fd = open_stage(handle.fs, root_fd, journal.stage_name)
-    if stage_fd is not None:
-        handle.fs.close(stage_fd)
+    what = f"A restore of {shown(handle.root)!r} was interrupted, and another"
+    if handle.fs.fstat(root_fd).st_dev != journal.device:
+        why = f"{what} file system is in its place now. Mount the one that it was on"
+    elif journal.commit is not None and not transaction.is_finished():
+        why = (
+            f"{what} directory is in its place now. Move the one that was restored back, or run "
+            f"'snap root move {shown(handle.root)}' in it, which finishes the restore"
+        )
+    else:
         return
-    raise Refused(
-        f"A restore of {shown(handle.root)!r} was interrupted, and another file "
-        "system is in its place now. Mount the one that it was on",
-        code=ErrorCode.RESTORE_INTERRUPTED,
-        path=handle.root,
-    )
+    raise Refused(why, code=ErrorCode.RESTORE_INTERRUPTED, path=handle.root)
 
 
 def refuse_interrupted_elsewhere(handle: Handle, pair: Opened, stages: Iterable[bytes]) -> None:
     """Raises Refused for a tree that was moved or copied here in the middle of a restore.
 
     ``stages`` are names of staging directories that lie in it. It is a mix of two states, and
-    the journal that says of which belongs to the path where it was.
+    the journal that says of which belongs to the path where it was. Of a tree that is none, and
+    of one of which no journal is left, the staging directory is named.
     """
+    names = ", ".join(repr(shown(stage)) for stage in stages)
     for path in registered_roots(handle.fs, pair.store.layout):
         try:
             journal = read_journal(pair.store.root(path))
@@ -187,10 +209,15 @@ def refuse_interrupted_elsewhere(handle: Handle, pair: Opened, stages: Iterable[
             raise Refused(
                 f"{shown(handle.root)!r} was {shown(path)!r} when a restore of it was "
                 "interrupted, so that some of its files are old and some new. Move it back "
-                "there, and the next command on it finishes the restore",
+                f"there, or run 'snap root move {shown(path)}' in it, which finishes the restore",
                 code=ErrorCode.RESTORE_INTERRUPTED,
                 path=handle.root,
             )
+    handle.monitor.remark(
+        f"{names} in {shown(handle.root)!r} is what an interrupted restore had prepared or kept "
+        "aside, of this tree at another path or with another store. No snapshot holds it. Remove "
+        "it when no such restore is under way"
+    )
 
 
 def _recover(handle: Handle, pair: Opened, journal: Journal) -> str | None:
@@ -206,7 +233,7 @@ def _recover(handle: Handle, pair: Opened, journal: Journal) -> str | None:
         transaction.give_up()
         return "forgot a restore that was interrupted early: the root is gone"
     try:
-        refuse_other_device(handle, root_fd, journal)
+        _refuse_other_directory(handle, root_fd, journal, transaction)
         if journal.commit is not None and transaction.is_finished():
             return _tidied(handle, pair, journal, transaction, root_fd)
         if journal.commit is not None and not journal.commit.paths:

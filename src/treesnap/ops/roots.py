@@ -24,11 +24,13 @@ from treesnap.errors import (
 )
 from treesnap.fs.durable import open_regular
 from treesnap.model import SnapshotKind
-from treesnap.ops.access import Opened, is_interrupted, opened
+from treesnap.ops.access import Opened, opened, read_journal
 from treesnap.ops.places import based, refuse_dangerous
+from treesnap.ops.recover import is_its_tree, recover_locked
 from treesnap.results import RootDirectory, RootInfo
 from treesnap.store.layout import is_hex
 from treesnap.store.roots import Root, registered_records
+from treesnap.worktree.directory import OPEN_DIRECTORY
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -82,6 +84,7 @@ def _info(store: Store, root: Root) -> RootInfo:
         snapshots=len(names),
         newest_at_ns=newest_at_ns,
         directory=_directory(store, root),
+        interrupted=root.is_interrupted,
         earlier_paths=root.record.earlier if root.record is not None else (),
     )
 
@@ -148,10 +151,60 @@ def move_root(handle: Handle, old: str, new: str, *, force: bool) -> RootInfo:
             )
             root = there if was_noticed else find_registered(pair.store, old)
             with root.locked("move", handle.wait_s):
+                _refuse_other_tree(handle, root, path)
+                _forget_empty(handle, pair.store, there, root.id)
                 root.move(os.fsencode(path))
+                if root.is_interrupted:
+                    recover_locked(_handle_on(handle, path), Opened(pair.store, root))
             return _info(pair.store, root)
     except StoreMissing as error:
         raise _unknown(old) from error
+
+
+def _handle_on(handle: Handle, path: str) -> Handle:
+    """Returns a handle on another root of the same store."""
+    from treesnap.ops.handle import Handle as AnyHandle
+
+    return AnyHandle(
+        root=path,
+        store_path=handle.store_path,
+        fs=handle.fs,
+        monitor=handle.monitor,
+        wait_s=handle.wait_s,
+    )
+
+
+def _forget_empty(handle: Handle, store: Store, there: Root, but: str) -> None:
+    """Forgets a root that was registered by a command which then failed, before its first snapshot.
+
+    So what such a command asks for, to move the history of another root there, is possible.
+    """
+    if there.record is None or there.id == but:
+        return
+    with there.locked("move", handle.wait_s):
+        names = store.fs.list_names(store.layout.root_directory(there.id))
+        is_empty = all(name in {"root", "lock"} or name.endswith("-lock") for name in names)
+        if is_empty and not store.snapshots.names(there.id):
+            there.forget()
+
+
+def _refuse_other_tree(handle: Handle, root: Root, path: str) -> None:
+    """Raises Refused where a restore was interrupted, but not in the directory at a path."""
+    journal = read_journal(root)
+    if journal is None or journal.commit is None:
+        return
+    fd = handle.fs.open(path, OPEN_DIRECTORY)
+    try:
+        if is_its_tree(handle.fs, fd, journal):
+            return
+    finally:
+        handle.fs.close(fd)
+    raise Refused(
+        f"A restore of {shown(root.path)!r} was interrupted, and {shown(path)!r} is not the "
+        f"directory that was restored: that one holds {shown(journal.stage_name)!r}",
+        code=ErrorCode.RESTORE_INTERRUPTED,
+        path=path,
+    )
 
 
 def forget_root(handle: Handle, given: str, *, force: bool) -> RootInfo:
@@ -179,7 +232,7 @@ def _refuse_in_use(handle: Handle, pair: Opened) -> None:
 
     root = pair.root
     what = f"The root {shown(root.path)!r}"
-    if is_interrupted(handle, root):
+    if root.is_interrupted:
         raise Refused(
             f"A restore of {shown(root.path)!r} was interrupted, and needs its snapshots",
             code=ErrorCode.RESTORE_INTERRUPTED,

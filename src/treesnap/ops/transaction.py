@@ -25,7 +25,7 @@ from treesnap.errors import (
 from treesnap.fs.durable import Prepared, sync_directory
 from treesnap.fs.failure import error_text
 from treesnap.model import Entry
-from treesnap.ops.access import Opened, is_interrupted
+from treesnap.ops.access import Opened
 from treesnap.ops.rescue import rescue
 from treesnap.ops.state import State
 from treesnap.ops.steps import Steps, Work
@@ -91,18 +91,20 @@ class Transaction:
         Raises Refused while an earlier restore is not tidied up after: its staging
         directory is found through its journal only.
         """
-        if root_before is not None and is_interrupted(self._handle, self._pair.root):
+        if root_before is not None and self._pair.root.is_interrupted:
             raise Refused(
                 "An earlier restore of this root is not tidied up after yet",
                 code=ErrorCode.RESTORE_INTERRUPTED,
                 path=self._handle.root,
             )
         held = self._handle.root if root_before else os.path.dirname(self._handle.root)
+        stat = self._fs.lstat(held)
         self._journal = Journal(
             root_id=self._pair.root.id,
             stage_name=new_stage_name(),
             root_before=root_before,
-            device=self._fs.lstat(held).st_dev,
+            device=stat.st_dev,
+            inode=stat.st_ino if root_before else None,
             started_at_ns=self._handle.clock_ns(),
             subvolumes=subvolumes,
         )
@@ -144,7 +146,7 @@ class Transaction:
 
     def _run(self, root_fd: int, steps: Steps, places: StagePlaces, commit: Commit) -> None:
         assert self._journal is not None
-        journal = replace(self._journal, commit=commit)
+        journal = self._committed(root_fd, commit)
         with self._prepared(commit) as prepared:
             with steps.staged(root_fd, journal.stage_name, places) as applier:
                 self._commit(journal)
@@ -160,8 +162,8 @@ class Transaction:
         if self._journal is None:
             self._begin(current.root)
         assert self._journal is not None
-        journal = replace(self._journal, commit=commit)
         with self._opened_root() as root_fd, self._prepared(commit) as prepared:
+            journal = self._committed(root_fd, commit)
             self._commit(journal)
             self._note_finished(journal, prepared)
             self._end_or_remark(root_fd, prepared)
@@ -173,6 +175,12 @@ class Transaction:
         with self._prepared(self._journal.commit) as prepared:
             self._note_finished(self._journal, prepared)
             self.end(root_fd, prepared)
+
+    def _committed(self, root_fd: int, commit: Commit) -> Journal:
+        """Returns the journal with a commit, and with the root that was perhaps made meanwhile."""
+        assert self._journal is not None
+        stat = self._fs.fstat(root_fd)
+        return replace(self._journal, device=stat.st_dev, inode=stat.st_ino, commit=commit)
 
     def _end_or_remark(self, root_fd: int, prepared: _Prepared) -> None:
         try:
@@ -198,7 +206,7 @@ class Transaction:
                 self._begin(work.current.root, subvolumes)
             assert self._journal is not None
             commit = replace(commit, directories=work.plan.finishes)
-            self._write(replace(self._journal, commit=commit))
+            self._write(self._committed(root_fd, commit))
         return self._journal
 
     def resume(self, work: Work, *, forward: bool) -> None:

@@ -224,7 +224,7 @@ def _prune_all_roots(handle: Handle, opened_pair: Opened, size_bytes_max: int | 
                 _prune(handle, pair, settings)
     if size_bytes_max is not None:
         target_bytes = int(size_bytes_max * ROOM_SHARE)
-        prune_store(handle, opened_pair, roots, target_bytes, size_bytes_max)
+        prune_store(opened_pair, roots, target_bytes, size_bytes_max)
 
 
 def _prune(handle: Handle, pair: Opened, settings: Settings) -> None:

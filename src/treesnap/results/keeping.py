@@ -112,5 +112,7 @@ class RootInfo:
     newest_at_ns: int | None
     """When the newest readable snapshot was taken, or None without any."""
     directory: RootDirectory
+    interrupted: bool = False
+    """Whether a restore of it waits to be finished, or is under way."""
     earlier_paths: tuple[bytes, ...] = ()
     """Where it was before, the newest last."""

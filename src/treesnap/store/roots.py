@@ -365,6 +365,11 @@ class Root:
         """Returns whether the store knows the root."""
         return _is_there(self._fs, self.file("root"))
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a restore of the root has left a journal. Costs one look."""
+        return _is_there(self._fs, self.file("journal"))
+
     @contextmanager
     def locked(self, operation: str, wait_s: float) -> Iterator[None]:
         """Keeps every other writer of this root out while the body runs; raises Busy.

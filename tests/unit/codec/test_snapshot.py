@@ -224,6 +224,7 @@ JOURNAL = Journal(
     stage_name=STAGE_PREFIX + b"00",
     root_before=ROOT,
     device=1,
+    inode=7,
     started_at_ns=0,
     commit=COMMIT,
 )
@@ -233,7 +234,7 @@ JOURNAL = Journal(
     "fields",
     [
         {"version": 2},
-        {"version": 4},
+        {"version": 5},
         {"root_id": None},
         {"stage": 0},
         {"stage": 3},

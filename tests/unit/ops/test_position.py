@@ -217,7 +217,7 @@ class TestRollback:
         else:
             before = {item.id for item in handle.list()}
             with opened(handle, "make room", writing=True) as pair:
-                prune_store(handle, pair, [pair.root], 0, 1 << 30)
+                prune_store(pair, [pair.root], 0, 1 << 30)
             removed = before - {item.id for item in handle.list()}
 
         assert removed

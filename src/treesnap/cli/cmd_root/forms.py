@@ -25,6 +25,7 @@ def fields(info: RootInfo) -> dict[str, Any]:
         "snapshots": info.snapshots,
         "newest_at_ns": info.newest_at_ns,
         "directory": info.directory.value,
+        "interrupted": info.interrupted,
         "earlier_paths": [path_fields(path) for path in info.earlier_paths],
     }
 
@@ -36,4 +37,5 @@ def lines(found: Iterable[RootInfo]) -> Iterator[str]:
         if info.newest_at_ns is not None:
             newest = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(info.newest_at_ns // 10**9))
         where = shown(info.path) + _WORDS[info.directory]
+        where += "  (a restore was interrupted)" if info.interrupted else ""
         yield f"{info.id[:12]}  {newest:19}  {info.snapshots:>6,}  {where}"
