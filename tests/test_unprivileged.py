@@ -182,23 +182,60 @@ def may_be_read(path: bytes) -> bool:
     return os.access(path, os.R_OK | os.X_OK if is_directory(path) else os.R_OK)
 
 
-def test_a_root_of_another_user_says_why_it_cannot_be_restored(open_directory):
+def closed_root(root: Path) -> None:
+    (root / "file").write_text("edited")
+    root.chmod(0o755)
+
+
+def closed_parent(root: Path) -> None:
+    shutil.rmtree(root)
+    root.parent.chmod(0o755)
+
+
+def closed_directory(root: Path) -> None:
+    (root / "below" / "file").write_text("edited")
+
+
+def sticky_root(root: Path) -> None:
+    (root / "file").write_text("edited")
+    root.chmod(0o1777)
+
+
+def contents(top: Path) -> dict[bytes, tuple[str, int, str]]:
+    """Returns what is there but for times: that of a foreign directory cannot be put back."""
+    return {path: (each.kind, each.mode, each.digest) for path, each in record(top).items()}
+
+
+@pytest.mark.parametrize(
+    ("close", "named", "to"),
+    [
+        (closed_root, "", None),
+        (closed_parent, "", None),
+        (closed_parent, "..", "to"),
+        (closed_directory, "below/file", None),
+        (sticky_root, "file", None),
+    ],
+)
+def test_a_restore_where_another_user_forbids_it_names_the_path(open_directory, close, named, to):
     if os.geteuid() != 0:
         pytest.skip("only the superuser can make a directory of another user")
     everything_is_loaded(open_directory)
-    root = open_directory / "root"
-    make(root, "file")
+    root = open_directory / "above" / "root"
+    make(root, "file", "below/file")
+    root.chmod(0o777)
     store = open_directory / "store"
-
-    def capture() -> None:
-        treesnap.open(root, store).create()
+    as_nobody(treesnap.open(root, store).create)
+    close(root)
+    edited = contents(root.parent)
 
     def go_back() -> None:
-        with pytest.raises(treesnap.OperationFailed, match="belongs to another user"):
-            treesnap.open(root, store).restore("latest")
+        with pytest.raises(treesnap.OperationFailed) as caught:
+            treesnap.open(root, store).restore("latest", to=root.parent / to if to else None)
+        assert caught.value.code == "not-permitted"
+        path = os.fsdecode(caught.value.path)
+        assert os.path.normpath(root / path) == os.path.normpath(root / named)
+        assert path in str(caught.value)
 
-    as_nobody(capture)
-    (root / "file").write_text("edited")
     as_nobody(go_back)
 
-    assert (root / "file").read_text() == "edited"
+    assert contents(root.parent) == edited

@@ -47,6 +47,7 @@ class ErrorCode(StrEnum):
     PINNED = "pinned"
     UNSAVED_CHANGES = "unsaved-changes"
     UNREADABLE = "unreadable"
+    NOT_PERMITTED = "not-permitted"
     NOT_A_DIRECTORY = "not-a-directory"
     NOT_WATCHABLE = "not-watchable"
     TARGET_NOT_EMPTY = "target-not-empty"

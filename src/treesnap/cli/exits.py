@@ -52,6 +52,7 @@ EXIT_CODES: dict[ErrorCode, ExitCode] = {
     ErrorCode.PINNED: ExitCode.REFUSED,
     ErrorCode.UNSAVED_CHANGES: ExitCode.REFUSED,
     ErrorCode.UNREADABLE: ExitCode.REFUSED,
+    ErrorCode.NOT_PERMITTED: ExitCode.FAILED,
     ErrorCode.NOT_A_DIRECTORY: ExitCode.REFUSED,
     ErrorCode.NOT_WATCHABLE: ExitCode.REFUSED,
     ErrorCode.TARGET_NOT_EMPTY: ExitCode.REFUSED,

@@ -53,6 +53,10 @@ HINTS: dict[ErrorCode, str | None] = {
     ErrorCode.PINNED: "'snap unpin REF' takes the protection away",
     ErrorCode.UNSAVED_CHANGES: "capture them: leave --no-commit-first out",
     ErrorCode.UNREADABLE: "make it readable, or name it in .snapignore",
+    ErrorCode.NOT_PERMITTED: (
+        "run it as the owner of the path, or 'sudo chown' it; 'snap restore REF --to DIR' "
+        "writes elsewhere"
+    ),
     ErrorCode.NOT_A_DIRECTORY: "name a directory",
     ErrorCode.NOT_WATCHABLE: "every command works without a watcher, and looks at everything",
     ErrorCode.TARGET_NOT_EMPTY: "name a directory that is empty or does not exist",

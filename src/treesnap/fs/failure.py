@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from treesnap.errors import OperationFailed, StorageFull, TreesnapError, shown
+from treesnap.errors import ErrorCode, OperationFailed, StorageFull, TreesnapError, shown
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -42,4 +42,7 @@ def reported(doing: str) -> Iterator[None]:
         message = f"Could not {doing}{where}: {error.strerror or error}"
         if is_full(error):
             raise StorageFull(message, path=path) from error
+        if isinstance(error, PermissionError):
+            code = ErrorCode.NOT_PERMITTED
+            raise OperationFailed(message, code=code, path=path, errno=error.errno) from error
         raise OperationFailed(message, path=path, errno=error.errno) from error

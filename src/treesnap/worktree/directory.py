@@ -75,11 +75,16 @@ def path_of_root(fs: FileSystem, root_fd: int, path: str) -> str:
     own = fs.fstat(root_fd)
     if _identity(fs, path) == (own.st_dev, own.st_ino):
         return path
+    moved = path_of(fs, root_fd)
+    return moved if moved and _identity(fs, moved) == (own.st_dev, own.st_ino) else path
+
+
+def path_of(fs: FileSystem, fd: int) -> str | None:
+    """Returns the path of an open directory, for messages; None where the system does not say."""
     try:
-        moved = os.fsdecode(fs.read_link(b"/proc/self/fd/%d" % root_fd))
+        return os.fsdecode(fs.read_link(b"/proc/self/fd/%d" % fd))
     except OSError:
-        return path
-    return moved if _identity(fs, moved) == (own.st_dev, own.st_ino) else path
+        return None
 
 
 def _identity(fs: FileSystem, path: str) -> tuple[int, int] | None:

@@ -19,7 +19,12 @@ from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.fs.base import FileSystem
 from treesnap.fs.forked import Report, helper_count, share_out
 from treesnap.worktree.attributes import read_xattrs
-from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.directory import (
+    NO_DIRECTORY,
+    OPEN_DIRECTORY,
+    DirectoryChain,
+    path_of,
+)
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 BUILDING = b"building"
@@ -138,16 +143,29 @@ def make_stage(fs: FileSystem, root_fd: int, name: bytes) -> int:
         try:
             fs.change_mode(root_fd, stat_module.S_IMODE(own.st_mode) | 0o700)
         except PermissionError:
-            reason = "the root belongs to another user, and cannot be written to"
-            raise PermissionError(refused.errno, reason) from None
+            raise _foreign(fs, root_fd, refused) from None
         fs.make_directory(name, 0o700, dir_fd=root_fd)
     return _opened_private(fs, root_fd, name)
 
 
 def make_private_directory(fs: FileSystem, parent_fd: int, name: bytes) -> int:
     """Makes a directory for staging where nobody's permissions may be changed for it."""
-    fs.make_directory(name, 0o700, dir_fd=parent_fd)
+    try:
+        fs.make_directory(name, 0o700, dir_fd=parent_fd)
+    except PermissionError as refused:
+        raise _foreign(fs, parent_fd, refused) from None
     return _opened_private(fs, parent_fd, name)
+
+
+def _foreign(fs: FileSystem, fd: int, refused: PermissionError) -> PermissionError:
+    """Returns the error for a directory that cannot be written to: it names that, not the new name.
+
+    The error that was met first counts: what was tried to get around it may fail otherwise.
+    """
+    reason = "the directory belongs to another user, and cannot be written to"
+    if fs.fstat(fd).st_uid == os.geteuid():
+        reason = os.strerror(refused.errno or 0)
+    return PermissionError(refused.errno, reason, path_of(fs, fd))
 
 
 def _opened_private(fs: FileSystem, parent_fd: int, name: bytes) -> int:
