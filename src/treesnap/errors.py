@@ -43,6 +43,7 @@ class ErrorCode(StrEnum):
     DANGEROUS_ROOT = "dangerous-root"
     NAME_TAKEN = "name-taken"
     ROOT_TAKEN = "root-taken"
+    NAMES_COLLIDE = "names-collide"
     HISTORY_KEPT = "history-kept"
     PINNED = "pinned"
     UNSAVED_CHANGES = "unsaved-changes"

@@ -48,6 +48,7 @@ EXIT_CODES: dict[ErrorCode, ExitCode] = {
     ErrorCode.DANGEROUS_ROOT: ExitCode.REFUSED,
     ErrorCode.NAME_TAKEN: ExitCode.REFUSED,
     ErrorCode.ROOT_TAKEN: ExitCode.REFUSED,
+    ErrorCode.NAMES_COLLIDE: ExitCode.REFUSED,
     ErrorCode.HISTORY_KEPT: ExitCode.REFUSED,
     ErrorCode.PINNED: ExitCode.REFUSED,
     ErrorCode.UNSAVED_CHANGES: ExitCode.REFUSED,

@@ -49,6 +49,7 @@ HINTS: dict[ErrorCode, str | None] = {
     ErrorCode.DANGEROUS_ROOT: "name another directory with -C DIR, or insist with --force",
     ErrorCode.NAME_TAKEN: "choose another name, or delete the snapshot that has it",
     ErrorCode.ROOT_TAKEN: "'snap root forget' gives one of the two histories up",
+    ErrorCode.NAMES_COLLIDE: "restore with --to on a file system that tells upper from lower case",
     ErrorCode.HISTORY_KEPT: "--force gives them up as well",
     ErrorCode.PINNED: "'snap unpin REF' takes the protection away",
     ErrorCode.UNSAVED_CHANGES: "capture them: leave --no-commit-first out",

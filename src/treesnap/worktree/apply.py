@@ -87,10 +87,13 @@ class Applier:
 
         Raises OperationFailed for what not even its owner may move or remove.
         """
+        self._sight.refuse_one_name(self._steps)
         for number, step in enumerate(self._steps):
             with blaming(step.path):
                 self._steps[number], found = self._sight.expect(step, with_ctime=True)
                 self._sight.refuse_protected(step, *found)
+        # Where case is folded, a name that goes has to make way for one that differs in case.
+        self._steps.sort(key=lambda step: step.path not in self._sight.in_the_way)
         self._sight.note(self._steps)
 
     def apply(self) -> None:

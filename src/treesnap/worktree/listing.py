@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import Any
@@ -16,6 +16,7 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import IgnoreRules, SkipReason
 from treesnap.worktree.capture import blames_file
+from treesnap.worktree.folding import is_folding
 from treesnap.worktree.ignore import (
     EVERYTHING,
     IGNORE_FILE,
@@ -141,11 +142,21 @@ def _observe_scope(fs: FileSystem, fd: int, path: bytes, scope: Scope, listing: 
 
 
 def observe_names(fs: FileSystem, fd: int, names: Iterable[bytes], listing: Listing) -> None:
-    """Looks at some names of a directory, in order; those that are gone are left out."""
+    """Looks at some names of a directory, in order; those that are gone are left out.
+
+    So are those that are there in another case only; where one is found, that costs one look.
+    """
+    is_exact: bool | None = None
+    present: Container[bytes] = ()
     for name in sorted(names):
         try:
             stat = fs.lstat(name, dir_fd=fd)
         except FileNotFoundError:
+            continue
+        if is_exact is None and name.upper() != name.lower():
+            is_exact = not is_folding(fs, fd, name)
+            present = () if is_exact else {os.fsencode(text) for text in fs.list_names(fd)}
+        if is_exact is False and name not in present:
             continue
         listing.observations.append(
             (

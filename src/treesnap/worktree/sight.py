@@ -14,6 +14,7 @@ from treesnap import treepath
 from treesnap.errors import Conflict, shown
 from treesnap.fs.base import FileSystem
 from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.folding import collision, is_folding, spelled, with_one_name
 from treesnap.worktree.protection import protected, refuse_protected_below
 from treesnap.worktree.step import Action, FileKey, Step, aside_name, key_of
 
@@ -58,6 +59,8 @@ class Sight:
         self._second_look = second_look
         self._mapped = mapped
         self.note(steps)
+        self.in_the_way: set[bytes] = set()
+        """Paths to be removed that a look at a new one finds: the two differ in case alone."""
         self._open_directories: set[bytes] = set()
         """Directories that were found to be neither immutable nor append-only."""
 
@@ -65,6 +68,7 @@ class Sight:
         """Notes of which files several names are concerned: a step on one changes all ctimes."""
         counts = Counter(step.before.identity for step in steps if step.before is not None)
         self._shared = {identity for identity, count in counts.items() if count > 1}
+        self._removed = {step.path for step in steps if step.action == Action.REMOVE}
 
     def staged(self, step: Step, name: bytes) -> os.stat_result | None:
         """Returns what has a name in the staging directory of a step, or None."""
@@ -120,11 +124,35 @@ class Sight:
             return step, (fd, name, found)
         if not self._second_look.is_same(step.path):
             raise conflict(step.path)
+        if expected is None and found is not None:
+            self.in_the_way.add(self._alias(step, fd, name))
+            return step, (fd, name, None)
         fd, name, again = self.look(step)
         seen = key_of(found) if found is not None else None
         if (key_of(again) if again is not None else None) != seen:
             raise conflict(step.path)
         return step._replace(before=seen), (fd, name, again)
+
+    def _alias(self, step: Step, fd: int, name: bytes) -> bytes:
+        """Returns the path that a look at an absent one finds, because it differs in case alone.
+
+        Raises Conflict where there is none, and Refused for one that stays.
+        """
+        other = spelled(self._fs, fd, name)
+        if other is None:
+            raise conflict(step.path)
+        path = treepath.join(treepath.split(step.path)[0], other)
+        if path not in self._removed:
+            raise collision(path, step.path)
+        return path
+
+    def refuse_one_name(self, steps: Sequence[Step]) -> None:
+        """Raises Refused for two new paths that are one name; costs looks if there may be any."""
+        new = [step.path for step in steps if step.action == Action.PUT and step.before is None]
+        for group in with_one_name(new):
+            stage = next(step for step in steps if step.path == group[0])
+            if is_folding(self._fs, self._stages[stage.stage], stage.staged):
+                raise collision(*group[:2])
 
     def refuse_protected(
         self, step: Step, fd: int, name: bytes, found: os.stat_result | None

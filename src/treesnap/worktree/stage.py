@@ -26,6 +26,7 @@ from treesnap.fs.forked import Report, helper_count, share_out
 from treesnap.model import Entry, EntryKind, ObjectKind, Totals
 from treesnap.worktree.attributes import apply_owner, apply_xattrs, path_of
 from treesnap.worktree.directory import DirectoryChain
+from treesnap.worktree.folding import collision, spelled
 from treesnap.worktree.links import Groups
 from treesnap.worktree.staging import remove_below
 
@@ -247,17 +248,24 @@ class Stager:
     ) -> Entry | None:
         """Builds entries up to the first directory, which is made and returned."""
         files = size_bytes = 0
+        name = b""
         try:
             fd = self._chain.open_names(names)
             for entry in entries:
+                name = entry.name
                 if entry.is_directory:
-                    self._make_directory(fd, entry.name)
+                    self._make_directory(fd, name)
                     return entry
                 if not entry.is_skipped:
                     self._put_leaf(fd, entry, treepath.join(path, entry.name))
                     files += 1
                     size_bytes += entry.size
             return None
+        except FileExistsError:
+            other = spelled(self._fs, fd, name)
+            if other is None:
+                raise
+            raise collision(treepath.join(path, other), treepath.join(path, name)) from None
         finally:
             self._monitor.advance(files, size_bytes)
 
