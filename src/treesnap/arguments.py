@@ -112,7 +112,8 @@ def _kind(annotation: str, where: str) -> _Kind:
                 unfit = unfit or error
         raise unfit or _Unfit
 
-    return _Kind(" or ".join(kind.words for kind in kinds), take)
+    either = ", or " if any("," in kind.words for kind in kinds) else " or "
+    return _Kind(either.join(kind.words for kind in kinds), take)
 
 
 def _alternatives(annotation: str) -> list[str]:

@@ -151,7 +151,7 @@ def test_diff_of_a_file_that_goes_while_it_is_compared(snap, root):
     changes = handle.diff(paths=["a"])
     (root / "a").unlink()
 
-    forms = DiffForms(handle, Sides(old_id=identity, new_id=None, paths=[]))
+    forms = DiffForms(handle, Sides(old_id=identity, new_id=None, paths=None))
 
     pieces = b"".join(forms.patches(changes, for_terminal=False))
     assert pieces.endswith(b"Changed again while it was compared\n")

@@ -253,7 +253,7 @@ def make(target: str) -> None:
     snapshots: dict[str, Any] = {}
 
     def create(key: str, paths: list[str], left_out: list[str], **fields: Any) -> None:
-        result = handle.create(paths, name=key, **fields)
+        result = handle.create(paths or None, name=key, **fields)
         present = describe(os.fsencode(tree))
         snapshots[key] = {
             "id": result.snapshot.id,

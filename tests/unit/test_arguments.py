@@ -146,11 +146,11 @@ def test_every_argument_of_open_is_checked(tmp_path, call):
         ),
         (
             lambda handle: handle.create("file"),
-            "paths must be a list, each a path, not the text 'file'",
+            "paths must be a list, each a path, or None, not the text 'file'",
         ),
         (
             lambda handle: handle.create([None]),
-            "paths must be a list, each a path, not one that holds None",
+            "paths must be a list, each a path, or None, not one that holds None",
         ),
         (lambda handle: handle.create(label=b"x"), "label must be text or None, not bytes"),
         (

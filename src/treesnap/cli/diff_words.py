@@ -24,8 +24,8 @@ class Sides(NamedTuple):
     old_id: str
     new_id: str | None
     """None for the live tree."""
-    paths: list[str]
-    """Absolute; empty for everything."""
+    paths: list[str] | None
+    """Absolute; None for everything."""
 
 
 def parse_words(

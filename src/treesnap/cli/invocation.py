@@ -97,9 +97,9 @@ class Invocation:
             return root
         return os.path.join(os.path.realpath(os.path.dirname(written)), os.path.basename(written))
 
-    def absolute_all(self, paths: Sequence[str], root: str) -> list[str]:
-        """Returns all PATH arguments as absolute paths."""
-        return [self.absolute(path, root) for path in paths]
+    def absolute_all(self, paths: Sequence[str], root: str) -> list[str] | None:
+        """Returns all PATH arguments as absolute paths; None without any: the whole root."""
+        return [self.absolute(path, root) for path in paths] or None
 
     def command_text(self, *words: str) -> str:
         """Returns a command for people to type that works on the same root and store."""
@@ -122,7 +122,9 @@ class Invocation:
         return find_root(current_directory(), store_path, markers)
 
 
-def resolve_ref(handle: Handle, ref: str, session: str | None, paths: Sequence[str] = ()) -> str:
+def resolve_ref(
+    handle: Handle, ref: str, session: str | None, paths: Sequence[str] | None = None
+) -> str:
     """Returns a REF for the library: as given, or the id that it means in a session."""
     return ref if session is None else handle.resolve(ref, session=session, paths=paths).id
 

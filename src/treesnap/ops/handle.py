@@ -73,7 +73,7 @@ class Handle(HandleState):
 
     def create(
         self,
-        paths: Sequence[PathLike] = (),
+        paths: Sequence[PathLike] | None = None,
         *,
         allow_absent: bool = False,
         label: str | None = None,
@@ -90,6 +90,8 @@ class Handle(HandleState):
     ) -> CreateResult:
         """Captures the root, or only ``paths`` of it, and publishes a snapshot.
 
+        Here and in the other methods an empty list of paths raises InvalidArgument: None is the
+        whole root, and a list that a program computed may come out empty.
         After return the snapshot survives a power cut. A path that exists neither now nor in a
         snapshot of the root raises NotFound, unless ``allow_absent`` says that its absence is
         what has to be captured. Unreadable paths do not raise: the
@@ -103,7 +105,7 @@ class Handle(HandleState):
         from treesnap.ops.create import NO_PURPOSE, CreateRequest, create
 
         request = CreateRequest(
-            paths=tuple(self.tree_path(path) for path in paths),
+            paths=self.tree_paths(paths),
             allow_absent=allow_absent,
             label=label,
             name=name,
@@ -153,7 +155,7 @@ class Handle(HandleState):
         return list_snapshots(self, wanted, all_roots=all_roots)
 
     def resolve(
-        self, ref: str, *, session: str | None = None, paths: Sequence[PathLike] = ()
+        self, ref: str, *, session: str | None = None, paths: Sequence[PathLike] | None = None
     ) -> Snapshot:
         """Returns the one snapshot that ``ref`` names, or raises NotFound or InvalidArgument.
 
@@ -161,7 +163,7 @@ class Handle(HandleState):
         """
         from treesnap.ops.history import resolve
 
-        wanted = tuple(self.tree_path(path) for path in paths)
+        wanted = self.tree_paths(paths)
         return resolve(self, ref, session=session, paths=wanted)
 
     show = resolve
@@ -349,12 +351,12 @@ class Handle(HandleState):
         return status(self)
 
     def diff(
-        self, a: str | None = None, b: str | None = None, paths: Sequence[PathLike] = ()
+        self, a: str | None = None, b: str | None = None, paths: Sequence[PathLike] | None = None
     ) -> tuple[Change, ...]:
         """Returns what changed from ``a`` (default: latest) to ``b`` (default: the live tree)."""
         from treesnap.ops.diff import diff
 
-        return diff(self, a, b, tuple(self.tree_path(path) for path in paths))
+        return diff(self, a, b, self.tree_paths(paths))
 
     def read(self, ref: str | None, path: PathLike) -> bytes:
         """Returns a file's whole content in a snapshot, or of the live tree for None.
@@ -368,7 +370,7 @@ class Handle(HandleState):
     def restore(
         self,
         ref: str,
-        paths: Sequence[PathLike] = (),
+        paths: Sequence[PathLike] | None = None,
         *,
         to: PathLike | None = None,
         dry_run: bool = False,
@@ -394,7 +396,7 @@ class Handle(HandleState):
 
         request = RestoreRequest(
             ref=ref,
-            paths=tuple(self.tree_path(path) for path in paths),
+            paths=self.tree_paths(paths),
             to=os.path.abspath(based(os.fsdecode(to))) if to is not None else None,
             dry_run=dry_run,
             touch=touch,
@@ -450,7 +452,7 @@ class Handle(HandleState):
         self,
         label: str | None = None,
         *,
-        paths: Sequence[PathLike] = (),
+        paths: Sequence[PathLike] | None = None,
         overlap: str = "wait",
     ) -> Iterator[CreateResult]:
         """Takes a checkpoint; when the body raises, restores it and re-raises.
@@ -471,7 +473,7 @@ class Handle(HandleState):
         from treesnap.ops.create import CreateRequest
 
         request = CreateRequest(
-            paths=tuple(self.tree_path(path) for path in paths),
+            paths=self.tree_paths(paths),
             allow_absent=True,  # the body may make what it is about
             label=label,
             kind=SnapshotKind.RUN,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from treesnap.arguments import checked
@@ -62,6 +62,18 @@ class HandleState:
     def tree_path(self, path: PathLike) -> bytes:
         """Returns a path of the caller as a tree path; raises InvalidArgument outside the root."""
         return from_user(path, root=self.root, base=self.root)
+
+    @checked
+    def tree_paths(self, paths: Sequence[PathLike] | None) -> tuple[bytes, ...]:
+        """Returns paths of the caller as tree paths, none for None, which means the whole root.
+
+        Raises InvalidArgument for an empty list, which would mean the whole root otherwise.
+        """
+        if paths is None:
+            return ()
+        if not paths:
+            raise InvalidArgument("paths must name a path at least, or be None for the whole root")
+        return tuple(self.tree_path(path) for path in paths)
 
 
 def _file_system(store_path: str) -> FileSystem:
