@@ -7,11 +7,11 @@ else's change.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 
 from treesnap.compare import differing, kind_of_change
+from treesnap.fs.privileges import may_give_owners
 from treesnap.model import ChangeKind, Entry, SkipReason, Xattrs
 from treesnap.ops.state import State
 
@@ -111,7 +111,7 @@ def _is_same(
         return wanted.is_skipped or not (is_unreadable and wanted.mode & 0o400)
     if not _has_content_of(found, wanted):
         return False
-    modes = {wanted.mode} if _may_give_owners() else {wanted.mode, wanted.mode & ~_SET_IDS}
+    modes = {wanted.mode} if may_give_owners() else {wanted.mode, wanted.mode & ~_SET_IDS}
     is_time_known = touch or found.is_directory or found.mtime_ns == wanted.mtime_ns
     return (
         found.mode in modes
@@ -155,7 +155,7 @@ def _has_metadata_of(
             modes.add(entry.mode | 0o700)
         if is_in_place:
             modes.add(entry.mode | 0o200)
-        if is_in_place or not _may_give_owners():
+        if is_in_place or not may_give_owners():
             modes.add(entry.mode & ~_SET_IDS)
     if found.mode not in modes:
         return False
@@ -165,16 +165,12 @@ def _has_metadata_of(
     return _has_owner_of(found, entries) and _has_attributes_of(found, state, possible)
 
 
-def _may_give_owners() -> bool:
-    return os.geteuid() == 0
-
-
 def _has_owner_of(found: Entry, possible: Iterable[Entry]) -> bool:
     """Returns whether owner and group are known.
 
     They say nothing where a restore could not give them for want of privileges.
     """
-    return not _may_give_owners() or (
+    return not may_give_owners() or (
         found.uid in [entry.uid for entry in possible]
         and found.gid in [entry.gid for entry in possible]
     )
@@ -190,6 +186,6 @@ def _attributes(entry: Entry, state: State) -> Xattrs:
     if entry.xattrs is None:
         return ()
     xattrs = state.trees.xattrs(entry) or ()
-    if _may_give_owners():
+    if may_give_owners():
         return xattrs
     return tuple((name, value) for name, value in xattrs if name.startswith(_USER))

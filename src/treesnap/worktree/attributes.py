@@ -117,10 +117,15 @@ def _change_writable(fs: FileSystem, where: int, name: str, value: bytes | None)
 def apply_owner(
     fs: FileSystem, name: bytes | int, uid: int, gid: int, *, dir_fd: int | None = None
 ) -> bool:
-    """Sets owner and group; returns whether that was permitted."""
+    """Sets owner and group; returns whether that was permitted.
+
+    In a user namespace it is not for users that have no number there, whatever the privileges.
+    """
     try:
         fs.change_owner(name, uid, gid, dir_fd=dir_fd)
-    except PermissionError:
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EACCES, errno.EINVAL):
+            raise
         return False
     return True
 

@@ -1,0 +1,96 @@
+"""Root without the right to give files away: in a user namespace, or without CAP_CHOWN."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import treesnap
+from treesnap.testing.state import tree_state
+
+OTHER_ID = 1234
+IN_NAMESPACE = ("unshare", "--user", "--map-root-user")
+WITHOUT_CAPABILITY = ("setpriv", "--bounding-set=-chown")
+KILLED_THEN_RECOVERED = """
+import json, sys
+from treesnap.ops.handle import Handle
+from treesnap.testing.children import killed
+from treesnap.testing.faulty import Fault
+from treesnap.testing.unsynced import UnsyncedFileSystem
+
+root, store, method, number = sys.argv[1:]
+fault = Fault(methods=frozenset({method}), number=int(number))
+
+def restore(fs):
+    Handle(root=root, store_path=store, fs=fs).restore("before")
+
+was_killed = killed(restore, fault).was_killed
+said = Handle(root=root, store_path=store, fs=UnsyncedFileSystem()).recover()
+print(json.dumps([was_killed, said]))
+"""
+
+
+@pytest.fixture(params=[IN_NAMESPACE, WITHOUT_CAPABILITY], ids=["namespace", "capability"])
+def lesser(request) -> tuple[str, ...]:
+    """A command that runs another one as such a root."""
+    if os.geteuid():
+        pytest.skip("owners are for root to give")
+    try:
+        done = subprocess.run([*request.param, "true"], check=False, capture_output=True)
+    except FileNotFoundError as error:
+        pytest.skip(f"{error.filename} is not installed")
+    if done.returncode:
+        pytest.skip(f"{request.param[0]} is not possible here: {done.stderr.decode()}")
+    return request.param
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with files of another user, all of which changed since the snapshot ``before``."""
+    root = tmp_path / "root"
+    (root / "directory").mkdir(parents=True)
+    for name in ("one", "two", "directory/three"):
+        (root / name).write_text("old")
+        os.chown(root / name, OTHER_ID, OTHER_ID)
+    treesnap.open(root, tmp_path / "store").create(name="before")
+    for name in ("one", "two", "directory/three"):
+        (root / name).write_text("new")
+    return root
+
+
+def contents(root: Path) -> set[bytes]:
+    return {state.content for path, state in tree_state(root).items() if state.content}
+
+
+@pytest.mark.parametrize(("method", "number"), [("exchange", 2), ("sync_file_system", 2)])
+def test_a_recovery_takes_missing_owners_for_no_change(lesser, root, tmp_path, method, number):
+    words = [sys.executable, "-c", KILLED_THEN_RECOVERED]
+    done = subprocess.run(
+        [*lesser, *words, root, tmp_path / "store", method, str(number)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+    assert json.loads(done.stdout) == [True, "completed an interrupted restore"]
+    assert contents(root) == {b"old"}
+    assert not list(root.glob(".treesnap*"))
+
+
+def test_a_restore_says_which_owners_are_missing(lesser, root, tmp_path):
+    words = [sys.executable, "-m", "treesnap", "-C", root, "--store", tmp_path / "store"]
+    done = subprocess.run(
+        [*lesser, *words, "restore", "before"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "The owner or privileged attributes could not be put back" in done.stderr
+    assert contents(root) == {b"old"}
