@@ -180,6 +180,7 @@ def create_fields(result: CreateResult) -> Fields:
         "complete": result.complete,
         "unchanged": result.unchanged,
         "skipped": skipped_fields(result.skipped),
+        "absent": [path_fields(path) for path in result.absent],
         "stats": stats,
         "snapshot": snapshot_fields(result.snapshot),
     }

@@ -106,10 +106,14 @@ def title_of(snapshot: Snapshot) -> str:
 
 def scope_text(scope: Sequence[bytes]) -> str:
     """Returns what a snapshot of paths, or a restore of paths, is about."""
+    return f"only {_first(scope)}"
+
+
+def _first(scope: Sequence[bytes]) -> str:
     named = [shown(path) or "." for path in scope[:SCOPE_SHOWN_MAX]]
     if len(scope) > SCOPE_SHOWN_MAX:
         named.append(f"{len(scope) - SCOPE_SHOWN_MAX:,} more")
-    return f"only {', '.join(named)}"
+    return ", ".join(named)
 
 
 def added_text(snapshot: Snapshot) -> str:
@@ -220,6 +224,11 @@ def create_remarks(result: CreateResult) -> Iterator[str]:
     scope = result.snapshot.record.scope
     if scope is not None:
         yield f"This snapshot holds {scope_text(scope)}; 'latest' and 'status' count whole ones"
+    if result.absent:
+        yield (
+            f"There is nothing at {_first(result.absent)}: restoring this snapshot removes what "
+            "is there by then"
+        )
     by_reason: dict[str, list[Skipped]] = {}
     for item in result.skipped:
         by_reason.setdefault(_SKIP_REMARKS.get(item.reason, "not captured"), []).append(item)

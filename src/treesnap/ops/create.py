@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import stat as stat_module
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from treesnap.codec.reader import TreeReader
 from treesnap.codec.snapshot import SNAPSHOT, state_hash
 from treesnap.errors import (
     Busy,
@@ -37,7 +41,7 @@ from treesnap.ops.places import check_root
 from treesnap.ops.upkeep import keep_up, settings_or_defaults, with_room
 from treesnap.results import CreateResult, CreateStats
 from treesnap.store.writer import Added, EpochChanged
-from treesnap.treepath import without_nested
+from treesnap.treepath import ROOT, components, parents, without_nested
 from treesnap.worktree.directory import absent_paths
 from treesnap.worktree.ignore import given
 
@@ -94,12 +98,27 @@ def create(handle: Handle, request: CreateRequest, claim: Claim | None = None) -
         scope = None
     check_words(request)
     check_root(handle, force=request.force)
+    _refuse_links(handle, scope or ())
     if request.paths and not request.allow_absent:
         _refuse_unknown(handle, request.paths)
     result = with_room(handle, lambda: _create(handle, request, scope, rules, claim))
     if not result.unchanged:
         keep_up(handle, result.snapshot.sequence)
     return result
+
+
+def _refuse_links(handle: Handle, paths: tuple[bytes, ...]) -> None:
+    """Raises InvalidArgument for a path that leads through a link: it is meant to be elsewhere.
+
+    As far as the tree is concerned there is nothing at such a path.
+    """
+    for above in sorted({above for path in paths for above in parents(path)} - {ROOT}):
+        where = os.path.join(os.fsencode(handle.root), above)
+        with suppress(OSError):
+            if stat_module.S_ISLNK(handle.fs.lstat(where).st_mode):
+                raise InvalidArgument(
+                    f"The path leads through the symbolic link {shown(above)!r}", path=above
+                )
 
 
 def _refuse_unknown(handle: Handle, paths: tuple[bytes, ...]) -> None:
@@ -266,4 +285,25 @@ def _result(capture: Capture, snapshot: Snapshot, *, unchanged: bool) -> CreateR
         objects_added=0 if unchanged else capture.writer.objects_added,
         added_bytes=added,
     )
-    return CreateResult(snapshot=snapshot, unchanged=unchanged, skipped=result.skipped, stats=stats)
+    trees = TreeReader(capture.writer.get)
+    return CreateResult(
+        snapshot=snapshot,
+        unchanged=unchanged,
+        skipped=result.skipped,
+        absent=tuple(
+            path
+            for path in snapshot.record.scope or ()
+            if not _is_held(trees, snapshot.record.root, path)
+        ),
+        stats=stats,
+    )
+
+
+def _is_held(trees: TreeReader, root: Entry, path: bytes) -> bool:
+    """Returns whether a tree has an entry at a path."""
+    entry: Entry | None = root
+    for name in components(path):
+        if entry is None or not entry.is_directory:
+            return False
+        entry = trees.lookup(entry.tree_id, name)
+    return entry is not None

@@ -36,6 +36,8 @@ class CreateResult:
     snapshot: Snapshot
     unchanged: bool
     skipped: tuple[Skipped, ...]
+    absent: tuple[bytes, ...]
+    """The paths of its scope at which there was nothing: a restore removes what is there then."""
     stats: CreateStats
 
     @property

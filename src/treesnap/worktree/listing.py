@@ -11,7 +11,7 @@ from typing import Any
 
 from treesnap import treepath
 from treesnap.codec.journal import STAGE_PREFIX
-from treesnap.errors import InvalidArgument, shown
+from treesnap.errors import shown
 from treesnap.fs.base import FileSystem
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import IgnoreRules, SkipReason
@@ -82,7 +82,7 @@ def list_directory(
     """
     listing = Listing(exclusions.at(path))
     if scope is not None:
-        _observe_scope(fs, fd, path, scope, listing)
+        _observe_scope(fs, fd, scope, listing)
         has_ignore_file = has_stage = True
     else:
         has_ignore_file, has_stage = _observe_all(fs, fd, listing, encoding)
@@ -128,15 +128,13 @@ def _observe_all(fs: FileSystem, fd: int, listing: Listing, encoding: str) -> tu
     return has_ignore_file, has_stage
 
 
-def _observe_scope(fs: FileSystem, fd: int, path: bytes, scope: Scope, listing: Listing) -> None:
+def _observe_scope(fs: FileSystem, fd: int, scope: Scope, listing: Listing) -> None:
+    """Looks at the names in scope; below a link or a file there is nothing of the tree."""
     observe_names(fs, fd, scope, listing)
     for item in list(listing.observations):
         name, mode = item[0], item[1]
         if scope[name] is None or S_ISDIR(mode):
             continue
-        if S_ISLNK(mode):
-            where = shown(treepath.join(path, name))
-            raise InvalidArgument(f"The path leads through the symbolic link {where!r}", path=where)
         listing.observations.remove(item)
         listing.linked = [other for other in listing.linked if other[0] != name]
 
