@@ -237,3 +237,71 @@ def test_what_is_written_through_a_mapping_meanwhile_is_a_conflict(tmp_path):
         assert (root / "file").stat().st_mtime_ns == stat.st_mtime_ns
         mapped[1] = 50
     assert (root / "file").read_bytes()[:3] == b"220"
+
+
+class TestAnEditDuringAWatchedRestore:
+    """It is a conflict, although the restore of a watched root may begin again."""
+
+    @pytest.fixture
+    def watched(self, world):
+        world.watch()
+        (world.root / "d2").rename(world.directory / "kept")
+        world.handle.create(name="before")
+        (world.directory / "kept").rename(world.root / "d2")
+        (world.root / "d1/other").write_text("changed")
+        world.handle.create()
+        return world
+
+    def restored(self, world, method: str, path: str) -> Interfering:
+        """Restores, and edits a file just before the first call of a method in the root."""
+        fs = Interfering(
+            method,
+            1,
+            lambda: (world.root / path).write_text("edited"),
+            lambda call: str(world.root) in call.path,
+        )
+        handle = Handle(root=world.root, store_path=str(world.store), fs=fs, watcher=world.watcher)
+        handle.restore("before")
+        return fs
+
+    @pytest.mark.parametrize("method", ["make_directory", "write_at", "exchange"])
+    @pytest.mark.parametrize("path", ["d1/other", "d2/other", "d2/deep/file"])
+    def test_is_a_conflict(self, watched, method, path):
+        """In a file that is replaced, and in a directory that goes as a whole."""
+        with pytest.raises(Conflict):
+            self.restored(watched, method, path)
+
+        assert (watched.root / path).read_text() == "edited"
+        other = watched.root / ("d2/other" if path == "d1/other" else "d1/other")
+        assert other.read_text() == ("other" if path == "d1/other" else "changed")
+        assert not list(watched.root.glob(".treesnap*"))
+
+    def test_before_it_is_planned_is_none(self, watched):
+        """The safety snapshot has it."""
+        self.restored(watched, "open", "d1/other")
+
+        assert (watched.root / "d1/other").read_text() == "other"
+        watched.handle.undo()
+        assert (watched.root / "d1/other").read_text() == "edited"
+
+    def test_costs_one_more_look_at_each_path_that_is_replaced(self, watched):
+        looks: list[str] = []
+
+        class Looking(UnsyncedFileSystem):
+            def around(self, call: Call):
+                if call.method == "lstat":
+                    looks.append(call.path)
+                return super().around(call)
+
+        def count(**options) -> int:
+            looks.clear()
+            handle = Handle(
+                root=watched.root, store_path=str(watched.store), fs=Looking(), **options
+            )
+            handle.restore("before")
+            return looks.count(str(watched.root / "d1/other"))
+
+        with_watcher = count(watcher=watched.watcher)
+        watched.handle.undo()
+
+        assert with_watcher <= count() + 1

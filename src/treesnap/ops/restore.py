@@ -24,8 +24,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from stat import S_ISDIR
 from typing import TYPE_CHECKING
 
+from treesnap import treepath
 from treesnap.codec.history import HISTORY, Moment, RestoreHistory
 from treesnap.codec.journal import Commit, Journal
 from treesnap.codec.reader import TreeReader
@@ -71,12 +73,15 @@ from treesnap.ops.upkeep import keep_up
 from treesnap.results import OpenFile, RestoreResult
 from treesnap.store.reserve import Reserve
 from treesnap.store.writer import Added, EpochChanged, Writer
-from treesnap.worktree.directory import OPEN_DIRECTORY
+from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
 from treesnap.worktree.observed import Observed
 from treesnap.worktree.protection import protected
+from treesnap.worktree.sight import conflict
+from treesnap.worktree.step import key_of
 from treesnap.worktree.unlock import unlock_paths
 
 if TYPE_CHECKING:
+    from treesnap.fs.base import FileSystem
     from treesnap.ops.handle import Handle
 
 ATTEMPTS = 5
@@ -277,7 +282,7 @@ class NoRoomToStage(StorageFull):
 
 
 class _Stale(Exception):
-    """A conflict with something that the walk had not looked at, but a watcher vouched for."""
+    """Something is not what a watcher vouched for, and the walk had not looked at."""
 
     def __init__(self, conflict: Conflict) -> None:
         super().__init__(str(conflict))
@@ -363,6 +368,8 @@ def _attempt(
                 return result_of(goal, plan, target, safety_id=None, is_dry_run=False)
             if not plan.is_empty:
                 refuse_unchangeable(handle)
+            if capture.trusts_watcher and not goal.force:
+                _refuse_stale(handle, plan, observed)
             label = f"{goal.label} {goal.snapshot.id[:12]}"
             moved = {} if goal.move is None else {**goal.move.metadata, "plan": goal.move.before}
             if goal.not_kept is not None:
@@ -412,8 +419,6 @@ def _attempt(
         transaction.abandon()
         if goal.is_way_back and _is_want_of_room(error):
             raise NoRoomToStage(_text_of(error)) from error
-        if isinstance(error, Conflict) and capture.trusts_watcher:
-            raise _Stale(error) from error
         raise
     if in_place is not None:
         _carry_out_in_place(handle, pair, in_place)
@@ -423,6 +428,43 @@ def _attempt(
     kept = safety.id if goal.not_kept is None else None
     result = result_of(goal, plan, target, safety_id=kept, is_dry_run=False)
     return replace(result, open_files=still_open, not_kept=goal.not_kept)
+
+
+def _refuse_stale(handle: Handle, plan: Plan, observed: Observed) -> None:
+    """Raises _Stale unless every path to be touched is what it was when it was last read.
+
+    So what changes from here on is another's edit, and a conflict, although a watcher may have
+    missed an older one. Costs one look for each path to be touched, and at what directories hold
+    that go as a whole, as applying the plan does.
+    """
+    fs = handle.fs
+    root_fd = fs.open(handle.root, OPEN_DIRECTORY)
+    try:
+        with DirectoryChain(fs, root_fd) as chain:
+            for path in sorted(plan.touched):
+                if not _is_as_observed(fs, chain, path, observed):
+                    raise _Stale(conflict(path))
+    finally:
+        fs.close(root_fd)
+
+
+def _is_as_observed(fs: FileSystem, chain: DirectoryChain, path: bytes, observed: Observed) -> bool:
+    directory, name = treepath.split(path)
+    try:
+        fd = chain.open(directory)
+        try:
+            found = fs.lstat(name, dir_fd=fd)
+        except FileNotFoundError:
+            return observed.key(path) is None
+        if key_of(found) != observed.key(path):
+            return False
+        if not S_ISDIR(found.st_mode):
+            return True
+        return observed.is_unchanged_below(fs, chain.open(path), path, frozenset(), frozenset())
+    except OSError as error:
+        if error.errno in NO_DIRECTORY:
+            return False
+        raise
 
 
 def _is_want_of_room(error: BaseException) -> bool:
