@@ -12,6 +12,7 @@ holds one.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from treesnap import treepath
@@ -97,20 +98,32 @@ def refuse_blocked(plan: Plan) -> None:
         )
 
 
-def make_plan(current: State, target: State, scope: tuple[bytes, ...] | None) -> Plan:
+def make_plan(
+    current: State,
+    target: State,
+    scope: tuple[bytes, ...] | None,
+    made_since: AbstractSet[bytes] = frozenset(),
+) -> Plan:
     """Returns the steps from the current state to the target.
 
     With a ``scope``, both trees hold nothing but the paths in it and the
-    directories above them, which are then no part of the restore themselves.
+    directories above them, which are then no part of the restore themselves. But those of
+    ``made_since`` are, which hold nothing else, and were not there in the target.
     """
-    return _Planner(current, target, scope).plan()
+    return _Planner(current, target, scope, made_since).plan()
 
 
 class _Planner:
-    def __init__(self, current: State, target: State, scope: tuple[bytes, ...] | None) -> None:
+    def __init__(
+        self,
+        current: State,
+        target: State,
+        scope: tuple[bytes, ...] | None,
+        made_since: AbstractSet[bytes],
+    ) -> None:
         self._current = current
         self._target = target
-        self._spine = ancestors_of(scope) if scope is not None else set()
+        self._spine = ancestors_of(scope) - made_since if scope is not None else set()
         self._scope = scope
         self._plan = Plan()
         self._paired: dict[bytes, tuple[Entry, Entry | None]] = {}

@@ -46,6 +46,7 @@ from treesnap.fs.durable import ensure_directories
 from treesnap.fs.failure import error_text, is_full
 from treesnap.model import (
     ChangeKind,
+    Entry,
     IgnoreRules,
     ObjectId,
     PlanCopy,
@@ -353,7 +354,8 @@ def _attempt(
             current = walked_state(capture.result, capture.writer.get)
             target.trees.share(current.trees)
             require_paths(goal.paths, current, target)
-            plan = make_plan(current, target, goal.scope)
+            made = _made_since(handle, goal, target) if goal.is_way_back else frozenset()
+            plan = make_plan(current, target, goal.scope, made)
             if goal.is_way_back:
                 new = [path for path in plan.blocked if path not in revealed]
                 _make_way(handle, target, capture.result.skipped, new)
@@ -428,6 +430,42 @@ def _attempt(
     kept = safety.id if goal.not_kept is None else None
     result = result_of(goal, plan, target, safety_id=kept, is_dry_run=False)
     return replace(result, open_files=still_open, not_kept=goal.not_kept)
+
+
+def _made_since(handle: Handle, goal: Goal, target: State) -> frozenset[bytes]:
+    """Returns the directories above the scope that the failed step made, and nothing else is in.
+
+    The goal's snapshot has all directories above its paths that were there.
+    """
+    scope = goal.scope or ()
+    above = sorted(ancestors_of(scope) - {treepath.ROOT}, reverse=True)
+    going: set[bytes] = set()
+    root_fd = handle.fs.open(handle.root, OPEN_DIRECTORY)
+    try:
+        with DirectoryChain(handle.fs, root_fd) as chain:
+            for path in above:  # what is below comes first
+                if _entry_in(goal.snapshot, target, path) is not None:
+                    continue
+                try:
+                    names = handle.fs.list_names(chain.open(path))
+                except OSError:  # not there, or not a directory
+                    continue
+                inside = {treepath.join(path, os.fsencode(name)) for name in names}
+                if inside <= going.union(scope):
+                    going.add(path)
+    finally:
+        handle.fs.close(root_fd)
+    return frozenset(going)
+
+
+def _entry_in(snapshot: Snapshot, target: State, path: bytes) -> Entry | None:
+    """Returns what a snapshot has at a path, in its scope or above it."""
+    entry: Entry | None = snapshot.record.root
+    for name in treepath.components(path):
+        if entry is None or not entry.is_directory:
+            return None
+        entry = target.trees.lookup(entry.tree_id, name)
+    return entry
 
 
 def _refuse_stale(handle: Handle, plan: Plan, observed: Observed) -> None:
