@@ -247,6 +247,7 @@ def restore_fields(result: RestoreResult) -> Fields:
         "dry_run": result.dry_run,
         "plan_id": result.plan_id,
         "untouched": skipped_fields(result.untouched),
+        "links_broken": [path_fields(path) for path in result.links_broken],
         "open_files": [
             {**path_fields(item.path), "process_id": item.process_id, "program": item.program}
             for item in result.open_files

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from treesnap.cli import json_forms, text_forms
+from treesnap.errors import shown
 
 if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation
@@ -27,6 +28,10 @@ def show_restore(invocation: Invocation, command_name: str, result: RestoreResul
         return
     for remark in text_forms.skipped_lines(result.untouched, "left alone"):
         output.remark(remark)
+    for path in result.links_broken:
+        output.remark(
+            f"Link broken: {shown(path)!r} has a name elsewhere, which keeps the old file"
+        )
     if result.plan_id is not None:
         output.remark(f"Plan {result.plan_id} went with the files")
     for line in text_forms.open_lines(result.open_files):

@@ -88,7 +88,7 @@ def export(
     plan: Plan = make_plan(nothing, target, goal.scope)
     if not dry_run:
         _write(handle, pair, goal, target, target_path)
-    return result_of(goal, plan, target, safety_id=None, is_dry_run=dry_run)
+    return result_of(goal, plan, nothing, target, safety_id=None, is_dry_run=dry_run)
 
 
 def _refuse_inside_store(handle: Handle, target_path: str) -> None:

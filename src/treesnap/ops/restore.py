@@ -213,7 +213,7 @@ def dry_run(handle: Handle, pair: Opened, goal: Goal) -> RestoreResult:
     plan = make_plan(current, target, goal.scope)
     refuse_blocked(plan)
     refuse_in_the_way(handle, plan, goal.scope)
-    return result_of(goal, plan, target, safety_id=None, is_dry_run=True)
+    return result_of(goal, plan, current, target, safety_id=None, is_dry_run=True)
 
 
 def empty_tree(objects: MemoryObjects) -> ObjectId:
@@ -367,7 +367,7 @@ def _attempt(
                 if goal.removes_root and not was_absent:
                     transaction.remove_root()
                 _note_history(pair, goal, Moment(goal.snapshot.id, goal.scope, was_absent))
-                return result_of(goal, plan, target, safety_id=None, is_dry_run=False)
+                return result_of(goal, plan, current, target, safety_id=None, is_dry_run=False)
             if not plan.is_empty:
                 refuse_unchangeable(handle)
             if capture.trusts_watcher and not goal.force:
@@ -428,7 +428,7 @@ def _attempt(
         with suppress(OSError):  # the files are back; a move of them is only not noticed
             pair.root.note_identity()
     kept = safety.id if goal.not_kept is None else None
-    result = result_of(goal, plan, target, safety_id=kept, is_dry_run=False)
+    result = result_of(goal, plan, current, target, safety_id=kept, is_dry_run=False)
     return replace(result, open_files=still_open, not_kept=goal.not_kept)
 
 
@@ -574,7 +574,13 @@ def _note_history(pair: Opened, goal: Goal, moment: Moment) -> None:
 
 
 def result_of(
-    goal: Goal, plan: Plan, target: State, *, safety_id: SnapshotId | None, is_dry_run: bool
+    goal: Goal,
+    plan: Plan,
+    current: State,
+    target: State,
+    *,
+    safety_id: SnapshotId | None,
+    is_dry_run: bool,
 ) -> RestoreResult:
     """Returns the outcome of a plan that was carried out, or would be."""
     created = plan.count(ChangeKind.ADDED)
@@ -592,5 +598,6 @@ def result_of(
         changes=plan.changes,
         safety_id=safety_id,
         dry_run=is_dry_run,
+        links_broken=tuple(sorted(current.linked_outside.intersection(plan.puts))),
         plan_id=goal.move.before.plan_id if goal.move is not None else None,
     )

@@ -22,6 +22,8 @@ class State:
     trees: TreeReader
     groups: Groups
     shared: frozenset[bytes] = frozenset()
+    """Paths of files that must not be changed in place, because of their other names."""
+    linked_outside: frozenset[bytes] = frozenset()
     """Paths of files that have other names outside of what the state holds."""
     mapped: frozenset[int] = frozenset()
     """Inode numbers of files that may change with no sign of it."""
@@ -61,5 +63,6 @@ def walked_state(result: ScanResult, get: Callable[[ObjectKind, ObjectId], bytes
         trees=result.trees,
         groups=load_groups(result.links, get),
         shared=result.shared,
+        linked_outside=result.linked_outside,
         mapped=result.mapped,
     )

@@ -44,6 +44,9 @@ class RestoreResult:
     snapshot; None where it was kept."""
     open_files: tuple[OpenFile, ...] = ()
     """Files that processes had open when they were replaced: those still have the old ones."""
+    links_broken: tuple[bytes, ...] = ()
+    """Files that were replaced and have other names, outside of the scope or the root: those
+    still name the old file."""
     plan_id: str | None = None
     """The plan that went with the files, or None when none did."""
 

@@ -18,7 +18,7 @@ from treesnap.worktree.directory import DirectoryChain
 def protected(path: bytes) -> OperationFailed:
     """Returns the error for a path; the root has the empty one."""
     return OperationFailed(
-        f"{shown(path) or '.'!r} is immutable or append-only (see chattr(1)): "
+        f"{shown(path) or '.'!r} is immutable or append-only (see 'chattr -i -a'): "
         f"{os.strerror(errno.EPERM)}",
         path=path,
         errno=errno.EPERM,

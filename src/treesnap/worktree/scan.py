@@ -144,6 +144,7 @@ class Scanner:
             root=root,
             links=self._links.store(self._sink.put),
             shared=self._links.shared(is_broken_by_changes=self._breaks_links),
+            linked_outside=self._links.shared(),
             unfinished_links=self._links.unfinished(),
             totals=totals,
             skipped=tuple(sorted(self._skipped, key=_position)),

@@ -60,6 +60,8 @@ class ScanResult:
     root: Entry
     links: tuple[Any, ...] | None
     shared: frozenset[bytes]
+    """Paths of files that must not be changed in place, because of their other names."""
+    linked_outside: frozenset[bytes]
     """Paths of files that have other names where the walk did not come."""
     unfinished_links: bytes
     """Stands for the groups of these files: other groups, another value."""
