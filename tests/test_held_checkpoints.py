@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from oracle import difference, record
 from treesnap import SnapshotKind
 from treesnap.ops.retention import Policy
 from treesnap.testing.children import in_child
+from treesnap.testing.wrapped import Call, Kind, WrappedFileSystem
 
 NOTHING = Policy(keep_last=0)
 
@@ -101,3 +103,35 @@ def test_what_was_just_made_stays(world, way):
     made = world.create(SnapshotKind.RUN)
 
     assert world.ids()[0] == made
+
+
+class InterruptedFileSystem(WrappedFileSystem):
+    """Raises KeyboardInterrupt once, as Ctrl-C may, at the first call after a hold is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_due = False
+        self.is_done = False
+
+    def around(self, call: Call) -> Any:
+        if self.is_due and not self.is_done and call.kind != Kind.HANDLE:
+            self.is_done = True
+            raise KeyboardInterrupt
+        result = call.proceed()
+        self.is_due = self.is_due or (call.method != "open" and "/hold-" in str(call.arguments))
+        return result
+
+
+def test_one_that_is_interrupted_before_its_block_begins_holds_nothing(world):
+    for _ in range(31):  # so that old snapshots are removed right after the checkpoint is taken
+        world.create(SnapshotKind.MANUAL)
+    fs = InterruptedFileSystem()
+    handle = treesnap.Handle(root=world.root, store_path=str(world.store), fs=fs)
+
+    with pytest.raises(KeyboardInterrupt), handle.rollback_on_error():
+        pytest.fail("the block has begun")
+
+    assert fs.is_done
+    assert holds(world) == []
+    with handle.rollback_on_error(overlap="refuse"):
+        pass

@@ -59,7 +59,19 @@ class Claim:
 
     def __init__(self, operation: str) -> None:
         self._operation = operation
+        self._process_id = os.getpid()
         self.hold: Hold | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made the claim; a forked child must not release its parent's."""
+        return os.getpid() == self._process_id
+
+    def release(self) -> None:
+        """Lets the snapshot go, if it is held; does nothing in a forked child."""
+        if self.hold is not None and self.is_ours:
+            self.hold.release()
+        self.hold = None
 
     def refuse_overlap(self, fs: FileSystem, pair: Opened, scope: tuple[bytes, ...] | None) -> None:
         """Raises Overlapping; the caller holds the root's lock."""
@@ -135,31 +147,24 @@ def _ancestors(fs: FileSystem) -> set[int]:
 class HeldCheckpoint:
     """A checkpoint that stays while the block lasts in which it was taken."""
 
-    def __init__(self, handle: Handle, made: CreateResult, hold: Hold | None) -> None:
+    def __init__(self, handle: Handle, made: CreateResult, claim: Claim) -> None:
         self._handle = handle
-        self._process_id = os.getpid()
-        self._hold = hold
+        self._claim = claim
         self.made = made
 
     @property
     def is_ours(self) -> bool:
         """Whether this process took it; a forked child must not go back over its parent."""
-        return os.getpid() == self._process_id
+        return self._claim.is_ours
 
     @property
     def mark_path(self) -> str | None:
         """A file by which the processes of a command are known, or None on a full disk."""
-        return self._hold.path if self._hold is not None else None
+        return self._claim.hold.path if self._claim.hold is not None else None
 
     def go_back(self, end_processes: Callable[[], None] | None = None) -> RestoreResult:
         """Goes back to the checkpoint; see :func:`go_back`."""
         return go_back(self._handle, self.made.id, end_processes)
-
-    def release(self) -> None:
-        """Lets the snapshot go; does nothing in a forked child."""
-        if self._hold is not None and self.is_ours:
-            self._hold.release()
-        self._hold = None
 
 
 @contextmanager
@@ -174,14 +179,16 @@ def held_checkpoint(
     """
     if overlap not in OVERLAPS:
         raise InvalidArgument(f"overlap is 'wait' or 'refuse', not {overlap!r}")
-    made, claim = _taken(handle, request, operation, overlap)
-    held = HeldCheckpoint(handle, made, claim.hold)
-    try:
+    claim = Claim(operation)
+    try:  # an interrupted maintenance, after the snapshot is held, must not leave the root in use
+        made = _taken(handle, request, claim, overlap)
         _inside.set(_inside.get() | {made.id})
-        yield held
+        try:
+            yield HeldCheckpoint(handle, made, claim)
+        finally:
+            _inside.set(_inside.get() - {made.id})
     finally:
-        _inside.set(_inside.get() - {made.id})
-        held.release()
+        claim.release()
 
 
 @contextmanager
@@ -200,23 +207,18 @@ def held_snapshot(handle: Handle, snapshot_id: SnapshotId, operation: str) -> It
             claim.refuse_overlap(handle.fs, pair, None)
             claim.take(handle, pair, snapshot_id, None)
 
-    _when_alone(take, handle.wait_s)
-    process_id = os.getpid()
     try:
+        _when_alone(take, handle.wait_s)
         yield
     finally:
-        if claim.hold is not None and os.getpid() == process_id:
-            claim.hold.release()
+        claim.release()
 
 
-def _taken(
-    handle: Handle, request: CreateRequest, operation: str, overlap: str
-) -> tuple[CreateResult, Claim]:
+def _taken(handle: Handle, request: CreateRequest, claim: Claim, overlap: str) -> CreateResult:
     from treesnap.ops.create import create
 
-    claim = Claim(operation)
     wait_s = handle.wait_s if overlap == "wait" else 0
-    return _when_alone(lambda: create(handle, request, claim), wait_s), claim
+    return _when_alone(lambda: create(handle, request, claim), wait_s)
 
 
 def _when_alone(take: Callable[[], _Result], wait_s: float) -> _Result:
