@@ -41,6 +41,10 @@ class _Kind:
         """Returns the value to go on with, or raises _Unfit."""
 
 
+NAME_SIZE_MAX = 255
+"""Bytes of the name of a snapshot or session: as many as a file's name may have."""
+
+
 def checked(function: _Function) -> _Function:
     """Returns the function with its arguments checked; raises InvalidArgument for others.
 
@@ -69,6 +73,19 @@ def checked(function: _Function) -> _Function:
         )
 
     return call  # type: ignore[return-value]  # it takes and returns the same
+
+
+def problem_of_name(name: str) -> str | None:
+    """Returns why a text cannot be a name that people type and lists show in one line, or None."""
+    try:
+        size_bytes = len(name.encode())
+    except UnicodeEncodeError:
+        return "is not UTF-8"
+    if size_bytes > NAME_SIZE_MAX:
+        return f"has more than {NAME_SIZE_MAX} bytes"
+    if not name.isprintable():
+        return "holds a line break or another character that cannot be shown"
+    return None
 
 
 def checked_methods(cls: type[_Class]) -> type[_Class]:

@@ -72,11 +72,11 @@ def count_text(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def time_text(time_ns: int, *, seconds: bool = True) -> str:
-    """Returns a time in the local zone, or the number where no calendar reaches."""
+    """Returns a time in the local zone; beyond calendars, seconds as date(1) takes them."""
     try:
         local = time.localtime(time_ns // 1_000_000_000)
     except (OverflowError, OSError):
-        return f"@{time_ns}"
+        return f"@{time_ns // 1_000_000_000}"
     return time.strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M", local)
 
 

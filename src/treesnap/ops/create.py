@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from treesnap.arguments import problem_of_name
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.snapshot import SNAPSHOT, state_hash
 from treesnap.errors import (
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from treesnap.ops.checkpoint import Claim
     from treesnap.ops.handle import Handle
 
+_NAME_SHOWN_MAX = 80
+"""Characters of a name that is refused, which may be very long."""
 ATTEMPTS = 5
 """How often a capture that collections overtook is done again."""
 
@@ -208,6 +211,10 @@ def check_words(request: CreateRequest) -> None:
             (word or "").encode()
         except UnicodeEncodeError:
             raise InvalidArgument(f"The {what} '{shown(word or '')}' is not UTF-8") from None
+    for what, name in [("name", request.name), ("session", request.session)]:
+        problem = problem_of_name(name) if name is not None else None
+        if name is not None and problem is not None:
+            raise InvalidArgument(f"The {what} '{shown(name[:_NAME_SHOWN_MAX])}' {problem}")
     if request.session == "":
         raise InvalidArgument("The session is empty; without one leave it out")
     if request.name is not None and means_something_else(request.name):
