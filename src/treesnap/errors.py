@@ -35,6 +35,7 @@ class ErrorCode(StrEnum):
     PLAN_NOT_FOUND = "plan-not-found"
     CHECKPOINT_NOT_FOUND = "checkpoint-not-found"
     ROOT_NOT_FOUND = "root-not-found"
+    CURRENT_DIRECTORY_GONE = "current-directory-gone"
     UNKNOWN_ROOT = "unknown-root"
     STORE_NOT_FOUND = "store-not-found"
     STORE_UNAVAILABLE = "store-unavailable"

@@ -55,7 +55,7 @@ def test_a_command_says_so(gone, words):
     result = snap("--json", *words)
 
     error = json.loads(result.stderr or result.stdout)
-    assert (result.returncode, error["code"]) == (5, "root-not-found")
+    assert (result.returncode, error["code"]) == (5, "current-directory-gone")
     assert error["message"] == "The current directory does not exist any more"
 
 
@@ -87,8 +87,34 @@ def test_the_library_says_so(gone, tmp_path, monkeypatch):
     for call in calls:
         with pytest.raises(treesnap.NotFound, match="current directory does not exist") as caught:
             call()
-        assert caught.value.code == "root-not-found"
-    assert carry_out(b"", root="relative").error.code == "root-not-found"
+        assert caught.value.code == "current-directory-gone"
+    assert carry_out(b"", root="relative").error.code == "current-directory-gone"
     monkeypatch.setenv("SNAP_STORE", "relative")
     with pytest.raises(treesnap.NotFound, match="current directory does not exist"):
         treesnap.open(gone)
+
+
+def test_a_shell_in_a_replaced_root_is_told_how_to_enter_the_new_one(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "file").write_text("content")
+    command = f"'{sys.executable}' -m treesnap"
+    script = f"""
+        cd '{root}' && {command} create -q &&
+        {command} -q run -- sh -c 'cd / && rm -r "$0" && exit 3' '{root}'
+        {command} status
+        cd "$PWD" && {command} status && cat file
+    """
+
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, "SNAP_STORE": str(tmp_path / "store")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+
+    assert done.returncode == 0
+    assert done.stdout.endswith("content")
+    assert "hint: 'cd \"$PWD\"' enters the directory" in done.stderr

@@ -150,7 +150,7 @@ def test_current_directory_that_is_gone_is_not_found(environment, tmp_path):
     )
 
     assert result.returncode == 5
-    assert '"root-not-found"' in result.stdout
+    assert '"current-directory-gone"' in result.stdout
 
 
 def test_root_that_is_gone_is_restored_with_c(run_snap, snap, root, tmp_path):

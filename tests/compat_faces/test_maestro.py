@@ -196,7 +196,7 @@ class TestTheManager:
 
         with pytest.raises(FileNotFoundError, match="current directory does not exist") as caught:
             CheckpointManager()
-        assert caught.value.code == "root-not-found"
+        assert caught.value.code == "current-directory-gone"
 
     def test_takes_the_directory_and_the_store_that_it_is_given(self, root, tmp_path, session_id):
         manager = CheckpointManager(str(root / "notes"), session_id, store=tmp_path / "other")

@@ -40,6 +40,7 @@ EXIT_CODES: dict[ErrorCode, ExitCode] = {
     ErrorCode.PLAN_NOT_FOUND: ExitCode.NOT_FOUND,
     ErrorCode.CHECKPOINT_NOT_FOUND: ExitCode.NOT_FOUND,
     ErrorCode.ROOT_NOT_FOUND: ExitCode.NOT_FOUND,
+    ErrorCode.CURRENT_DIRECTORY_GONE: ExitCode.NOT_FOUND,
     ErrorCode.UNKNOWN_ROOT: ExitCode.NOT_FOUND,
     ErrorCode.STORE_NOT_FOUND: ExitCode.NOT_FOUND,
     ErrorCode.STORE_UNAVAILABLE: ExitCode.FAILED,

@@ -41,6 +41,9 @@ HINTS: dict[ErrorCode, str | None] = {
     ErrorCode.PLAN_NOT_FOUND: "'snap plan list --all' shows what there is",
     ErrorCode.CHECKPOINT_NOT_FOUND: "'snap plan rollback PLAN' lists what there is",
     ErrorCode.ROOT_NOT_FOUND: "name the directory with -C DIR",
+    ErrorCode.CURRENT_DIRECTORY_GONE: (
+        "'cd \"$PWD\"' enters the directory that is in its place now; -C DIR names another one"
+    ),
     ErrorCode.UNKNOWN_ROOT: "'snap root list' shows what there is",
     ErrorCode.STORE_NOT_FOUND: "'snap create' makes the store; --store DIR names another one",
     ErrorCode.STORE_UNAVAILABLE: "name another place with --store DIR or $SNAP_STORE",

@@ -74,6 +74,9 @@ def default_store_path() -> str:
 
 
 def _is_default_store(store_path: str) -> bool:
+    """Returns whether a store is where nothing but the user's account says that it is."""
+    if is_store_given():
+        return False
     try:
         return store_path == default_store_path()
     except OperationFailed:
@@ -158,7 +161,8 @@ def current_directory() -> str:
         return os.getcwd()
     except FileNotFoundError as error:
         raise NotFound(
-            "The current directory does not exist any more", code=ErrorCode.ROOT_NOT_FOUND
+            "The current directory does not exist any more",
+            code=ErrorCode.CURRENT_DIRECTORY_GONE,
         ) from error
 
 

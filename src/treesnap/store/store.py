@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
+from errno import ELOOP
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -115,9 +116,11 @@ class Store:
         store = cls(fs, path)
         try:
             store._check(writing=writing or create)
-        except (NotADirectoryError, PermissionError) as error:
-            raise store._unavailable("opened", error) from error
-        except FileNotFoundError:
+        except OSError as error:
+            if isinstance(error, NotADirectoryError | PermissionError) or error.errno == ELOOP:
+                raise store._unavailable("opened", error) from error
+            if not isinstance(error, FileNotFoundError):
+                raise
             # Somebody else may make it just now: what its snapshots prove holds only afterwards.
             has_snapshots = store._has_snapshots()
             try:
@@ -194,11 +197,11 @@ class Store:
         """
         try:
             ensure_directories(self.fs, self.path)
+            existing = set(self.fs.list_names(self.path))  # a link may lead nowhere
         except OSError as error:
             if is_full(error):
                 raise
             raise self._unavailable("made", error) from error
-        existing = set(self.fs.list_names(self.path))
         if "format" in existing:
             self._check(writing=True)
             return
