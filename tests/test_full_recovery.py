@@ -1,0 +1,94 @@
+"""A recovery on a full disk, killed anywhere: the tree is whole, or named until there is room."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mounting import mounting
+from treesnap.errors import TreesnapError
+from treesnap.ops.handle import Handle
+from treesnap.testing.children import killed
+from treesnap.testing.faulty import Fault
+from treesnap.testing.state import tree_state
+from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.wrapped import MUTATING
+
+SIZE_BYTES = 64 << 10
+NAMES = ("one", "two", "directory/three")
+
+
+@pytest.fixture(params=["root", "store"])
+def place(request, tmp_path: Path):
+    """A handle, and what fills the file system that holds its root, or its store."""
+    with mounting() as mounter:
+        mounter.tmpfs(tmp_path / request.param, "24m")
+        root, store = tmp_path / "root", tmp_path / "store"
+        (root / "directory").mkdir(parents=True)
+        for name in NAMES:
+            (root / name).write_bytes(os.urandom(SIZE_BYTES))
+        (root / ".snapignore").write_text("ballast\n")
+        handle = Handle(
+            root=root, store_path=str(store / "store"), fs=UnsyncedFileSystem(), wait_s=0
+        )
+        handle.create(name="before")
+        yield handle, tmp_path / request.param
+
+
+def fill(path: Path) -> Path:
+    """Fills a file system to the last page."""
+    ballast = (path if path.name == "store" else path / "directory").joinpath("ballast")
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return ballast
+
+
+def test_a_recovery_on_a_full_disk_may_be_killed_anywhere(place):
+    handle, full = place
+    root = Path(handle.root)
+    wanted = settled(root)
+    for number in range(1, 400):
+        for name in NAMES:
+            (root / name).write_bytes(os.urandom(SIZE_BYTES))
+        (root / "added").write_text("added")
+        old = settled(root)
+
+        def restore(fs) -> None:
+            Handle(root=root, store_path=handle.store_path, fs=fs).restore("before")
+
+        def recover(fs) -> None:
+            with suppress(TreesnapError):
+                Handle(root=root, store_path=handle.store_path, fs=fs).recover()
+
+        assert killed(restore, Fault(methods=frozenset({"exchange"}), number=2)).was_killed
+        ballast = fill(full)
+        ended = killed(recover, Fault(kinds=MUTATING, number=number))
+        with suppress(TreesnapError):
+            handle.recover()
+        is_interrupted = bool(handle.doctor().unfinished)
+        assert is_interrupted or settled(root) in (wanted, old)
+        ballast.unlink()
+
+        handle.recover()
+
+        assert settled(root) in ((wanted, old) if full == root else (wanted,))
+        assert not handle.doctor().unfinished
+        assert not list(root.glob(".treesnap*"))
+        if not ended.was_killed:
+            break
+
+    assert number > 5
+
+
+def settled(root: Path):
+    """Returns the state of a tree without the ballast, and the times of what that changes."""
+    return {
+        path: replace(found, mtime_ns=0) if path in (b"", b"directory") else found
+        for path, found in tree_state(root).items()
+        if not path.endswith(b"ballast")
+    }
