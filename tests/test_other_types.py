@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from oracle import difference, record
 from treesnap.errors import TreesnapError
 from world import World
 
@@ -109,3 +110,64 @@ def test_an_object_is_stored_again_when_its_pack_is_none(made, tmp_path, limit, 
     made_again = handle.create()
 
     assert handle.restore(made_again.id, to=tmp_path / "there").created > 0
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "directory"])
+@pytest.mark.parametrize("name", ["roots/ROOT/lock", "roots/lock", "index/lock", "collector/lock"])
+def test_what_is_in_the_place_of_a_lock_stops_nothing(made, tmp_path, limit, name, kind):
+    copy = tmp_path / "store"
+    shutil.copytree(made.store, copy)
+    (root,) = copy.glob("roots/*/root")
+    put_in_place(copy / name.replace("ROOT", root.parent.name), kind)
+    handle = type(made.handle())(root=made.root, store_path=str(copy), wait_s=0.0)
+
+    (made.root / "later").write_text(f"{name} {kind}")
+    handle.create()
+    handle.restore("first")
+    handle.gc()
+
+    assert handle.verify(read_data=True).ok
+
+
+@pytest.mark.parametrize("name", ["root", "history", "cache", "cache-recent", "names"])
+def test_a_directory_in_the_place_of_a_file_keeps_no_command_from_going_back(made, tmp_path, name):
+    copy = tmp_path / "store"
+    shutil.copytree(made.store, copy)
+    (root,) = copy.glob("roots/*/root")
+    put_in_place(root.with_name(name), "directory")
+    (root.with_name(name) / "content").touch()
+    handle = type(made.handle())(root=made.root, store_path=str(copy))
+    before = record(made.root)
+
+    result = handle.run(["sh", "-c", "echo no > damage; exit 3"])
+
+    assert (result.exit_code, result.rolled_back) == (3, True)
+    assert difference(before, record(made.root)) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["format", "roots/ROOT/root", "roots/ROOT/history", "collector/state", "collector/size"]
+)
+def test_a_repair_mends_what_a_directory_is_in_the_place_of(made, tmp_path, name):
+    copy = tmp_path / "store"
+    shutil.copytree(made.store, copy)
+    (root,) = copy.glob("roots/*/root")
+    place = copy / name.replace("ROOT", root.parent.name)
+    put_in_place(place, "directory")
+    (place / "content").touch()
+    handle = type(made.handle())(root=made.root, store_path=str(copy))
+
+    handle.verify(repair=True)
+
+    assert handle.verify(read_data=True).ok
+    handle.create()
+
+
+def test_a_directory_among_temporary_files_is_left_alone(made, tmp_path):
+    copy = tmp_path / "store"
+    shutil.copytree(made.store, copy)
+    (copy / "temporary" / "0123456789abcdef").mkdir()
+    handle = type(made.handle())(root=made.root, store_path=str(copy))
+
+    handle.gc()
+    handle.create()

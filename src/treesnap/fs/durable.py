@@ -84,7 +84,11 @@ class Temporary:
         try:
             if synced:
                 self._fs.sync_data(self.fd)
-            self._fs.rename(self.path, path)
+            try:
+                self._fs.rename(self.path, path)
+            except IsADirectoryError:
+                put_aside(self._fs, path)
+                self._fs.rename(self.path, path)
         except BaseException:
             self.discard()
             raise
@@ -235,6 +239,10 @@ def sweep_abandoned(fs: FileSystem, directory: str, is_ours: Callable[[str], boo
             fd = fs.open(path, os.O_RDWR)
         except (FileNotFoundError, PermissionError):  # another user's: its writer may live
             continue
+        except OSError as error:
+            if error.errno in _OTHER_TYPE:
+                continue
+            raise
         try:
             if fs.lock(fd, exclusive=True):
                 unlink_if_present(fs, path)
@@ -333,6 +341,41 @@ def open_regular(fs: FileSystem, path: str, flags: int = os.O_RDONLY) -> int:
         fs.close(fd)
         raise not_regular(path)
     return fd
+
+
+def open_lock(fs: FileSystem, path: str) -> int:
+    """Returns a descriptor of a lock file of a store, which is made where it is absent.
+
+    Such a file has no content that could be lost, so whatever else has taken its place is put
+    aside. Raises Corrupt while another process does just that.
+    """
+    flags = os.O_RDWR | os.O_CREAT
+    try:
+        return open_regular(fs, path, flags)
+    except Corrupt:
+        put_aside(fs, path)
+        return open_regular(fs, path, flags)
+
+
+def put_aside(fs: FileSystem, path: str) -> None:
+    """Renames what has the place of a file of a store, but another type, to a name beside it.
+
+    No reader knows that name. Processes that do so take turns by a lock on the directory, so
+    that none takes away the regular file that another one has put there meanwhile; does nothing
+    where it is not this one's turn.
+    """
+    directory = fs.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if not fs.lock(directory, exclusive=True):
+            return
+        try:
+            with suppress(FileNotFoundError):
+                if not stat_module.S_ISREG(fs.lstat(path).st_mode):
+                    fs.rename(path, f"{path}.aside-{os.urandom(4).hex()}")
+        finally:
+            fs.unlock(directory)
+    finally:
+        fs.close(directory)
 
 
 def not_regular(path: str) -> Corrupt:

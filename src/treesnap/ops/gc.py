@@ -26,7 +26,7 @@ from treesnap.codec.index import IndexEntry
 from treesnap.codec.snapshot import RECORD_SIZE_MAX
 from treesnap.errors import Corrupt, NotFound
 from treesnap.events import Phase
-from treesnap.fs.durable import read_file, sweep_temporary, unlink_if_present
+from treesnap.fs.durable import open_lock, read_file, sweep_temporary, unlink_if_present
 from treesnap.fs.failure import is_full
 from treesnap.model import ObjectId, SnapshotId
 from treesnap.ops.access import opened
@@ -72,7 +72,7 @@ def gc(handle: Handle, *, dry_run: bool, is_automatic: bool = False) -> GcResult
 
 
 def _make_lock(handle: Handle, path: str) -> None:
-    handle.fs.close(handle.fs.open(path, os.O_RDWR | os.O_CREAT))
+    handle.fs.close(open_lock(handle.fs, path))
 
 
 class _Collection:

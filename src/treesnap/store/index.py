@@ -19,7 +19,7 @@ from treesnap.codec.envelope import CHECKSUM_SIZE
 from treesnap.codec.index import IndexEntry, IndexPart, encode_index
 from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import open_regular, replace_file, unlink_if_present
+from treesnap.fs.durable import open_lock, open_regular, replace_file, unlink_if_present
 from treesnap.model import ObjectId
 from treesnap.store.layout import Layout, is_hex
 
@@ -171,7 +171,7 @@ class ObjectIndex:
         if len(self.parts) <= PARTS_MAX:
             return
         path = os.path.join(self._layout.index, "lock")
-        lock = open_regular(self._fs, path, os.O_RDWR | os.O_CREAT)
+        lock = open_lock(self._fs, path)
         try:
             if self._fs.lock(lock, exclusive=True):
                 self.refresh()

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 from treesnap.errors import Busy
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import open_regular
+from treesnap.fs.durable import open_lock
 
 _PAUSE_S = 0.02
 
@@ -35,7 +35,7 @@ def held(fs: FileSystem, path: str, *, operation: str, what: str, wait_s: float)
     Waits at most ``wait_s``, then raises Busy naming the holder. ``what`` is the
     thing that is locked, in words.
     """
-    fd = open_regular(fs, path, os.O_RDWR | os.O_CREAT)
+    fd = open_lock(fs, path)
     try:
         deadline = time.monotonic() + wait_s
         while not fs.lock(fd, exclusive=True):

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import Temporary, sync_directory, unlink_if_present
+from treesnap.fs.durable import Temporary, open_lock, sync_directory, unlink_if_present
 from treesnap.fs.failure import is_full
 from treesnap.store.layout import Layout
 
@@ -40,10 +41,10 @@ class Reserve:
         all is there.
         """
         fs, layout = self._fs, self._layout
-        with suppress(OSError):
+        with suppress(OSError, Corrupt):
             for path in layout.collector_reserves:
                 if not self._is_there(path):
-                    fs.close(fs.open(layout.collector_lock, os.O_RDWR | os.O_CREAT))
+                    fs.close(open_lock(fs, layout.collector_lock))
                     file = Temporary(fs, layout.temporary)
                     try:
                         fs.allocate(file.fd, RESERVE_SIZE)
