@@ -169,3 +169,10 @@ def test_root_that_is_in_use_exits_6(snap, root, store):
         result = snap("--wait", "0.1", "create", "--json")
 
     assert (result.code, result.json["code"]) == (6, "busy")
+
+
+def test_too_little_memory_is_not_called_a_bug():
+    told = failure.text_lines(failure.from_error(MemoryError()), "snap")
+
+    assert told[0] == "snap: There is not enough memory"
+    assert "bug" not in told[1]

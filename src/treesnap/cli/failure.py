@@ -112,6 +112,13 @@ def from_error(error: BaseException, program: str = "snap") -> Failure:
             ExitCode.FAILED,
             path=error.filename if isinstance(error.filename, bytes | str) else None,
         )
+    if isinstance(error, MemoryError):
+        return _failure(
+            ErrorCode.OPERATION_FAILED.value,
+            "There is not enough memory",
+            ExitCode.FAILED,
+            hint="end other programs, or raise the limit that 'ulimit -a' shows",
+        )
     return _failure(
         "internal-error",
         f"Internal error: {type(error).__name__}: {error}",
