@@ -79,7 +79,7 @@ class Shelf:
         """Returns whether a path alone can be restored, exactly."""
         target = self.base / "target"
         try:
-            self.handle().restore(identity, [os.fsdecode(path)] if path else (), to=target)
+            self.handle().restore(identity, [os.fsdecode(path)] if path else None, to=target)
         except TreesnapError:
             return False
         expected = {

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+import treesnap
 from treesnap.errors import Refused
 
 
@@ -38,13 +39,15 @@ def test_the_store_itself_is_refused(handle, make_handle, store_path, below):
 
 
 def test_the_directory_of_the_default_store_is_refused_and_that_of_another_is_not(
-    make_handle, store_path, monkeypatch
+    tmp_path, monkeypatch
 ):
-    handle = make_handle(root=store_path.parent)
-    monkeypatch.setenv("SNAP_STORE", str(store_path))
+    monkeypatch.delenv("SNAP_STORE", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    (tmp_path / "data").mkdir()
+    handle = treesnap.open(tmp_path / "data")
     with pytest.raises(Refused, match="holds the default store"):
         handle.create()
 
-    monkeypatch.setenv("SNAP_STORE", str(store_path.with_name("elsewhere")))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "elsewhere"))
 
     assert handle.create().snapshot.complete
