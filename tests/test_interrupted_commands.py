@@ -168,6 +168,81 @@ def test_second_interrupt_does_not_break_the_way_back(tree):
     assert difference(before, record(tree.root)) == []
 
 
+ALARM = """
+import os, signal, sys, treesnap
+from treesnap.testing.wrapped import WrappedFileSystem
+
+class Late(Exception):
+    pass
+
+class Alarming(WrappedFileSystem):
+    '''Sends a signal that the program handles itself, at every call that changes a name.'''
+    is_on = False
+    def around(self, call):
+        if self.is_on and call.method in ("rename", "exchange", "unlink", "make_directory"):
+            os.kill(os.getpid(), signal.SIGALRM)
+        return call.proceed()
+
+def raising(number, frame):
+    raise Late
+
+signal.signal(signal.SIGALRM, raising)
+fs = Alarming()
+handle = treesnap.Handle(root=sys.argv[1], store_path=sys.argv[2], fs=fs)
+try:
+    with handle.rollback_on_error():
+        open(sys.argv[1] + "/file", "w").write("half")
+        fs.is_on = True
+        raise ValueError
+except Late:
+    print("late", signal.getsignal(signal.SIGALRM) is raising)
+"""
+
+
+def test_a_handler_of_the_program_that_raises_does_not_break_the_way_back(tree):
+    before = record(tree.root)
+
+    result = subprocess.run(
+        [sys.executable, "-c", ALARM, str(tree.root), str(tree.store)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+
+    assert (result.stdout, result.returncode) == ("late True\n", 0), result.stderr
+    assert difference(before, record(tree.root)) == []
+
+
+LIMITED = """
+import resource, sys, treesnap
+handle = treesnap.open(sys.argv[1], sys.argv[2])
+try:
+    with handle.rollback_on_error():
+        open(sys.argv[1] + "/large", "wb").write(bytes(range(256)) * 1024)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, resource.RLIM_INFINITY))
+        raise ValueError
+except ValueError:
+    print("back")
+"""
+
+
+def test_a_limit_on_the_size_of_files_does_not_break_the_way_back(tree):
+    """What is there does not fit into a safety snapshot then, as on a full disk."""
+    before = record(tree.root)
+
+    result = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tree.root), str(tree.store)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+
+    assert (result.stdout, result.returncode) == ("back\n", 0), result.stderr
+    assert difference(before, record(tree.root)) == []
+
+
 def test_command_reads_from_the_terminal_and_is_interrupted_there(tree):
     before = record(tree.root)
     words = tree.words("echo after > file; read line; echo $line > $1; while :; do sleep 1; done")

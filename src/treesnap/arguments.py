@@ -85,6 +85,8 @@ def problem_of_name(name: str) -> str | None:
         return f"has more than {NAME_SIZE_MAX} bytes"
     if not name.isprintable():
         return "holds a line break or another character that cannot be shown"
+    if name.startswith("-"):
+        return "begins with a hyphen, as options do"
     return None
 
 

@@ -9,7 +9,17 @@ import pytest
 
 import treesnap
 
-UNFIT = ["two\nlines", "bell\a", "tab\there", "\x1b[31mred", "nul\0", "turned\u202etxt", "x" * 256]
+UNFIT = [
+    "two\nlines",
+    "-x",
+    "--all",
+    "bell\a",
+    "tab\there",
+    "\x1b[31mred",
+    "nul\0",
+    "turned\u202etxt",
+    "x" * 256,
+]
 FIT = ["x" * 255, "é" * 127, "für später", "日本", "a b"]
 
 

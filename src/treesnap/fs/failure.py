@@ -9,11 +9,12 @@ from contextlib import contextmanager
 
 from treesnap.errors import ErrorCode, OperationFailed, StorageFull, TreesnapError, shown
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""EFBIG is what a process gets that may not write files as large (``ulimit -f``)."""
 
 
 def is_full(error: OSError) -> bool:
-    """Returns whether an error says that there is no room, on the disk or in a quota."""
+    """Returns whether an error says that there is no room, on the disk or within a limit."""
     return error.errno in _FULL
 
 

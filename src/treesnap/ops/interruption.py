@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -60,32 +60,47 @@ def raised_once() -> Iterator[Interruptions]:
 
 @contextmanager
 def put_off() -> Iterator[None]:
-    """Puts the signals that arrive in the body off until it has ended."""
+    """Puts the signals that arrive in the body off until it has ended.
+
+    That is those that end a program, and those that the program handles in Python: its handlers
+    may raise.
+    """
     numbers: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
         numbers.append(number)
 
     try:
-        with _handled(note, lambda handler: handler not in (signal.SIG_IGN, None)):
+        with _handled(note, lambda handler: handler not in (signal.SIG_IGN, None), _heeded()):
             yield
     finally:
         for number in dict.fromkeys(numbers):
             signal.raise_signal(number)
 
 
+def _heeded() -> list[signal.Signals | int]:
+    """Returns the signals that end a program, and those that it has handlers in Python for."""
+    return [
+        number
+        for number in signal.valid_signals()
+        if number in ENDING or callable(signal.getsignal(number))
+    ]
+
+
 @contextmanager
 def _handled(
-    handle: Callable[[int, FrameType | None], None], concerns: Callable[[Any], bool]
+    handle: Callable[[int, FrameType | None], None],
+    concerns: Callable[[Any], bool],
+    numbers: Iterable[signal.Signals | int] = ENDING,
 ) -> Iterator[None]:
     before: dict[int, Any] = {}
     try:
         if threading.current_thread() is threading.main_thread():
-            for ending in ENDING:
-                handler = signal.getsignal(ending)
+            for number in numbers:
+                handler = signal.getsignal(number)
                 if concerns(handler):
-                    before[ending] = handler
-                    signal.signal(ending, handle)
+                    before[number] = handler
+                    signal.signal(number, handle)
         yield
     finally:
         for number, handler in before.items():

@@ -9,6 +9,7 @@ root in which a path changes has a staging directory of the same name at its top
 
 from __future__ import annotations
 
+import errno
 import os
 import stat as stat_module
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -205,6 +206,9 @@ def reserve(fs: FileSystem, stage_fd: int, size_bytes: int) -> None:
     fd = fs.open(RESERVE, _CREATE, dir_fd=stage_fd)
     try:
         fs.allocate(fd, size_bytes)
+    except OSError as error:
+        if error.errno != errno.EFBIG:  # a limit of the process, which says nothing of the disk
+            raise
     finally:
         fs.close(fd)
 

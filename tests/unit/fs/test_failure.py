@@ -16,7 +16,7 @@ def fail(error: BaseException) -> None:
         raise error
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_full_disk_or_quota_is_told_apart(number):
     with pytest.raises(StorageFull, match="Could not take a snapshot"):
         fail(OSError(number, os.strerror(number)))
