@@ -199,10 +199,10 @@ class Machine(RuleBasedStateMachine):
         known = {*moment.state, *captured(self.live)} if moment.scope is None else {*wanted}
         if any(not common_scope(moment.scope, (path,)) or path not in known for path in wanted):
             with pytest.raises(treesnap.NotFound):
-                self.handle.restore(identity, wanted)
+                self.handle.restore(identity, wanted or None)
             assert difference(self.live, record(self.root)) == []
             return
-        self.restored(moment, scope, self.handle.restore(identity, wanted))
+        self.restored(moment, scope, self.handle.restore(identity, wanted or None))
 
     @rule(target=snapshots, identity=snapshots)
     def mark(self, identity: str) -> Made:

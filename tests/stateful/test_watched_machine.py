@@ -268,9 +268,9 @@ class WatchedMachine(RuleBasedStateMachine):
 
     @rule(exclude=st.sampled_from([(), (), (), ("*.log",), ("a", "!b")]))
     def compare(self, exclude: tuple[str, ...]) -> None:
-        self.compare_with_a_walk([], exclude)
+        self.compare_with_a_walk(None, exclude)
 
-    def compare_with_a_walk(self, paths: list[bytes], exclude: tuple[str, ...]) -> None:
+    def compare_with_a_walk(self, paths: list[bytes] | None, exclude: tuple[str, ...]) -> None:
         try:
             watched = self.watched.create(paths, exclude=exclude)
         except treesnap.InvalidArgument:  # a pattern that is none
