@@ -257,7 +257,7 @@ class Machine(RuleBasedStateMachine):
                 assert before[path] == self.live[path]
         known = [path for path in scope or () if path in now]
         if known or scope is None:
-            assert self.handle.diff(moment.id, None, known) == ()
+            assert self.handle.diff(moment.id, None, known or None) == ()
 
     @rule()
     def look_at_latest(self) -> None:
