@@ -79,8 +79,8 @@ def test_by_a_restore_and_its_dry_run(place, scope):
     add(place.root)
     handle = treesnap.open(place.root, place.store)
 
-    planned = handle.restore("before", scope, dry_run=True)
-    done = handle.restore("before", scope)
+    planned = handle.restore("before", scope or None, dry_run=True)
+    done = handle.restore("before", scope or None)
 
     assert paths(planned.untouched) == paths(done.untouched)
     assert len(set(paths(done.untouched))) == len(done.untouched) > 0
