@@ -115,9 +115,9 @@ def with_room(handle: Handle, attempt: Callable[[], _Result]) -> _Result:
     anything: another process may have just made the room, and another may take it. Raises
     StorageFull at once when what the attempt is known to need does not fit into the room that
     was made and no other writer is at work, whose failure might free some: nothing is written
-    again in vain. Otherwise it does so after :data:`ATTEMPTS`, unless there is room by then for
-    what did not fit within the store's limit: others took it meanwhile, and their turn is over
-    some time. That goes on for the handle's ``wait_s`` at most. What the attempts wrote is
+    again in vain. Otherwise it does so after :data:`ATTEMPTS`, unless others have
+    taken, or take just now, the room for what did not fit within the store's limit: their turn
+    is over some time. That goes on for the handle's ``wait_s`` at most. What the attempts wrote is
     garbage and collected when it raises.
     """
     why = None
@@ -134,7 +134,7 @@ def with_room(handle: Handle, attempt: Callable[[], _Result]) -> _Result:
             has_room = error.needed_bytes <= room.size_bytes
             if not has_room and not room.is_contested:
                 raise
-            is_taken = has_room and error.limit_bytes is not None
+            is_taken = error.limit_bytes is not None and (has_room or room.is_contested)
             if left <= 0 and not (is_taken and time.monotonic() < deadline):
                 raise
             why = error.message  # not the error: its frames keep files of the store open
