@@ -26,6 +26,7 @@ from treesnap.codec.tree import put_tree
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
 
@@ -35,9 +36,10 @@ FILES = 9_996
 COLLECT = """
 import json, resource, sys, time
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 
 begin_s = time.perf_counter()
-result = Handle(root=sys.argv[1], store_path=sys.argv[2], wait_s=0).gc()
+result = Handle(context_at(root=sys.argv[1], store_path=sys.argv[2], wait_s=0)).gc()
 print(json.dumps({
     "seconds": time.perf_counter() - begin_s,
     "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
@@ -52,7 +54,7 @@ print(json.dumps({
 def fill(root: Path, store_path: Path, objects: int) -> list[str]:
     """Publishes snapshots until the store holds so many objects; returns their names."""
     names = []
-    handle = Handle(root=root, store_path=str(store_path))
+    handle = Handle(context_at(root=root, store_path=str(store_path)))
     handle.create(name="empty")
     root_id = next(path.name for path in (store_path / "snapshots").iterdir())
     with Store.open(LocalFileSystem(), str(store_path)) as store:
@@ -139,7 +141,7 @@ def main() -> None:
         root.mkdir()
         names = fill(root, store, options.objects)
         compare_list(root, store, options.rounds)
-        Handle(root=root, store_path=str(store)).delete(*names[: len(names) // 10])
+        Handle(context_at(root=root, store_path=str(store))).delete(*names[: len(names) // 10])
         collect(root, store)
         print("again, without garbage:")
         collect(root, store)

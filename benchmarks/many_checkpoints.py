@@ -23,12 +23,14 @@ import shutil
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from treesnap import SnapshotKind
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.ops.upkeep import EVERY
 from treesnap.store.index import VERIFIED_SIZE_MAX
 from treesnap.testing.recording import RecordingFileSystem
@@ -59,7 +61,7 @@ class Checkpoints:
             path = self._path(number)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"file %d\n" % number)
-        self._handle = Handle(root=self.root, store_path=str(self.store))
+        self._handle = Handle(context_at(root=self.root, store_path=str(self.store)))
         self._handle.create(kind=kind)
 
     def _path(self, number: int) -> Path:
@@ -77,10 +79,10 @@ class Checkpoints:
     def count(self) -> dict[str, float]:
         """Takes one period of checkpoints and returns what each cost, on average."""
         recording = RecordingFileSystem()
-        self._handle.fs = recording
+        self._handle.context = replace(self._handle.context, fs=recording)
         for _ in range(EVERY):
             self.take()
-        self._handle.fs = LocalFileSystem()
+        self._handle.context = replace(self._handle.context, fs=LocalFileSystem())
         parts = recording.calls("map", below=str(self.store / "index"))
         unread_bytes = sum(item.size_bytes for item in parts if item.size_bytes > VERIFIED_SIZE_MAX)
         totals = {

@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.wrapped import MUTATING, Call, Kind, WrappedFileSystem
 
 
@@ -63,7 +64,7 @@ def measure(root: Path, store: Path, changed: list[Path], number: int) -> tuple[
     os.sync()
     watch = Watch(root)
     begin_s = time.perf_counter()
-    Handle(root=root, store_path=str(store), fs=watch).restore("first")
+    Handle(context_at(root=root, store_path=str(store), fs=watch)).restore("first")
     end_s = time.perf_counter()
     assert watch.first_s is not None
     return watch.last_s - watch.first_s, watch.durable_s - watch.last_s, end_s - begin_s
@@ -80,7 +81,7 @@ def main() -> None:
     try:
         root, store = place / "root", place / "store"
         subprocess.run(["cp", "-a", options.directory, root], check=True)
-        Handle(root=root, store_path=str(store)).create(name="first")
+        Handle(context_at(root=root, store_path=str(store))).create(name="first")
         changed = spread(root, options.changed)
         rounds = [measure(root, store, changed, number) for number in range(options.rounds)]
     finally:

@@ -7,6 +7,7 @@ from random import Random
 
 import treesnap
 from treesnap import SnapshotKind
+from treesnap.ops.places import context_at
 from treesnap.testing.recording import RecordingFileSystem
 
 
@@ -20,7 +21,9 @@ class World:
         self.fs = RecordingFileSystem()
         self.now_ns = 1_700_000_000 * 10**9
         self.handle = treesnap.Handle(
-            root=self.root, store_path=str(self.store), clock_ns=lambda: self.now_ns, fs=self.fs
+            context_at(
+                root=self.root, store_path=str(self.store), clock_ns=lambda: self.now_ns, fs=self.fs
+            )
         )
         self._random = Random(1)
 

@@ -14,6 +14,7 @@ from treesnap.codec.export import EXPORT_STAGE_PREFIX, ExportRecord, encode_expo
 from treesnap.codec.message import pack
 from treesnap.errors import TreesnapError
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.store import packs, writer
 from treesnap.testing.unsynced import UnsyncedFileSystem
 
@@ -84,10 +85,12 @@ class Scene:
     def handle(self, root: str = "one", store: Path | None = None) -> Handle:
         """Returns a handle on one of the roots."""
         return Handle(
-            root=self.base / root,
-            store_path=str(store or self.store),
-            fs=UnsyncedFileSystem(),
-            wait_s=0.0,
+            context_at(
+                root=self.base / root,
+                store_path=str(store or self.store),
+                fs=UnsyncedFileSystem(),
+                wait_s=0.0,
+            )
         )
 
     def take(self, root: str, **options: object) -> str:

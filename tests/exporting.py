@@ -10,6 +10,7 @@ from treesnap.codec.envelope import FileKind, seal
 from treesnap.codec.export import EXPORT_STAGE_PREFIX
 from treesnap.events import CollectingMonitor
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from world import World
 
 STAGE_NAME = os.fsdecode(EXPORT_STAGE_PREFIX) + "0" * 16
@@ -22,7 +23,7 @@ def records(world: World) -> list[Path]:
 def remarks(world: World, command: Callable[[Handle], object]) -> list[str]:
     """Runs a command and returns what it remarked."""
     monitor = CollectingMonitor()
-    command(Handle(root=world.root, store_path=str(world.store), monitor=monitor))
+    command(Handle(context_at(root=world.root, store_path=str(world.store), monitor=monitor)))
     return monitor.remarks
 
 

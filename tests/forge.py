@@ -19,6 +19,7 @@ from treesnap.fs.local import LocalFileSystem
 from treesnap.hashing import object_id, root_id
 from treesnap.model import Entry, EntryKind, ObjectId, ObjectKind, SnapshotRecord, Totals
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.store.store import Store
 
 MTIME_NS = 1_600_000_000_000_000_000
@@ -39,7 +40,7 @@ class Forge:
 
     def handle(self) -> Handle:
         """Returns a handle on the root."""
-        return Handle(root=self.root, store_path=str(self.store))
+        return Handle(context_at(root=self.root, store_path=str(self.store)))
 
     def put(self, kind: ObjectKind, data: bytes, identity: ObjectId | None = None) -> ObjectId:
         """Adds an object, under its own id or under another one."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from treesnap.model import SnapshotId
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.plans import (
     Attempt,
     Checkpoint,
@@ -70,11 +71,13 @@ class Bench:
 
     def handle(self, root: Path | None = None) -> Handle:
         return Handle(
-            root=root or self.root,
-            store_path=str(self.store),
-            fs=UnsyncedFileSystem(),
-            clock_ns=lambda: self.now_ns,
-            wait_s=5,
+            context_at(
+                root=root or self.root,
+                store_path=str(self.store),
+                fs=UnsyncedFileSystem(),
+                clock_ns=lambda: self.now_ns,
+                wait_s=5,
+            )
         )
 
     def planner(self, root: Path | None = None, **options) -> Planner:

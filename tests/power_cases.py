@@ -30,6 +30,7 @@ from power_checks import (
 from treesnap.errors import TreesnapError
 from treesnap.fs.base import FileSystem
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.cuts import Cut, cuts, cuts_at, moments
 from treesnap.testing.disk import load, materialise
@@ -174,9 +175,11 @@ def create_after_kill(number: int) -> Callable[[Handle], object]:
 
     def operation(handle: Handle) -> None:
         fault = Fault(number=number, kinds=frozenset({Kind.SYNC}))
-        dying = FaultyFileSystem(fault, inner=handle.fs)
+        dying = FaultyFileSystem(fault, inner=handle.context.fs)
         with pytest.raises(Killed):
-            Handle(root=handle.root, store_path=handle.store_path, fs=dying, wait_s=0).create()
+            Handle(
+                context_at(root=handle.root, store_path=handle.store_path, fs=dying, wait_s=0)
+            ).create()
         handle.create(name="before")
 
     return operation

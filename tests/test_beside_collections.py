@@ -17,7 +17,8 @@ from garbage import use_new_pack
 from oracle import Record, difference, record
 from treesnap.model import ObjectKind
 from treesnap.ops.handle import Handle
-from treesnap.ops.reachable import Reachability
+from treesnap.ops.places import context_at
+from treesnap.store.maintenance.reachability import Reachability
 from treesnap.store.store import Store
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.testing.wrapped import Call, WrappedFileSystem
@@ -29,6 +30,7 @@ TIMEOUT_S = 120
 STOPPING_CREATE = """
 import os, signal, sys
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.wrapped import WrappedFileSystem
 
 root, store, method, fragment, moment = sys.argv[1:]
@@ -47,7 +49,7 @@ class Stopping(WrappedFileSystem):
             os.kill(os.getpid(), signal.SIGSTOP)
         return result
 
-Handle(root=root, store_path=store, fs=Stopping(), wait_s=0).create(name="stopped")
+Handle(context_at(root=root, store_path=store, fs=Stopping(), wait_s=0)).create(name="stopped")
 """
 
 
@@ -87,7 +89,9 @@ class Shared:
 
     def handle(self, number: int, **options) -> Handle:
         defaults = {"fs": UnsyncedFileSystem(), "wait_s": 0.0}
-        return Handle(root=self.roots[number], store_path=str(self.store), **defaults | options)
+        return Handle(
+            context_at(root=self.roots[number], store_path=str(self.store), **defaults | options)
+        )
 
     def create(self, number: int, name: str, **options) -> None:
         self.handle(number, **options).create(name=name)

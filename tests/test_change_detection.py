@@ -21,6 +21,7 @@ import treesnap
 from oracle import difference, record
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.results import CreateResult
 
 TICK_NS = 3600 * 10**9
@@ -56,7 +57,7 @@ def root(tmp_path: Path) -> Path:
 def handle(tmp_path: Path, root: Path) -> Handle:
     """Captures a year from now, when all times of today are old enough to be trusted."""
     now_ns = root.stat().st_ctime_ns + YEAR_NS
-    return Handle(root=root, store_path=str(tmp_path / "store"), clock_ns=Clock(now_ns))
+    return Handle(context_at(root=root, store_path=str(tmp_path / "store"), clock_ns=Clock(now_ns)))
 
 
 def capture(handle: Handle, root: Path) -> CreateResult:
@@ -98,7 +99,7 @@ def test_an_unchanged_awkward_tree_is_not_read_again_and_costs_4_kib(tmp_path, s
     root = tmp_path / "root"
     trees.build(root, seed)
     clock = Clock(root.stat().st_ctime_ns + TICK_NS)
-    handle = Handle(root=root, store_path=str(tmp_path / "store"), clock_ns=clock)
+    handle = Handle(context_at(root=root, store_path=str(tmp_path / "store"), clock_ns=clock))
     handle.create()
     before = size_below(tmp_path / "store")
 
@@ -255,10 +256,12 @@ class TestWithinOneTick:
         for path in (root, *root.rglob("*")):
             os.utime(path, ns=(clock.now_ns, clock.now_ns), follow_symlinks=False)
         return Handle(
-            root=root,
-            store_path=str(tmp_path / "store"),
-            clock_ns=clock,
-            fs=RoundedFileSystem(),
+            context_at(
+                root=root,
+                store_path=str(tmp_path / "store"),
+                clock_ns=clock,
+                fs=RoundedFileSystem(),
+            )
         )
 
     def held(self, handle: Handle) -> tuple[str, bytes]:
@@ -311,7 +314,7 @@ def test_a_file_whose_time_lies_in_the_future_is_not_read_each_time(handle, root
 
 def test_a_clock_that_was_set_back_costs_time_and_nothing_else(root, tmp_path):
     clock = Clock(root.stat().st_ctime_ns - YEAR_NS)
-    handle = Handle(root=root, store_path=str(tmp_path / "store"), clock_ns=clock)
+    handle = Handle(context_at(root=root, store_path=str(tmp_path / "store"), clock_ns=clock))
     first = handle.create()
 
     second = handle.create()
@@ -336,7 +339,7 @@ def test_a_directory_that_comes_back_is_stored_again_when_its_content_was_collec
     handle, root, tmp_path, monkeypatch
 ):
     """It looks as it did, and so its row in the stat cache would do, if it were still there."""
-    monkeypatch.setattr("treesnap.worktree.statcache.BASE_ROWS_MIN", 1)
+    monkeypatch.setattr("treesnap.worktree.scan.statcache.BASE_ROWS_MIN", 1)
     for number in range(20):
         (root / f"other-{number}").mkdir()
     capture(handle, root)

@@ -10,7 +10,8 @@ import pytest
 from garbage import pack_files, use_new_pack
 from oracle import difference, record
 from treesnap.ops.handle import Handle
-from treesnap.ops.survey import MERGED_MIN
+from treesnap.ops.places import context_at
+from treesnap.store.maintenance.pack_usage import MERGED_MIN
 from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.testing.wrapped import MUTATING
@@ -27,7 +28,9 @@ def fs() -> RecordingFileSystem:
 @pytest.fixture
 def handle(tmp_path, fs) -> Handle:
     (tmp_path / "root").mkdir()
-    return Handle(root=tmp_path / "root", store_path=str(tmp_path / "store"), fs=fs, wait_s=0)
+    return Handle(
+        context_at(root=tmp_path / "root", store_path=str(tmp_path / "store"), fs=fs, wait_s=0)
+    )
 
 
 def written(fs: RecordingFileSystem, handle: Handle, directory: str) -> int:

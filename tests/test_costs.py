@@ -15,6 +15,7 @@ import pytest
 
 from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.store.index import PARTS_MAX
 from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.state import tree_state
@@ -73,10 +74,9 @@ def store(tmp_path):
 def handle(root, store, fs):
     """A handle on the root after its first snapshot, an hour later: nothing is racy."""
     handle = Handle(
-        root=root,
-        store_path=str(store),
-        fs=fs,
-        clock_ns=lambda: time.time_ns() + LATER_NS,
+        context_at(
+            root=root, store_path=str(store), fs=fs, clock_ns=lambda: time.time_ns() + LATER_NS
+        )
     )
     handle.create(name="first")
     fs.clear()

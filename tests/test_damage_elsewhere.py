@@ -18,8 +18,9 @@ from treesnap.errors import TreesnapError
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import EntryKind, ObjectId
 from treesnap.ops import upkeep
-from treesnap.ops.access import trees_of
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
+from treesnap.ops.state import trees_of
 from treesnap.store.store import Store
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.state import tree_state
@@ -59,7 +60,7 @@ class Two:
 
     def handle(self, root: Path, **options) -> Handle:
         options = {"fs": UnsyncedFileSystem()} | options
-        return Handle(root=root, store_path=str(self.store), **options)
+        return Handle(context_at(root=root, store_path=str(self.store), **options))
 
     def damage(self, kind: str) -> None:
         """Lets bits rot in the middle of an object of the first root's snapshot, or elsewhere."""
@@ -206,11 +207,13 @@ class TestAutomatic:
         """Makes automatic snapshots; returns what was remarked of garbage."""
         monitor = CollectingMonitor()
         handle = Handle(
-            root=world.root,
-            store_path=str(world.store),
-            monitor=monitor,
-            fs=UnsyncedFileSystem(),
-            clock_ns=lambda: world.now_ns,
+            context_at(
+                root=world.root,
+                store_path=str(world.store),
+                monitor=monitor,
+                fs=UnsyncedFileSystem(),
+                clock_ns=lambda: world.now_ns,
+            )
         )
         for _ in range(count):
             world.change(GROWTH_SIZE)
@@ -241,7 +244,9 @@ class TestAutomatic:
     def test_a_full_store_refuses_rather_than_give_up_what_is_damaged(self, world):
         identity = self.rot(world)
         monitor = CollectingMonitor()
-        handle = Handle(root=world.root, store_path=str(world.store), monitor=monitor, fs=world.fs)
+        handle = Handle(
+            context_at(root=world.root, store_path=str(world.store), monitor=monitor, fs=world.fs)
+        )
         world.change(1 << 20)
         garbage = handle.create()
         handle.delete(garbage.id)

@@ -13,6 +13,8 @@ import pytest
 from treesnap.codec.envelope import FileKind, seal, unseal
 from treesnap.codec.journal import Stage, decode_journal, encode_journal
 from treesnap.errors import Corrupt, ErrorCode, TreesnapError
+from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault
 from treesnap.testing.state import tree_state
@@ -141,8 +143,7 @@ def test_the_journal_of_another_root_changes_nothing(interrupted, stage):
     other = interrupted.base / "other"
     other.mkdir(exist_ok=True)
     os.chmod(other, 0o750)
-    handle = world.handle()
-    beside = type(handle)(root=other, store_path=str(world.store), fs=UnsyncedFileSystem())
+    beside = Handle(context_at(root=other, store_path=str(world.store), fs=UnsyncedFileSystem()))
     beside.create()
     journal = world.store / "roots" / root_directory(world, other) / "journal"
     shutil.copy(interrupted.journal, journal)

@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,9 @@ from helping import CORES
 from treesnap.codec.message import pack
 from treesnap.codec.statcache import Row
 from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.watching import WALK_EVERY_NS
-from treesnap.worktree import survey
-from treesnap.worktree.statcache import RECENT, StatCacheBuilder, load
+from treesnap.ops.outlook import WALK_EVERY_NS
+from treesnap.worktree.scan import lookahead as survey
+from treesnap.worktree.scan.statcache import RECENT, StatCacheBuilder, load
 from watching import WatchedWorld
 
 MODE = 0o100644
@@ -50,7 +51,7 @@ def world(tmp_path: Path):
     with made.stack:
         made.watch(reads_ahead=False)
         clock_ns = time.time_ns() + WALK_EVERY_NS
-        made.handle.clock_ns = lambda: clock_ns
+        made.handle.context = replace(made.handle.context, clock_ns=lambda: clock_ns)
         made.handle.create()
         made.looks.listed = 0
         made.handle.create()
@@ -131,7 +132,7 @@ def test_helpers_do_not_believe_it_either(world, path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: CORES)
     forge(world, lambda row: row._replace(observations=b"") if row.path == path else row)
     (world.root / "d0" / "deep" / "file").write_text("edited")
-    world.handle.watcher = None
+    world.handle.context = replace(world.handle.context, watcher=None)
 
     create_as_one_that_knows_nothing(world)
 

@@ -17,6 +17,7 @@ from treesnap.codec.snapshot import encode_snapshot
 from treesnap.errors import Refused, TreesnapError
 from treesnap.model import Totals
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from world import World
@@ -46,7 +47,7 @@ def other_root(world: World, tmp_path) -> Handle:
     root = tmp_path / "other"
     root.mkdir()
     (root / "theirs").write_bytes(os.urandom(5000))
-    handle = Handle(root=root, store_path=str(world.store), fs=UnsyncedFileSystem())
+    handle = Handle(context_at(root=root, store_path=str(world.store), fs=UnsyncedFileSystem()))
     handle.create(name="theirs")
     return handle
 

@@ -13,6 +13,7 @@ from interfering import Interfering
 from mounting import mounting
 from treesnap.errors import OperationFailed, Refused, TreesnapError
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.state import differences, tree_state
@@ -113,9 +114,9 @@ class TestMountPoint:
         fault = Fault(methods=MUTATING, number=number, where=lambda call: "mounted" in call.path)
 
         ended = killed(
-            lambda fs: Handle(root=world.root, store_path=str(world.store), fs=fs).restore(
-                "third", to=place
-            ),
+            lambda fs: Handle(
+                context_at(root=world.root, store_path=str(world.store), fs=fs)
+            ).restore("third", to=place),
             fault,
         )
         world.handle().status()
@@ -140,7 +141,9 @@ class TestMountPoint:
         fs = FaultyFileSystem(fault)
 
         with pytest.raises(OperationFailed):
-            Handle(root=world.root, store_path=str(world.store), fs=fs).restore("third", to=place)
+            Handle(context_at(root=world.root, store_path=str(world.store), fs=fs)).restore(
+                "third", to=place
+            )
 
         assert state_of(place) == before
         assert place.stat().st_mtime_ns == OLD_NS
@@ -156,7 +159,9 @@ class TestMountPoint:
 
         fs = Interfering("rename_to_absent", 1, act)
         with pytest.raises(TreesnapError):
-            Handle(root=world.root, store_path=str(world.store), fs=fs).restore("third", to=place)
+            Handle(context_at(root=world.root, store_path=str(world.store), fs=fs)).restore(
+                "third", to=place
+            )
 
         assert made
         assert os.listdir(place) == ["text"]

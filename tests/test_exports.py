@@ -24,6 +24,7 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import create_locked
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.children import in_child, killed
 from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
 from treesnap.testing.wrapped import MUTATING
@@ -66,7 +67,7 @@ def kill_export(world: World, place: Path) -> str:
     """Lets an export die when its files are built; returns the directory that it leaves."""
     at_rename = Fault(methods=frozenset({"rename"}), where=lambda call: "n0" in call.path)
     ended = killed(
-        lambda fs: Handle(root=world.root, store_path=str(world.store), fs=fs).restore(
+        lambda fs: Handle(context_at(root=world.root, store_path=str(world.store), fs=fs)).restore(
             "first", to=place / "target"
         ),
         at_rename,
@@ -111,7 +112,7 @@ def test_one_that_is_at_work_is_left_alone(world, place):
             assert len(os.listdir(place)) == 1
             assert len(records(world)) == 1
 
-    handle = Handle(root=world.root, store_path=str(world.store), monitor=Meanwhile())
+    handle = Handle(context_at(root=world.root, store_path=str(world.store), monitor=Meanwhile()))
     handle.restore("second", to=place / "target")
 
     assert said == []
@@ -260,9 +261,9 @@ def test_a_tree_of_somebody_else_is_removed_with_the_directory_it_was_built_in(w
 
     for number in range(1, 1000):
         ended = killed(
-            lambda fs: Handle(root=world.root, store_path=str(world.store), fs=fs).restore(
-                "theirs", to=place / "target"
-            ),
+            lambda fs: Handle(
+                context_at(root=world.root, store_path=str(world.store), fs=fs)
+            ).restore("theirs", to=place / "target"),
             kill_at(number),
         )
         world.handle().status()
@@ -292,7 +293,9 @@ def test_without_privileges_a_target_that_may_not_be_written_to_is_whole(open_wo
 
     def export(fs: FileSystem) -> None:
         as_nobody()
-        Handle(root=world.root, store_path=str(world.store), fs=fs).restore("closed", to=target)
+        Handle(context_at(root=world.root, store_path=str(world.store), fs=fs)).restore(
+            "closed", to=target
+        )
 
     for number in range(1, 1000):
         ended = killed(export, kill_at(number))
@@ -319,7 +322,7 @@ def test_a_store_that_may_only_be_read_is_restored_from_all_the_same(open_world)
 
     def export() -> None:
         as_nobody()
-        Handle(root=world.root, store_path=str(world.store), monitor=monitor).restore(
+        Handle(context_at(root=world.root, store_path=str(world.store), monitor=monitor)).restore(
             "second", to=target
         )
         assert [text for text in monitor.remarks if "cannot be written to" in text]
@@ -372,9 +375,9 @@ class TestParentsThatAreNotThere:
     def export(self, world: World, place: Path, *faults: Fault) -> bool:
         """Restores into new directories; returns whether the process was killed on the way."""
         ended = killed(
-            lambda fs: Handle(root=world.root, store_path=str(world.store), fs=fs).restore(
-                "first", to=place / "new/newer/target"
-            ),
+            lambda fs: Handle(
+                context_at(root=world.root, store_path=str(world.store), fs=fs)
+            ).restore("first", to=place / "new/newer/target"),
             *faults,
         )
         assert ended.error is None, ended.error
@@ -410,7 +413,9 @@ class TestParentsThatAreNotThere:
 
     def test_are_not_left_by_an_error(self, world, place):
         fault = Fault(errno=errno.EIO, methods=frozenset({"sync_file_system"}))
-        handle = Handle(root=world.root, store_path=str(world.store), fs=FaultyFileSystem(fault))
+        handle = Handle(
+            context_at(root=world.root, store_path=str(world.store), fs=FaultyFileSystem(fault))
+        )
 
         with pytest.raises(OperationFailed):
             handle.restore("first", to=place / "new/newer/target")

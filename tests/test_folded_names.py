@@ -13,6 +13,7 @@ from folding import FoldingFileSystem
 from treesnap.errors import ErrorCode, Refused, TreesnapError
 from treesnap.events import CollectingMonitor
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.state import differences, tree_state
@@ -46,9 +47,11 @@ class Place:
 
     def handle(self, **options) -> Handle:
         return Handle(
-            root=self.root,
-            store_path=str(self.base / "store"),
-            **({"fs": self.fs(), "wait_s": 0} | options),
+            context_at(
+                root=self.root,
+                store_path=str(self.base / "store"),
+                **({"fs": self.fs(), "wait_s": 0} | options),
+            )
         )
 
     def rename(self) -> None:
@@ -173,9 +176,11 @@ class TestTwoNames:
             (source / "directory" / name).write_text(name)
             (source / name).mkdir()
         handle = Handle(
-            root=source,
-            store_path=str(tmp_path / "store"),
-            fs=FoldingFileSystem(tmp_path / "folding", UnsyncedFileSystem()),
+            context_at(
+                root=source,
+                store_path=str(tmp_path / "store"),
+                fs=FoldingFileSystem(tmp_path / "folding", UnsyncedFileSystem()),
+            )
         )
         (tmp_path / "folding").mkdir(exist_ok=True)
         handle.create(name="both")
@@ -203,7 +208,7 @@ class TestTwoNames:
         root.mkdir()
         (root / "file").write_text("file")
         os.rename(both.root, tmp_path / "away")
-        there = Handle(root=root, store_path=both.store_path, fs=both.fs)
+        there = Handle(context_at(root=root, store_path=both.store_path, fs=both.context.fs))
         there.root_move(tmp_path / "source")
         found = tree_state(root)
 

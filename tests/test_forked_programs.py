@@ -90,6 +90,7 @@ def test_child_that_leaves_a_called_step_does_not_go_on_with_the_plan(
 FORKED_BY_ANOTHER_THREAD = """
 import os, signal, sys, threading, treesnap
 from treesnap.testing.wrapped import WrappedFileSystem
+from treesnap.ops.places import context_at
 root, store, operation = sys.argv[1:]
 
 begin, forked = threading.Event(), threading.Event()
@@ -122,7 +123,7 @@ class Forking(WrappedFileSystem):
         return result
 
 from treesnap.fs.local import LocalFileSystem
-handle = treesnap.Handle(root=root, store_path=store, fs=Forking(LocalFileSystem()))
+handle = treesnap.Handle(context_at(root=root, store_path=store, fs=Forking(LocalFileSystem())))
 first = handle.resolve("latest")
 open(root + "/file", "w").write("changed")
 if operation == "create":

@@ -12,6 +12,7 @@ import pytest
 from mounting import mounting
 from treesnap.errors import TreesnapError
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault
 from treesnap.testing.state import tree_state
@@ -33,7 +34,9 @@ def place(request, tmp_path: Path):
             (root / name).write_bytes(os.urandom(SIZE_BYTES))
         (root / ".snapignore").write_text("ballast\n")
         handle = Handle(
-            root=root, store_path=str(store / "store"), fs=UnsyncedFileSystem(), wait_s=0
+            context_at(
+                root=root, store_path=str(store / "store"), fs=UnsyncedFileSystem(), wait_s=0
+            )
         )
         handle.create(name="before")
         yield handle, tmp_path / request.param
@@ -59,11 +62,11 @@ def test_a_recovery_on_a_full_disk_may_be_killed_anywhere(place):
         old = settled(root)
 
         def restore(fs) -> None:
-            Handle(root=root, store_path=handle.store_path, fs=fs).restore("before")
+            Handle(context_at(root=root, store_path=handle.store_path, fs=fs)).restore("before")
 
         def recover(fs) -> None:
             with suppress(TreesnapError):
-                Handle(root=root, store_path=handle.store_path, fs=fs).recover()
+                Handle(context_at(root=root, store_path=handle.store_path, fs=fs)).recover()
 
         assert killed(restore, Fault(methods=frozenset({"exchange"}), number=2)).was_killed
         ballast = fill(full)

@@ -16,6 +16,7 @@ from garbage import pack_files, use_new_pack
 from mounting import Mounter, mounting
 from oracle import difference, record
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.store.reserve import RESERVE_SIZE
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 
@@ -38,7 +39,7 @@ def disk(request, tmp_path, mounter) -> Path:
 @pytest.fixture
 def handle(disk, tmp_path) -> Handle:
     (tmp_path / "root").mkdir()
-    return Handle(root=tmp_path / "root", store_path=str(disk / "store"), wait_s=0)
+    return Handle(context_at(root=tmp_path / "root", store_path=str(disk / "store"), wait_s=0))
 
 
 def write(handle: Handle, name: str, seed: int, size_bytes: int = 100_000) -> None:
@@ -150,7 +151,9 @@ def test_copies_that_exceed_a_quota_are_taken_back(tmp_path, has_begun):
     """Free space says nothing about a quota: the copy runs into it."""
     (tmp_path / "root").mkdir()
     packs = tmp_path / "store/packs"
-    handle = Handle(root=tmp_path / "root", store_path=str(tmp_path / "store"), wait_s=0)
+    handle = Handle(
+        context_at(root=tmp_path / "root", store_path=str(tmp_path / "store"), wait_s=0)
+    )
     for number in range(10):
         write(handle, f"stays-{number}", number)
     write(handle, "goes", 10, 900_000)
@@ -172,10 +175,12 @@ def test_copies_that_exceed_a_quota_are_taken_back(tmp_path, has_begun):
         lasting=True,
     )
     limited = Handle(
-        root=tmp_path / "root",
-        store_path=str(tmp_path / "store"),
-        fs=FaultyFileSystem(exceeded),
-        wait_s=0,
+        context_at(
+            root=tmp_path / "root",
+            store_path=str(tmp_path / "store"),
+            fs=FaultyFileSystem(exceeded),
+            wait_s=0,
+        )
     )
 
     result = limited.gc()
@@ -190,7 +195,7 @@ def test_copies_that_exceed_a_quota_are_taken_back(tmp_path, has_begun):
 
 def test_a_snapshot_makes_what_is_missing_of_the_reserve(tmp_path):
     (tmp_path / "root").mkdir()
-    handle = Handle(root=tmp_path / "root", store_path=str(tmp_path / "store"))
+    handle = Handle(context_at(root=tmp_path / "root", store_path=str(tmp_path / "store")))
     handle.create()
     assert reserved(tmp_path / "store") == [RESERVE_SIZE] * 2
     (tmp_path / "store/collector/reserve-1").unlink()

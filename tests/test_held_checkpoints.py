@@ -12,7 +12,8 @@ import treesnap
 from changing import World
 from oracle import difference, record
 from treesnap import SnapshotKind
-from treesnap.ops.retention import Policy
+from treesnap.ops.places import context_at
+from treesnap.store.maintenance.retention import Policy
 from treesnap.testing.children import in_child
 from treesnap.testing.wrapped import Call, Kind, WrappedFileSystem
 
@@ -34,7 +35,7 @@ def holds(world: World) -> list[Path]:
 
 PRUNING = """
 import sys, treesnap
-from treesnap.ops.retention import Policy
+from treesnap.store.maintenance.retention import Policy
 handle = treesnap.open(sys.argv[1], sys.argv[2])
 for number in range(3):
     with open(sys.argv[1] + "/file", "w") as file:
@@ -126,7 +127,7 @@ def test_one_that_is_interrupted_before_its_block_begins_holds_nothing(world):
     for _ in range(31):  # so that old snapshots are removed right after the checkpoint is taken
         world.create(SnapshotKind.MANUAL)
     fs = InterruptedFileSystem()
-    handle = treesnap.Handle(root=world.root, store_path=str(world.store), fs=fs)
+    handle = treesnap.Handle(context_at(root=world.root, store_path=str(world.store), fs=fs))
 
     with pytest.raises(KeyboardInterrupt), handle.rollback_on_error():
         pytest.fail("the block has begun")

@@ -16,9 +16,10 @@ import pytest
 from helping import CORES, InHelpers, Noting, die, fill, refuse
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.state import tree_state
 from treesnap.testing.wrapped import Call, WrappedFileSystem
-from treesnap.worktree import stage, staging
+from treesnap.worktree.apply import stage
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +27,7 @@ def large(monkeypatch):
     """Lets every directory count as large, and every machine have cores to spare."""
     monkeypatch.setattr(stage, "HELPED_FILES_MIN", 1)
     monkeypatch.setattr(stage, "HELPED_PUTS_MIN", 1)
-    monkeypatch.setattr(staging, "HELPED_REMOVALS_MIN", 1)
+    monkeypatch.setattr(stage, "HELPED_REMOVALS_MIN", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: CORES)
 
 
@@ -46,20 +47,20 @@ def root(tmp_path):
 def restored(root, tmp_path, fs):
     """Returns the states of the root and of a restore of it elsewhere."""
     store = str(tmp_path / "store")
-    Handle(root=root, store_path=store).create(name="whole")
-    Handle(root=root, store_path=store, fs=fs).restore("whole", to=tmp_path / "out")
+    Handle(context_at(root=root, store_path=store)).create(name="whole")
+    Handle(context_at(root=root, store_path=store, fs=fs)).restore("whole", to=tmp_path / "out")
     return tree_state(root), tree_state(tmp_path / "out")
 
 
 def rolled_back(root, tmp_path, fs):
     """Returns the states of the root before all of its files change, and when that is undone."""
     store = str(tmp_path / "store")
-    Handle(root=root, store_path=store).create(name="whole")
+    Handle(context_at(root=root, store_path=store)).create(name="whole")
     before = tree_state(root)
     for path in root.rglob("*"):
         if path.is_file():
             path.write_bytes(path.read_bytes() + b"changed")
-    Handle(root=root, store_path=store, fs=fs).restore("whole")
+    Handle(context_at(root=root, store_path=store, fs=fs)).restore("whole")
     return before, tree_state(root)
 
 
@@ -136,7 +137,7 @@ def test_fails_as_one_process_does(root, tmp_path):
 
 
 def test_restores_a_directory_that_is_gone(root, tmp_path):
-    handle = Handle(root=root, store_path=str(tmp_path / "store"))
+    handle = Handle(context_at(root=root, store_path=str(tmp_path / "store")))
     handle.create(name="whole")
     before = tree_state(root)
     subprocess.run(["rm", "-r", root / "top-1", root / "top-2"], check=True)
@@ -150,7 +151,7 @@ def test_restores_a_directory_that_is_gone(root, tmp_path):
 def test_depth_costs_no_recursion(root, tmp_path):
     deepest = root.joinpath(*["d"] * 1200)
     subprocess.run(["mkdir", "-p", deepest], check=True)
-    handle = Handle(root=root, store_path=str(tmp_path / "store"))
+    handle = Handle(context_at(root=root, store_path=str(tmp_path / "store")))
     whole = handle.create(name="whole")
     subprocess.run(["rm", "-r", root / "d"], check=True)
 

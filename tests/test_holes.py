@@ -17,8 +17,8 @@ from oracle import difference, record
 from trees import write_sparse
 from treesnap.fs.local import LocalFileSystem
 from treesnap.hashing import object_id
-from treesnap.worktree import content
-from treesnap.worktree.content import read_content
+from treesnap.worktree.scan import content
+from treesnap.worktree.scan.content import read_content
 
 KIB = 1 << 10
 SIZES_MIB = {"ext4": 64, "xfs": 320, "btrfs": 256}

@@ -125,6 +125,7 @@ def test_command_that_ignores_signals_is_killed_at_the_second_one(tree):
 SECOND = """
 import os, signal, sys, treesnap
 from treesnap.testing.wrapped import WrappedFileSystem
+from treesnap.ops.places import context_at
 
 class Interrupting(WrappedFileSystem):
     '''Sends a signal at every call of the way back that changes a name.'''
@@ -135,7 +136,7 @@ class Interrupting(WrappedFileSystem):
         return call.proceed()
 
 fs = Interrupting()
-handle = treesnap.Handle(root=sys.argv[1], store_path=sys.argv[2], fs=fs)
+handle = treesnap.Handle(context_at(root=sys.argv[1], store_path=sys.argv[2], fs=fs))
 try:
     if sys.argv[3] == "run":
         fs.is_on = True
@@ -171,6 +172,7 @@ def test_second_interrupt_does_not_break_the_way_back(tree):
 ALARM = """
 import os, signal, sys, treesnap
 from treesnap.testing.wrapped import WrappedFileSystem
+from treesnap.ops.places import context_at
 
 class Late(Exception):
     pass
@@ -188,7 +190,7 @@ def raising(number, frame):
 
 signal.signal(signal.SIGALRM, raising)
 fs = Alarming()
-handle = treesnap.Handle(root=sys.argv[1], store_path=sys.argv[2], fs=fs)
+handle = treesnap.Handle(context_at(root=sys.argv[1], store_path=sys.argv[2], fs=fs))
 try:
     with handle.rollback_on_error():
         open(sys.argv[1] + "/file", "w").write("half")

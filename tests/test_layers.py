@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
@@ -10,6 +12,10 @@ from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
 PROJECT = Path(__file__).parent.parent
 PACKAGE = PROJECT / "src" / "treesnap"
 CONFIGURATION = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
+MODULES = {
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in PACKAGE.rglob("*.py")
+}
 NOT_LAYERED = {"__init__", "__main__", "testing"}
 
 
@@ -19,6 +25,17 @@ def test_imports_keep_the_contracts(capsys, monkeypatch):
     status = lint_imports(no_cache=True, no_logo=True)
 
     assert status == EXIT_STATUS_SUCCESS, capsys.readouterr().out
+
+
+def test_no_imports_go_round_in_circles():
+    """At module level, inside functions and for types: whoever reads on never comes back."""
+    imports = {name: set(imported_by(name)) for name in MODULES}
+    left = set(MODULES)
+
+    while leaves := {name for name in left if not imports[name] & left}:
+        left -= leaves
+
+    assert left == set()
 
 
 def test_every_module_has_its_layer():
@@ -43,6 +60,20 @@ def test_every_dependency_has_its_home():
     needed = {IMPORTED_AS.get(name, name) for name in names}
 
     assert needed - housed == set()
+
+
+def imported_by(name: str) -> Iterator[str]:
+    """Yields the modules of ours that a module imports, wherever in it."""
+    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            found = [f"{module}.{alias.name}" for alias in node.names]
+            found = [path if path in MODULES else module for path in found]
+        else:
+            continue
+        yield from (path for path in found if path in MODULES and path != name)
 
 
 def is_module(path: Path) -> bool:

@@ -22,9 +22,10 @@ from trees import build_small, make_socket, paths_below
 from treesnap.events import CollectingMonitor
 from treesnap.model import SkipReason
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.results import CreateResult
 from treesnap.testing.wrapped import Call, WrappedFileSystem
-from treesnap.worktree.ignore import IGNORE_FILE_SIZE_MAX
+from treesnap.worktree.scan.ignore import IGNORE_FILE_SIZE_MAX
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs the superuser")
 
@@ -478,7 +479,7 @@ class TestUnreadableRules:
 
     def test_an_error_of_the_disk_leaves_the_directory_alone(self, tmp_path, root):
         fs = Unreadable()
-        handle = Handle(root=root, store_path=str(tmp_path / "store"), fs=fs)
+        handle = Handle(context_at(root=root, store_path=str(tmp_path / "store"), fs=fs))
         make(root, "file", "sub/kept", "sub/a.log")
         (root / "sub/.snapignore").write_text("*.log\n")
         whole = handle.create().id

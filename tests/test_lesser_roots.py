@@ -19,6 +19,7 @@ WITHOUT_CAPABILITY = ("setpriv", "--bounding-set=-chown")
 KILLED_THEN_RECOVERED = """
 import json, sys
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault
 from treesnap.testing.unsynced import UnsyncedFileSystem
@@ -27,10 +28,10 @@ root, store, method, number = sys.argv[1:]
 fault = Fault(methods=frozenset({method}), number=int(number))
 
 def restore(fs):
-    Handle(root=root, store_path=store, fs=fs).restore("before")
+    Handle(context_at(root=root, store_path=store, fs=fs)).restore("before")
 
 was_killed = killed(restore, fault).was_killed
-said = Handle(root=root, store_path=store, fs=UnsyncedFileSystem()).recover()
+said = Handle(context_at(root=root, store_path=store, fs=UnsyncedFileSystem())).recover()
 print(json.dumps([was_killed, said]))
 """
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.state import tree_state
 from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.worktree.ignore import IGNORE_FILE_SIZE_MAX, RULES_SIZE_MAX
+from treesnap.worktree.scan.ignore import IGNORE_FILE_SIZE_MAX, RULES_SIZE_MAX
 
 COUNT = 70
 """Directories with rules of nearly 1 MiB: more than 64 MiB together."""
@@ -50,7 +51,9 @@ def test_directories_beyond_the_bound_are_unreadable_and_nothing_else_is(place):
 
     assert created.returncode == 4
     assert f"{COUNT - 1:02}" in created.stderr
-    handle = Handle(root=place.root, store_path=str(place.store), fs=UnsyncedFileSystem())
+    handle = Handle(
+        context_at(root=place.root, store_path=str(place.store), fs=UnsyncedFileSystem())
+    )
     left_out = {item.path for item in handle.skipped("first") if item.reason.name == "UNREADABLE"}
     assert COUNT - fits <= len({path.split(b"/")[0] for path in left_out}) <= COUNT - fits + 1
     assert not any(path.startswith(b"00") for path in left_out)
@@ -86,7 +89,7 @@ def test_directories_beyond_the_bound_are_unreadable_and_nothing_else_is(place):
 
 def test_patterns_of_a_call_beyond_the_bound_are_refused_before_anything_is_read(tmp_path):
     (tmp_path / "root").mkdir()
-    handle = Handle(root=tmp_path / "root", store_path=str(tmp_path / "store"))
+    handle = Handle(context_at(root=tmp_path / "root", store_path=str(tmp_path / "store")))
     patterns = [f"{number:08000}" for number in range(RULES_SIZE_MAX // 8000 + 1)]
 
     with pytest.raises(ValueError, match="too long"):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault
 from treesnap.testing.unsynced import UnsyncedFileSystem
@@ -20,7 +21,9 @@ def handle(tmp_path: Path) -> Handle:
     root = tmp_path / "root"
     root.mkdir()
     (root / "other").write_text("other")
-    return Handle(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
+    return Handle(
+        context_at(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
+    )
 
 
 def fail(handle: Handle, *made: str, paths: list[str] | None = None) -> Path:
@@ -94,9 +97,9 @@ def test_a_kill_anywhere_leaves_all_or_nothing(handle, tmp_path):
             (root / "q/w/e/f").unlink()
             for name in ("q/w/e", "q/w", "q"):
                 (root / name).rmdir()
-            with Handle(root=root, store_path=handle.store_path, fs=fs).rollback_on_error(
-                paths=SCOPE
-            ):
+            with Handle(
+                context_at(root=root, store_path=handle.store_path, fs=fs)
+            ).rollback_on_error(paths=SCOPE):
                 (root / "q/w/e").mkdir(parents=True)
                 (root / "q/w/e/f").write_text("made")
                 raise ZeroDivisionError

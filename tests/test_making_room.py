@@ -18,6 +18,7 @@ from changing import World
 from mounting import mounting
 from oracle import difference, record
 from treesnap import SnapshotKind, StorageFull
+from treesnap.ops.places import context_at
 from treesnap.ops.upkeep import with_room
 from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed
 from treesnap.testing.wrapped import Call, WrappedFileSystem
@@ -114,7 +115,9 @@ def test_leaves_a_tree_alone_whose_restore_was_interrupted(world, tmp_path):
     other = Other(world, tmp_path / "other", 3)
     dying = FaultyFileSystem(Fault(methods=frozenset({"exchange"})))
     with pytest.raises(Killed):
-        treesnap.Handle(root=other.path, store_path=str(world.store), fs=dying).restore("latest~1")
+        treesnap.Handle(context_at(root=other.path, store_path=str(world.store), fs=dying)).restore(
+            "latest~1"
+        )
     before = record(other.path)
     for _ in range(4):
         world.change(100_000)
@@ -145,7 +148,7 @@ def test_does_not_remove_what_was_pinned_meanwhile(world):
         lambda: world.handle.pin(ids[0]),
     )
 
-    treesnap.Handle(root=world.root, store_path=str(world.store), fs=fs).create(
+    treesnap.Handle(context_at(root=world.root, store_path=str(world.store), fs=fs)).create(
         kind=SnapshotKind.RUN
     )
 
@@ -224,10 +227,10 @@ def test_goes_on_while_others_take_what_was_made(world, needed_bytes, wait_s, tr
         return "published"
 
     if tries == 8:
-        assert with_room(patient, attempt) == "published"
+        assert with_room(patient.context, attempt) == "published"
     else:
         with pytest.raises(StorageFull):
-            with_room(patient, attempt)
+            with_room(patient.context, attempt)
     assert len(tried) == tries
 
 

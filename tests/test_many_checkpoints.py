@@ -21,6 +21,7 @@ from treesnap.codec.snapshot import encode_snapshot, snapshot_id
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import ObjectKind
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.ops.upkeep import EVERY, period
 from treesnap.store.index import VERIFIED_SIZE_MAX
 from treesnap.store.store import Store
@@ -65,10 +66,12 @@ class Checkpoints:
         self._named = named
         self._number = 0
         self.handle = Handle(
-            root=self.root,
-            store_path=str(self.store),
-            fs=UnsyncedFileSystem(),
-            clock_ns=lambda: time.time_ns() + LATER_NS,
+            context_at(
+                root=self.root,
+                store_path=str(self.store),
+                fs=UnsyncedFileSystem(),
+                clock_ns=lambda: time.time_ns() + LATER_NS,
+            )
         )
 
     def take(self, until: int) -> None:
@@ -114,14 +117,15 @@ class Checkpoints:
 
     def cost(self, count: int) -> Cost:
         """Takes some checkpoints, and returns what each cost."""
-        quiet = self.handle.fs
-        recording = self.handle.fs = RecordingFileSystem(UnsyncedFileSystem())
+        quiet = self.handle.context.fs
+        recording = RecordingFileSystem(UnsyncedFileSystem())
+        self.handle.context = replace(self.handle.context, fs=recording)
         costs = []
         for _ in range(count):
             recording.clear()
             self.take(self._number + 1)
             costs.append(self._cost_of(recording))
-        self.handle.fs = quiet
+        self.handle.context = replace(self.handle.context, fs=quiet)
         return Cost(
             calls=mean(item.calls for item in costs),
             read_bytes=median(item.read_bytes for item in costs),

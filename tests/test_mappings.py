@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,10 @@ import treesnap
 from mounting import mounting
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.handle import Handle
-from treesnap.ops.watching import WALK_EVERY_NS
-from treesnap.worktree import survey
-from treesnap.worktree.mappings import mapped_now
+from treesnap.ops.outlook import WALK_EVERY_NS
+from treesnap.ops.places import context_at
+from treesnap.worktree.scan import lookahead as survey
+from treesnap.worktree.scan.mappings import mapped_now
 
 LATER_NS = 60 * 10**9
 """So long after now all times of today are trusted."""
@@ -58,10 +60,12 @@ def handle(request, place: Path, monkeypatch) -> Iterator[Handle]:
     (root / "directory/file").write_bytes(b"content")
     now_ns = (root / "directory/file").stat().st_ctime_ns + LATER_NS
     made = Handle(
-        root=root,
-        store_path=str(place / "store"),
-        fs=LocalFileSystem(),
-        clock_ns=lambda: now_ns,
+        context_at(
+            root=root,
+            store_path=str(place / "store"),
+            fs=LocalFileSystem(),
+            clock_ns=lambda: now_ns,
+        )
     )
     if request.param == "helped":
         monkeypatch.setattr(survey, "ROWS_MIN", 1)
@@ -199,7 +203,7 @@ def test_what_was_mapped_through_another_mount_and_removed_there_is_found(tmp_pa
             mapped = mmap.mmap(file.fileno(), 0)
         (root / "name").unlink()
         with mapped:
-            assert (root / "file").stat().st_ino in mapped_now(handle.fs, str(root)).inodes
+            assert (root / "file").stat().st_ino in mapped_now(handle.context.fs, str(root)).inodes
             for value in b"AB":
                 mapped[0] = value
                 assert captured(handle, "file") == (root / "file").read_bytes()
@@ -242,10 +246,12 @@ def test_what_a_watcher_is_not_told_of_is_read_at_the_next_look_at_everything(tm
     (root / "file").write_bytes(b"content")
     times_ns = [(root / "file").stat().st_ctime_ns + LATER_NS]
     made = Handle(
-        root=root,
-        store_path=str(tmp_path / "store"),
-        fs=LocalFileSystem(),
-        clock_ns=lambda: times_ns[-1],
+        context_at(
+            root=root,
+            store_path=str(tmp_path / "store"),
+            fs=LocalFileSystem(),
+            clock_ns=lambda: times_ns[-1],
+        )
     )
     with mounting() as mounter:
         (tmp_path / "again").mkdir()
@@ -298,8 +304,8 @@ class TestMappingsThatCameAndWent:
     def test_are_captured_when_everything_is_looked_at(self, handle, path):
         captured(handle)
         self.write(path, 65)
-        now_ns = handle.clock_ns() + WALK_EVERY_NS
-        handle.clock_ns = lambda: now_ns
+        now_ns = handle.context.clock_ns() + WALK_EVERY_NS
+        handle.context = replace(handle.context, clock_ns=lambda: now_ns)
 
         assert captured(handle) == path.read_bytes()
 

@@ -16,9 +16,8 @@ from treesnap.errors import Busy, Corrupt, TreesnapError, UnsupportedFormat
 from treesnap.events import CollectingMonitor
 from treesnap.fs.local import LocalFileSystem
 from treesnap.hashing import root_id
-from treesnap.ops.epoch import LEAP
 from treesnap.plans import Planner, Step
-from treesnap.store.collector import read_state
+from treesnap.store.collector import LEAP, read_state
 from treesnap.store.layout import Layout
 from treesnap.store.slot import notes
 from treesnap.store.store import Store

@@ -14,6 +14,7 @@ from mounting import mounting
 from treesnap.errors import ErrorCode, Refused, TreesnapError
 from treesnap.events import CollectingMonitor
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.state import differences, tree_state
@@ -27,7 +28,9 @@ def place(tmp_path: Path):
     (root / "directory").mkdir(parents=True)
     (root / "file").write_text("old")
     (root / "directory/file").write_text("old")
-    handle = Handle(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
+    handle = Handle(
+        context_at(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
+    )
     handle.create(name="wanted")
     wanted = tree_state(root)
     (root / "file").write_text("new")
@@ -67,7 +70,7 @@ def test_no_staging_directory_is_left(place, method, number, tmp_path):
     fs = Interfering(method, number, lambda: root.rename(moved), in_stage)
 
     with suppress(TreesnapError):
-        Handle(root=root, store_path=str(tmp_path / "store"), fs=fs).restore("wanted")
+        Handle(context_at(root=root, store_path=str(tmp_path / "store"), fs=fs)).restore("wanted")
 
     everything_is_as_promised(place, moved)
 
@@ -82,7 +85,7 @@ def test_neither_by_one_that_fails_then(place, method, number, failing, tmp_path
     fs = FaultyFileSystem(fault, inner=moving)
 
     with suppress(TreesnapError):
-        Handle(root=root, store_path=str(tmp_path / "store"), fs=fs).restore("wanted")
+        Handle(context_at(root=root, store_path=str(tmp_path / "store"), fs=fs)).restore("wanted")
 
     everything_is_as_promised(place, moved)
 
@@ -101,7 +104,9 @@ def test_what_is_written_into_a_replaced_file_meanwhile_is_kept(place, tmp_path)
 
         fs = Interfering("sync_file_system", 2, act)
         with pytest.raises(TreesnapError):
-            Handle(root=root, store_path=str(tmp_path / "store"), fs=fs).restore("wanted")
+            Handle(context_at(root=root, store_path=str(tmp_path / "store"), fs=fs)).restore(
+                "wanted"
+            )
 
     assert (moved / "file").read_text() == "precious"
     assert (moved / "directory/file").read_text() == "precious"
@@ -121,7 +126,7 @@ class TestMovedAfterAKill:
             fault = Fault(methods=frozenset({method}), number=number)
 
             def restore(fs) -> None:
-                Handle(root=root, store_path=store, fs=fs).restore("wanted")
+                Handle(context_at(root=root, store_path=store, fs=fs)).restore("wanted")
 
             assert killed(restore, fault).was_killed
             moved = tmp_path / "moved"
@@ -129,7 +134,7 @@ class TestMovedAfterAKill:
                 shutil.copytree(root, moved, symlinks=True)
             else:
                 root.rename(moved)
-            return Handle(root=moved, store_path=store, fs=UnsyncedFileSystem())
+            return Handle(context_at(root=moved, store_path=store, fs=UnsyncedFileSystem()))
 
         return act
 
@@ -160,7 +165,7 @@ class TestMovedAfterAKill:
         except Refused:
             Path(moved.root).rename(root)
 
-        Handle(root=root, store_path=str(tmp_path / "store")).status()
+        Handle(context_at(root=root, store_path=str(tmp_path / "store"))).status()
 
         assert differences(tree_state(root), wanted) == []
         assert not list(root.glob(".treesnap*"))
@@ -169,7 +174,7 @@ class TestMovedAfterAKill:
         self, place, kill_and_move, tmp_path
     ):
         copied = kill_and_move("exchange", 2, copied=True)
-        Handle(root=place[0], store_path=str(tmp_path / "store")).recover()
+        Handle(context_at(root=place[0], store_path=str(tmp_path / "store"))).recover()
 
         assert copied.create().complete
 
@@ -182,12 +187,14 @@ class TestMovedAfterAKill:
     def test_what_was_only_prepared_is_named_where_no_journal_is_left(self, kill_and_move, place):
         moved = kill_and_move("sync_file_system", 1)
         place[0].mkdir()
-        handle = Handle(root=place[0], store_path=moved.store_path, fs=UnsyncedFileSystem())
+        handle = Handle(
+            context_at(root=place[0], store_path=moved.store_path, fs=UnsyncedFileSystem())
+        )
         handle.create()
         (stage,) = Path(moved.root).glob(".treesnap-restore-*")
         monitor = CollectingMonitor()
 
-        Handle(root=moved.root, store_path=moved.store_path, monitor=monitor).create()
+        Handle(context_at(root=moved.root, store_path=moved.store_path, monitor=monitor)).create()
 
         assert [text for text in monitor.remarks if stage.name in text]
 
@@ -201,7 +208,7 @@ class TestMovedAfterAKill:
         root.mkdir()
         (root / "file").write_text("another")
         found = tree_state(root)
-        handle = Handle(root=root, store_path=moved.store_path, fs=UnsyncedFileSystem())
+        handle = Handle(context_at(root=root, store_path=moved.store_path, fs=UnsyncedFileSystem()))
 
         for act in (handle.create, lambda: handle.restore("wanted"), handle.recover):
             with pytest.raises(Refused, match="snap root move") as caught:
@@ -229,7 +236,9 @@ class TestMovedAfterAKill:
         moved = kill_and_move("exchange", 2)
         shutil.rmtree(moved.root)
         place[0].mkdir()
-        handle = Handle(root=place[0], store_path=moved.store_path, fs=UnsyncedFileSystem())
+        handle = Handle(
+            context_at(root=place[0], store_path=moved.store_path, fs=UnsyncedFileSystem())
+        )
 
         assert handle.doctor(forget=True).forgotten
 
@@ -252,7 +261,7 @@ class TestMovedAfterAKill:
         root, wanted, _ = place
         moved = kill_and_move("exchange", 2)
         Path(moved.root).rename(root)
-        handle = Handle(root=root, store_path=moved.store_path, fs=UnsyncedFileSystem())
+        handle = Handle(context_at(root=root, store_path=moved.store_path, fs=UnsyncedFileSystem()))
         with mounting() as mounter:
             mounter.tmpfs(root)
             (root / "file").write_text("another")

@@ -12,6 +12,8 @@ import pytest
 
 from oracle import difference, record
 from treesnap.errors import TreesnapError
+from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from world import World
 
 PATTERNS = [
@@ -91,7 +93,7 @@ def test_nothing_waits_and_nothing_fails_unawares(made, tmp_path, limit, pattern
         (only,) = copy.glob("roots/*/")
         for path in found or [copy / pattern.replace("roots/*", f"roots/{only.name}")]:
             put_in_place(path, kind)
-        handle = type(made.handle())(root=made.root, store_path=str(copy), wait_s=0.0)
+        handle = Handle(context_at(root=made.root, store_path=str(copy), wait_s=0.0))
         with suppress(TreesnapError):
             operation(handle)
     shutil.rmtree(copy)
@@ -104,7 +106,7 @@ def test_an_object_is_stored_again_when_its_pack_is_none(made, tmp_path, limit, 
     for path in copy.glob("packs/*"):
         put_in_place(path, kind)
     (copy / next(iter(made.store.glob("roots/*/cache"))).relative_to(made.store)).unlink()
-    handle = type(made.handle())(root=made.root, store_path=str(copy))
+    handle = Handle(context_at(root=made.root, store_path=str(copy)))
 
     assert not handle.verify().ok
     made_again = handle.create()
@@ -119,7 +121,7 @@ def test_what_is_in_the_place_of_a_lock_stops_nothing(made, tmp_path, limit, nam
     shutil.copytree(made.store, copy)
     (root,) = copy.glob("roots/*/root")
     put_in_place(copy / name.replace("ROOT", root.parent.name), kind)
-    handle = type(made.handle())(root=made.root, store_path=str(copy), wait_s=0.0)
+    handle = Handle(context_at(root=made.root, store_path=str(copy), wait_s=0.0))
 
     (made.root / "later").write_text(f"{name} {kind}")
     handle.create()
@@ -136,7 +138,7 @@ def test_a_directory_in_the_place_of_a_file_keeps_no_command_from_going_back(mad
     (root,) = copy.glob("roots/*/root")
     put_in_place(root.with_name(name), "directory")
     (root.with_name(name) / "content").touch()
-    handle = type(made.handle())(root=made.root, store_path=str(copy))
+    handle = Handle(context_at(root=made.root, store_path=str(copy)))
     before = record(made.root)
 
     result = handle.run(["sh", "-c", "echo no > damage; exit 3"])
@@ -155,7 +157,7 @@ def test_a_repair_mends_what_a_directory_is_in_the_place_of(made, tmp_path, name
     place = copy / name.replace("ROOT", root.parent.name)
     put_in_place(place, "directory")
     (place / "content").touch()
-    handle = type(made.handle())(root=made.root, store_path=str(copy))
+    handle = Handle(context_at(root=made.root, store_path=str(copy)))
 
     handle.verify(repair=True)
 
@@ -167,7 +169,7 @@ def test_a_directory_among_temporary_files_is_left_alone(made, tmp_path):
     copy = tmp_path / "store"
     shutil.copytree(made.store, copy)
     (copy / "temporary" / "0123456789abcdef").mkdir()
-    handle = type(made.handle())(root=made.root, store_path=str(copy))
+    handle = Handle(context_at(root=made.root, store_path=str(copy)))
 
     handle.gc()
     handle.create()

@@ -15,6 +15,7 @@ import pytest
 
 import treesnap
 from treesnap.events import NullMonitor
+from treesnap.ops.places import context_at
 from treesnap.plans import Planner, PlanState, Step
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 
@@ -246,7 +247,12 @@ def test_hold_for_which_there_is_no_room_is_written_in_place_of_the_reserve_or_m
     )
     monitor = Recorded()
     filled = treesnap.Handle(
-        root=handle.root, store_path=handle.store_path, fs=FaultyFileSystem(full), monitor=monitor
+        context_at(
+            root=handle.root,
+            store_path=handle.store_path,
+            fs=FaultyFileSystem(full),
+            monitor=monitor,
+        )
     )
 
     with filled.rollback_on_error():

@@ -16,6 +16,7 @@ from treesnap.errors import TreesnapError
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import ObjectKind
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.results import Partial
 from treesnap.store.store import Store
 from treesnap.testing.unsynced import UnsyncedFileSystem
@@ -48,7 +49,9 @@ class Shelf:
         (base / "store").rename(base / "whole")
 
     def handle(self) -> Handle:
-        return Handle(root=self.root, store_path=str(self.base / "store"), fs=UnsyncedFileSystem())
+        return Handle(
+            context_at(root=self.root, store_path=str(self.base / "store"), fs=UnsyncedFileSystem())
+        )
 
     def take(self) -> None:
         identity = self.handle().create().id

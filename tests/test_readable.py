@@ -11,6 +11,7 @@ import pytest
 import treesnap
 from treesnap.errors import InvalidArgument, TreesnapError
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault
 from treesnap.testing.state import tree_state
@@ -51,7 +52,7 @@ class Place:
 
     def handle(self, **options) -> Handle:
         options = {"fs": UnsyncedFileSystem()} | options
-        return Handle(root=self.root, store_path=str(self.store), **options)
+        return Handle(context_at(root=self.root, store_path=str(self.store), **options))
 
     def edit(self) -> None:
         (self.root / "file").write_bytes(b"edited")
@@ -127,7 +128,7 @@ def test_a_clock_may_say_anything(tmp_path, now_ns):
     root.mkdir()
     (root / "file").write_bytes(b"before")
     store = str(tmp_path / "store")
-    handle = Handle(root=root, store_path=store, clock_ns=lambda: now_ns)
+    handle = Handle(context_at(root=root, store_path=store, clock_ns=lambda: now_ns))
     created = handle.create()
     (root / "file").write_bytes(b"after")
 

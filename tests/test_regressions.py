@@ -15,9 +15,10 @@ from treesnap.fs.local import LocalFileSystem
 from treesnap.hashing import object_id
 from treesnap.model import ObjectKind
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
-from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed, Moment
+from treesnap.testing.faulty import Fault, FaultMoment, FaultyFileSystem, Killed
 from treesnap.testing.state import differences, tree_state
 
 
@@ -54,11 +55,13 @@ def changed(root: Path) -> Path:
 
 def handle_on(root: Path, *faults: Fault, monitor: NullMonitor | None = None) -> Handle:
     return Handle(
-        root=root,
-        store_path=str(root.parent / "store"),
-        fs=FaultyFileSystem(*faults),
-        monitor=monitor,
-        wait_s=0,
+        context_at(
+            root=root,
+            store_path=str(root.parent / "store"),
+            fs=FaultyFileSystem(*faults),
+            monitor=monitor,
+            wait_s=0,
+        )
     )
 
 
@@ -111,7 +114,7 @@ def test_restore_that_may_not_change_a_file_puts_everything_back(root: Path) -> 
 
 def test_restore_in_directories_of_others(changed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It did everything, exited 1, and blocked the root for all commands."""
-    monkeypatch.setattr("treesnap.worktree.apply.os.geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr("treesnap.worktree.apply.applier.os.geteuid", lambda: os.getuid() + 1)
     monitor = Remarks()
     fault = failing(errno.EPERM, "change_times", lambda p: p.endswith(("/root", "/sub")))
     handle = handle_on(changed, fault, monitor=monitor)
@@ -200,7 +203,9 @@ def test_roots_that_were_never_captured(changed: Path, method: str) -> None:
     """It was a system's error about a lock file, exit 1."""
     (changed.parent / "elsewhere").mkdir()
     handle = Handle(
-        root=changed.parent / "elsewhere", store_path=str(changed.parent / "store"), wait_s=0
+        context_at(
+            root=changed.parent / "elsewhere", store_path=str(changed.parent / "store"), wait_s=0
+        )
     )
     with pytest.raises(NotFound):
         getattr(handle, method)("latest")
@@ -214,7 +219,7 @@ def test_capture_that_runs_out_of_space_leaves_no_damage(changed: Path) -> None:
         errno=errno.ENOSPC,
         methods=frozenset({"write_at"}),
         where=lambda call: "/packs/" in call.path,
-        moment=Moment.HALFWAY,
+        moment=FaultMoment.HALFWAY,
         lasting=True,
     )
     size = [path.stat().st_size for path in (changed.parent / "store" / "packs").iterdir()]
@@ -223,8 +228,8 @@ def test_capture_that_runs_out_of_space_leaves_no_damage(changed: Path) -> None:
     assert [path.stat().st_size for path in (changed.parent / "store" / "packs").iterdir()] == size
 
 
-@pytest.mark.parametrize("moment", [Moment.HALFWAY, Moment.AFTER])
-def test_tail_that_a_killed_capture_left_is_no_damage(changed: Path, moment: Moment) -> None:
+@pytest.mark.parametrize("moment", [FaultMoment.HALFWAY, FaultMoment.AFTER])
+def test_tail_that_a_killed_capture_left_is_no_damage(changed: Path, moment: FaultMoment) -> None:
     """A collection took the half record at the end of the pack for damage, for ever."""
     handle = handle_on(changed)
     (changed / "large").write_bytes(os.urandom(200_000))
@@ -271,4 +276,4 @@ def test_session_does_not_rely_on_a_pack_that_was_deleted_before_it_began(root: 
 def test_store_where_no_directory_can_be_made(root: Path) -> None:
     """It was an internal error, after a thousand attempts."""
     with pytest.raises(OperationFailed):
-        Handle(root=root, store_path="/proc/self/no/store", wait_s=0).create()
+        Handle(context_at(root=root, store_path="/proc/self/no/store", wait_s=0)).create()

@@ -16,6 +16,7 @@ import pytest
 import treesnap
 from calling import Place
 from oracle import difference, record
+from treesnap.ops.places import context_at
 from treesnap.testing.children import in_child
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 
@@ -230,7 +231,7 @@ class TestNotToBeMoved:
                 lasting=True,
             ),
         )
-        handle = treesnap.Handle(root=place.root, store_path=str(place.store), fs=fs)
+        handle = treesnap.Handle(context_at(root=place.root, store_path=str(place.store), fs=fs))
 
         with pytest.raises(treesnap.OperationFailed, match="Permission denied") as caught:
             handle.restore("before")

@@ -15,6 +15,7 @@ from treesnap.errors import Busy, ErrorCode, NotFound, Refused, TreesnapError
 from treesnap.events import NullMonitor
 from treesnap.model import SnapshotKind
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.plans import Planner, PlanState, Step
 from treesnap.results import RootDirectory
 from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed
@@ -62,9 +63,11 @@ class Place:
 
     def on(self, path: Path, **options) -> Handle:
         return Handle(
-            root=path,
-            store_path=str(self.store),
-            **({"fs": UnsyncedFileSystem(), "wait_s": 0} | options),
+            context_at(
+                root=path,
+                store_path=str(self.store),
+                **({"fs": UnsyncedFileSystem(), "wait_s": 0} | options),
+            )
         )
 
     def ids(self, path: Path, **options) -> list[str]:

@@ -19,6 +19,7 @@ from mounting import mounting
 from treesnap.errors import Conflict
 from treesnap.fs.notify import KernelNotifier, Report
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.state import differences, tree_state
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.testing.wrapped import Call
@@ -75,7 +76,7 @@ def test_content_that_no_watcher_reports_is_captured_and_restored(world, force):
     target.rename(target.with_name("another"))
     target.with_name("another").write_text("changed")
     target.with_name("another").rename(target)
-    world.handle.watcher.__exit__(None, None, None)
+    world.handle.context.watcher.__exit__(None, None, None)
     world.watch(Deaf)
     target.write_text("unseen")
 
@@ -107,7 +108,9 @@ class TestOverlay:
 
     @pytest.fixture
     def handle(self, root: Path, tmp_path: Path) -> Handle:
-        return Handle(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
+        return Handle(
+            context_at(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
+        )
 
     @pytest.mark.parametrize("change", ["content", "mode", "removed"])
     def test_links_of_a_lower_layer_are_replaced(self, root, handle, tmp_path, change):
@@ -189,7 +192,9 @@ class TestVanishing:
         (root / "directory/below").mkdir(parents=True)
         (root / "file").write_text("old")
         (root / "mode").write_text("mode")
-        handle = Handle(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
+        handle = Handle(
+            context_at(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
+        )
         handle.create(name="before")
         (root / "file").write_text("new")
         (root / "mode").chmod(0o600)
@@ -203,7 +208,7 @@ class TestVanishing:
         root, store, _ = place
         target = {"file": "file", "mode": "mode", "added": "added", "below": "added/below"}[name]
         fs = vanishing(method, name, number, root / target)
-        handle = Handle(root=root, store_path=store, fs=fs)
+        handle = Handle(context_at(root=root, store_path=store, fs=fs))
 
         try:
             handle.restore("before", force=force)
@@ -221,7 +226,9 @@ def test_what_is_written_through_a_mapping_meanwhile_is_a_conflict(tmp_path):
     root = tmp_path / "root"
     root.mkdir()
     (root / "file").write_bytes(b"before")
-    plain = Handle(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
+    plain = Handle(
+        context_at(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
+    )
     plain.create(name="before")
     (root / "file").write_bytes(b"0" * 4096)
     with (root / "file").open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
@@ -233,7 +240,7 @@ def test_what_is_written_through_a_mapping_meanwhile_is_a_conflict(tmp_path):
         fs = Interfering("exchange", 1, write)
         stat = (root / "file").stat()
         with pytest.raises(Conflict):
-            Handle(root=root, store_path=plain.store_path, fs=fs).restore("before")
+            Handle(context_at(root=root, store_path=plain.store_path, fs=fs)).restore("before")
         assert (root / "file").stat().st_mtime_ns == stat.st_mtime_ns
         mapped[1] = 50
     assert (root / "file").read_bytes()[:3] == b"220"
@@ -260,7 +267,9 @@ class TestAnEditDuringAWatchedRestore:
             lambda: (world.root / path).write_text("edited"),
             lambda call: str(world.root) in call.path,
         )
-        handle = Handle(root=world.root, store_path=str(world.store), fs=fs, watcher=world.watcher)
+        handle = Handle(
+            context_at(root=world.root, store_path=str(world.store), fs=fs, watcher=world.watcher)
+        )
         handle.restore("before")
         return fs
 
@@ -296,7 +305,9 @@ class TestAnEditDuringAWatchedRestore:
         def count(**options) -> int:
             looks.clear()
             handle = Handle(
-                root=watched.root, store_path=str(watched.store), fs=Looking(), **options
+                context_at(
+                    root=watched.root, store_path=str(watched.store), fs=Looking(), **options
+                )
             )
             handle.restore("before")
             return looks.count(str(watched.root / "d1/other"))

@@ -135,9 +135,9 @@ def test_the_owner_may_ask_and_stop_a_watcher_of_roots(place):
 
     def stop() -> None:
         handle = treesnap.open(place / "root", place / "store")
-        assert control.status(handle) is not None
-        assert control.stop(handle) is not None
-        assert control.status(handle) is None
+        assert control.status(handle.context) is not None
+        assert control.stop(handle.context) is not None
+        assert control.status(handle.context) is None
 
     as_nobody(stop)
 
@@ -182,7 +182,7 @@ def test_what_the_owner_links_into_the_store_is_not_given_away(place):
     secret = place / "secret"
     secret.write_text("of root")
     os.link(secret, place / "store" / "slots" / "link")
-    fs = treesnap.open(place / "root", place / "store").fs
+    fs = treesnap.open(place / "root", place / "store").context.fs
 
     fs.close(fs.open(str(place / "store" / "slots" / "link"), os.O_RDWR | os.O_CREAT))
 

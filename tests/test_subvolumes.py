@@ -14,6 +14,7 @@ from mounting import mounting
 from oracle import difference, record
 from treesnap.errors import OperationFailed
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.state import differences, tree_state
@@ -133,14 +134,14 @@ POINTS = [
 
 @pytest.mark.parametrize("point", range(len(POINTS)))
 def test_a_killed_restore_is_finished_or_taken_back_whole(place, point):
-    handle = Handle(root=place.root, store_path=str(place.store))
+    handle = Handle(context_at(root=place.root, store_path=str(place.store)))
     handle.create(name="before")
     before = tree_state(place.root)
     change(place)
     changed = tree_state(place.root)
 
     def restore(fs) -> None:
-        Handle(root=place.root, store_path=str(place.store), fs=fs).restore("before")
+        Handle(context_at(root=place.root, store_path=str(place.store), fs=fs)).restore("before")
 
     assert killed(restore, POINTS[point]).was_killed
     handle.recover()
@@ -153,14 +154,14 @@ def test_a_killed_restore_is_finished_or_taken_back_whole(place, point):
 
 @pytest.mark.parametrize("number", [1, 3, 5])
 def test_a_restore_that_fails_is_taken_back_whole(place, number):
-    Handle(root=place.root, store_path=str(place.store)).create(name="before")
+    Handle(context_at(root=place.root, store_path=str(place.store))).create(name="before")
     change(place)
     changed = tree_state(place.root)
     methods = frozenset({"exchange", "rename_to_absent"})
     fs = FaultyFileSystem(Fault(methods=methods, number=number, errno=errno.EIO))
 
     with pytest.raises(OperationFailed):
-        Handle(root=place.root, store_path=str(place.store), fs=fs).restore("before")
+        Handle(context_at(root=place.root, store_path=str(place.store), fs=fs)).restore("before")
 
     assert differences(tree_state(place.root), changed) == []
     assert place.litter() == []

@@ -18,9 +18,10 @@ import pytest
 from helping import CORES, InHelpers, Noting, die, fill, refuse
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.state import tree_state
 from treesnap.testing.wrapped import Call, WrappedFileSystem
-from treesnap.worktree import survey
+from treesnap.worktree.scan import lookahead as survey
 
 LATER_NS = 3_600_000_000_000
 AGE_NS = 200_000_000
@@ -44,7 +45,9 @@ def handle_of(root: Path, store: Path, fs: Any = None) -> Handle:
     """Returns a handle for which nothing that was written until now is young any more."""
     clock_ns = time.time_ns() + LATER_NS
     return Handle(
-        root=root, store_path=str(store), fs=fs or LocalFileSystem(), clock_ns=lambda: clock_ns
+        context_at(
+            root=root, store_path=str(store), fs=fs or LocalFileSystem(), clock_ns=lambda: clock_ns
+        )
     )
 
 
@@ -145,7 +148,7 @@ def test_reads_again_what_was_young_in_directories_that_were_not(root, tmp_path)
         young.write_bytes(b"young")
     clock_ns = young.stat().st_ctime_ns
     store = str(tmp_path / "store")
-    handle = Handle(root=root, store_path=store, clock_ns=lambda: clock_ns)
+    handle = Handle(context_at(root=root, store_path=store, clock_ns=lambda: clock_ns))
     handle.create()
 
     assert handle.create().stats.files_read == 1

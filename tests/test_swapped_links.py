@@ -21,6 +21,7 @@ from treesnap.errors import TreesnapError
 from treesnap.events import CollectingMonitor
 from treesnap.model import SnapshotKind
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.state import tree_state
 from treesnap.testing.wrapped import Call, Kind, WrappedFileSystem
 
@@ -83,7 +84,9 @@ class Place:
     def handle(self, fs: WrappedFileSystem | None = None) -> Handle:
         """Returns a handle on the root."""
         return Handle(
-            root=self.root, store_path=str(self.base / "store"), fs=fs, monitor=self.monitor
+            context_at(
+                root=self.root, store_path=str(self.base / "store"), fs=fs, monitor=self.monitor
+            )
         )
 
     def says_what_it_left(self) -> bool:

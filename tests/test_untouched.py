@@ -16,6 +16,7 @@ from calling import Place
 from mounting import mounting
 from treesnap.events import CollectingMonitor
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.treepath import is_within
 
@@ -130,7 +131,7 @@ def fail_in(place: Place) -> None:
 
 def test_by_rollback_on_error(place):
     monitor = CollectingMonitor()
-    handle = Handle(root=place.root, store_path=str(place.store), monitor=monitor)
+    handle = Handle(context_at(root=place.root, store_path=str(place.store), monitor=monitor))
 
     with pytest.raises(ZeroDivisionError), handle.rollback_on_error():
         fail_in(place)
@@ -178,7 +179,9 @@ def test_by_restores_of_random_trees(tmp_path, seed):
     random = Random(seed)
     root = tmp_path / "root"
     root.mkdir()
-    handle = Handle(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
+    handle = Handle(
+        context_at(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
+    )
     (root / ".snapignore").write_text(RULES)
 
     def grow(count: int) -> None:

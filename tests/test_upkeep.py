@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -116,7 +117,7 @@ class TestPolicy:
         fd = os.open(lock, os.O_RDWR)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            world.handle.monitor = monitor
+            world.handle.context = replace(world.handle.context, monitor=monitor)
             world.change(100)
             world.create()
         finally:
@@ -134,13 +135,13 @@ class TestPolicy:
             where=lambda call: "/snapshots/" in call.path,
         )
         world.handle.config("keep.last", "1")
-        world.handle.fs = FaultyFileSystem(fault)
-        world.handle.monitor = CollectingMonitor()
+        world.handle.context = replace(world.handle.context, fs=FaultyFileSystem(fault))
+        world.handle.context = replace(world.handle.context, monitor=CollectingMonitor())
 
         newest = world.create()
 
-        assert world.handle.fs.hits_of(fault) == 1
-        (said,) = world.handle.monitor.remarks
+        assert world.handle.context.fs.hits_of(fault) == 1
+        (said,) = world.handle.context.monitor.remarks
         assert said.startswith("The store could not be tidied: ")
         assert "Input/output error" in said
         assert newest == world.ids()[0]
@@ -262,9 +263,10 @@ class TestQuota:
         assert difference(before, record(world.root)) == []
 
     def test_a_collection_that_is_busy_makes_no_room_and_says_so(self, world):
-        world.handle.wait_s = 0.0
+        world.handle.context = replace(world.handle.context, wait_s=0.0)
         world.create()
-        monitor = world.handle.monitor = CollectingMonitor()
+        monitor = CollectingMonitor()
+        world.handle.context = replace(world.handle.context, monitor=monitor)
         world.change(100_000)
 
         with open(world.store / "collector/lock", "w") as lock:
@@ -293,13 +295,13 @@ class TestQuota:
 class TestFullDisk:
     def test_without_room_for_a_store_there_is_nothing_to_tidy(self, world):
         fault = Fault(errno=errno.ENOSPC, methods=frozenset({"make_directory"}), lasting=True)
-        world.handle.fs = FaultyFileSystem(fault)
-        world.handle.monitor = CollectingMonitor()
+        world.handle.context = replace(world.handle.context, fs=FaultyFileSystem(fault))
+        world.handle.context = replace(world.handle.context, monitor=CollectingMonitor())
 
         with pytest.raises(StorageFull, match="Could not take a snapshot"):
             world.create()
 
-        assert world.handle.monitor.remarks == []
+        assert world.handle.context.monitor.remarks == []
         assert not world.store.exists()
 
     def test_automatic_snapshots_make_room(self, tmp_path, monkeypatch):

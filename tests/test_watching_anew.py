@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ from mounting import mounting
 from treesnap import ErrorCode, Refused
 from treesnap.fs import notify
 from treesnap.fs.notify import CHANGED, Report
-from treesnap.ops import watching
+from treesnap.ops import outlook
 from treesnap.ops.handle import Handle
-from treesnap.worktree import watched, watcher
+from treesnap.ops.places import context_at
+from treesnap.worktree import watcher
 from watching import DIRECTORIES, Forging, WatchedWorld
 
 
@@ -102,30 +104,32 @@ class TestAWholeWalkIsDone:
                 watcher.Watcher(world.looks, str(world.root), str(cookies))
             )
             world.handle = Handle(
-                root=world.root,
-                store_path=str(world.store),
-                fs=world.looks,
-                watcher=world.watcher,
+                context_at(
+                    root=world.root,
+                    store_path=str(world.store),
+                    fs=world.looks,
+                    watcher=world.watcher,
+                )
             )
 
             self.recovers(world)
 
     def test_after_an_hour(self, world):
         world.watch()
-        now_ns = world.handle.clock_ns() + watching.WALK_EVERY_NS
-        world.handle.clock_ns = lambda: now_ns
+        now_ns = world.handle.context.clock_ns() + outlook.WALK_EVERY_NS
+        world.handle.context = replace(world.handle.context, clock_ns=lambda: now_ns)
 
         self.recovers(world)
 
     def test_when_the_clock_went_back(self, world):
         world.watch()
-        now_ns = world.handle.clock_ns() - 10**9 * 3600
-        world.handle.clock_ns = lambda: now_ns
+        now_ns = world.handle.context.clock_ns() - 10**9 * 3600
+        world.handle.context = replace(world.handle.context, clock_ns=lambda: now_ns)
 
         self.recovers(world)
 
     def test_when_more_changed_than_it_can_remember(self, world, monkeypatch):
-        monkeypatch.setattr(watched, "CHANGES_MAX", 10)
+        monkeypatch.setattr(watcher, "CHANGES_MAX", 10)
         world.watch()
         for number in range(30):
             (world.root / f"new-{number}").write_text("x")
@@ -133,7 +137,7 @@ class TestAWholeWalkIsDone:
         self.recovers(world)
 
     def test_when_more_changed_than_is_worth_telling(self, world, monkeypatch):
-        monkeypatch.setattr(watching, "CHANGES_MAX", 10)
+        monkeypatch.setattr(outlook, "CHANGES_MAX", 10)
         world.watch()
         for number in range(30):
             (world.root / f"new-{number}").write_text("x")
@@ -282,6 +286,6 @@ def test_is_refused_when_there_are_too_few_watches(world):
 
 def test_is_refused_where_others_can_change_files(tmp_path):
     with pytest.raises(Refused) as caught:
-        watcher.refuse_unreported(treesnap.open(tmp_path).fs, "/proc/self")
+        watcher.refuse_unreported(treesnap.open(tmp_path).context.fs, "/proc/self")
 
     assert caught.value.code == ErrorCode.NOT_WATCHABLE

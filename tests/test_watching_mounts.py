@@ -71,7 +71,7 @@ def test_the_root_that_is_shown_below_itself_for_a_moment_is_watched_on(world):
 
 
 def test_a_file_system_knows_through_which_mount_something_was_opened(tmp_path):
-    fs = treesnap.open(tmp_path).fs
+    fs = treesnap.open(tmp_path).context.fs
     for name in ("plain", "shown"):
         (tmp_path / name).mkdir()
     with mounting() as mounter:

@@ -11,7 +11,7 @@ import pytest
 
 from mounting import mounting
 from treesnap.fs.local import LocalFileSystem
-from treesnap.worktree import mappings
+from treesnap.worktree.scan import mappings
 from watching import DIRECTORIES, WatchedWorld
 
 LIBC = ctypes.CDLL(None, use_errno=True)

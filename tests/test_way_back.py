@@ -18,6 +18,7 @@ from privileges import as_nobody
 from treesnap.cli import json_forms
 from treesnap.events import NullMonitor
 from treesnap.ops.checkpoint import go_back
+from treesnap.ops.places import context_at
 from treesnap.plans import Planner, PlanState, Step
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import kill_at
@@ -166,8 +167,10 @@ def test_way_back_on_a_full_disk_that_is_killed_anywhere_is_finished_or_was_not_
             left = record(root)
 
             def act(fs, handle=handle, checkpoint=checkpoint):
-                mine = treesnap.Handle(root=handle.root, store_path=handle.store_path, fs=fs)
-                go_back(mine, checkpoint.id)
+                mine = treesnap.Handle(
+                    context_at(root=handle.root, store_path=handle.store_path, fs=fs)
+                )
+                go_back(mine.context, checkpoint.id)
 
             ended = killed(act, kill_at(number))
 
@@ -177,7 +180,7 @@ def test_way_back_on_a_full_disk_that_is_killed_anywhere_is_finished_or_was_not_
             found = record(root)
             if difference(left, found):
                 assert difference(before, found) == [], number
-            go_back(handle, checkpoint.id)
+            go_back(handle.context, checkpoint.id)
             assert difference(before, record(root)) == [], number
             mounter.unmount(small)
         assert number > 30
@@ -187,7 +190,7 @@ def test_way_back_on_a_full_disk_that_is_killed_anywhere_is_finished_or_was_not_
 def test_way_back_says_what_it_could_not_keep(tmp_path: Path, place: str):
     with small_disk(tmp_path, place) as (root, store):
         monitor = Recorded()
-        handle = treesnap.Handle(root=str(root), store_path=str(store), monitor=monitor)
+        handle = treesnap.Handle(context_at(root=str(root), store_path=str(store), monitor=monitor))
 
         result = handle.run(["sh", "-c", ": > large; head -c 64M /dev/urandom > filling; exit 1"])
 

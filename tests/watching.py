@@ -14,6 +14,7 @@ from oracle import difference, record
 from treesnap.fs.base import FileSystem
 from treesnap.fs.notify import OVERFLOWED, KernelNotifier, Notifier, Report
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.wrapped import Call, WrappedFileSystem
 from treesnap.worktree.watcher import Watcher
 
@@ -69,7 +70,7 @@ class WatchedWorld:
         inside = os.stat(self.store)
         self.watcher = self.stack.enter_context(
             Watcher(
-                fs or plain.fs,
+                fs or plain.context.fs,
                 plain.root,
                 str(cookies),
                 store=(inside.st_dev, inside.st_ino),
@@ -78,7 +79,9 @@ class WatchedWorld:
             )
         )
         self.handle = Handle(
-            root=self.root, store_path=str(self.store), fs=self.looks, watcher=self.watcher
+            context_at(
+                root=self.root, store_path=str(self.store), fs=self.looks, watcher=self.watcher
+            )
         )
         self.handle.create()
         return self.handle

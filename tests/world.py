@@ -8,6 +8,7 @@ from typing import Any
 
 from forge import MTIME_NS
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.state import TreeState, tree_state
 from treesnap.testing.unsynced import UnsyncedFileSystem
 
@@ -32,9 +33,11 @@ class World:
     def handle(self, **options: Any) -> Handle:
         """Returns a handle, as a new process has it."""
         return Handle(
-            root=self.root,
-            store_path=str(self.store),
-            **({"fs": UnsyncedFileSystem()} | options),
+            context_at(
+                root=self.root,
+                store_path=str(self.store),
+                **({"fs": UnsyncedFileSystem()} | options),
+            )
         )
 
     def only(self, pattern: str) -> Path:

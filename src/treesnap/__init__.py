@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         SnapshotKind,
     )
     from treesnap.ops.handle import Handle, open
-    from treesnap.ops.retention import Policy
+    from treesnap.store.maintenance.retention import Policy
 
 __version__ = "0.1.0"
 
@@ -62,7 +62,7 @@ _HOMES = {
     "NotFound": "treesnap.errors",
     "NullMonitor": "treesnap.events",
     "OperationFailed": "treesnap.errors",
-    "Policy": "treesnap.ops.retention",
+    "Policy": "treesnap.store.maintenance.retention",
     "Purpose": "treesnap.model",
     "Refused": "treesnap.errors",
     "Snapshot": "treesnap.model",

@@ -21,6 +21,8 @@ NAME_SIZE_MAX = 4095
 Most Linux file systems stop at 255, those with names in UTF-16 at 765, FUSE at 1024.
 """
 
+PathLike = str | bytes | os.PathLike[str]
+
 ROOT = b""
 """The tree path of the root itself."""
 
@@ -76,7 +78,7 @@ def parse(path: bytes) -> bytes:
     return path
 
 
-def from_user(path: str | bytes | os.PathLike[str], *, root: str, base: str) -> bytes:
+def from_user(path: PathLike, *, root: str, base: str) -> bytes:
     """Returns the tree path of what a person typed.
 
     ``path`` is absolute, or relative to the directory ``base``; ``root`` and

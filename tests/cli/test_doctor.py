@@ -12,6 +12,7 @@ from treesnap.cli.doctor_forms import age_text
 from treesnap.codec.envelope import FileKind, seal
 from treesnap.codec.message import pack
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault
 
@@ -34,7 +35,7 @@ def crash(changed, root: Path, store: Path):
 
     def crasher(fault: Fault, root: Path = root) -> None:
         def restore(fs) -> None:
-            Handle(root=root, store_path=str(store), fs=fs).restore("before")
+            Handle(context_at(root=root, store_path=str(store), fs=fs)).restore("before")
 
         assert killed(restore, fault).was_killed
 
@@ -199,7 +200,9 @@ def test_shows_an_interrupted_collection(snap, changed, store: Path):
 
 def test_shows_a_restore_to_another_directory(snap, changed, root, store, tmp_path: Path):
     def export(fs) -> None:
-        Handle(root=root, store_path=str(store), fs=fs).restore("before", to=tmp_path / "to")
+        Handle(context_at(root=root, store_path=str(store), fs=fs)).restore(
+            "before", to=tmp_path / "to"
+        )
 
     fault = Fault(number=3, methods=frozenset({"change_mode"}))
     assert killed(export, fault).was_killed

@@ -9,6 +9,7 @@ import click
 import pytest
 
 from treesnap.cli.quantities import Duration, Size
+from treesnap.ops.places import context_at
 
 
 @pytest.fixture
@@ -111,7 +112,8 @@ def test_what_an_interrupted_restore_needs_stays(snap, root: Path, store: Path, 
     (root / "file").write_text("two")
     restore = Fault(number=1, methods=frozenset({"exchange"}))
     ended = killed(
-        lambda fs: Handle(root=root, store_path=str(store), fs=fs).restore(first), restore
+        lambda fs: Handle(context_at(root=root, store_path=str(store), fs=fs)).restore(first),
+        restore,
     )
     assert ended.was_killed
     aside = root.rename(tmp_path / "aside")

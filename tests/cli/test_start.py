@@ -63,8 +63,6 @@ def test_create_of_an_unchanged_root_does_not_import_what_it_does_not_use(snap, 
 
     unused = {"rich", "pyfastcdc", "subprocess", "tomllib", "zstandard", "logging"}
     assert set() == modules & (unused | {"concurrent.futures"})
-    results = {name for name in modules if name.startswith("treesnap.results.")}
-    assert results <= {"treesnap.results.capturing", "treesnap.results.watching"}
 
 
 def commands_below(group, words=()):

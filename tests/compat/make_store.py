@@ -29,6 +29,7 @@ from unittest import mock
 
 import treesnap
 from treesnap.hashing import expanded
+from treesnap.ops.places import context_at
 from treesnap.store import packs, writer
 from treesnap.store.store import FORMAT_VERSION
 
@@ -249,7 +250,7 @@ def make(target: str) -> None:
     tree, store = os.path.join(target, "tree"), os.path.join(target, "store")
     os.mkdir(tree)
     maker = Maker(os.fsencode(tree))
-    handle = treesnap.Handle(root=tree, store_path=store, clock_ns=_clock())
+    handle = treesnap.Handle(context_at(root=tree, store_path=store, clock_ns=_clock()))
     snapshots: dict[str, Any] = {}
 
     def create(key: str, paths: list[str], left_out: list[str], **fields: Any) -> None:

@@ -401,8 +401,8 @@ class TestErrors:
         handle = treesnap.open(root, wait_s=0.0)
 
         with (
-            opened(handle, "hold the root") as pair,
-            locked_root(handle, pair, "holding it"),
+            opened(handle.context, "hold the root") as pair,
+            locked_root(pair, "holding it"),
             pytest.raises(subprocess.SubprocessError, match="holding it") as caught,
         ):
             CheckpointManager(handle=handle).create_checkpoint(session_id, "x", PLAN)

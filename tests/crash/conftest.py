@@ -13,6 +13,7 @@ import pytest
 
 from treesnap.fs.base import FileSystem
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.state import TreeState, differences, tree_state
 from treesnap.testing.unsynced import UnsyncedFileSystem
 
@@ -37,7 +38,7 @@ class Scene:
 
     def handle(self, fs: FileSystem | None = None) -> Handle:
         fs = fs or UnsyncedFileSystem()
-        return Handle(root=self.root, store_path=str(self.store), fs=fs, wait_s=0)
+        return Handle(context_at(root=self.root, store_path=str(self.store), fs=fs, wait_s=0))
 
     def note(self, name: str) -> None:
         """Remembers what the tree looks like now."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from everywhere import SPARSE, assert_turns_once, fail_everywhere, kill_everywhere
-from treesnap.testing.faulty import Fault, Moment, error_at
+from treesnap.testing.faulty import Fault, FaultMoment, error_at
 from treesnap.testing.state import differences, tree_state
 from treesnap.testing.wrapped import Kind
 
@@ -91,7 +91,7 @@ class TestKilled:
 
     def test_may_happen_while_a_write_arrives_by_half(self, scene):
         def by_half(number: int) -> Fault:
-            return Fault(number=number, kinds=frozenset({Kind.WRITE}), moment=Moment.HALFWAY)
+            return Fault(number=number, kinds=frozenset({Kind.WRITE}), moment=FaultMoment.HALFWAY)
 
         def check() -> str:
             scene.handle().status()

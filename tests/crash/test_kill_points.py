@@ -18,7 +18,7 @@ import pytest
 
 from everywhere import POINTS_MAX, SPARSE, assert_turns_once, kill_everywhere
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault, Moment, kill_at
+from treesnap.testing.faulty import Fault, FaultMoment, kill_at
 from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.state import tree_state
 from treesnap.testing.wrapped import Kind
@@ -56,7 +56,7 @@ class TestRestore:
 
     def test_leaves_one_of_both_when_a_write_arrives_by_half(self, scene):
         def by_half(number: int) -> Fault:
-            return Fault(number=number, kinds=frozenset({Kind.WRITE}), moment=Moment.HALFWAY)
+            return Fault(number=number, kinds=frozenset({Kind.WRITE}), moment=FaultMoment.HALFWAY)
 
         assert kill_everywhere(
             scene,
@@ -160,7 +160,7 @@ def test_recovery_may_be_killed_too(scene, share):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", list(Moment))
+@pytest.mark.parametrize("moment", list(FaultMoment))
 @pytest.mark.parametrize(
     ("start", "verb", "words", "states"),
     [
@@ -217,7 +217,7 @@ class TestCreate:
 
     def test_publishes_nothing_that_arrived_by_half(self, scene):
         def by_half(number: int) -> Fault:
-            return Fault(number=number, kinds=frozenset({Kind.WRITE}), moment=Moment.HALFWAY)
+            return Fault(number=number, kinds=frozenset({Kind.WRITE}), moment=FaultMoment.HALFWAY)
 
         assert kill_everywhere(
             scene,

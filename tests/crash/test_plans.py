@@ -21,9 +21,10 @@ from plan_bench import Bench, is_alive, noted
 from treesnap.errors import TreesnapError
 from treesnap.fs.base import FileSystem
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.plans import Milestones, Plan, Planner, PlanState, Step
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import FaultyFileSystem, Moment, error_at, kill_at
+from treesnap.testing.faulty import FaultMoment, FaultyFileSystem, error_at, kill_at
 from treesnap.testing.unsynced import UnsyncedFileSystem
 
 POINTS_MAX = 5000
@@ -43,7 +44,7 @@ class Place(Bench):
     """A bench with states to begin again from, and planners on any file system."""
 
     def handle_on(self, fs: FileSystem) -> Handle:
-        return Handle(root=self.root, store_path=str(self.store), fs=fs, wait_s=5)
+        return Handle(context_at(root=self.root, store_path=str(self.store), fs=fs, wait_s=5))
 
     @property
     def case(self) -> Path:
@@ -127,7 +128,7 @@ def check(place: Place, *, may_be_none: bool) -> str:
 
 
 def outcomes(
-    place: Place, name: str, first: int, every: int, moment: Moment = Moment.BEFORE
+    place: Place, name: str, first: int, every: int, moment: FaultMoment = FaultMoment.BEFORE
 ) -> Iterator[str]:
     """Yields how far each kill lets an operation come."""
     operation = OPERATIONS[name]
@@ -152,7 +153,7 @@ def test_a_kill_leaves_a_plan_that_agrees_with_its_files_and_goes_on(place, name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", list(Moment))
+@pytest.mark.parametrize("moment", list(FaultMoment))
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_kill_at_every_call(place, name, moment):
     found = list(outcomes(place, name, 1, 1, moment))

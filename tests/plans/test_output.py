@@ -9,7 +9,7 @@ from plan_bench import NONE, Bench, end, is_alive, noted
 from treesnap.fs.local import LocalFileSystem
 from treesnap.plans import PlanState, Step
 from treesnap.plans.output import HEAD_BYTES, OUTPUT_BYTES_MAX, TAIL_BYTES, Log
-from treesnap.plans.process import Work, attempt
+from treesnap.plans.process import StepWork, attempt
 
 FS = LocalFileSystem()
 MUCH_BYTES = 20 << 20
@@ -52,7 +52,7 @@ def test_output_that_fits_is_kept_whole(bench):
 def test_the_file_stays_small_while_the_step_runs(tmp_path):
     log = tmp_path / "log"
     sizes = []
-    work = Work(["/bin/sh", "-c", NUMBERS], str(tmp_path), str(log), "plan/0/1/abcd", None)
+    work = StepWork(["/bin/sh", "-c", NUMBERS], str(tmp_path), str(log), "plan/0/1/abcd", None)
 
     attempt(FS, work, lambda data: sizes.append(log.stat().st_blocks * 512), wait_s=10)
 
@@ -82,7 +82,7 @@ def test_what_cannot_be_written_down_fails_no_step(bench, tmp_path):
             raise OSError(28, "no room")
 
     heard = []
-    work = Work(["/bin/sh", "-c", "echo said"], str(tmp_path), str(tmp_path / "log"), "m", None)
+    work = StepWork(["/bin/sh", "-c", "echo said"], str(tmp_path), str(tmp_path / "log"), "m", None)
 
     assert attempt(Full(), work, heard.append, wait_s=10).is_success
     assert heard == [b"said\n"]

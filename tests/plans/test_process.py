@@ -15,7 +15,7 @@ from treesnap import Busy, ErrorCode, NotFound, OperationFailed
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.processes import VARIABLE, end_leftovers
 from treesnap.plans.output import keep_output
-from treesnap.plans.process import Work, attempt
+from treesnap.plans.process import StepWork, attempt
 
 MARK = f"plan/0/1/{os.getpid()}"
 """Another one in each process that runs tests, because a mark names processes to kill."""
@@ -38,8 +38,8 @@ class Place:
         self.log = directory / "log"
         self.heard = b""
 
-    def work(self, *command: str, timeout_s: int | None = None) -> Work:
-        return Work(command, str(self.directory), str(self.log), MARK, timeout_s)
+    def work(self, *command: str, timeout_s: int | None = None) -> StepWork:
+        return StepWork(command, str(self.directory), str(self.log), MARK, timeout_s)
 
     def hear(self, data: bytes) -> None:
         self.heard += data
@@ -195,9 +195,9 @@ def test_a_lost_exit_code_is_no_success(place):
 RUNNER = """
 import os, sys
 from treesnap.fs.local import LocalFileSystem
-from treesnap.plans.process import Work, attempt
+from treesnap.plans.process import StepWork, attempt
 directory, script, mark = sys.argv[1:]
-work = Work(["/bin/sh", "-c", script], directory, directory + "/log", mark, None)
+work = StepWork(["/bin/sh", "-c", script], directory, directory + "/log", mark, None)
 attempt(LocalFileSystem(), work, lambda data: os.kill(os.getpid(), 9), 1)
 """
 

@@ -151,7 +151,7 @@ class TestForgetting:
         made = []
         for number in range(count):
             other = type(plan.id)(f"0000000000{number:016d}")
-            made.append(save(bench.handle(), _as(plan, other, state)))
+            made.append(save(bench.handle().context, _as(plan, other, state)))
             log.with_name(f"plan-{other}-0-1.log").write_text("out")
         return made
 
@@ -161,7 +161,7 @@ class TestForgetting:
     def test_takes_the_oldest_with_their_output(self, bench, state):
         self.aged(bench, state, FINISHED_MAX + 3)
 
-        forget_old(bench.handle())
+        forget_old(bench.handle().context)
 
         assert len(bench.plan_files()) == FINISHED_MAX
         assert len(list(bench.store.glob("roots/*/*.log"))) == FINISHED_MAX
@@ -170,7 +170,7 @@ class TestForgetting:
     def test_leaves_interrupted_ones(self, bench):
         self.aged(bench, PlanState.RUNNING, FINISHED_MAX + 3)
 
-        forget_old(bench.handle())
+        forget_old(bench.handle().context)
 
         assert len(bench.plan_files()) == FINISHED_MAX + 4
 
@@ -187,7 +187,7 @@ def _as(plan: Plan, plan_id: str, state: PlanState) -> Plan:
 
 
 def test_the_lock_of_a_root_keeps_other_plans_out(bench):
-    with plan_lock(bench.handle(), "a test"):
+    with plan_lock(bench.handle().context, "a test"):
         with pytest.raises(Busy, match=f"process {os.getpid()}: a test"):
             bench.run(YES)
         (bench.directory / "elsewhere").mkdir()
@@ -198,6 +198,6 @@ def test_who_works_is_seen(bench):
     plan = bench.run(NO)
 
     assert not bench.planner().is_at_work(plan)
-    with plan_lock(bench.handle(), "a test"):
+    with plan_lock(bench.handle().context, "a test"):
         assert bench.planner().is_at_work(plan)
     assert not bench.planner().is_at_work(plan)

@@ -14,6 +14,7 @@ from plan_bench import NONE, STEPS, labels, noted, shortest, to
 from treesnap import Busy, ErrorCode, NotFound, Refused, SnapshotKind, TreesnapError
 from treesnap.events import CollectingMonitor
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.plans import (
     Attempt,
     CorrectionMode,
@@ -98,7 +99,7 @@ class TestRollback:
 
     def test_undo_waits_for_no_plan_that_is_at_work(self, bench, plan):
         to(bench, "before two")
-        with plan_lock(bench.handle(), "test"), pytest.raises(Busy, match="list of plans"):
+        with plan_lock(bench.handle().context, "test"), pytest.raises(Busy, match="list of plans"):
             bench.handle().undo()
 
         bench.handle().undo()
@@ -107,7 +108,10 @@ class TestRollback:
     def test_undo_in_the_middle_of_a_step_is_refused(self, bench, plan):
         back = to(bench, "before two").plan
         before = bench.handle().create(kind=SnapshotKind.PLAN).snapshot
-        save(bench.handle(), back.began(Attempt(step_index=1, number=1, snapshot_id=before.id)))
+        save(
+            bench.handle().context,
+            back.began(Attempt(step_index=1, number=1, snapshot_id=before.id)),
+        )
 
         with pytest.raises(Refused) as caught:
             bench.handle().undo()
@@ -152,7 +156,9 @@ class TestRollback:
         failed = 0
         for number in (1, 4, 8, 12, 16, 24, 32, 48):
             fs = FaultyFileSystem(error_at(number, errno.EIO))
-            handle = Handle(root=bench.root, store_path=str(bench.store), fs=fs, wait_s=5)
+            handle = Handle(
+                context_at(root=bench.root, store_path=str(bench.store), fs=fs, wait_s=5)
+            )
             try:
                 Planner(handle).rollback("latest", target)
             except TreesnapError:
@@ -256,7 +262,7 @@ class TestOfAnInterruptedPlan:
         bench.handle().pin(before.id)
         (bench.root / "litter").touch()
         began = half.began(Attempt(step_index=1, number=1, snapshot_id=before.id))
-        plan = save(bench.handle(), replace(began, held=(before.id,)))
+        plan = save(bench.handle().context, replace(began, held=(before.id,)))
         (bench.root / "by hand").write_text("mine")
         with (bench.root / "done").open("a") as file:
             file.write("edited\n")
@@ -300,7 +306,9 @@ class TestOfAnInterruptedPlan:
 
     def test_resume_says_what_it_takes_back(self, bench, interrupted):
         remarks = CollectingMonitor()
-        handle = Handle(root=bench.root, store_path=str(bench.store), monitor=remarks, wait_s=5)
+        handle = Handle(
+            context_at(root=bench.root, store_path=str(bench.store), monitor=remarks, wait_s=5)
+        )
 
         assert Planner(handle).resume("latest").state == PlanState.COMPLETED
 
@@ -315,7 +323,7 @@ class TestTwoPlansInOneRoot:
         begun = bench.run(noted("mine"), milestones=NONE)
         before = bench.handle().create(kind=SnapshotKind.PLAN).snapshot
         attempt = Attempt(step_index=0, number=1, snapshot_id=before.id)
-        return save(bench.handle(), begun.began(attempt))
+        return save(bench.handle().context, begun.began(attempt))
 
     def test_refuse_each_other_while_one_is_interrupted(self, bench, plan, interrupted):
         for refused in (
@@ -347,7 +355,10 @@ class TestTwoPlansInOneRoot:
             bench.planner().resume(interrupted.id)
         other = bench.planner().show(interrupted.id)
         made = bench.handle().create(kind=SnapshotKind.PLAN, session=other.id).snapshot
-        save(bench.handle(), with_checkpoint(bench.handle(), other, made, "before_step"))
+        save(
+            bench.handle().context,
+            with_checkpoint(bench.handle().context, other, made, "before_step"),
+        )
 
         target = bench.planner().checkpoints(interrupted.id)[0]
         result = bench.planner().rollback(interrupted.id, target.id)

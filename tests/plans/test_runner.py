@@ -13,6 +13,7 @@ from oracle import difference, record
 from plan_bench import LOG, NONE, end, is_alive, noted
 from treesnap import ErrorCode, InvalidArgument, NotFound, SnapshotKind
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.plans import Planner, PlanState, Step, StepState
 
 FAILS = Step(name="fails", run="echo litter > litter; mkdir -p a/b; rm -f kept; exit 3")
@@ -160,7 +161,7 @@ class TestWhatRunsThePlansOwnRoot:
         assert bench.planner().show("latest").held == ()
 
     def test_a_store_in_the_root_is_left_alone(self, bench):
-        handle = Handle(root=bench.root, store_path=str(bench.root / "store"))
+        handle = Handle(context_at(root=bench.root, store_path=str(bench.root / "store")))
 
         plan = Planner(handle).run("p", [noted("one"), FAILS])
 

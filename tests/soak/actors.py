@@ -23,7 +23,7 @@ from soak.ledger import RootLedger
 from soak.place import Place, removed_afterwards
 from treesnap.errors import Busy, ErrorCode, NotFound, Refused, StoreMissing
 from treesnap.model import Snapshot
-from treesnap.ops.retention import Policy
+from treesnap.store.maintenance.retention import Policy
 
 WRITER_WAIT_S = 15.0
 DELETER_WAIT_S = 1.0

@@ -208,9 +208,9 @@ class Machine(RuleBasedStateMachine):
     def mark(self, identity: str) -> Made:
         if identity not in self.moments:
             with pytest.raises(treesnap.NotFound):
-                position.mark(self.handle, identity, CreateRequest())
+                position.mark(self.handle.context, identity, CreateRequest())
             return multiple()
-        marked = position.mark(self.handle, identity, CreateRequest()).id
+        marked = position.mark(self.handle.context, identity, CreateRequest()).id
         self.moments[marked] = self.moments[identity]._replace(id=marked)
         return marked
 
@@ -219,14 +219,14 @@ class Machine(RuleBasedStateMachine):
         moment = self.moments.get(identity)
         if moment is None or moment.scope is not None:
             with pytest.raises((treesnap.NotFound, treesnap.InvalidArgument)):
-                position.rollback(self.handle, identity, keep_files=keep_files)
+                position.rollback(self.handle.context, identity, keep_files=keep_files)
             return multiple()
-        result = position.rollback(self.handle, identity, keep_files=keep_files)
+        result = position.rollback(self.handle.context, identity, keep_files=keep_files)
         if result.restore is None:
             assert difference(self.live, record(self.root)) == []
         else:
             self.restored(moment, None, result.restore)
-            assert position.standing(self.handle).changes == ()
+            assert position.standing(self.handle.context).changes == ()
         stands_at = result.position.id
         is_new = stands_at not in self.moments
         self.moments[stands_at] = Moment(stands_at, moment.state, None)

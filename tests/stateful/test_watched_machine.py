@@ -31,8 +31,8 @@ from mutations import add_directory, mutate, pick
 from treesnap.codec.snapshot import state_hash
 from treesnap.ops.access import opened
 from treesnap.results import CreateResult
-from treesnap.worktree.links import load_groups
-from treesnap.worktree.watched import Lost
+from treesnap.worktree.scan.links import load_groups
+from treesnap.worktree.watcher import Lost
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -51,7 +51,7 @@ def state(result: CreateResult) -> tuple[object, ...]:
 
 def links(handle: treesnap.Handle, result: CreateResult) -> set[tuple[bytes, ...]]:
     """Returns the groups of names that are the same file."""
-    with opened(handle, "test") as pair:
+    with opened(handle.context, "test") as pair:
         return set(load_groups(result.snapshot.record.links, pair.store.get).values())
 
 
@@ -133,7 +133,7 @@ class WatchedMachine(RuleBasedStateMachine):
             return
         fd = os.open(self.top(), os.O_RDONLY)
         try:
-            self.plain.fs.exchange(one, other, source_dir_fd=fd, target_dir_fd=fd)
+            self.plain.context.fs.exchange(one, other, source_dir_fd=fd, target_dir_fd=fd)
         except OSError:  # one is below the other, or the same
             return
         finally:
@@ -238,7 +238,7 @@ class WatchedMachine(RuleBasedStateMachine):
         def fail(_deadline: float) -> None:
             raise Lost("on purpose")
 
-        self.watched.watcher._tree.sync = fail
+        self.watched.context.watcher._tree.sync = fail
 
     @rule()
     def watch_anew(self) -> None:

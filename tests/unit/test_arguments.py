@@ -13,7 +13,7 @@ from oracle import difference, record
 from treesnap import InvalidArgument
 from treesnap.arguments import checked
 from treesnap.ops.handle import Handle
-from treesnap.ops.retention import Policy
+from treesnap.store.maintenance.retention import Policy
 
 VALID = {
     "ref": "latest",

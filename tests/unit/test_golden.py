@@ -32,7 +32,7 @@ from treesnap.model import (
     SnapshotState,
     Totals,
 )
-from treesnap.worktree import chunking
+from treesnap.worktree.scan import chunking
 
 ID = ObjectId(bytes(range(32)))
 TOTALS = Totals(3, 1, 4, 1000, 1, 0)

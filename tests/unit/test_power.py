@@ -11,12 +11,12 @@ from treesnap.testing.cuts import Cut, Torn, cuts, cuts_at, moments
 from treesnap.testing.disk import (
     TOP,
     Disk,
+    DiskPlace,
     Effect,
     Facts,
     Link,
     Naming,
     Node,
-    Place,
     Writing,
     load,
     materialise,
@@ -324,7 +324,7 @@ class TestDisk:
         link = Link(1, node)
 
         for name in (b"a", b"b"):
-            disk.apply(Effect(label="", namings=(Naming(place=Place(TOP, name), link=link),)))
+            disk.apply(Effect(label="", namings=(Naming(place=DiskPlace(TOP, name), link=link),)))
 
         assert [path for path, _ in disk.walk()] == [b"", b"b"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from treesnap.testing.disk import Node, load
-from treesnap.testing.power import PoweredFileSystem, Recording, Step, Sync
+from treesnap.testing.power import PoweredFileSystem, PowerStep, Recording, Sync
 
 NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
@@ -33,7 +33,7 @@ def fs(top: Path) -> Iterator[PoweredFileSystem]:
 
 
 def labels(recording: Recording) -> list[str]:
-    return [event.effect.label for event in recording.events if isinstance(event, Step)]
+    return [event.effect.label for event in recording.events if isinstance(event, PowerStep)]
 
 
 def test_a_descriptor_may_be_named_by_its_path(fs, top):

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from treesnap.testing.children import in_child, killed
-from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed, Moment, error_at, kill_at
+from treesnap.testing.faulty import Fault, FaultMoment, FaultyFileSystem, Killed, error_at, kill_at
 from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.state import differences, tree_state
 from treesnap.testing.wrapped import Kind
@@ -86,7 +86,11 @@ class TestFaults:
 
     @pytest.mark.parametrize(
         ("moment", "content"),
-        [(Moment.BEFORE, b""), (Moment.HALFWAY, b"0123"), (Moment.AFTER, b"01234567")],
+        [
+            (FaultMoment.BEFORE, b""),
+            (FaultMoment.HALFWAY, b"0123"),
+            (FaultMoment.AFTER, b"01234567"),
+        ],
     )
     def test_a_write_fails_at_a_moment(self, tmp_path, moment, content):
         fault = Fault(kinds=frozenset({Kind.WRITE}), errno=errno.EIO, moment=moment)
@@ -121,7 +125,7 @@ class TestKills:
         assert os.listdir(tmp_path) == []
 
     def test_a_call_without_effect_kills_too(self, tmp_path):
-        fs = FaultyFileSystem(kill_at(1, Moment.AFTER))
+        fs = FaultyFileSystem(kill_at(1, FaultMoment.AFTER))
 
         with pytest.raises(Killed):
             fs.make_directory(str(tmp_path))

@@ -56,7 +56,7 @@ def command(
     Without a rule, automatic snapshots are thinned out and those made by hand stay.
     Pinned and named snapshots always stay.
     """
-    from treesnap.ops.retention import Policy
+    from treesnap.store.maintenance.retention import Policy
 
     policy = Policy(keep_within_s=keep_within, keep_tags=tuple(keep_tag), **counts)
     with invocation.open() as handle:

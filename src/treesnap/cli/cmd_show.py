@@ -34,7 +34,7 @@ def command(invocation: Invocation, *, ref: str, session: str | None) -> None:
         if snapshot.record.totals.skipped:
             from treesnap.ops import browse
 
-            skipped = tuple(browse.skipped(handle, snapshot.id))
+            skipped = tuple(browse.skipped(handle.context, snapshot.id))
     invocation.output.result(
         "show",
         fields=lambda: json_forms.show_fields(snapshot, skipped),

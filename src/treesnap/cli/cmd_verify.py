@@ -8,7 +8,7 @@ from treesnap.cli import verify_forms
 from treesnap.cli.command import SnapCommand, pass_invocation
 from treesnap.cli.exits import ExitCode
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.quantities import Part
+from treesnap.cli.quantities import SamplePart
 
 
 @click.command(
@@ -19,7 +19,7 @@ from treesnap.cli.quantities import Part
 @click.option("--read-data", is_flag=True, help="Read every byte and compare it with its hash.")
 @click.option(
     "--sample",
-    type=Part(),
+    type=SamplePart(),
     metavar="N/T",
     help="Read the N-th of T parts of the data: T runs read everything.",
 )

@@ -71,13 +71,13 @@ def command(
     with invocation.open(progress=False, makes_store=not (status or stop)) as handle:
         if status or stop:
             invocation.output.prints_only = status
-            found = control.stop(handle) if stop else control.status(handle)
+            found = control.stop(handle.context) if stop else control.status(handle.context)
             _show(invocation, handle, found, is_stopped=stop)
         elif detach:
             options = ["--every", str(every_s)] if every_s is not None else []
             options += ["--on-change"] if on_change else []
             options += ["--force"] if force else []
-            _show(invocation, handle, control.start(handle, options))
+            _show(invocation, handle, control.start(handle.context, options))
         else:
             _watch(
                 invocation,
@@ -117,7 +117,7 @@ def _watch(
             output.detach()
 
     service = WatchService(
-        handle,
+        handle.context,
         every_s=every_s,
         on_change=on_change,
         force=force,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, shown
-from treesnap.ops.history import means_something_else
+from treesnap.ops.references import means_something_else
 
 if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation

@@ -8,13 +8,13 @@ from typing import Any
 from treesnap.cli.json_forms import path_fields
 from treesnap.cli.text_forms import count_text
 from treesnap.errors import shown
-from treesnap.results import DoctorResult, Unfinished, Work
+from treesnap.results import DoctorResult, Unfinished, UnfinishedWork
 
 _WORDS = {
-    Work.RESTORE: "restore",
-    Work.EXPORT: "restore to another directory, with the history",
-    Work.COLLECTION: "garbage collection",
-    Work.PLAN: "plan",
+    UnfinishedWork.RESTORE: "restore",
+    UnfinishedWork.EXPORT: "restore to another directory, with the history",
+    UnfinishedWork.COLLECTION: "garbage collection",
+    UnfinishedWork.PLAN: "plan",
 }
 _UNITS_S = (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
 

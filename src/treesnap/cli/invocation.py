@@ -69,7 +69,7 @@ class Invocation:
             if not makes_store and (self.store is not None or is_store_given()):
                 require_store(handle.store_path)
             if needs_root and self.directory is not None:
-                require_root(handle)
+                require_root(handle.context)
             is_unsaid = self.directory is None and handle.root != os.path.realpath(
                 current_directory()
             )

@@ -51,7 +51,7 @@ class Size(click.ParamType[int]):
             self.fail(error.message, param, ctx)
 
 
-class Part(click.ParamType[tuple[int, int]]):
+class SamplePart(click.ParamType[tuple[int, int]]):
     """One of several parts, such as ``1/7``."""
 
     name = "part"

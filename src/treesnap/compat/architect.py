@@ -91,7 +91,7 @@ class CheckpointManager:
             purpose=Purpose(source_tool="architect"),
             complete_only=True,
         )
-        made = create(self._handle, request)
+        made = create(self._handle.context, request)
         return self._checkpoint(made.snapshot, base)
 
     def list_checkpoints(self) -> list[Checkpoint]:

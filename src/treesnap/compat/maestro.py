@@ -35,7 +35,6 @@ from treesnap.fs.failure import error_text
 from treesnap.model import CheckpointType, SkipReason
 from treesnap.ops import handle as library
 from treesnap.ops.create import CreateRequest, create
-from treesnap.ops.handle_state import PathLike
 from treesnap.ops.history import retire
 from treesnap.ops.notes import NotePlace, write_note
 from treesnap.ops.places import (
@@ -48,6 +47,7 @@ from treesnap.ops.places import (
 from treesnap.ops.position import mark_position, rollback, standing
 from treesnap.ops.run import check
 from treesnap.results import PositionResult
+from treesnap.treepath import PathLike
 
 __all__ = [
     "Checkpoint",
@@ -117,7 +117,7 @@ class CheckpointManager:
         try:
             refuse_dangerous(self.handle.root, self.handle.store_path)
             check_store(self.handle.store_path)
-            found = standing(self.handle, LOGS)
+            found = standing(self.handle.context, LOGS)
         except (TreesnapError, OSError) as error:
             message = error_text(error)
             return ValidationResult(
@@ -168,9 +168,9 @@ class CheckpointManager:
             exclude=LOGS.excluded,
         )
         if commit_first:
-            snapshot = create(self.handle, request).snapshot
+            snapshot = create(self.handle.context, request).snapshot
         else:
-            snapshot = mark_position(self.handle, request, LOGS)
+            snapshot = mark_position(self.handle.context, request, LOGS)
         self._keep_log(session_id)
         return checkpoints_of([snapshot])[checkpoint_id]
 
@@ -213,7 +213,9 @@ class CheckpointManager:
         """Does as :meth:`rollback_to_checkpoint`, and returns what it did."""
         target = self.get_checkpoint(session_id, checkpoint_id).commit_sha
         session = _checked(session_id, "session")
-        result = rollback(self.handle, target, session=session, keep_files=not hard_reset)
+        result = rollback(
+            self.handle.context, target, of_session=session, keep_files=not hard_reset
+        )
         self._keep_log(session_id)
         return result
 
@@ -233,7 +235,7 @@ class CheckpointManager:
         if delete_tag:
             self.handle.delete(target)
         else:
-            retire(self.handle, target)
+            retire(self.handle.context, target)
         self._keep_log(session_id)
         return True
 
@@ -244,7 +246,7 @@ class CheckpointManager:
     def _log(self, session: str, checkpoints: list[Checkpoint]) -> dict[str, Any]:
         return {
             "session_id": session,
-            "generated_at": time_text(self.handle.clock_ns()),
+            "generated_at": time_text(self.handle.context.clock_ns()),
             "checkpoints": [checkpoint_fields(checkpoint) for checkpoint in checkpoints],
             "summary": asdict(summary_of(checkpoints)),
         }
@@ -263,7 +265,7 @@ class CheckpointManager:
             return json.dumps(log, indent=2).encode() + b"\n"
 
         write_note(
-            self.handle,
+            self.handle.context,
             path,
             content,
             is_note=_is_own_log,
@@ -294,7 +296,7 @@ class CheckpointManager:
     def _run_tests(self) -> tuple[bool | None, list[str]]:
         if self.test_command is None:
             return None, []
-        exit_code, last_line = check(self.handle, self.test_command)
+        exit_code, last_line = check(self.handle.context, self.test_command)
         if exit_code == 0:
             return True, []
         said = f": {last_line}" if last_line else ""

@@ -44,8 +44,8 @@ from treesnap.ops.places import based
 
 if TYPE_CHECKING:
     from treesnap.events import Monitor
-    from treesnap.ops.handle_state import PathLike
     from treesnap.results import RestoreResult
+    from treesnap.treepath import PathLike
 
 SOURCE_TOOL = "maker"
 _FILES_TAG = "maker.files"
@@ -97,7 +97,7 @@ def _wants_metadata(handle: Handle, metadata: bool | None) -> bool:  # noqa: FBT
     except StoreMissing:
         return False
     except InvalidArgument as error:  # a checkpoint does not fail over a settings file
-        handle.monitor.remark(error.message)
+        handle.context.monitor.remark(error.message)
         return False
 
 
@@ -107,7 +107,7 @@ def _create(handle: Handle, request: Create, *, with_metadata: bool) -> Created:
         snapshot_id = present.id if present is not None else None
         maker_metadata.refuse_foreign(handle, request.checkpoint_id, snapshot_id)
     try:
-        made = create(handle, _create_request(request))
+        made = create(handle.context, _create_request(request))
     except Refused as error:
         if error.code != ErrorCode.NAME_TAKEN:
             raise
@@ -221,7 +221,7 @@ def _restore(handle: Handle, request: Restore) -> Restored:
     actions = tuple(FileAction(path, action(os.fsencode(path))) for path in files)
     return Restored(
         checkpoint_id=request.checkpoint_id,
-        restored_at=_time_text(handle.clock_ns()),
+        restored_at=_time_text(handle.context.clock_ns()),
         files_restored=sum(1 for item in actions if item.action != "unchanged"),
         actions=actions,
         step_number=snapshot.record.step or 0,

@@ -30,8 +30,8 @@ def refuse_foreign(handle: Handle, checkpoint_id: str, snapshot_id: str | None) 
     """Raises Refused when the file exists and does not speak of a snapshot, if there is one."""
     location = location_of(checkpoint_id)
     with suppress(FileNotFoundError, NotADirectoryError):
-        handle.fs.lstat(os.path.join(handle.root, location))
-        found = read_note(handle, location.encode())
+        handle.context.fs.lstat(os.path.join(handle.root, location))
+        found = read_note(handle.context, location.encode())
         if snapshot_id is None or not _speaks_of(found, snapshot_id):
             raise Refused(
                 f"The metadata file {location!r} exists already",
@@ -61,15 +61,18 @@ def write(
     data = (json.dumps(content, indent=2) + "\n").encode()
     path = location_of(created.checkpoint_id).encode()
     write_note(
-        handle, path, lambda: data, is_note=lambda found: _speaks_of(found, created.snapshot_id)
+        handle.context,
+        path,
+        lambda: data,
+        is_note=lambda found: _speaks_of(found, created.snapshot_id),
     )
 
 
 def remove(handle: Handle, checkpoint_id: str, snapshot_id: str) -> None:
     """Removes the file if it speaks of a snapshot. Follows no link; raises OSError."""
     location = location_of(checkpoint_id).encode()
-    if _speaks_of(read_note(handle, location), snapshot_id):
-        remove_note(handle, location)
+    if _speaks_of(read_note(handle.context, location), snapshot_id):
+        remove_note(handle.context, location)
 
 
 def _speaks_of(content: bytes | None, snapshot_id: str) -> bool:

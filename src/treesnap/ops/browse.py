@@ -13,13 +13,14 @@ from treesnap.errors import ErrorCode, InvalidArgument, NotFound, StoreMissing, 
 from treesnap.fs.failure import reported
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import Entry, EntryKind, ObjectId, Skipped, SkipReason, SnapshotId
-from treesnap.ops.access import entry_at, opened, trees_of
-from treesnap.ops.history import reading, resolve_in, snapshots_of
+from treesnap.ops.access import opened
+from treesnap.ops.references import reading, resolve_in, snapshots_of
+from treesnap.ops.state import entry_at, trees_of
 from treesnap.results import FoundPath
 from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
 
 
 def walk(
@@ -42,12 +43,12 @@ def walk(
             stack.append((below, trees.entries(entry.tree_id)))
 
 
-def ls(handle: Handle, ref: str, path: bytes, *, recursive: bool) -> tuple[Entry, ...]:
+def ls(context: Context, ref: str, path: bytes, *, recursive: bool) -> tuple[Entry, ...]:
     """Returns the entries of a directory in a snapshot."""
-    with opened(handle, "list a directory") as pair:
-        snapshot = resolve_in(pair, ref, paths=(path,), anywhere=True)
-        with reading(pair, snapshot):
-            trees = trees_of(pair.store)
+    with opened(context, "list a directory") as session:
+        snapshot = resolve_in(session, ref, paths=(path,), anywhere=True)
+        with reading(session, snapshot):
+            trees = trees_of(session.store)
             entry = entry_at(trees, snapshot, path)
             if not entry.is_directory:
                 return (entry,)
@@ -56,15 +57,15 @@ def ls(handle: Handle, ref: str, path: bytes, *, recursive: bool) -> tuple[Entry
             return tuple(trees.entries(entry.tree_id))
 
 
-def cat(handle: Handle, ref: str, path: bytes) -> Iterator[bytes]:
+def cat(context: Context, ref: str, path: bytes) -> Iterator[bytes]:
     """Yields a file's bytes; everything that can be wrong with the call is raised at once."""
-    with opened(handle, "read a file") as pair:
-        snapshot = resolve_in(pair, ref, paths=(path,), anywhere=True)
-        with reading(pair, snapshot):
-            entry = _file_at(trees_of(pair.store), snapshot, path)
+    with opened(context, "read a file") as session:
+        snapshot = resolve_in(session, ref, paths=(path,), anywhere=True)
+        with reading(session, snapshot):
+            entry = _file_at(trees_of(session.store), snapshot, path)
 
     def pieces() -> Iterator[bytes]:
-        with opened(handle, "read a file", recover=False) as again, reading(again, snapshot):
+        with opened(context, "read a file", recover=False) as again, reading(again, snapshot):
             yield from read_content(entry.content, again.store.get)
 
     return pieces()
@@ -77,21 +78,21 @@ def _file_at(trees: TreeReader, snapshot: object, path: bytes) -> Entry:
     return entry
 
 
-def read(handle: Handle, ref: str | None, path: bytes) -> bytes:
+def read(context: Context, ref: str | None, path: bytes) -> bytes:
     """Returns a whole file of a snapshot, or of the live tree for None."""
     if ref is not None:
-        return b"".join(cat(handle, ref, path))
+        return b"".join(cat(context, ref, path))
     directory, name = treepath.split(path)
     with reported("read a file"):
         try:
-            root_fd = handle.fs.open(handle.root, OPEN_DIRECTORY)
+            root_fd = context.fs.open(context.root, OPEN_DIRECTORY)
         except FileNotFoundError:
             raise _no_path(path) from None
         try:
-            with DirectoryChain(handle.fs, root_fd) as chain:
+            with DirectoryChain(context.fs, root_fd) as chain:
                 try:
                     fd = open_for_reading(
-                        handle.fs,
+                        context.fs,
                         name,
                         os.O_RDONLY | os.O_NONBLOCK,
                         dir_fd=chain.open(directory),
@@ -101,14 +102,14 @@ def read(handle: Handle, ref: str | None, path: bytes) -> bytes:
                 try:
                     pieces = []
                     position = 0
-                    while piece := handle.fs.read_at(fd, 1 << 20, position):
+                    while piece := context.fs.read_at(fd, 1 << 20, position):
                         pieces.append(piece)
                         position += len(piece)
                     return b"".join(pieces)
                 finally:
-                    close_after_reading(handle.fs, fd)
+                    close_after_reading(context.fs, fd)
         finally:
-            handle.fs.close(root_fd)
+            context.fs.close(root_fd)
 
 
 def _no_path(path: bytes) -> NotFound:
@@ -117,7 +118,7 @@ def _no_path(path: bytes) -> NotFound:
     )
 
 
-def find(handle: Handle, pattern: str, *, ref: str | None) -> tuple[FoundPath, ...]:
+def find(context: Context, pattern: str, *, ref: str | None) -> tuple[FoundPath, ...]:
     """Returns the paths that match a glob pattern, and the snapshots that hold them.
 
     A directory that several snapshots share is searched once.
@@ -126,13 +127,13 @@ def find(handle: Handle, pattern: str, *, ref: str | None) -> tuple[FoundPath, .
     on_path = b"/" in wanted
     found: dict[bytes, list[SnapshotId]] = {}
     try:
-        with opened(handle, "search") as pair:
+        with opened(context, "search") as session:
             snapshots = (
-                [resolve_in(pair, ref, anywhere=True)]
+                [resolve_in(session, ref, anywhere=True)]
                 if ref is not None
-                else list(snapshots_of(pair))
+                else list(snapshots_of(session))
             )
-            search = _Search(trees_of(pair.store), wanted, on_path=on_path)
+            search = _Search(trees_of(session.store), wanted, on_path=on_path)
             for snapshot in snapshots:
                 for path in search.matches(snapshot.record.root.tree_id, b""):
                     found.setdefault(path, []).append(snapshot.id)
@@ -166,12 +167,12 @@ class _Search:
         return found
 
 
-def skipped(handle: Handle, ref: str) -> tuple[Skipped, ...]:
+def skipped(context: Context, ref: str) -> tuple[Skipped, ...]:
     """Returns what a snapshot knows of but does not hold."""
-    with opened(handle, "look at a snapshot") as pair:
-        snapshot = resolve_in(pair, ref, anywhere=True)
+    with opened(context, "look at a snapshot") as session:
+        snapshot = resolve_in(session, ref, anywhere=True)
         root = snapshot.record.root
-        trees = trees_of(pair.store)
+        trees = trees_of(session.store)
         found = [
             Skipped(path, SkipReason(entry.content))
             for path, entry in walk(trees, root, b"", into_skipless=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Self
 from treesnap.codec.journal import is_valid_stage_name
 from treesnap.codec.reader import check_object
 from treesnap.codec.watch import WatchNote
-from treesnap.errors import Corrupt, NotFound
+from treesnap.errors import Corrupt, ErrorCode, NotFound, Refused, shown
 from treesnap.events import Phase
-from treesnap.fs.base import FileSystem
 from treesnap.hashing import object_id
 from treesnap.model import (
     IgnoreRules,
@@ -24,69 +23,63 @@ from treesnap.model import (
     SnapshotId,
     SnapshotRecord,
 )
-from treesnap.ops.access import MemoryObjects, Opened
-from treesnap.ops.history import snapshots_of
-from treesnap.ops.watching import NOTHING_KNOWN, Outlook, outlook, surely
-from treesnap.store.snapshots import Listing
+from treesnap.ops.outlook import NOTHING_KNOWN, Outlook, outlook, surely
+from treesnap.ops.places import identity_of
+from treesnap.ops.references import snapshots_of
+from treesnap.ops.session import Session
+from treesnap.ops.state import MemoryObjects
+from treesnap.store.journal import read_journal
+from treesnap.store.roots import registered_roots
+from treesnap.store.snapshots import SnapshotListing
 from treesnap.store.writer import Added, Writer
-from treesnap.worktree.scan import Scanner
-from treesnap.worktree.scanned import ScanResult, ScanSettings
-from treesnap.worktree.statcache import StatCache, StatCacheBuilder, load
+from treesnap.worktree.scan.scanner import Scanner, ScanResult, ScanSettings
+from treesnap.worktree.scan.statcache import StatCache, StatCacheBuilder, load
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
 
 Recorder = dict[bytes, bytes]
 """Packed observations of directories that are not in the stat cache, by path."""
 
 
-def identity_of(fs: FileSystem, path: str) -> tuple[int, int] | None:
-    """Returns device and inode of a path, or None when it does not exist."""
-    try:
-        stat = fs.lstat(path)
-    except OSError:
-        return None
-    return stat.st_dev, stat.st_ino
-
-
-def latest(pair: Opened, scope: tuple[bytes, ...] | None = None) -> Snapshot | None:
+def latest(session: Session, scope: tuple[bytes, ...] | None = None) -> Snapshot | None:
     """Returns the newest readable snapshot of the root with this scope, or None."""
-    return next((item for item in snapshots_of(pair) if item.record.scope == scope), None)
+    return next((item for item in snapshots_of(session) if item.record.scope == scope), None)
 
 
-def usable_cache(handle: Handle, pair: Opened, listing: Listing | None = None) -> StatCache | None:
+def usable_cache(session: Session, listing: SnapshotListing | None = None) -> StatCache | None:
     """Returns the root's stat cache if the trees that it names are sure to exist.
 
     ``listing`` is what the caller has listed of the root's snapshots.
     """
-    cache = load(handle.fs, pair.root.file("cache"))
-    if cache is None or not pair.store.has_all_packs():
+    cache = load(session.fs, session.root.file("cache"))
+    if cache is None or not session.store.has_all_packs():
         return None
     if listing is None:
-        listing = pair.store.snapshots.listing(pair.root.id)
+        listing = session.store.snapshots.listing(session.root.id)
     if cache.snapshot_id in listing:
         return cache
-    newest = latest(pair)
+    newest = latest(session)
     return cache if newest is not None and newest.record.root.content == cache.tree_id else None
 
 
 def scan_settings(
-    handle: Handle,
+    context: Context,
     scope: tuple[bytes, ...] | None,
     rules: tuple[IgnoreRules, ...],
     known: Outlook = NOTHING_KNOWN,
 ) -> ScanSettings:
-    """Returns the settings for a walk of the handle's root that begins now.
+    """Returns the settings for a walk of the root that begins now.
 
     With what a watcher said it began when that was asked: whatever is younger than that may
     have been written through mappings that the watcher did not see.
     """
     return ScanSettings(
-        root=handle.root,
+        root=context.root,
         scope=scope,
         rules=rules,
-        store=identity_of(handle.fs, handle.store_path),
-        started_ns=known.asked_ns if known.asked_ns is not None else handle.clock_ns(),
+        store=identity_of(context.fs, context.store_path),
+        started_ns=known.asked_ns if known.asked_ns is not None else context.clock_ns(),
         changed=known.changed,
         mapped=known.mapped,
         written=known.written,
@@ -105,8 +98,7 @@ class Preview:
 
 
 def preview(
-    handle: Handle,
-    pair: Opened,
+    session: Session,
     scope: tuple[bytes, ...] | None = None,
     rules: tuple[IgnoreRules, ...] = (),
     recorder: Recorder | None = None,
@@ -119,30 +111,30 @@ def preview(
     With ``heeds_ignore_files`` off the given rules hold alone, as for a capture by the rules of
     a snapshot.
     """
-    objects = MemoryObjects(pair.store)
-    cache = usable_cache(handle, pair)
+    objects = MemoryObjects(session.store)
+    cache = usable_cache(session)
 
     def walk(known: Outlook) -> ScanResult:
         if recorder is not None:
             recorder.clear()
-        handle.monitor.begin(Phase.SCAN, None, None)
-        settings = scan_settings(handle, scope, rules, known)
+        session.monitor.begin(Phase.SCAN, None, None)
+        settings = scan_settings(session.context, scope, rules, known)
         if not heeds_ignore_files:
             settings = replace(
                 settings, heeds_ignore_files=False, cached_rules_hold=False, revealed=revealed
             )
         return Scanner(
-            handle.fs, settings, objects, handle.monitor, cache, recorder=recorder
+            session.fs, settings, objects, session.monitor, cache, recorder=recorder
         ).scan()
 
-    _, result = surely(walk, outlook(handle, pair, cache), scope)
+    _, result = surely(walk, outlook(session, cache), scope)
     return Preview(result, objects, cache)
 
 
-def uncaptured(handle: Handle) -> tuple[Skipped, ...]:
+def uncaptured(context: Context) -> tuple[Skipped, ...]:
     """Returns what a first capture of the root would leave out; stores and keeps nothing."""
-    settings = scan_settings(handle, None, ())
-    return Scanner(handle.fs, settings, _Nowhere(), handle.monitor, None).scan().skipped
+    settings = scan_settings(context, None, ())
+    return Scanner(context.fs, settings, _Nowhere(), context.monitor, None).scan().skipped
 
 
 class _Nowhere:
@@ -178,8 +170,7 @@ class Capture:
 
     def __init__(
         self,
-        handle: Handle,
-        pair: Opened,
+        session: Session,
         *,
         scope: tuple[bytes, ...] | None = None,
         rules: tuple[IgnoreRules, ...] = (),
@@ -199,20 +190,19 @@ class Capture:
         ignore files in the tree say nothing. Then the stat cache is read, but not written.
         Nothing is excluded below ``revealed`` directories.
         """
-        self._handle = handle
-        self._pair = pair
+        self._session = session
         self._scope = scope
         self._rules = rules
         self._rules_of_id = rules_of_id
         self._revealed = revealed
         self.recorder = recorder
-        self._listing = pair.store.snapshots.listing(pair.root.id)
+        self._listing = session.store.snapshots.listing(session.root.id)
         self._fresh = fresh
-        self.cache = usable_cache(handle, pair, self._listing) if not fresh else None
+        self.cache = usable_cache(session, self._listing) if not fresh else None
         self.writer: Writer | _Unstored = (
-            _Unstored(pair.store)
+            _Unstored(session.store)
             if keeps_nothing
-            else Writer(pair.store, size_bytes_max=size_bytes_max, earlier=earlier)
+            else Writer(session.store, size_bytes_max=size_bytes_max, earlier=earlier)
         )
         self._builder: StatCacheBuilder | None = None
         self._is_published = False
@@ -239,28 +229,28 @@ class Capture:
         return self._known.changed is not None
 
     def _scan(self) -> ScanResult:
-        known = outlook(self._handle, self._pair, self.cache)
+        known = outlook(self._session, self.cache)
         self._known, result = surely(self._walk, known, self._scope)
         stages = [item.path for item in result.skipped if is_valid_stage_name(item.path)]
         if stages:
-            from treesnap.ops.recover import refuse_interrupted_elsewhere
-
-            refuse_interrupted_elsewhere(self._handle, self._pair, stages)
+            refuse_interrupted_elsewhere(self._session, stages)
         return result
 
     def _walk(self, known: Outlook) -> ScanResult:
-        handle, temporary = self._handle, self._pair.store.layout.temporary
+        context, temporary = self._session.context, self._session.store.layout.temporary
         is_partial = known.changed is not None
         if self._builder is not None:
             self._builder.discard()
         if self._scope is None and self._rules_of_id is None:
             self._builder = StatCacheBuilder(
-                handle.fs, temporary, self.cache, is_partial=is_partial
+                context.fs, temporary, self.cache, is_partial=is_partial
             )
         if self.recorder is not None:
             self.recorder.clear()
-        handle.monitor.begin(Phase.SCAN, *((None, None) if is_partial else self._expected_totals()))
-        settings = scan_settings(handle, self._scope, self._rules, known)
+        context.monitor.begin(
+            Phase.SCAN, *((None, None) if is_partial else self._expected_totals())
+        )
+        settings = scan_settings(context, self._scope, self._rules, known)
         if self._rules_of_id is not None:
             is_same = self.cache is not None and self.cache.snapshot_id == self._rules_of_id
             settings = replace(
@@ -271,10 +261,10 @@ class Capture:
             )
         self._started_ns = settings.started_ns
         return Scanner(
-            handle.fs,
+            context.fs,
             settings,
             self.writer,
-            handle.monitor,
+            context.monitor,
             self.cache,
             self._builder,
             self.recorder,
@@ -286,7 +276,7 @@ class Capture:
         if newest is None:
             return None, None
         try:
-            record = self._pair.store.snapshots.load(self._pair.root.id, newest).record
+            record = self._session.store.snapshots.load(self._session.root.id, newest).record
         except (Corrupt, NotFound):
             return None, None
         if record.scope != self._scope:
@@ -300,8 +290,8 @@ class Capture:
         record = SnapshotRecord(
             root=result.root,
             links=result.links,
-            root_path=os.fsencode(self._handle.root),
-            created_at_ns=self._handle.clock_ns(),
+            root_path=os.fsencode(self._session.context.root),
+            created_at_ns=self._session.context.clock_ns(),
             totals=result.totals,
             scope=self._scope,
             rules=result.rules,
@@ -312,7 +302,7 @@ class Capture:
 
     def publish(self, record: SnapshotRecord) -> Snapshot:
         """Publishes the snapshot, durably, then the stat cache; may raise EpochChanged."""
-        store, root = self._pair.store, self._pair.root
+        store, root = self._session.store, self._session.root
         newest = self._listing.newest
         if record.parent is None and newest is not None:
             record = replace(record, parent=newest.id)
@@ -332,3 +322,31 @@ class Capture:
         walked_ns = note.walked_ns if note is not None else self._started_ns
         unfinished = self.result.unfinished_links
         return WatchNote(mark, walked_ns, listed, unfinished, self.result.rules)
+
+
+def refuse_interrupted_elsewhere(session: Session, stages: Iterable[bytes]) -> None:
+    """Raises Refused for a tree that was moved or copied here in the middle of a restore.
+
+    ``stages`` are names of staging directories that lie in it. It is a mix of two states, and
+    the journal that says of which belongs to the path where it was. Of a tree that is none, and
+    of one of which no journal is left, the staging directory is named.
+    """
+    names = ", ".join(repr(shown(stage)) for stage in stages)
+    for path in registered_roots(session.fs, session.store.layout):
+        try:
+            journal = read_journal(session.store.root(path))
+        except Corrupt:
+            continue
+        if journal is not None and journal.commit is not None and journal.stage_name in stages:
+            raise Refused(
+                f"{shown(session.context.root)!r} was {shown(path)!r} when a restore of it was "
+                "interrupted, so that some of its files are old and some new. Move it back "
+                f"there, or run 'snap root move {shown(path)}' in it, which finishes the restore",
+                code=ErrorCode.RESTORE_INTERRUPTED,
+                path=session.context.root,
+            )
+    session.monitor.remark(
+        f"{names} in {shown(session.context.root)!r} is what an interrupted restore had prepared "
+        "or kept aside, of this tree at another path or with another store. No snapshot holds it. "
+        "Remove it when no such restore is under way"
+    )

@@ -16,139 +16,35 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
 from itertools import count
 from stat import S_ISDIR
 from typing import TYPE_CHECKING, TypeVar
 
-from treesnap.codec.hold import HoldRecord
-from treesnap.errors import Busy, InvalidArgument, shown
-from treesnap.fs.durable import read_file
-from treesnap.fs.failure import error_text, reported
+from treesnap.errors import InvalidArgument, shown
+from treesnap.fs.failure import reported
 from treesnap.model import SnapshotId
-from treesnap.ops.access import Opened, locked_root, opened
+from treesnap.ops.access import locked_root, opened
+from treesnap.ops.claim import OVERLAPS, Claim, Overlapping, entered
 from treesnap.ops.interruption import put_off
-from treesnap.store.reserve import Reserve
-from treesnap.treepath import is_within
-from treesnap.worktree.unlock import unlock_root
+from treesnap.worktree.apply.protection import unlock_root
 
 if TYPE_CHECKING:
-    from treesnap.fs.base import FileSystem
+    from treesnap.ops.context import Context
     from treesnap.ops.create import CreateRequest
-    from treesnap.ops.handle import Handle
-    from treesnap.ops.plan_files import PlanMove
     from treesnap.results import CreateResult, RestoreResult
-    from treesnap.store.roots import Hold
+    from treesnap.store.plan_files import PlanMove
 
-OVERLAPS = ("wait", "refuse")
-"""What to do while another process, thread or task may go back over the same paths."""
 _Result = TypeVar("_Result")
 _PAUSE_S = 0.05
 _NAMED_MAX = 5
-_inside: ContextVar[frozenset[SnapshotId]] = ContextVar("inside", default=frozenset())
-"""The checkpoints that the running code is inside of: what it does belongs to them."""
-
-
-class Overlapping(Busy):
-    """Another one may go back over the same paths."""
-
-
-class Claim:
-    """What a checkpoint asks for beside the capture: to be alone, and to stay."""
-
-    def __init__(self, operation: str) -> None:
-        self._operation = operation
-        self._process_id = os.getpid()
-        self.hold: Hold | None = None
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this process made the claim; a forked child must not release its parent's."""
-        return os.getpid() == self._process_id
-
-    def release(self) -> None:
-        """Lets the snapshot go, if it is held; does nothing in a forked child."""
-        if self.hold is not None and self.is_ours:
-            self.hold.release()
-        self.hold = None
-
-    def refuse_overlap(self, fs: FileSystem, pair: Opened, scope: tuple[bytes, ...] | None) -> None:
-        """Raises Overlapping; the caller holds the root's lock."""
-        inside = _inside.get()
-        others = {key: item for key, item in pair.root.holds().items() if key not in inside}
-        if not others:
-            return
-        ancestors = _ancestors(fs)
-        for record in others.values():
-            if record is None:
-                raise Overlapping("The root is in use by another command that may go back")
-            if record.process_id in ancestors:
-                continue
-            path = _common_path(scope, record.scope)
-            if path is not None:
-                raise Overlapping(
-                    f"{shown(path or pair.root.path)!r} is in use by process "
-                    f"{record.process_id}: {record.operation}",
-                    path=path or pair.root.path,
-                )
-
-    def take(
-        self,
-        handle: Handle,
-        pair: Opened,
-        snapshot_id: SnapshotId,
-        scope: tuple[bytes, ...] | None,
-    ) -> None:
-        """Holds a snapshot; the caller holds the root's lock.
-
-        Takes a few KiB, on a full disk from the store's reserve. Where it cannot be written all
-        the same, that is said, and the step goes on.
-        """
-        record = HoldRecord(os.getpid(), self._operation, scope)
-        reserve = Reserve(handle.fs, pair.store.layout)
-        try:
-            self.hold = reserve.backs(lambda: pair.root.hold(snapshot_id, record))
-        except OSError as error:
-            handle.monitor.remark(
-                f"The checkpoint cannot be held ({error_text(error)}): other commands do not see "
-                "that this one may go back, and may remove the checkpoint"
-            )
-
-
-def _common_path(one: tuple[bytes, ...] | None, other: tuple[bytes, ...] | None) -> bytes | None:
-    """Returns a path that both scopes hold, or None."""
-    for left in one if one is not None else (b"",):
-        for right in other if other is not None else (b"",):
-            if is_within(left, right):
-                return left
-            if is_within(right, left):
-                return right
-    return None
-
-
-def _ancestors(fs: FileSystem) -> set[int]:
-    """Returns the processes from which this one stems, without itself.
-
-    What a command does inside of another one's block belongs to that block.
-    """
-    found: set[int] = set()
-    process_id = os.getppid()
-    while process_id > 1 and process_id not in found:
-        found.add(process_id)
-        try:
-            text = read_file(fs, f"/proc/{process_id}/stat", 1 << 16)
-            process_id = int(text.rpartition(b")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            break
-    return found
 
 
 class HeldCheckpoint:
     """A checkpoint that stays while the block lasts in which it was taken."""
 
-    def __init__(self, handle: Handle, made: CreateResult, claim: Claim) -> None:
-        self._handle = handle
+    def __init__(self, context: Context, made: CreateResult, claim: Claim) -> None:
+        self._context = context
         self._claim = claim
         self.made = made
 
@@ -164,16 +60,16 @@ class HeldCheckpoint:
 
     def go_back(self, end_processes: Callable[[], None] | None = None) -> RestoreResult:
         """Goes back to the checkpoint; see :func:`go_back`."""
-        return go_back(self._handle, self.made.id, end_processes)
+        return go_back(self._context, self.made.id, end_processes)
 
 
 @contextmanager
 def held_checkpoint(
-    handle: Handle, request: CreateRequest, operation: str, overlap: str = "wait"
+    context: Context, request: CreateRequest, operation: str, overlap: str = "wait"
 ) -> Iterator[HeldCheckpoint]:
     """Captures and publishes before something risky is done, and holds the snapshot meanwhile.
 
-    While another one may go back over the same paths, waits for it as long as the handle waits
+    While another one may go back over the same paths, waits for it as long as the context waits
     for locks, or does not wait with ``refuse``; then raises Busy. The body, what it calls and
     the processes that it starts are inside: blocks of theirs belong to this one.
     """
@@ -181,44 +77,44 @@ def held_checkpoint(
         raise InvalidArgument(f"overlap is 'wait' or 'refuse', not {overlap!r}")
     claim = Claim(operation)
     try:  # an interrupted maintenance, after the snapshot is held, must not leave the root in use
-        made = _taken(handle, request, claim, overlap)
-        _inside.set(_inside.get() | {made.id})
+        made = _taken(context, request, claim, overlap)
+        entered.set(entered.get() | {made.id})
         try:
-            yield HeldCheckpoint(handle, made, claim)
+            yield HeldCheckpoint(context, made, claim)
         finally:
-            _inside.set(_inside.get() - {made.id})
+            entered.set(entered.get() - {made.id})
     finally:
         claim.release()
 
 
 @contextmanager
-def held_snapshot(handle: Handle, snapshot_id: SnapshotId, operation: str) -> Iterator[None]:
+def held_snapshot(context: Context, snapshot_id: SnapshotId, operation: str) -> Iterator[None]:
     """Holds a snapshot that was taken before, to go back to it; waits and raises likewise."""
-    if snapshot_id in _inside.get():
+    if snapshot_id in entered.get():
         yield
         return
     claim = Claim(operation)
 
     def take() -> None:
         with (
-            opened(handle, operation, writing=True, recover=False) as pair,
-            locked_root(handle, pair, operation),
+            opened(context, operation, writing=True, recover=False) as session,
+            locked_root(session, operation),
         ):
-            claim.refuse_overlap(handle.fs, pair, None)
-            claim.take(handle, pair, snapshot_id, None)
+            claim.refuse_overlap(context.fs, session, None)
+            claim.take(session, snapshot_id, None)
 
     try:
-        _when_alone(take, handle.wait_s)
+        _when_alone(take, context.wait_s)
         yield
     finally:
         claim.release()
 
 
-def _taken(handle: Handle, request: CreateRequest, claim: Claim, overlap: str) -> CreateResult:
+def _taken(context: Context, request: CreateRequest, claim: Claim, overlap: str) -> CreateResult:
     from treesnap.ops.create import create
 
-    wait_s = handle.wait_s if overlap == "wait" else 0
-    return _when_alone(lambda: create(handle, request, claim), wait_s)
+    wait_s = context.wait_s if overlap == "wait" else 0
+    return _when_alone(lambda: create(context, request, claim), wait_s)
 
 
 def _when_alone(take: Callable[[], _Result], wait_s: float) -> _Result:
@@ -234,7 +130,7 @@ def _when_alone(take: Callable[[], _Result], wait_s: float) -> _Result:
 
 
 def go_back(
-    handle: Handle,
+    context: Context,
     snapshot_id: SnapshotId,
     end_processes: Callable[[], None] | None = None,
     *,
@@ -258,15 +154,17 @@ def go_back(
     with put_off():
         if end_processes is not None:
             end_processes()
-        _clear_place(handle)
-        unlock_root(handle.fs, handle.root)
-        return _restored(handle, snapshot_id, counted=counted, move=move)
+        _clear_place(context)
+        unlock_root(context.fs, context.root)
+        return _restored(context, snapshot_id, counted=counted, move=move)
 
 
 def _restored(
-    handle: Handle, snapshot_id: SnapshotId, *, counted: bool, move: PlanMove | None
+    context: Context, snapshot_id: SnapshotId, *, counted: bool, move: PlanMove | None
 ) -> RestoreResult:
-    from treesnap.ops.restore import NoRoomToKeep, NoRoomToStage, RestoreRequest, restore
+    from treesnap.ops.restore.goal import RestoreRequest
+    from treesnap.ops.restore.reach import NoRoomToKeep, NoRoomToStage
+    from treesnap.ops.restores import restore
     from treesnap.ops.upkeep import make_room
 
     request = RestoreRequest(
@@ -275,11 +173,11 @@ def _restored(
     has_made_room = False
     while True:
         try:
-            return restore(handle, request)
+            return restore(context, request)
         except NoRoomToKeep as full:
             if request.not_kept is not None or (has_made_room and move is not None):
                 raise
-            make_room(handle, full)  # the second time for what the second attempt left
+            make_room(context, full)  # the second time for what the second attempt left
             if has_made_room:
                 request = replace(request, removes_first=True, not_kept=full.message)
             has_made_room = True
@@ -289,7 +187,7 @@ def _restored(
             request = replace(request, removes_first=True)
 
 
-def remark_untouched(handle: Handle, result: RestoreResult) -> None:
+def remark_untouched(context: Context, result: RestoreResult) -> None:
     """Tells the monitor what the way back left alone, where no result of it is returned."""
     left = result.untouched
     if left:
@@ -297,20 +195,20 @@ def remark_untouched(handle: Handle, result: RestoreResult) -> None:
             f"{shown(item.path)!r} ({item.reason.word})" for item in left[:_NAMED_MAX]
         )
         more = f" and {len(left) - _NAMED_MAX} more" if len(left) > _NAMED_MAX else ""
-        handle.monitor.remark(f"The roll-back left alone what it cannot put back: {named}{more}")
+        context.monitor.remark(f"The roll-back left alone what it cannot put back: {named}{more}")
 
 
-def _clear_place(handle: Handle) -> None:
+def _clear_place(context: Context) -> None:
     """Puts what has taken the root's place, and is not a directory, beside it."""
     try:
-        is_in_the_way = not S_ISDIR(handle.fs.lstat(handle.root).st_mode)
+        is_in_the_way = not S_ISDIR(context.fs.lstat(context.root).st_mode)
     except OSError:  # there is nothing
         return
     if is_in_the_way:
-        names = (f"{handle.root}.left-{number}" for number in count(1))
+        names = (f"{context.root}.left-{number}" for number in count(1))
         aside = next(name for name in names if not os.path.lexists(name))
         with reported("put aside what is in the place of the root"):
-            handle.fs.rename(handle.root, aside)
-        handle.monitor.remark(
-            f"{shown(handle.root)!r} was not a directory any more; what it was is {shown(aside)!r}"
+            context.fs.rename(context.root, aside)
+        context.monitor.remark(
+            f"{shown(context.root)!r} was not a directory any more; what it was is {shown(aside)!r}"
         )

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treesnap.errors import ErrorCode, InvalidArgument, StoreMissing, shown
 from treesnap.fs.durable import read_file, replace_file, unlink_if_present
-from treesnap.ops.access import Opened, opened
-from treesnap.ops.retention import AUTOMATIC, DEFAULT, Policy
+from treesnap.ops.access import opened
+from treesnap.ops.session import Session
 from treesnap.quantities import duration_text, parse_duration, parse_size, size_text
+from treesnap.store.maintenance.retention import AUTOMATIC, DEFAULT, Policy
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
     from treesnap.results import ConfigResult, Setting, SettingSource
 
     _Sources = tuple[tuple[SettingSource, dict[str, Any]], ...]
@@ -92,10 +93,10 @@ class Settings:
     """What the root's snapshots may take in it, or None."""
 
 
-def settings_of(pair: Opened) -> Settings:
+def settings_of(session: Session) -> Settings:
     """Returns what holds for a root. Costs two looks; raises InvalidArgument."""
-    of_store = _read(pair, _store_path(pair))
-    of_root = _read(pair, _root_path(pair))
+    of_store = _read(session, _store_path(session))
+    of_root = _read(session, _root_path(session))
     values = {name: key.default for name, key in KEYS.items()} | of_store | of_root
     policy = Policy(
         keep_last=values["keep.last"],
@@ -115,7 +116,7 @@ def settings_of(pair: Opened) -> Settings:
 
 
 def config(
-    handle: Handle, key: str | None, value: str | None, *, for_root: bool, unset: bool
+    context: Context, key: str | None, value: str | None, *, for_root: bool, unset: bool
 ) -> ConfigResult:
     """Shows or changes settings; see :meth:`treesnap.Handle.config`."""
     from treesnap.results import ConfigResult, SettingSource
@@ -130,14 +131,16 @@ def config(
     if value is not None and key is not None:
         KEYS[key].parse(value)
     try:
-        with opened(handle, "read the settings", create=changes, recover=False) as pair:
+        with opened(context, "read the settings", create=changes, recover=False) as session:
             if changes and key is not None:
                 if for_root:
-                    pair.root.register()
-                _change(pair, _root_path(pair) if for_root else _store_path(pair), key, value)
+                    session.root.register()
+                _change(
+                    session, _root_path(session) if for_root else _store_path(session), key, value
+                )
             sources: _Sources = (
-                (SettingSource.ROOT, _read(pair, _root_path(pair))),
-                (SettingSource.STORE, _read(pair, _store_path(pair))),
+                (SettingSource.ROOT, _read(session, _root_path(session))),
+                (SettingSource.STORE, _read(session, _store_path(session))),
             )
     except StoreMissing:
         sources = ()
@@ -156,17 +159,17 @@ def _setting(name: str, sources: _Sources) -> Setting:
     return Setting(name, text, SettingSource.DEFAULT)
 
 
-def _store_path(pair: Opened) -> str:
-    return pair.store.layout.config
+def _store_path(session: Session) -> str:
+    return session.store.layout.config
 
 
-def _root_path(pair: Opened) -> str:
-    return pair.root.file("config.toml")
+def _root_path(session: Session) -> str:
+    return session.root.file("config.toml")
 
 
-def _load(pair: Opened, path: str) -> str:
+def _load(session: Session, path: str) -> str:
     """Returns a file's text, empty when there is none; waits for no pipe in its place."""
-    fs = pair.store.fs
+    fs = session.store.fs
     try:
         if not stat.S_ISREG(fs.lstat(path).st_mode):
             raise _invalid(path, "it is no regular file")
@@ -183,9 +186,9 @@ def _load(pair: Opened, path: str) -> str:
         raise _invalid(path, f"it is not UTF-8: {error.reason}") from error
 
 
-def _read(pair: Opened, path: str) -> dict[str, Any]:
+def _read(session: Session, path: str) -> dict[str, Any]:
     """Returns the values of a file by key, checked; an absent file has none."""
-    text = _load(pair, path)
+    text = _load(session, path)
     if not text:
         return {}
     import tomllib
@@ -238,12 +241,12 @@ def _invalid(path: str, why: str) -> InvalidArgument:
     )
 
 
-def _change(pair: Opened, path: str, name: str, value: str | None) -> None:
+def _change(session: Session, path: str, name: str, value: str | None) -> None:
     """Writes one setting, or takes it out; durable after return."""
     import tomlkit
 
-    _read(pair, path)
-    document = tomlkit.parse(_load(pair, path))
+    _read(session, path)
+    document = tomlkit.parse(_load(session, path))
     table_name, _, last = name.rpartition(".")
     if value is None:
         table = document.get(table_name, {}) if table_name else document
@@ -259,6 +262,6 @@ def _change(pair: Opened, path: str, name: str, value: str | None) -> None:
         table[last] = value if is_text else list(parsed) if type(parsed) is tuple else parsed
     text = tomlkit.dumps(document)
     if not text.strip():
-        unlink_if_present(pair.store.fs, path)
+        unlink_if_present(session.store.fs, path)
         return
-    replace_file(pair.store.fs, path, text.encode(), temporary=pair.store.layout.temporary)
+    replace_file(session.store.fs, path, text.encode(), temporary=session.store.layout.temporary)

@@ -34,21 +34,21 @@ from treesnap.model import (
     SnapshotRecord,
     Totals,
 )
-from treesnap.ops.access import Opened, locked_root, opened
+from treesnap.ops.access import locked_root, opened
 from treesnap.ops.capture import Capture, latest
-from treesnap.ops.history import STEP_MAX, means_something_else, paths_in_history
-from treesnap.ops.naming import find_named
 from treesnap.ops.places import check_root
+from treesnap.ops.references import STEP_MAX, find_named, means_something_else, paths_in_history
+from treesnap.ops.session import Session
 from treesnap.ops.upkeep import keep_up, settings_or_defaults, with_room
 from treesnap.results import CreateResult, CreateStats
 from treesnap.store.writer import Added, EpochChanged
 from treesnap.treepath import ROOT, components, parents, without_nested
 from treesnap.worktree.directory import absent_paths
-from treesnap.worktree.ignore import given
+from treesnap.worktree.scan.ignore import given
 
 if TYPE_CHECKING:
-    from treesnap.ops.checkpoint import Claim
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.claim import Claim
+    from treesnap.ops.context import Context
 
 _NAME_SHOWN_MAX = 80
 """Characters of a name that is refused, which may be very long."""
@@ -90,7 +90,7 @@ class CreateRequest:
     max_size_bytes: int | None = None
 
 
-def create(handle: Handle, request: CreateRequest, claim: Claim | None = None) -> CreateResult:
+def create(context: Context, request: CreateRequest, claim: Claim | None = None) -> CreateResult:
     """Captures and publishes; see :meth:`treesnap.Handle.create`.
 
     With a claim the snapshot is held, unless another one may go back over the same paths.
@@ -100,31 +100,31 @@ def create(handle: Handle, request: CreateRequest, claim: Claim | None = None) -
     if scope == (b"",):
         scope = None
     check_words(request)
-    check_root(handle, force=request.force)
-    _refuse_links(handle, scope or ())
+    check_root(context, force=request.force)
+    _refuse_links(context, scope or ())
     if request.paths and not request.allow_absent:
-        _refuse_unknown(handle, request.paths)
-    result = with_room(handle, lambda: _create(handle, request, scope, rules, claim))
+        _refuse_unknown(context, request.paths)
+    result = with_room(context, lambda: _create(context, request, scope, rules, claim))
     if not result.unchanged:
-        keep_up(handle, result.snapshot.sequence)
+        keep_up(context, result.snapshot.sequence)
     return result
 
 
-def _refuse_links(handle: Handle, paths: tuple[bytes, ...]) -> None:
+def _refuse_links(context: Context, paths: tuple[bytes, ...]) -> None:
     """Raises InvalidArgument for a path that leads through a link: it is meant to be elsewhere.
 
     As far as the tree is concerned there is nothing at such a path.
     """
     for above in sorted({above for path in paths for above in parents(path)} - {ROOT}):
-        where = os.path.join(os.fsencode(handle.root), above)
+        where = os.path.join(os.fsencode(context.root), above)
         with suppress(OSError):
-            if stat_module.S_ISLNK(handle.fs.lstat(where).st_mode):
+            if stat_module.S_ISLNK(context.fs.lstat(where).st_mode):
                 raise InvalidArgument(
                     f"The path leads through the symbolic link {shown(above)!r}", path=above
                 )
 
 
-def _refuse_unknown(handle: Handle, paths: tuple[bytes, ...]) -> None:
+def _refuse_unknown(context: Context, paths: tuple[bytes, ...]) -> None:
     """Raises NotFound for a path that exists neither now nor in a snapshot of the root.
 
     A snapshot of nothing but such paths looks like a success and protects nothing. Looks
@@ -132,13 +132,13 @@ def _refuse_unknown(handle: Handle, paths: tuple[bytes, ...]) -> None:
     absent.
     """
     with reported("look at the paths"):
-        absent = absent_paths(handle.fs, handle.root, paths)
+        absent = absent_paths(context.fs, context.root, paths)
     if not absent:
         return
     try:
-        with opened(handle, "look at the paths") as pair:  # an interrupted restore ends first
-            absent = absent_paths(handle.fs, handle.root, absent)
-            unknown = sorted(set(absent) - paths_in_history(pair, absent))
+        with opened(context, "look at the paths") as session:  # an interrupted restore ends first
+            absent = absent_paths(context.fs, context.root, absent)
+            unknown = sorted(set(absent) - paths_in_history(session, absent))
     except StoreMissing:
         unknown = sorted(absent)
     if unknown:
@@ -150,26 +150,25 @@ def _refuse_unknown(handle: Handle, paths: tuple[bytes, ...]) -> None:
 
 
 def _create(
-    handle: Handle,
+    context: Context,
     request: CreateRequest,
     scope: tuple[bytes, ...] | None,
     rules: tuple[IgnoreRules, ...],
     claim: Claim | None,
 ) -> CreateResult:
-    with opened(handle, "take a snapshot", create=True, recover=False) as pair:
-        pair.root.register()
-        size_bytes_max = _size_bytes_max(handle, pair, request)
-        with locked_root(handle, pair, "create"):
-            pair.root.note_identity()
+    with opened(context, "take a snapshot", create=True, recover=False) as session:
+        session.root.register()
+        size_bytes_max = _size_bytes_max(session, request)
+        with locked_root(session, "create"):
+            session.root.note_identity()
             if claim is not None:
-                claim.refuse_overlap(handle.fs, pair, scope)
+                claim.refuse_overlap(context.fs, session, scope)
             if request.name is not None:
-                check_name(pair, request.name)
+                check_name(session, request.name)
             earlier: Mapping[bytes, Added] = {}
             for _ in range(ATTEMPTS):
                 capture = Capture(
-                    handle,
-                    pair,
+                    session,
                     scope=scope,
                     rules=rules,
                     size_bytes_max=size_bytes_max,
@@ -177,9 +176,9 @@ def _create(
                 )
                 try:
                     with reported("take a snapshot"), capture:
-                        result = _publish(pair, capture, request)
+                        result = _publish(session, capture, request)
                     if claim is not None:
-                        claim.take(handle, pair, result.snapshot.id, scope)
+                        claim.take(session, result.snapshot.id, scope)
                     return result
                 except EpochChanged as overtaken:
                     earlier = overtaken.added
@@ -189,11 +188,11 @@ def _create(
     raise Busy("Garbage collections kept overtaking the capture")
 
 
-def _size_bytes_max(handle: Handle, pair: Opened, request: CreateRequest) -> int | None:
+def _size_bytes_max(session: Session, request: CreateRequest) -> int | None:
     """Returns what the store may take: what the caller said, or else the settings."""
     if request.max_size_bytes is not None:
         return request.max_size_bytes
-    settings = settings_or_defaults(handle, pair)
+    settings = settings_or_defaults(session)
     return settings.store_size_bytes_max if settings is not None else None
 
 
@@ -228,12 +227,12 @@ def check_words(request: CreateRequest) -> None:
     SNAPSHOT.payload(SnapshotRecord(**_NOTHING, **metadata_of(request)))
 
 
-def check_name(pair: Opened, name: str) -> None:
+def check_name(session: Session, name: str) -> None:
     """Raises Refused when a snapshot of the root has a name already.
 
     The caller holds the root's lock.
     """
-    if find_named(pair, name, note=True) is not None:
+    if find_named(session, name, note=True) is not None:
         raise Refused(
             f"A snapshot of this root is named {name!r} already", code=ErrorCode.NAME_TAKEN
         )
@@ -258,12 +257,12 @@ def metadata_of(request: CreateRequest) -> dict[str, Any]:
     }
 
 
-def _publish(pair: Opened, capture: Capture, request: CreateRequest) -> CreateResult:
+def _publish(session: Session, capture: Capture, request: CreateRequest) -> CreateResult:
     record: SnapshotRecord = capture.record(**metadata_of(request))
     if request.complete_only and record.totals.incomplete:
         raise _unreadable(capture)
     if request.skip_unchanged:
-        newest = latest(pair, record.scope)
+        newest = latest(session, record.scope)
         if newest is not None and newest.root_hash == state_hash(record):
             return _result(capture, newest, unchanged=True)
     return _result(capture, capture.publish(record), unchanged=False)

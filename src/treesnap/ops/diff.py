@@ -11,45 +11,45 @@ from treesnap.codec.reader import TreeReader
 from treesnap.compare import changes
 from treesnap.errors import NotFound, StoreMissing
 from treesnap.model import Change, ChangeKind, Snapshot
-from treesnap.ops.access import MemoryObjects, Opened, opened
+from treesnap.ops.access import opened, recover
 from treesnap.ops.capture import preview
-from treesnap.ops.history import resolve_in
-from treesnap.ops.narrow import effective_scope, narrowed, narrowed_groups
-from treesnap.ops.plan import ancestors_of, require_paths
-from treesnap.ops.state import State
+from treesnap.ops.references import resolve_in
+from treesnap.ops.restore.plan import ancestors_of, require_paths
+from treesnap.ops.session import Session
+from treesnap.ops.state import MemoryObjects, State, effective_scope, narrowed, narrowed_groups
 from treesnap.results import StatusResult
-from treesnap.worktree.links import load_groups
+from treesnap.worktree.scan.links import load_groups
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
 
 
-def newest(pair: Opened) -> Snapshot | None:
+def newest(session: Session) -> Snapshot | None:
     """Returns the newest snapshot of the whole root that a restore did not make, or None."""
     try:
-        return resolve_in(pair, "latest")
+        return resolve_in(session, "latest")
     except NotFound:
         return None
 
 
-def status(handle: Handle, choose: Callable[[Opened], Snapshot | None] = newest) -> StatusResult:
+def status(context: Context, choose: Callable[[Session], Snapshot | None] = newest) -> StatusResult:
     """Compares the live tree with the newest snapshot of the whole root, or another."""
-    recovered = handle.recover()
+    recovered = recover(context)
     try:
-        with opened(handle, "look at the tree", sweep=True) as pair:
+        with opened(context, "look at the tree", sweep=True) as session:
             with suppress(OSError):  # a store that cannot be written to is looked at all the same
-                pair.store.index.drop_damaged()
-            snapshot = choose(pair)
+                session.store.index.drop_damaged()
+            snapshot = choose(session)
             if snapshot is None:
                 return StatusResult(snapshot=None, changes=(), skipped=(), recovered=recovered)
             scope = snapshot.record.scope
-            seen = preview(handle, pair, scope, snapshot.record.rules)
+            seen = preview(session, scope, snapshot.record.rules)
             live = State(
                 root=seen.result.root,
                 trees=TreeReader(seen.objects.get),
                 groups=load_groups(seen.result.links, seen.objects.get),
             )
-            found = compared(snapshot_state(pair, snapshot, scope), live, scope)
+            found = compared(snapshot_state(session, snapshot, scope), live, scope)
             return StatusResult(
                 snapshot=snapshot,
                 changes=tuple(found),
@@ -61,26 +61,26 @@ def status(handle: Handle, choose: Callable[[Opened], Snapshot | None] = newest)
 
 
 def diff(
-    handle: Handle, a: str | None, b: str | None, paths: tuple[bytes, ...]
+    context: Context, a: str | None, b: str | None, paths: tuple[bytes, ...]
 ) -> tuple[Change, ...]:
     """Returns what changed from one state to another."""
     if b is None:
-        handle.recover()
-    with opened(handle, "compare") as pair:
-        old = resolve_in(pair, a if a is not None else "latest", paths=paths, anywhere=True)
-        new = resolve_in(pair, b, paths=paths, anywhere=True) if b is not None else None
+        recover(context)
+    with opened(context, "compare") as session:
+        old = resolve_in(session, a if a is not None else "latest", paths=paths, anywhere=True)
+        new = resolve_in(session, b, paths=paths, anywhere=True) if b is not None else None
         scope = effective_scope(old, paths or None)
         if new is not None:
             scope = effective_scope(new, scope)
-            right = snapshot_state(pair, new, scope)
+            right = snapshot_state(session, new, scope)
         else:
-            seen = preview(handle, pair, scope, old.record.rules)
+            seen = preview(session, scope, old.record.rules)
             right = State(
                 root=seen.result.root,
                 trees=TreeReader(seen.objects.get),
                 groups=load_groups(seen.result.links, seen.objects.get),
             )
-        left = snapshot_state(pair, old, scope)
+        left = snapshot_state(session, old, scope)
         require_paths(paths, left, right)
         return tuple(compared(left, right, scope))
 
@@ -94,11 +94,11 @@ def is_time_alone(change: Change) -> bool:
     return old.mtime_ns != new.mtime_ns and rest[0] == rest[1]
 
 
-def snapshot_state(pair: Opened, snapshot: Snapshot, scope: tuple[bytes, ...] | None) -> State:
+def snapshot_state(session: Session, snapshot: Snapshot, scope: tuple[bytes, ...] | None) -> State:
     """Returns a snapshot's tree, with nothing but the paths in scope."""
-    objects = MemoryObjects(pair.store)
+    objects = MemoryObjects(session.store)
     trees = TreeReader(objects.get)
-    groups = load_groups(snapshot.record.links, pair.store.get)
+    groups = load_groups(snapshot.record.links, session.store.get)
     return State(
         root=narrowed(snapshot.record.root, trees, objects, scope),
         trees=trees,

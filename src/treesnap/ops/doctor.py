@@ -1,82 +1,87 @@
 """``doctor``: what was interrupted in a store, and what becomes of it.
 
 Looks only: nothing is finished, taken back or removed, unless the caller asks to
-forget the restore of the handle's own root.
+forget the restore of this root.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from treesnap.codec.journal import Journal
 from treesnap.errors import Busy, Corrupt, NotFound, StoreMissing, TreesnapError
-from treesnap.events import NullMonitor
-from treesnap.ops.access import Opened, opened, read_journal
-from treesnap.ops.recover import look_at
-from treesnap.ops.rescue import rescue
-from treesnap.ops.standing import Standing
-from treesnap.results import DoctorResult, Unfinished, Work
+from treesnap.ops.access import opened
+from treesnap.ops.places import context_at
+from treesnap.ops.restore.preserve import rescue
+from treesnap.ops.restore.recover import look_at
+from treesnap.ops.restore.standing import Standing
+from treesnap.ops.session import Session
+from treesnap.results import DoctorResult, Unfinished, UnfinishedWork
 from treesnap.store.collector import read_state
+from treesnap.store.journal import read_journal
 from treesnap.store.roots import registered_roots
 from treesnap.store.store import Store
+from treesnap.worktree.apply.stage import remove_stages
 from treesnap.worktree.directory import OPEN_DIRECTORY
-from treesnap.worktree.staging import remove_stages
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
 
 _TO_CLEAN_UP = "the next command on this root removes what it had prepared; the tree is as before"
 _TO_COLLECT = "the next 'gc' goes on with it; no other command is kept from anything"
 _TO_SWEEP = "the next command that writes, or 'status', removes what it had prepared"
 
 
-def doctor(handle: Handle, *, forget: bool = False) -> DoctorResult:
+def doctor(context: Context, *, forget: bool = False) -> DoctorResult:
     """Looks at all roots of the store; see :meth:`treesnap.Handle.doctor`."""
     try:
-        with opened(handle, "look for unfinished work", writing=forget, recover=False) as pair:
-            forgotten = forget and _forget(handle, pair)
+        with opened(context, "look for unfinished work", writing=forget, recover=False) as session:
+            forgotten = forget and _forget(session)
             found = [
                 work
-                for path in registered_roots(handle.fs, pair.store.layout)
-                for work in _of_root(handle, pair.store, path)
+                for path in registered_roots(context.fs, session.store.layout)
+                for work in _of_root(context, session.store, path)
             ]
-            unfinished = (*found, *_collection(handle, pair.store))
+            unfinished = (*found, *_collection(context, session.store))
     except StoreMissing:
         unfinished, forgotten = (), False
-    return DoctorResult(unfinished=unfinished, looked_at_ns=handle.clock_ns(), forgotten=forgotten)
+    return DoctorResult(unfinished=unfinished, looked_at_ns=context.clock_ns(), forgotten=forgotten)
 
 
-def _of_root(handle: Handle, store: Store, path: bytes) -> list[Unfinished]:
+def _of_root(context: Context, store: Store, path: bytes) -> list[Unfinished]:
     """Returns what is unfinished in one root; what is under way just now is not."""
-    pair = Opened(store, store.root(path))
+    session = Session(context, store, store.root(path))
     found = []
-    for name in pair.root.export_names():
-        record = pair.root.abandoned_export(name)
+    for name in session.root.export_names():
+        record = session.root.abandoned_export(name)
         if record is not None:
             with record:
-                found.append(Unfinished(work=Work.EXPORT, root=path, outlook=_TO_SWEEP))
-    if pair.root.is_interrupted:
+                found.append(Unfinished(work=UnfinishedWork.EXPORT, root=path, outlook=_TO_SWEEP))
+    if session.root.is_interrupted:
         try:
-            with pair.root.locked("doctor", 0.0):
-                found += _restore(handle, pair, path)
+            with session.root.locked("doctor", 0.0):
+                found += _restore(session, path)
         except Busy:
             pass
     return found
 
 
-def _restore(handle: Handle, pair: Opened, path: bytes) -> list[Unfinished]:
+def _restore(session: Session, path: bytes) -> list[Unfinished]:
     try:
-        journal = read_journal(pair.root)
+        journal = read_journal(session.root)
         if journal is None:
             return []
     except Corrupt as error:
         outlook = f"its journal is damaged, and the root waits until it is forgotten: {error}"
-        return [Unfinished(work=Work.RESTORE, root=path, outlook=outlook, blocked=True)]
+        return [Unfinished(work=UnfinishedWork.RESTORE, root=path, outlook=outlook, blocked=True)]
     standings: dict[bytes, Standing] = {}
     reason = None
     try:
-        looked, standings = look_at(_handle_on(handle, path), pair, journal)
+        looked, standings = look_at(
+            replace(session, context=_quiet(session.context, path)), journal
+        )
         outlook = looked or _TO_CLEAN_UP
     except (TreesnapError, OSError) as error:
         reason = str(error)
@@ -84,7 +89,7 @@ def _restore(handle: Handle, pair: Opened, path: bytes) -> list[Unfinished]:
     commit = journal.commit
     return [
         Unfinished(
-            work=Work.RESTORE,
+            work=UnfinishedWork.RESTORE,
             root=path,
             outlook=outlook,
             blocked=reason is not None,
@@ -100,57 +105,53 @@ def _restore(handle: Handle, pair: Opened, path: bytes) -> list[Unfinished]:
     ]
 
 
-def _handle_on(handle: Handle, path: bytes) -> Handle:
-    """Returns a handle on another root of the same store, which says nothing."""
-    from treesnap.ops.handle import Handle as AnyHandle
-
-    return AnyHandle(
-        root=path, store_path=handle.store_path, fs=handle.fs, monitor=NullMonitor(), wait_s=0.0
-    )
-
-
-def _collection(handle: Handle, store: Store) -> list[Unfinished]:
+def _collection(context: Context, store: Store) -> list[Unfinished]:
     try:
-        is_open = bool(read_state(handle.fs, store.layout).condemned)
+        is_open = bool(read_state(context.fs, store.layout).condemned)
     except TreesnapError as error:
         outlook = f"its state is damaged: {error}"
-        return [Unfinished(work=Work.COLLECTION, outlook=outlook, blocked=True)]
-    return [Unfinished(work=Work.COLLECTION, outlook=_TO_COLLECT)] if is_open else []
+        return [Unfinished(work=UnfinishedWork.COLLECTION, outlook=outlook, blocked=True)]
+    return [Unfinished(work=UnfinishedWork.COLLECTION, outlook=_TO_COLLECT)] if is_open else []
 
 
-def _forget(handle: Handle, pair: Opened) -> bool:
-    """Removes the journal of the handle's root, and its staging directory where that is there.
+def _forget(session: Session) -> bool:
+    """Removes the journal of the session's root, and its staging directory where that is there.
 
     Both states are in snapshots, and so is what is of neither; the tree stays as it was found.
     """
-    if not pair.root.is_interrupted:
+    if not session.root.is_interrupted:
         return False
-    with pair.root.locked("doctor", handle.wait_s):
-        journal = _readable(pair)
-        if journal is not None and os.path.isdir(handle.root):
-            _clear_stage(handle, pair, journal)
-        pair.root.remove("journal")
+    with session.root.locked("doctor", session.context.wait_s):
+        journal = _readable(session)
+        if journal is not None and os.path.isdir(session.context.root):
+            _clear_stage(session, journal)
+        session.root.remove("journal")
     return True
 
 
-def _clear_stage(handle: Handle, pair: Opened, journal: Journal) -> None:
+def _clear_stage(session: Session, journal: Journal) -> None:
     """Removes the staging directory, but not while it may hold what no snapshot has."""
     if journal.commit is not None:
         try:
-            rescue(handle, pair, journal)
+            rescue(session, journal)
         except (NotFound, Corrupt) as error:
-            stage = os.path.join(handle.root, os.fsdecode(journal.stage_name))
-            handle.monitor.remark(f"What was put aside stays in {stage!r}: {error.message}")
+            stage = os.path.join(session.context.root, os.fsdecode(journal.stage_name))
+            session.monitor.remark(f"What was put aside stays in {stage!r}: {error.message}")
             return
-    root_fd = handle.fs.open(handle.root, OPEN_DIRECTORY)
+    root_fd = session.fs.open(session.context.root, OPEN_DIRECTORY)
     try:
-        remove_stages(handle.fs, root_fd, journal.stage_name, journal.stage_tops)
+        remove_stages(session.fs, root_fd, journal.stage_name, journal.stage_tops)
     finally:
-        handle.fs.close(root_fd)
+        session.fs.close(root_fd)
 
 
-def _readable(pair: Opened) -> Journal | None:
+def _readable(session: Session) -> Journal | None:
     try:
-        return read_journal(pair.root)
+        return read_journal(session.root)
     except Corrupt:
         return None
+
+
+def _quiet(context: Context, path: bytes) -> Context:
+    """Returns the context of another root of the same store, without anyone to tell."""
+    return context_at(os.fsdecode(path), context.store_path, fs=context.fs, wait_s=0.0)

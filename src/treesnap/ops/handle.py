@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from treesnap.arguments import checked, checked_methods
 from treesnap.errors import InvalidArgument
 from treesnap.model import Change, Entry, Purpose, Skipped, Snapshot, SnapshotKind
-from treesnap.ops.handle_state import WAIT_DEFAULT_S, HandleState, PathLike
+from treesnap.ops.context import WAIT_DEFAULT_S, Context
+from treesnap.ops.places import context_at
+from treesnap.treepath import PathLike, from_user
 
 if TYPE_CHECKING:
     from treesnap.events import Monitor
-    from treesnap.ops.retention import Policy
     from treesnap.results import (
         ConfigResult,
         CreateResult,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         StatusResult,
         VerifyResult,
     )
+    from treesnap.store.maintenance.retention import Policy
 
 
 @checked
@@ -56,11 +58,11 @@ def open(  # noqa: A001 - the library's verb, as in gzip.open and tarfile.open
     if store is not None and not os.fspath(store):
         raise InvalidArgument("store must be a path or None, not an empty one")
     store_path = os.fsdecode(store) if store is not None else default_store_path()
-    return Handle(root=root, store_path=store_path, monitor=monitor, wait_s=wait_s)
+    return Handle(context_at(root, store_path, monitor=monitor, wait_s=wait_s))
 
 
 @checked_methods
-class Handle(HandleState):
+class Handle:
     """One root and its history.
 
     Paths given to methods are absolute, or relative to the root. ``ref`` is an
@@ -70,6 +72,37 @@ class Handle(HandleState):
     raises has changed nothing in the root. An argument of another type than the
     annotation says is InvalidArgument, which names the parameter.
     """
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    @property
+    def root(self) -> str:
+        """Real path of the root."""
+        return self.context.root
+
+    @property
+    def store_path(self) -> str:
+        """Path of the store's directory."""
+        return self.context.store_path
+
+    def __repr__(self) -> str:
+        return f"Handle(root={self.root!r}, store={self.store_path!r})"
+
+    def tree_path(self, path: PathLike) -> bytes:
+        """Returns a path of the caller as a tree path; raises InvalidArgument outside the root."""
+        return from_user(path, root=self.root, base=self.root)
+
+    def tree_paths(self, paths: Sequence[PathLike] | None) -> tuple[bytes, ...]:
+        """Returns paths of the caller as tree paths, none for None, which means the whole root.
+
+        Raises InvalidArgument for an empty list, which would mean the whole root otherwise.
+        """
+        if paths is None:
+            return ()
+        if not paths:
+            raise InvalidArgument("paths must name a path at least, or be None for the whole root")
+        return tuple(self.tree_path(path) for path in paths)
 
     def create(
         self,
@@ -119,9 +152,10 @@ class Handle(HandleState):
             force=force,
             max_size_bytes=max_size_bytes,
         )
-        return create(self, request)
+        return create(self.context, request)
 
-    def watch(self, *, force: bool = False) -> AbstractContextManager[Handle]:
+    @contextmanager
+    def watch(self, *, force: bool = False) -> Iterator[Handle]:
         """Watches the root while the body runs; yields another handle, which uses the watcher.
 
         Methods of that one look at nothing but what changed, once it has made a snapshot;
@@ -131,9 +165,10 @@ class Handle(HandleState):
         the user may have no more watches; for a dangerous root without ``force``. Raises
         NotFound without a root, StorageFull, OperationFailed.
         """
-        from treesnap.ops.watching import watching
+        from treesnap.ops.watching import watched
 
-        return watching(self, force=force)
+        with watched(self.context, force=force) as (context, _):
+            yield Handle(context)
 
     def list(
         self,
@@ -149,10 +184,11 @@ class Handle(HandleState):
         ``tag`` is ``KEY`` or ``KEY=VALUE``. Of snapshots whose files are damaged the ids
         are in the result's ``damaged``.
         """
-        from treesnap.ops.history import Filter, list_snapshots
+        from treesnap.ops.history import list_snapshots
+        from treesnap.ops.references import Filter
 
         wanted = Filter(session=session, tag=tag, phase=phase, checkpoint_type=checkpoint_type)
-        return list_snapshots(self, wanted, all_roots=all_roots)
+        return list_snapshots(self.context, wanted, all_roots=all_roots)
 
     def resolve(
         self, ref: str, *, session: str | None = None, paths: Sequence[PathLike] | None = None
@@ -164,7 +200,7 @@ class Handle(HandleState):
         from treesnap.ops.history import resolve
 
         wanted = self.tree_paths(paths)
-        return resolve(self, ref, session=session, paths=wanted)
+        return resolve(self.context, ref, of_session=session, paths=wanted)
 
     show = resolve
 
@@ -176,7 +212,7 @@ class Handle(HandleState):
         """
         from treesnap.ops.browse import ls
 
-        return ls(self, ref, self.tree_path(path), recursive=recursive)
+        return ls(self.context, ref, self.tree_path(path), recursive=recursive)
 
     def cat(self, ref: str, path: PathLike) -> Iterator[bytes]:
         """Yields the bytes of a file in a snapshot, verified chunk by chunk.
@@ -185,7 +221,7 @@ class Handle(HandleState):
         """
         from treesnap.ops.browse import cat
 
-        return cat(self, ref, self.tree_path(path))
+        return cat(self.context, ref, self.tree_path(path))
 
     def find(self, pattern: str, *, ref: str | None = None) -> tuple[FoundPath, ...]:
         """Returns the paths that match a glob pattern, in all snapshots or in one.
@@ -194,13 +230,13 @@ class Handle(HandleState):
         """
         from treesnap.ops.browse import find
 
-        return find(self, pattern, ref=ref)
+        return find(self.context, pattern, ref=ref)
 
     def skipped(self, ref: str) -> tuple[Skipped, ...]:
         """Returns the paths that a snapshot knows of but does not hold, each with the reason."""
         from treesnap.ops.browse import skipped
 
-        return skipped(self, ref)
+        return skipped(self.context, ref)
 
     def delete(self, *refs: str) -> SnapshotList:
         """Removes snapshots; their space comes back with :meth:`gc`.
@@ -211,19 +247,19 @@ class Handle(HandleState):
         """
         from treesnap.ops.history import delete
 
-        return delete(self, refs)
+        return delete(self.context, refs)
 
     def pin(self, ref: str) -> Snapshot:
         """Protects a snapshot from deletion."""
         from treesnap.ops.history import set_pinned
 
-        return set_pinned(self, ref, pinned=True)
+        return set_pinned(self.context, ref, pinned=True)
 
     def unpin(self, ref: str) -> Snapshot:
         """Takes the protection away."""
         from treesnap.ops.history import set_pinned
 
-        return set_pinned(self, ref, pinned=False)
+        return set_pinned(self.context, ref, pinned=False)
 
     def prune(
         self,
@@ -247,7 +283,7 @@ class Handle(HandleState):
             max_size_bytes=max_size_bytes,
             dry_run=dry_run,
         )
-        return prune(self, request)
+        return prune(self.context, request)
 
     def gc(self, *, dry_run: bool = False) -> GcResult:
         """Gives the space of everything that no snapshot needs back.
@@ -257,7 +293,7 @@ class Handle(HandleState):
         """
         from treesnap.ops.gc import gc
 
-        return gc(self, dry_run=dry_run)
+        return gc(self.context, dry_run=dry_run)
 
     def verify(
         self,
@@ -274,7 +310,7 @@ class Handle(HandleState):
         """
         from treesnap.ops.verify import verify
 
-        return verify(self, read_data=read_data, repair=repair, sample=sample)
+        return verify(self.context, read_data=read_data, repair=repair, sample=sample)
 
     def config(
         self,
@@ -292,7 +328,7 @@ class Handle(HandleState):
         """
         from treesnap.ops.config import config
 
-        return config(self, key, value, for_root=for_root, unset=unset)
+        return config(self.context, key, value, for_root=for_root, unset=unset)
 
     def doctor(self, *, forget: bool = False) -> DoctorResult:
         """Returns what was interrupted in all roots of the store, and what becomes of it.
@@ -302,13 +338,13 @@ class Handle(HandleState):
         """
         from treesnap.ops.doctor import doctor
 
-        return doctor(self, forget=forget)
+        return doctor(self.context, forget=forget)
 
     def root_list(self) -> tuple[RootInfo, ...]:
         """Returns all roots of the store, by path; costs a few reads for each."""
         from treesnap.ops.roots import list_roots
 
-        return list_roots(self)
+        return list_roots(self.context)
 
     def root_move(
         self, old: PathLike, new: PathLike | None = None, *, force: bool = False
@@ -324,7 +360,7 @@ class Handle(HandleState):
         from treesnap.ops.roots import move_root
 
         place = os.fsdecode(new) if new is not None else self.root
-        return move_root(self, os.fsdecode(old), place, force=force)
+        return move_root(self.context, os.fsdecode(old), place, force=force)
 
     def root_forget(self, root: PathLike | None = None, *, force: bool = False) -> RootInfo:
         """Removes all that the store has of a root, this one or another; touches no directory.
@@ -336,19 +372,19 @@ class Handle(HandleState):
         """
         from treesnap.ops.roots import forget_root
 
-        return forget_root(self, os.fsdecode(root or self.root), force=force)
+        return forget_root(self.context, os.fsdecode(root or self.root), force=force)
 
     def stats(self) -> StatsResult:
         """Returns the sizes of the store and of this root's history."""
         from treesnap.ops.stats import stats
 
-        return stats(self)
+        return stats(self.context)
 
     def status(self) -> StatusResult:
         """Compares the live tree with the newest snapshot of the whole root."""
         from treesnap.ops.diff import status
 
-        return status(self)
+        return status(self.context)
 
     def diff(
         self, a: str | None = None, b: str | None = None, paths: Sequence[PathLike] | None = None
@@ -356,7 +392,7 @@ class Handle(HandleState):
         """Returns what changed from ``a`` (default: latest) to ``b`` (default: the live tree)."""
         from treesnap.ops.diff import diff
 
-        return diff(self, a, b, self.tree_paths(paths))
+        return diff(self.context, a, b, self.tree_paths(paths))
 
     def read(self, ref: str | None, path: PathLike) -> bytes:
         """Returns a file's whole content in a snapshot, or of the live tree for None.
@@ -365,7 +401,7 @@ class Handle(HandleState):
         """
         from treesnap.ops.browse import read
 
-        return read(self, ref, self.tree_path(path))
+        return read(self.context, ref, self.tree_path(path))
 
     def restore(
         self,
@@ -392,7 +428,8 @@ class Handle(HandleState):
         Busy, Corrupt, StorageFull, OperationFailed.
         """
         from treesnap.ops.places import based
-        from treesnap.ops.restore import RestoreRequest, restore
+        from treesnap.ops.restore.goal import RestoreRequest
+        from treesnap.ops.restores import restore
 
         request = RestoreRequest(
             ref=ref,
@@ -403,28 +440,28 @@ class Handle(HandleState):
             force=force,
             counted=counted,
         )
-        return restore(self, request)
+        return restore(self.context, request)
 
     def undo(self) -> RestoreResult:
         """Takes the newest restore back; raises NotFound when there is none."""
-        from treesnap.ops.undo import undo
+        from treesnap.ops.restores import undo
 
-        return undo(self)
+        return undo(self.context)
 
     def redo(self) -> RestoreResult:
         """Takes the newest undo back; raises NotFound when there is none."""
-        from treesnap.ops.undo import redo
+        from treesnap.ops.restores import redo
 
-        return redo(self)
+        return redo(self.context)
 
     def recover(self) -> str | None:
         """Finishes an interrupted restore; returns what was done, or None.
 
         Every method that reads or writes the root does this first.
         """
-        from treesnap.ops.recover import recover
+        from treesnap.ops.access import recover
 
-        return recover(self)
+        return recover(self.context)
 
     def run(
         self,
@@ -445,7 +482,7 @@ class Handle(HandleState):
         """
         from treesnap.ops.run import run
 
-        return run(self, command, retries=retries, label=label, overlap=overlap)
+        return run(self.context, command, retries=retries, label=label, overlap=overlap)
 
     @contextmanager
     def rollback_on_error(
@@ -478,14 +515,14 @@ class Handle(HandleState):
             label=label,
             kind=SnapshotKind.RUN,
         )
-        with held_checkpoint(self, request, "rollback_on_error", overlap) as held:
+        with held_checkpoint(self.context, request, "rollback_on_error", overlap) as held:
             try:
                 yield held.made
             except BaseException as error:
                 if not held.is_ours:
                     raise
                 try:
-                    remark_untouched(self, held.go_back())
+                    remark_untouched(self.context, held.go_back())
                 except Exception as failure:
                     raise failure from error
                 raise

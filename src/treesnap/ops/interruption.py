@@ -89,7 +89,7 @@ def _heeded() -> list[signal.Signals | int]:
 
 @contextmanager
 def _handled(
-    handle: Callable[[int, FrameType | None], None],
+    context: Callable[[int, FrameType | None], None],
     concerns: Callable[[Any], bool],
     numbers: Iterable[signal.Signals | int] = ENDING,
 ) -> Iterator[None]:
@@ -100,7 +100,7 @@ def _handled(
                 handler = signal.getsignal(number)
                 if concerns(handler):
                     before[number] = handler
-                    signal.signal(number, handle)
+                    signal.signal(number, context)
         yield
     finally:
         for number, handler in before.items():

@@ -23,7 +23,7 @@ from treesnap.ops.access import locked_root, opened
 from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
 
 SIZE_BYTES_MAX = 64 << 20
 KEPT_SUFFIX = b".before-treesnap"
@@ -71,7 +71,7 @@ def _writing_name(name: bytes) -> bytes:
 
 
 def write_note(
-    handle: Handle,
+    context: Context,
     path: bytes,
     content: Callable[[], bytes],
     *,
@@ -85,43 +85,43 @@ def write_note(
     a link or a file stands in the place of a directory.
     """
     with (
-        opened(handle, "write a note", recover=False) as pair,
-        locked_root(handle, pair, "write a note"),
+        opened(context, "write a note", recover=False) as session,
+        locked_root(session, "write a note"),
     ):
         data = content()
-        root_fd = handle.fs.open(handle.root, OPEN_DIRECTORY)
+        root_fd = context.fs.open(context.root, OPEN_DIRECTORY)
         try:
-            with DirectoryChain(handle.fs, root_fd) as chain:
+            with DirectoryChain(context.fs, root_fd) as chain:
                 directory, name = treepath.split(path)
-                _replace(handle.fs, _made(handle.fs, chain, directory), name, data, is_note)
+                _replace(context.fs, _made(context.fs, chain, directory), name, data, is_note)
         finally:
-            handle.fs.close(root_fd)
+            context.fs.close(root_fd)
 
 
-def read_note(handle: Handle, path: bytes) -> bytes | None:
+def read_note(context: Context, path: bytes) -> bytes | None:
     """Returns what a note holds; None where none is, or something else. Follows no link."""
     found: list[bytes | None] = []
     _beside(
-        handle, path, lambda directory, name: found.append(_content(handle.fs, directory, name))
+        context, path, lambda directory, name: found.append(_content(context.fs, directory, name))
     )
     return found[0] if found else None
 
 
-def remove_note(handle: Handle, path: bytes) -> None:
+def remove_note(context: Context, path: bytes) -> None:
     """Removes a note if it is there. Follows no link; raises OSError."""
-    _beside(handle, path, lambda directory, name: handle.fs.unlink(name, dir_fd=directory))
+    _beside(context, path, lambda directory, name: context.fs.unlink(name, dir_fd=directory))
 
 
-def _beside(handle: Handle, path: bytes, act: Callable[[int, bytes], None]) -> None:
+def _beside(context: Context, path: bytes, act: Callable[[int, bytes], None]) -> None:
     """Calls ``act`` with the directory of a note and its name, if there is such a directory."""
     above, name = treepath.split(path)
     try:
-        root_fd = handle.fs.open(handle.root, OPEN_DIRECTORY)
+        root_fd = context.fs.open(context.root, OPEN_DIRECTORY)
         try:
-            with DirectoryChain(handle.fs, root_fd) as chain:
+            with DirectoryChain(context.fs, root_fd) as chain:
                 act(chain.open(above), name)
         finally:
-            handle.fs.close(root_fd)
+            context.fs.close(root_fd)
     except OSError as error:
         if error.errno not in NO_DIRECTORY:
             raise

@@ -6,21 +6,27 @@ The only module that reads the environment, and that imports platformdirs.
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from treesnap.errors import (
     ErrorCode,
+    InvalidArgument,
     NotFound,
     OperationFailed,
     Refused,
     StoreMissing,
     shown,
 )
+from treesnap.events import Monitor, NullMonitor
+from treesnap.fs.base import FileSystem
 from treesnap.hashing import root_id
+from treesnap.ops.context import WAIT_DEFAULT_S, ChangeSource, Context
 from treesnap.store.layout import Layout
+from treesnap.treepath import PathLike
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
     from treesnap.store.roots import Root
 
 SYSTEM_DIRECTORIES = frozenset(
@@ -49,6 +55,45 @@ SYSTEM_DIRECTORIES = frozenset(
         "/Users",
     }
 )
+
+
+def context_at(
+    root: PathLike,
+    store_path: str,
+    *,
+    monitor: Monitor | None = None,
+    wait_s: float = WAIT_DEFAULT_S,
+    fs: FileSystem | None = None,
+    clock_ns: Callable[[], int] = time.time_ns,
+    watcher: ChangeSource | None = None,
+) -> Context:
+    """Returns the context of a root and a store; raises InvalidArgument for what is no path."""
+    root_text = os.fsdecode(root)
+    if not root_text or "\0" in root_text:
+        raise InvalidArgument("The root must be a path", path=root_text)
+    root_text = based(root_text)
+    above, name = os.path.split(os.path.abspath(root_text))
+    return Context(
+        root=os.path.realpath(root_text),
+        given_root=os.path.join(os.path.realpath(above), name),
+        store_path=os.path.abspath(based(store_path)),
+        fs=fs or _file_system(os.path.abspath(based(store_path))),
+        monitor=monitor or NullMonitor(),
+        clock_ns=clock_ns,
+        wait_s=wait_s,
+        watcher=watcher,
+    )
+
+
+def _file_system(store_path: str) -> FileSystem:
+    """Returns the real one; for root, one that keeps a store of another user that user's."""
+    if os.geteuid() != 0:
+        from treesnap.fs.local import LocalFileSystem
+
+        return LocalFileSystem()
+    from treesnap.fs.owner import for_store
+
+    return for_store(store_path)
 
 
 def default_store_path() -> str:
@@ -105,39 +150,40 @@ def require_store(store_path: str) -> None:
     raise StoreMissing(f"There is no store at {shown(store_path)!r}", path=store_path)
 
 
-def require_root(handle: Handle) -> None:
+def require_root(context: Context) -> None:
     """Raises NotFound or Refused for a root that is not a directory and has no history.
 
     Most likely it was mistyped. One that was deleted keeps its history, and passes.
     """
-    if os.path.isdir(handle.root):
+    if os.path.isdir(context.root):
         return
     from treesnap.fs.failure import reported
     from treesnap.store.roots import Root
 
-    layout = Layout(handle.store_path)
+    layout = Layout(context.store_path)
     with reported("look at the root"):
         root, given = (
-            Root(handle.fs, layout, os.fsencode(path)) for path in (handle.root, handle.given_root)
+            Root(context.fs, layout, os.fsencode(path))
+            for path in (context.root, context.given_root)
         )
         if _has_history(layout, root):
             return
         if _has_history(layout, given):
-            raise replaced_by_link(handle)
+            raise replaced_by_link(context)
         try:
-            os.stat(handle.root)
+            os.stat(context.root)
         except (FileNotFoundError, NotADirectoryError) as error:
             moved_to = root.moved_to
             where = f": the root was moved to {shown(moved_to)!r}" if moved_to is not None else ""
             raise NotFound(
-                f"There is no directory {shown(handle.root)!r}{where}",
+                f"There is no directory {shown(context.root)!r}{where}",
                 code=ErrorCode.ROOT_NOT_FOUND,
-                path=handle.root,
+                path=context.root,
             ) from error
     raise Refused(
-        f"The root {shown(handle.root)!r} is not a directory",
+        f"The root {shown(context.root)!r} is not a directory",
         code=ErrorCode.NOT_A_DIRECTORY,
-        path=handle.root,
+        path=context.root,
     )
 
 
@@ -145,13 +191,13 @@ def _has_history(layout: Layout, root: Root) -> bool:
     return root.is_registered() or os.path.lexists(layout.root_snapshots(root.id))
 
 
-def replaced_by_link(handle: Handle) -> Refused:
+def replaced_by_link(context: Context) -> Refused:
     """Returns the error for a link in the place of a root with a history."""
     return Refused(
-        f"The root {shown(handle.given_root)!r} is no directory any more, but a link to "
-        f"{shown(handle.root)!r}",
+        f"The root {shown(context.given_root)!r} is no directory any more, but a link to "
+        f"{shown(context.root)!r}",
         code=ErrorCode.NOT_A_DIRECTORY,
-        path=handle.given_root,
+        path=context.given_root,
     )
 
 
@@ -217,16 +263,16 @@ def _is_root(layout: Layout, directory: str) -> bool:
     return moved is not None and moved.is_certain
 
 
-def check_root(handle: Handle, *, force: bool) -> None:
+def check_root(context: Context, *, force: bool) -> None:
     """Raises NotFound without a root, and Refused for a dangerous one without ``force``."""
-    if not os.path.lexists(handle.root):
+    if not os.path.lexists(context.root):
         raise NotFound(
-            f"There is no directory {shown(handle.root)!r}",
+            f"There is no directory {shown(context.root)!r}",
             code=ErrorCode.ROOT_NOT_FOUND,
-            path=handle.root,
+            path=context.root,
         )
     if not force:
-        refuse_dangerous(handle.root, handle.store_path)
+        refuse_dangerous(context.root, context.store_path)
 
 
 def check_store(store_path: str) -> None:
@@ -276,3 +322,12 @@ def refuse_dangerous(root: str, store_path: str) -> None:
     else:
         return
     raise Refused(f"The root {shown(root)!r} {reason}", path=root)
+
+
+def identity_of(fs: FileSystem, path: str) -> tuple[int, int] | None:
+    """Returns device and inode of a path, or None when it does not exist."""
+    try:
+        stat = fs.lstat(path)
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino

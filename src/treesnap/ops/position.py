@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused, StoreMissing, shown
 from treesnap.model import IgnoreRules, Snapshot, SnapshotKind
-from treesnap.ops.access import Opened, locked_root, opened
+from treesnap.ops.access import locked_root, opened
 from treesnap.ops.capture import uncaptured
 from treesnap.ops.create import (
     ATTEMPTS,
@@ -26,35 +26,39 @@ from treesnap.ops.create import (
     metadata_of,
 )
 from treesnap.ops.diff import is_time_alone, status
-from treesnap.ops.history import count_rollback, position, resolve_in, unknown
-from treesnap.ops.restore import RestoreRequest, goal_of, reach, refuse_dangerous_restore
+from treesnap.ops.history import count_rollback
+from treesnap.ops.references import position, resolve_in, unknown
+from treesnap.ops.restore.goal import RestoreRequest, goal_of
+from treesnap.ops.restore.reach import reach
+from treesnap.ops.restores import refuse_dangerous_restore
+from treesnap.ops.session import Session
 from treesnap.ops.upkeep import keep_up
 from treesnap.results import PositionResult, StatusResult
 from treesnap.store.writer import EpochChanged, Writer
-from treesnap.worktree.ignore import given
+from treesnap.worktree.scan.ignore import given
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
     from treesnap.ops.notes import NotePlace
 
 _SHOWN_MAX = 3
 
 
-def standing(handle: Handle, notes: NotePlace | None = None) -> StatusResult:
+def standing(context: Context, notes: NotePlace | None = None) -> StatusResult:
     """Compares the live tree with the position; notes and times alone are no changes.
 
     So a file that was written again as it was did not change. The result has neither a
     snapshot nor changes when nothing was captured yet, but what a capture would leave out.
     """
-    if not os.path.lexists(handle.root):
+    if not os.path.lexists(context.root):
         raise NotFound(
-            f"There is no directory {shown(handle.root)!r}",
+            f"There is no directory {shown(context.root)!r}",
             code=ErrorCode.ROOT_NOT_FOUND,
-            path=handle.root,
+            path=context.root,
         )
-    found = status(handle, position)
+    found = status(context, position)
     if found.snapshot is None:
-        return replace(found, skipped=uncaptured(handle))
+        return replace(found, skipped=uncaptured(context))
     changes = tuple(
         change
         for change in found.changes
@@ -64,16 +68,16 @@ def standing(handle: Handle, notes: NotePlace | None = None) -> StatusResult:
 
 
 def mark_position(
-    handle: Handle, request: CreateRequest, notes: NotePlace | None = None
+    context: Context, request: CreateRequest, notes: NotePlace | None = None
 ) -> Snapshot:
     """Marks the position; raises Refused when the tree differs from it, notes aside.
 
     Before the first capture there is nothing to differ from: then this captures. What changes
     during the call is in the mark or not as it was at the position.
     """
-    found = standing(handle, notes)
+    found = standing(context, notes)
     if found.snapshot is None:
-        return create(handle, request).snapshot
+        return create(context, request).snapshot
     if found.changes:
         names = ", ".join(repr(shown(item.path or b".")) for item in found.changes[:_SHOWN_MAX])
         more = ", ..." if len(found.changes) > _SHOWN_MAX else ""
@@ -82,10 +86,10 @@ def mark_position(
             code=ErrorCode.UNSAVED_CHANGES,
             path=found.changes[0].path,
         )
-    return mark(handle, found.snapshot.id, request)
+    return mark(context, found.snapshot.id, request)
 
 
-def mark(handle: Handle, ref: str, request: CreateRequest) -> Snapshot:
+def mark(context: Context, ref: str, request: CreateRequest) -> Snapshot:
     """Publishes the state of a snapshot again with the metadata of a request, durably.
 
     What the request excludes is left alone by a restore of the mark, even where the state
@@ -95,20 +99,20 @@ def mark(handle: Handle, ref: str, request: CreateRequest) -> Snapshot:
     rules = given(request.exclude)
     try:
         with (
-            opened(handle, "mark a snapshot", writing=True, recover=False) as pair,
-            locked_root(handle, pair, "mark"),
+            opened(context, "mark a snapshot", writing=True, recover=False) as session,
+            locked_root(session, "mark"),
         ):
             if request.name is not None:
-                check_name(pair, request.name)
-            marked = _published(handle, pair, resolve_in(pair, ref), metadata_of(request), rules)
+                check_name(session, request.name)
+            marked = _published(session, resolve_in(session, ref), metadata_of(request), rules)
     except StoreMissing as error:
         raise unknown(ref) from error
-    keep_up(handle, marked.sequence)
+    keep_up(context, marked.sequence)
     return marked
 
 
 def rollback(
-    handle: Handle, ref: str, *, session: str | None = None, keep_files: bool = False
+    context: Context, ref: str, *, of_session: str | None = None, keep_files: bool = False
 ) -> PositionResult:
     """Goes back to a snapshot: restores the root unless told to keep the files, then moves
     the position, and counts that in the snapshot's state.
@@ -118,31 +122,30 @@ def rollback(
     same call again ends it. Raises what ``restore`` does.
     """
     if not keep_files:
-        refuse_dangerous_restore(handle, force=False)
+        refuse_dangerous_restore(context, force=False)
     with (
-        opened(handle, "roll back", writing=True, recover=False) as pair,
-        locked_root(handle, pair, "rollback"),
+        opened(context, "roll back", writing=True, recover=False) as session,
+        locked_root(session, "rollback"),
     ):
-        goal = goal_of(pair, RestoreRequest(ref=ref))
+        goal = goal_of(session, RestoreRequest(ref=ref))
         if goal.snapshot.record.scope is not None:
             raise InvalidArgument(f"Snapshot {goal.snapshot.id[:12]} holds only some paths")
-        restored = None if keep_files else reach(handle, pair, goal)
-        stands_at = position(pair)
+        restored = None if keep_files else reach(session, goal)
+        stands_at = position(session)
         if stands_at is None or stands_at.root_hash != goal.snapshot.root_hash:
             request = CreateRequest(
-                session=session,
+                session=of_session,
                 kind=SnapshotKind.AUTOMATIC,
                 label=f"rolled back to {goal.snapshot.id[:12]}",
             )
-            stands_at = _published(handle, pair, goal.snapshot, metadata_of(request))
-        count_rollback(handle, pair, goal.snapshot)
-    keep_up(handle)
+            stands_at = _published(session, goal.snapshot, metadata_of(request))
+        count_rollback(session, goal.snapshot)
+    keep_up(context)
     return PositionResult(snapshot=goal.snapshot, position=stands_at, restore=restored)
 
 
 def _published(
-    handle: Handle,
-    pair: Opened,
+    session: Session,
     snapshot: Snapshot,
     metadata: dict[str, Any],
     rules: tuple[IgnoreRules, ...] = (),
@@ -153,18 +156,18 @@ def _published(
     """
     record = replace(
         snapshot.record,
-        created_at_ns=handle.clock_ns(),
+        created_at_ns=session.context.clock_ns(),
         parent=snapshot.id,
         rules=tuple(dict.fromkeys((*snapshot.record.rules, *rules))),
         plan=None,
         **metadata,
     )
-    sequence = pair.store.snapshots.listing(pair.root.id).next_sequence
+    sequence = session.store.snapshots.listing(session.root.id).next_sequence
     for _ in range(ATTEMPTS):
         try:
-            with Writer(pair.store) as writer:
-                _, name = writer.publish(record, pair.root.id, sequence)
-            return pair.store.snapshots.load(pair.root.id, name)
+            with Writer(session.store) as writer:
+                _, name = writer.publish(record, session.root.id, sequence)
+            return session.store.snapshots.load(session.root.id, name)
         except EpochChanged:
             continue
     raise Busy("Garbage collections kept overtaking the mark")

@@ -23,7 +23,7 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.failure import reported
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
 
 VARIABLE = "SNAP_STEP"
 """Names the command that a process belongs to; where commands run commands, all of them."""
@@ -51,14 +51,14 @@ class Command:
     """
 
     def __init__(
-        self, handle: Handle, words: Sequence[str], mark: str, mark_path: str | None
+        self, context: Context, words: Sequence[str], mark: str, mark_path: str | None
     ) -> None:
         """Prepares a command.
 
         ``mark`` names it, unlike every other one; ``mark_path`` is the file that its processes
         inherit, if any.
         """
-        self._handle = handle
+        self._context = context
         self._words = words
         self._mark_path = mark_path
         self._mark = mark
@@ -70,7 +70,7 @@ class Command:
         Raises NotFound or InvalidArgument for a command that cannot be started. What it leaves
         in the background goes on.
         """
-        fs = self._handle.fs
+        fs = self._context.fs
         fd = fs.open(self._mark_path, os.O_RDWR) if self._mark_path is not None else None
         try:
             self._process = self._started(() if fd is None else (fd,))
@@ -84,7 +84,7 @@ class Command:
         try:
             return subprocess.Popen(  # noqa: S603 - running it is the job
                 words,
-                cwd=self._handle.root,
+                cwd=self._context.root,
                 env=marked_environment(self._mark),
                 pass_fds=inherited,
             )
@@ -110,23 +110,23 @@ class Command:
 
     def end(self) -> None:
         """Kills whatever the command started; warns when some of it cannot be killed."""
-        handle = self._handle
+        context = self._context
         own = self._process
         if own is not None and own.poll() is None:
             with suppress(ProcessLookupError, PermissionError):
                 own.kill()
-        fs = handle.fs
+        fs = context.fs
         mark_file = None
         if self._mark_path is not None:
             with suppress(OSError):
                 mark_file = fs.lstat(self._mark_path)
-        left = _killed(fs, self._mark, mark_file, max(handle.wait_s, ENDING_MIN_S))
+        left = _killed(fs, self._mark, mark_file, max(context.wait_s, ENDING_MIN_S))
         if own is not None:
             with suppress(subprocess.TimeoutExpired):
                 own.wait(ENDING_MIN_S)
         if left:
             numbers = ", ".join(map(str, left))
-            handle.monitor.remark(f"Processes of the command cannot be ended: {numbers}")
+            context.monitor.remark(f"Processes of the command cannot be ended: {numbers}")
 
 
 def _killed(

@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING
 from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.errors import Corrupt, InvalidArgument, StoreMissing, TreesnapError
 from treesnap.model import SnapshotKind
-from treesnap.ops.access import Opened, locked_root, needed_snapshots, opened
-from treesnap.ops.history import position_in, snapshots_of
-from treesnap.ops.plan_files import kept_checkpoints
-from treesnap.ops.reachable import Reachability
-from treesnap.ops.restore_history import load_history
-from treesnap.ops.retention import AUTOMATIC, DEFAULT, Decision, Policy, decide
+from treesnap.ops.access import locked_root, opened
+from treesnap.ops.references import position_in, snapshots_of
+from treesnap.ops.session import Session
 from treesnap.results import PruneResult
+from treesnap.store.journal import load_history, needed_snapshots
+from treesnap.store.maintenance.reachability import Reachability
+from treesnap.store.maintenance.retention import AUTOMATIC, DEFAULT, Decision, Policy, decide
+from treesnap.store.plan_files import kept_checkpoints
 from treesnap.store.roots import Root
 from treesnap.store.snapshots import SnapshotName
 from treesnap.store.store import Store
 
 if TYPE_CHECKING:
     from treesnap.model import Snapshot, SnapshotId
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
 
 
 NO_RULES = Policy()
@@ -44,34 +45,34 @@ class PruneRequest:
     """Whether a caller gave the rules; otherwise the settings did."""
 
 
-def prune(handle: Handle, request: PruneRequest) -> PruneResult:
+def prune(context: Context, request: PruneRequest) -> PruneResult:
     """Removes snapshots; see :meth:`treesnap.Handle.prune`."""
     _check(request)
     try:
         if request.dry_run:
-            with opened(handle, "look at the snapshots") as pair:
-                return _result(_decisions(handle, pair, request), dry_run=True)
+            with opened(context, "look at the snapshots") as session:
+                return _result(_decisions(session, request), dry_run=True)
         with (
-            opened(handle, "remove snapshots", writing=True, recover=False) as pair,
-            locked_root(handle, pair, "prune"),
+            opened(context, "remove snapshots", writing=True, recover=False) as session,
+            locked_root(session, "prune"),
         ):
-            return _result(_pruned(handle, pair, request), dry_run=False)
+            return _result(_pruned(session, request), dry_run=False)
     except StoreMissing:
         return PruneResult(kept=(), removed=(), reasons={}, dry_run=request.dry_run)
 
 
-def prune_unasked(handle: Handle, pair: Opened, request: PruneRequest) -> None:
+def prune_unasked(session: Session, request: PruneRequest) -> None:
     """Removes snapshots of a root, unless a restore of it was interrupted; raises Busy."""
-    with pair.root.locked("prune", 0.0):
-        if not pair.root.is_interrupted:
-            _pruned(handle, pair, request)
+    with session.root.locked("prune", 0.0):
+        if not session.root.is_interrupted:
+            _pruned(session, request)
 
 
-def _pruned(handle: Handle, pair: Opened, request: PruneRequest) -> list[Decision]:
+def _pruned(session: Session, request: PruneRequest) -> list[Decision]:
     """Removes snapshots, and returns what became of each. The caller holds the root's lock."""
-    decisions = _decisions(handle, pair, request)
+    decisions = _decisions(session, request)
     gone = [item.snapshot for item in decisions if not item.is_kept]
-    pair.store.snapshots.remove(pair.root.id, _names(gone))
+    session.store.snapshots.remove(session.root.id, _names(gone))
     return decisions
 
 
@@ -107,21 +108,23 @@ def _check_members(name: str, values: object, kind: type, words: str) -> None:
         raise InvalidArgument(f"{name} must be a collection, each {words}")
 
 
-def _decisions(handle: Handle, pair: Opened, request: PruneRequest) -> list[Decision]:
+def _decisions(session: Session, request: PruneRequest) -> list[Decision]:
     """Returns what becomes of each of the root's snapshots, newest first."""
     policy = request.policy
     if policy.is_empty and request.max_size_bytes is None:
         policy = DEFAULT
-    snapshots = list(snapshots_of(pair))
+    snapshots = list(snapshots_of(session))
     concerned = [item for item in snapshots if request.session in (None, item.record.session)]
-    found = {item.snapshot.id: item for item in decide(concerned, policy, handle.clock_ns())}
+    found = {
+        item.snapshot.id: item for item in decide(concerned, policy, session.context.clock_ns())
+    }
     if policy is DEFAULT or not request.is_asked:
-        for identity in kept_checkpoints(pair.root) & found.keys():
+        for identity in kept_checkpoints(session.root) & found.keys():
             kept = found[identity]
             found[identity] = replace(kept, reasons=(*kept.reasons, "checkpoint"))
     if request.max_size_bytes is not None:
-        found |= _beyond(pair.store, snapshots, found, request.max_size_bytes)
-    protected = _protected(pair.root) | _standing(snapshots)
+        found |= _beyond(session.store, snapshots, found, request.max_size_bytes)
+    protected = _protected(session.root) | _standing(snapshots)
     for identity, reason in protected.items():
         item = found.get(identity)
         if item is not None:
@@ -184,7 +187,7 @@ def _without_room(
 
 
 def prune_store(
-    pair: Opened, roots: Iterable[Root], target_bytes: int, size_bytes_max: int
+    session: Session, roots: Iterable[Root], target_bytes: int, size_bytes_max: int
 ) -> None:
     """Removes the oldest automatic snapshots of some roots until the store needs no more.
 
@@ -193,7 +196,7 @@ def prune_store(
     interrupted, are left as they are. When what stays in any case takes more than
     ``size_bytes_max``, nothing is removed in vain.
     """
-    store = pair.store
+    store = session.store
     protected: dict[str, tuple[Root, Container[SnapshotId]]] = {}
     for root in roots:
         with suppress(TreesnapError, OSError):  # of a damaged root nothing goes
@@ -202,7 +205,7 @@ def prune_store(
     others: list[Snapshot] = []
     root_of: dict[SnapshotId, Root] = {}
     for root_id in store.snapshots.root_ids():
-        snapshots = list(snapshots_of(pair, root_id))
+        snapshots = list(snapshots_of(session, root_id))
         standing = _standing(snapshots)
         newest = _newest(snapshots)
         for item in snapshots:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from treesnap.errors import (
@@ -24,26 +25,28 @@ from treesnap.errors import (
 )
 from treesnap.fs.durable import open_regular
 from treesnap.model import SnapshotKind
-from treesnap.ops.access import Opened, opened, read_journal
-from treesnap.ops.places import based, refuse_dangerous
-from treesnap.ops.recover import is_its_tree, recover_locked
+from treesnap.ops.access import opened
+from treesnap.ops.places import based, context_at, refuse_dangerous
+from treesnap.ops.restore.recover import is_its_tree, recover_locked
+from treesnap.ops.session import Session
 from treesnap.results import RootDirectory, RootInfo
+from treesnap.store.journal import read_journal
 from treesnap.store.layout import is_hex
 from treesnap.store.roots import Root, registered_records
 from treesnap.worktree.directory import OPEN_DIRECTORY
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
     from treesnap.store.store import Store
 
 _ID_BEGINNING = re.compile(r"[0-9a-f]{4,32}\Z")
 
 
-def list_roots(handle: Handle) -> tuple[RootInfo, ...]:
+def list_roots(context: Context) -> tuple[RootInfo, ...]:
     """Returns all roots of the store, by path; an absent store has none."""
     try:
-        with opened(handle, "list the roots") as pair:
-            return tuple(_info(pair.store, root) for root in _all_roots(pair.store))
+        with opened(context, "list the roots") as session:
+            return tuple(_info(session.store, root) for root in _all_roots(session.store))
     except StoreMissing:
         return ()
 
@@ -134,7 +137,7 @@ def _unknown(given: str) -> NotFound:
     )
 
 
-def move_root(handle: Handle, old: str, new: str, *, force: bool) -> RootInfo:
+def move_root(context: Context, old: str, new: str, *, force: bool) -> RootInfo:
     """Makes a directory the place of a root's history; see :meth:`treesnap.Handle.root_move`."""
     path = _real(new)
     if not os.path.isdir(path):
@@ -142,63 +145,50 @@ def move_root(handle: Handle, old: str, new: str, *, force: bool) -> RootInfo:
             f"There is no directory {shown(path)!r}", code=ErrorCode.ROOT_NOT_FOUND, path=path
         )
     if not force:
-        refuse_dangerous(path, handle.store_path)
+        refuse_dangerous(path, context.store_path)
     try:
-        with opened(handle, "move a root", writing=True, recover=False) as pair:
-            there = pair.store.root(os.fsencode(path))
+        with opened(context, "move a root", writing=True, recover=False) as session:
+            there = session.store.root(os.fsencode(path))
             was_noticed = (
                 there.record is not None and os.fsencode(_real(old)) in there.record.earlier
             )
-            root = there if was_noticed else find_registered(pair.store, old)
-            with root.locked("move", handle.wait_s):
-                _refuse_other_tree(handle, root, path)
-                _forget_empty(handle, pair.store, there, root.id)
+            root = there if was_noticed else find_registered(session.store, old)
+            with root.locked("move", context.wait_s):
+                _refuse_other_tree(context, root, path)
+                _forget_empty(context, session.store, there, root.id)
                 root.move(os.fsencode(path))
                 if root.is_interrupted:
-                    recover_locked(_handle_on(handle, path), Opened(pair.store, root))
-            return _info(pair.store, root)
+                    recover_locked(replace(session, context=_context_of(context, path), root=root))
+            return _info(session.store, root)
     except StoreMissing as error:
         raise _unknown(old) from error
 
 
-def _handle_on(handle: Handle, path: str) -> Handle:
-    """Returns a handle on another root of the same store."""
-    from treesnap.ops.handle import Handle as AnyHandle
-
-    return AnyHandle(
-        root=path,
-        store_path=handle.store_path,
-        fs=handle.fs,
-        monitor=handle.monitor,
-        wait_s=handle.wait_s,
-    )
-
-
-def _forget_empty(handle: Handle, store: Store, there: Root, but: str) -> None:
+def _forget_empty(context: Context, store: Store, there: Root, but: str) -> None:
     """Forgets a root that was registered by a command which then failed, before its first snapshot.
 
     So what such a command asks for, to move the history of another root there, is possible.
     """
     if there.record is None or there.id == but:
         return
-    with there.locked("move", handle.wait_s):
+    with there.locked("move", context.wait_s):
         names = store.fs.list_names(store.layout.root_directory(there.id))
         is_empty = all(name in {"root", "lock"} or name.endswith("-lock") for name in names)
         if is_empty and not store.snapshots.names(there.id):
             there.forget()
 
 
-def _refuse_other_tree(handle: Handle, root: Root, path: str) -> None:
+def _refuse_other_tree(context: Context, root: Root, path: str) -> None:
     """Raises Refused where a restore was interrupted, but not in the directory at a path."""
     journal = read_journal(root)
     if journal is None or journal.commit is None:
         return
-    fd = handle.fs.open(path, OPEN_DIRECTORY)
+    fd = context.fs.open(path, OPEN_DIRECTORY)
     try:
-        if is_its_tree(handle.fs, fd, journal):
+        if is_its_tree(context.fs, fd, journal):
             return
     finally:
-        handle.fs.close(fd)
+        context.fs.close(fd)
     raise Refused(
         f"A restore of {shown(root.path)!r} was interrupted, and {shown(path)!r} is not the "
         f"directory that was restored: that one holds {shown(journal.stage_name)!r}",
@@ -207,30 +197,30 @@ def _refuse_other_tree(handle: Handle, root: Root, path: str) -> None:
     )
 
 
-def forget_root(handle: Handle, given: str, *, force: bool) -> RootInfo:
+def forget_root(context: Context, given: str, *, force: bool) -> RootInfo:
     """Removes a root's history as a whole; see :meth:`treesnap.Handle.root_forget`."""
     try:
-        with opened(handle, "forget a root", writing=True, recover=False) as pair:
-            root = find_registered(pair.store, given)
-            with root.locked("forget", handle.wait_s):
-                if root.record is None and not pair.store.snapshots.names(root.id):
+        with opened(context, "forget a root", writing=True, recover=False) as session:
+            root = find_registered(session.store, given)
+            with root.locked("forget", context.wait_s):
+                if root.record is None and not session.store.snapshots.names(root.id):
                     raise _unknown(given)
-                _refuse_in_use(handle, Opened(pair.store, root))
+                _refuse_in_use(replace(session, root=root))
                 if not force:
-                    _refuse_kept(pair.store, root)
-                info = _info(pair.store, root)
-                pair.store.snapshots.forget(root.id)
+                    _refuse_kept(session.store, root)
+                info = _info(session.store, root)
+                session.store.snapshots.forget(root.id)
                 root.forget()
             return info
     except StoreMissing as error:
         raise _unknown(given) from error
 
 
-def _refuse_in_use(handle: Handle, pair: Opened) -> None:
+def _refuse_in_use(session: Session) -> None:
     """Raises Busy while a process relies on the root, and Refused for a restore to be finished."""
-    from treesnap.ops.export import sweep_exports
+    from treesnap.ops.restore.export import sweep_exports
 
-    root = pair.root
+    root = session.root
     what = f"The root {shown(root.path)!r}"
     if root.is_interrupted:
         raise Refused(
@@ -242,25 +232,25 @@ def _refuse_in_use(handle: Handle, pair: Opened) -> None:
         user = f"process {record.process_id}" if record is not None else "a process"
         raise Busy(f"{what} has a snapshot that {user} goes back to if it fails")
     for name, user in (("plans-lock", "a plan"), (os.path.join("watch", "lock"), "'watch'")):
-        if _is_locked(handle, root.file(name)):
+        if _is_locked(session.context, root.file(name)):
             raise Busy(f"{what} is in use by {user}")
-    sweep_exports(handle, pair, root.export_names())
+    sweep_exports(session, root.export_names())
     if root.export_names():
         raise Busy(f"{what} is in use by a restore to another directory")
 
 
-def _is_locked(handle: Handle, path: str) -> bool:
+def _is_locked(context: Context, path: str) -> bool:
     try:
-        fd = open_regular(handle.fs, path)
+        fd = open_regular(context.fs, path)
     except (OSError, Corrupt):
         return False
     try:
-        if not handle.fs.lock(fd, exclusive=False):
+        if not context.fs.lock(fd, exclusive=False):
             return True
-        handle.fs.unlock(fd)
+        context.fs.unlock(fd)
         return False
     finally:
-        handle.fs.close(fd)
+        context.fs.close(fd)
 
 
 def _refuse_kept(store: Store, root: Root) -> None:
@@ -286,3 +276,10 @@ def _refuse_kept(store: Store, root: Root) -> None:
             code=ErrorCode.HISTORY_KEPT,
             path=root.path,
         )
+
+
+def _context_of(context: Context, path: str) -> Context:
+    """Returns the context of another root of the same store."""
+    return context_at(
+        path, context.store_path, fs=context.fs, monitor=context.monitor, wait_s=context.wait_s
+    )

@@ -17,13 +17,13 @@ from treesnap.ops.processes import Command
 from treesnap.results import RestoreResult, RunResult
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
 
 _LAST_LINE_BYTES = 4096
 
 
 def run(
-    handle: Handle,
+    context: Context,
     command: Sequence[str],
     *,
     retries: int,
@@ -40,14 +40,14 @@ def run(
         label=label if label is not None else f"before {words}", kind=SnapshotKind.RUN
     )
     with (
-        held_checkpoint(handle, request, f"run {words}", overlap) as held,
+        held_checkpoint(context, request, f"run {words}", overlap) as held,
         raised_once() as interruptions,
     ):
-        return _run(handle, command, retries, held, interruptions)
+        return _run(context, command, retries, held, interruptions)
 
 
 def _run(
-    handle: Handle,
+    context: Context,
     command: Sequence[str],
     retries: int,
     held: HeldCheckpoint,
@@ -56,7 +56,7 @@ def _run(
     restored: RestoreResult | None = None
     for attempt in range(1, retries + 2):
         mark = f"run/{held.made.id[:16]}/{attempt}"
-        running = Command(handle, command, mark, held.mark_path)
+        running = Command(context, command, mark, held.mark_path)
         try:
             exit_code = running.run()
         except (InvalidArgument, NotFound):  # nothing was started
@@ -85,7 +85,7 @@ def _run(
     )
 
 
-def check(handle: Handle, line: str) -> tuple[int, str]:
+def check(context: Context, line: str) -> tuple[int, str]:
     """Runs a line of the shell in the root; returns its exit code and its last line of output.
 
     Nothing is captured or rolled back, and the line gets no standard input. What it leaves
@@ -96,7 +96,7 @@ def check(handle: Handle, line: str) -> tuple[int, str]:
         result = subprocess.run(  # noqa: S602 - the caller's own line
             line,
             shell=True,
-            cwd=handle.root,
+            cwd=context.root,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -19,19 +19,18 @@ from treesnap.errors import TreesnapError
 from treesnap.events import Phase
 from treesnap.hashing import object_id
 from treesnap.model import EntryKind, IgnoreRules, ObjectId, ObjectKind, Snapshot
-from treesnap.ops.access import MemoryObjects, entry_at
 from treesnap.ops.capture import scan_settings
+from treesnap.ops.state import MemoryObjects, entry_at
 from treesnap.results import TakenBack
 from treesnap.store.roots import RootRecord, registered_records
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
 from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
-from treesnap.worktree.scan import Scanner
-from treesnap.worktree.scanned import ScanResult
+from treesnap.worktree.scan.scanner import Scanner, ScanResult
 
 if TYPE_CHECKING:
-    from treesnap.ops.examination import Damaged
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
+    from treesnap.store.maintenance.check.examination import Damaged
 
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -47,9 +46,9 @@ class _Place(NamedTuple):
 class Salvage:
     """Looks for lost objects, and stores those that are found, durably."""
 
-    def __init__(self, handle: Handle, store: Store, wanted: dict[ObjectId, ObjectKind]) -> None:
-        self._handle = handle
-        self._fs = handle.fs
+    def __init__(self, context: Context, store: Store, wanted: dict[ObjectId, ObjectKind]) -> None:
+        self._context = context
+        self._fs = context.fs
         self._store = store
         self._wanted = dict(wanted)
         self._found: dict[ObjectId, TakenBack] = {}
@@ -135,11 +134,11 @@ class Salvage:
         """
         for _ in range(2):
             sieve = _Sieve(self._store, self._wanted, writer)
-            self._handle.monitor.begin(Phase.SCAN, None, None)
-            settings = scan_settings(self._handle, place.scope, place.rules)
+            self._context.monitor.begin(Phase.SCAN, None, None)
+            settings = scan_settings(self._context, place.scope, place.rules)
             settings = replace(settings, root=os.fsdecode(place.root))
             try:
-                result = Scanner(self._fs, settings, sieve, self._handle.monitor).scan()
+                result = Scanner(self._fs, settings, sieve, self._context.monitor).scan()
                 needed = list(_needed(result, sieve)) if sieve.caught else []
             except (TreesnapError, OSError):
                 needed = []  # what was caught until then is right all the same

@@ -1,4 +1,8 @@
-"""One side of a restore: a tree that a snapshot holds, or that a walk found."""
+"""One side of a restore or a comparison: a tree that a snapshot holds, or that a walk found.
+
+A state may be narrowed to some paths. The trees that this makes, and those of a walk that stores
+nothing, are kept in memory.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from treesnap import treepath
-from treesnap.codec.reader import TreeReader
-from treesnap.model import Entry, ObjectId, ObjectKind, SnapshotRecord
-from treesnap.ops.access import MemoryObjects, Opened
-from treesnap.ops.narrow import narrowed, narrowed_groups
-from treesnap.worktree.links import Groups, load_groups
-from treesnap.worktree.scanned import ScanResult
+from treesnap.codec.reader import TreeReader, check_object
+from treesnap.codec.tree import put_tree
+from treesnap.errors import ErrorCode, NotFound, shown
+from treesnap.model import (
+    Entry,
+    EntryKind,
+    ObjectId,
+    ObjectKind,
+    SkipReason,
+    Snapshot,
+    SnapshotRecord,
+    Totals,
+)
+from treesnap.ops.session import Session
+from treesnap.store.store import Store
+from treesnap.treepath import components
+from treesnap.worktree.scan.links import Groups, load_groups
+from treesnap.worktree.scan.scanner import ScanResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +63,14 @@ class State:
         return entry is not None and entry.is_skipped
 
 
-def recorded_state(pair: Opened, record: SnapshotRecord, scope: tuple[bytes, ...] | None) -> State:
+def recorded_state(
+    session: Session, record: SnapshotRecord, scope: tuple[bytes, ...] | None
+) -> State:
     """Returns a snapshot's tree, with nothing but the paths in scope."""
-    objects = MemoryObjects(pair.store)
+    objects = MemoryObjects(session.store)
     trees = TreeReader(objects.get)
     root = narrowed(record.root, trees, objects, scope)
-    groups = narrowed_groups(load_groups(record.links, pair.store.get), scope)
+    groups = narrowed_groups(load_groups(record.links, session.store.get), scope)
     return State(root=root, trees=trees, groups=groups)
 
 
@@ -66,3 +84,157 @@ def walked_state(result: ScanResult, get: Callable[[ObjectKind, ObjectId], bytes
         linked_outside=result.linked_outside,
         mapped=result.mapped,
     )
+
+
+def trees_of(store: Store) -> TreeReader:
+    """Returns a reader of the store's trees."""
+    return TreeReader(store.get)
+
+
+def entry_at(trees: TreeReader, snapshot: Snapshot, path: bytes) -> Entry:
+    """Returns the entry of a path in a snapshot, or raises NotFound."""
+    entry: Entry | None = snapshot.record.root
+    for name in components(path):
+        entry = (
+            trees.lookup(entry.tree_id, name) if entry is not None and entry.is_directory else None
+        )
+        if entry is None:
+            break
+    if entry is None or entry.is_skipped:
+        raise NotFound(
+            f"Snapshot {snapshot.id[:12]} does not hold {shown(path)!r}",
+            code=ErrorCode.PATH_NOT_FOUND,
+            path=path,
+        )
+    return entry
+
+
+class MemoryObjects:
+    """Takes objects without storing them; keeps trees and lists, so that they can be read.
+
+    For comparing a live tree with a snapshot: nothing reaches the store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kept: dict[ObjectId, bytes] = {}
+
+    def put(self, kind: ObjectKind, data: bytes) -> ObjectId:
+        """Returns an object's id; keeps its bytes unless they are file content.
+
+        Raises InvalidArgument for one that could not be stored.
+        """
+        from treesnap.hashing import object_id
+
+        check_object(kind, data)
+        identity = object_id(kind, data)
+        if kind != ObjectKind.CHUNK or len(data) <= 4096:
+            self._kept[identity] = data
+        return identity
+
+    def get(self, kind: ObjectKind, identity: ObjectId) -> bytes:
+        """Returns an object that was kept, or one of the store."""
+        kept = self._kept.get(identity)
+        return kept if kept is not None else self._store.get(kind, identity)
+
+
+def effective_scope(
+    snapshot: Snapshot, paths: tuple[bytes, ...] | None
+) -> tuple[bytes, ...] | None:
+    """Returns the paths that a restore concerns, or None for the whole root.
+
+    Raises NotFound for a path of which a path-scoped snapshot knows nothing.
+    """
+    held = snapshot.record.scope
+    wanted = treepath.without_nested(list(paths)) if paths else None
+    if wanted is None or b"" in wanted:
+        return held
+    if held is None:
+        return wanted
+    found: list[bytes] = []
+    for path in wanted:
+        inside = [path] if any(treepath.is_within(path, mine) for mine in held) else []
+        below = [mine for mine in held if treepath.is_within(mine, path)]
+        if not inside and not below:
+            raise NotFound(
+                f"Snapshot {snapshot.id[:12]} was taken of other paths than {shown(path)!r}",
+                code=ErrorCode.PATH_NOT_FOUND,
+                path=path,
+            )
+        found += inside or below
+    return treepath.without_nested(found)
+
+
+def narrowed(
+    root: Entry, trees: TreeReader, objects: MemoryObjects, scope: tuple[bytes, ...] | None
+) -> Entry:
+    """Returns the root with nothing but the paths in scope, and the directories above them.
+
+    The trees that this makes exist in ``objects`` only. Directories above a path
+    are left out when nothing in scope is below them.
+    """
+    if scope is None or b"" in scope:
+        return root
+    wanted = set(scope)
+    entries = _entries_in(root, trees, wanted)
+    below: dict[bytes, list[Entry]] = {}
+    for path in sorted(entries, key=lambda path: path.count(b"/"), reverse=True):
+        entry = entries[path]
+        if path in below:
+            entry = _holding(entry, below[path], trees, objects)
+        elif path not in wanted:
+            continue
+        below.setdefault(treepath.split(path)[0], []).append(entry)
+    return _holding(root, below.get(b"", []), trees, objects)
+
+
+def _entries_in(root: Entry, trees: TreeReader, scope: set[bytes]) -> dict[bytes, Entry]:
+    """Returns the entries in scope, and the directories above them, by path."""
+    above = {parent for path in scope for parent in treepath.parents(path)}
+    entries = {b"": root}
+    for path in sorted({*above, *scope} - {b""}, key=lambda path: path.count(b"/")):
+        directory, name = treepath.split(path)
+        parent = entries.get(directory)
+        if parent is None or not parent.is_directory:
+            continue
+        entry = trees.lookup(parent.tree_id, name)
+        if entry is not None and (path in scope or entry.is_directory):
+            entries[path] = entry
+    del entries[b""]
+    return entries
+
+
+def _holding(
+    directory: Entry, entries: list[Entry], trees: TreeReader, objects: MemoryObjects
+) -> Entry:
+    """Returns a directory with nothing but some entries."""
+    totals = Totals()
+    for entry in entries:
+        totals = totals.plus(totals_of_entry(entry, trees))
+    entries = sorted(entries, key=lambda entry: entry.name)
+    return directory._replace(content=put_tree(entries, totals, objects.put))
+
+
+def totals_of_entry(entry: Entry, trees: TreeReader) -> Totals:
+    """Returns the sums over an entry and everything below it."""
+    if entry.kind == EntryKind.DIRECTORY:
+        return trees.totals(entry.tree_id).plus(Totals(directories=1))
+    if entry.kind == EntryKind.FILE:
+        return Totals(files=1, size_bytes=entry.size)
+    if entry.kind == EntryKind.SKIPPED:
+        return Totals(skipped=1, incomplete=int(entry.content == SkipReason.UNREADABLE))
+    return Totals(others=1)
+
+
+def narrowed_groups(groups: Groups, scope: tuple[bytes, ...] | None) -> Groups:
+    """Returns the hard-link groups with nothing but the names in scope."""
+    if scope is None:
+        return groups
+    found: Groups = {}
+    for group in set(groups.values()):
+        inside = tuple(
+            path for path in group if any(treepath.is_within(path, mine) for mine in scope)
+        )
+        if len(inside) > 1:
+            found.update((path, inside) for path in inside)
+    return found

@@ -1,4 +1,10 @@
-"""``stats``: sizes of a store, of its roots, and of the snapshots of one root."""
+"""``stats``: sizes of a store, of its roots, and of the snapshots of one root.
+
+Snapshots are walked one after the other, for the share of each object: one snapshot alone, one
+root alone, or several roots need it. A directory is walked again only when what is known of it
+changes, which it does at most twice: whatever needs a directory needs everything below it. So
+the cost follows what is stored, not what snapshots share.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +17,18 @@ from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.errors import Corrupt, StoreMissing
 from treesnap.events import Phase
 from treesnap.fs.base import FileSystem
-from treesnap.model import Snapshot
-from treesnap.ops.access import Opened, opened
-from treesnap.ops.history import snapshots_of
-from treesnap.ops.shares import Shares
+from treesnap.model import ObjectId, ObjectKind, Snapshot, SnapshotRecord
+from treesnap.ops.access import opened
+from treesnap.ops.references import snapshots_of
+from treesnap.ops.session import Session
 from treesnap.results import RootStats, SnapshotStats, StatsResult
+from treesnap.store.maintenance.reachability import Reachability
 from treesnap.store.packs import PackReader
 from treesnap.store.roots import registered_roots, step_output_bytes
 from treesnap.store.store import Store
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
 
 _COUNTED = -(1 << 62)
 """Stands in the place of a share once the object has been counted."""
@@ -39,7 +46,7 @@ class _Walked:
     logical_bytes: Counter[int] = field(default_factory=Counter)
     """By root, the sizes of its snapshots."""
     own: int = -1
-    """The number of the handle's own root, or -1."""
+    """The number of the session's root, or -1."""
     damaged: int = 0
 
 
@@ -59,15 +66,15 @@ class _Counted:
 _NUMBERS = [item.name for item in fields(StatsResult) if not item.name.startswith("by_")]
 
 
-def stats(handle: Handle) -> StatsResult:
+def stats(context: Context) -> StatsResult:
     """Returns the sizes; see :meth:`treesnap.Handle.stats`."""
     try:
-        with opened(handle, "measure the store") as pair:
-            handle.monitor.begin(Phase.MARK, None, None)
-            shares = Shares(pair.store)
-            walked = _walk(pair, shares)
-            counted = _count(pair.store.packs, shares)
-            files, disk_bytes = _disk_use(handle.fs, pair.store.path)
+        with opened(context, "measure the store") as session:
+            context.monitor.begin(Phase.MARK, None, None)
+            shares = Shares(session.store)
+            walked = _walk(session, shares)
+            counted = _count(session.store.packs, shares)
+            files, disk_bytes = _disk_use(context.fs, session.store.path)
             return StatsResult(
                 roots=len(walked.paths),
                 snapshots=len(walked.snapshots),
@@ -81,8 +88,8 @@ def stats(handle: Handle) -> StatsResult:
                 needed_bytes=counted.needed_bytes.total(),
                 waste_bytes=counted.waste_bytes,
                 disk_bytes=disk_bytes,
-                output_bytes=step_output_bytes(handle.fs, pair.store.layout),
-                packs=len(pair.store.packs.sizes()),
+                output_bytes=step_output_bytes(context.fs, session.store.layout),
+                packs=len(session.store.packs.sizes()),
                 files=files,
                 damaged_snapshots=walked.damaged,
                 by_root=_by_root(walked, shares, counted),
@@ -92,16 +99,16 @@ def stats(handle: Handle) -> StatsResult:
         return StatsResult(by_root=(), by_snapshot=(), **dict.fromkeys(_NUMBERS, 0))
 
 
-def _walk(pair: Opened, shares: Shares) -> _Walked:
+def _walk(session: Session, shares: Shares) -> _Walked:
     """Walks all snapshots. One that was deleted and collected meanwhile is no damage."""
-    log = pair.store.snapshots
-    paths = _registered(pair.store)
+    log = session.store.snapshots
+    paths = _registered(session.store)
     walked = _Walked()
     for number, root_id in enumerate(log.root_ids()):
         walked.paths.append(paths.get(root_id, b""))
-        if root_id == pair.root.id:
+        if root_id == session.root.id:
             walked.own = number
-        for snapshot in snapshots_of(pair, root_id):
+        for snapshot in snapshots_of(session, root_id):
             walked.paths[number] = snapshot.record.root_path
             walked.snapshots.append(snapshot)
             walked.roots.append(number)
@@ -180,3 +187,60 @@ def _disk_use(fs: FileSystem, path: str) -> tuple[int, int]:
                     size_bytes += entry.stat(follow_symlinks=False).st_size
                     files += 1
     return files, size_bytes
+
+
+SEVERAL_ROOTS = -1
+"""The share of what snapshots of several roots need."""
+
+
+_ROOTS = -2
+"""The share of what several snapshots of root 0 need; those of the next roots lie below."""
+
+
+class Shares(Reachability):
+    """Walks snapshots and keeps the share of each object: who alone needs it.
+
+    A share is the number of a snapshot, that of a root by :func:`share_of_root`, or
+    SEVERAL_ROOTS. Memory is one id and one number per object.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.of: dict[ObjectId, int] = {}
+        """The share of each object that was walked."""
+        self._roots: list[int] = []
+
+    def walk(self, record: SnapshotRecord, root: int) -> None:
+        """Counts the next snapshot, one of a root; raises Corrupt, with part of it counted."""
+        self._roots.append(root)
+        for _ in self.add(record):
+            pass
+
+    def root_of(self, share: int) -> int | None:
+        """Returns the root that alone needs what has this share, or None."""
+        if share >= 0:
+            return self._roots[share]
+        return None if share == SEVERAL_ROOTS else _ROOTS - share
+
+    def _is_news(self, kind: ObjectKind, identity: ObjectId) -> bool:  # noqa: ARG002 - overrides
+        """Counts the snapshot at hand among those that need an object."""
+        snapshot = len(self._roots) - 1
+        known = self.of.get(identity)
+        if known is None:
+            self.of[identity] = snapshot
+            return True
+        share = _joined(known, self.root_of(known), snapshot, self._roots[snapshot])
+        self.of[identity] = share
+        return share != known
+
+
+def share_of_root(root: int) -> int:
+    """Returns the share of what several snapshots need, all of one root."""
+    return _ROOTS - root
+
+
+def _joined(known: int, known_root: int | None, snapshot: int, root: int) -> int:
+    """Returns the share of something that a further snapshot needs."""
+    if known == snapshot:
+        return known
+    return share_of_root(root) if known_root == root else SEVERAL_ROOTS

@@ -20,9 +20,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from treesnap.errors import Busy, StorageFull, StoreMissing, TreesnapError
+from treesnap.events import NullMonitor
 from treesnap.fs.failure import error_text
-from treesnap.ops.access import Opened, opened
+from treesnap.ops.access import opened
 from treesnap.ops.config import Settings, settings_of
+from treesnap.ops.session import Session
 from treesnap.store.collector import noted_size
 from treesnap.store.roots import registered_roots
 from treesnap.store.slot import notes
@@ -30,7 +32,7 @@ from treesnap.store.store import Store
 from treesnap.worktree.directory import OPEN_DIRECTORY
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
 
 EVERY = 32
 """How many snapshots of a root lie between two looks."""
@@ -53,46 +55,46 @@ _DAMAGED_SHOWN = 3
 _Result = TypeVar("_Result")
 
 
-def settings_or_defaults(handle: Handle, pair: Opened) -> Settings | None:
+def settings_or_defaults(session: Session) -> Settings | None:
     """Returns what holds for the root, or None, with a remark, where it cannot be understood.
 
     Nothing is removed without being asked then, and nothing is limited.
     """
     try:
-        return settings_of(pair)
+        return settings_of(session)
     except TreesnapError as error:
-        handle.monitor.remark(error.message)
+        session.monitor.remark(error.message)
         return None
 
 
-def keep_up(handle: Handle, sequence: int | None = None) -> None:
+def keep_up(context: Context, sequence: int | None = None) -> None:
     """Removes what the policy does not keep, when it is time; never raises for that.
 
-    To be called after a snapshot of the handle's root was published, without the root's
+    To be called after a snapshot of the root was published, without the root's
     lock, with the snapshot's number, or else the newest one counts. With a number it costs
     nothing when it is not time.
     """
     if sequence is not None and sequence % EVERY:
         return
     try:
-        with opened(handle, "tidy the store", recover=False) as pair:
-            names = pair.store.snapshots.names(pair.root.id)
+        with opened(context, "tidy the store", recover=False) as session:
+            names = session.store.snapshots.names(session.root.id)
             number = sequence or (names[0].sequence if names else 0)
             if number == 0 or number % EVERY:
                 return
-            settings = settings_or_defaults(handle, pair)
+            settings = settings_or_defaults(session)
             if settings is None or not settings.is_automatic:
                 return
             if settings.root_size_bytes_max is not None or number % period(len(names)) == 0:
                 with suppress(Busy):
-                    _prune(handle, pair, settings)
-            size_bytes = pair.store.size_bytes()
-            collected_bytes = noted_size(handle.fs, pair.store.layout)
+                    _prune(session, settings)
+            size_bytes = session.store.size_bytes()
+            collected_bytes = noted_size(context.fs, session.store.layout)
         if size_bytes >= collected_bytes + max(GROWTH_BYTES_MIN, collected_bytes // 2):
             with suppress(Busy):
-                _collect(handle, wait_s=0.0)
+                _collect(context, wait_s=0.0)
     except (TreesnapError, OSError) as error:
-        handle.monitor.remark(f"The store could not be tidied: {error_text(error)}")
+        context.monitor.remark(f"The store could not be tidied: {error_text(error)}")
 
 
 def period(count: int) -> int:
@@ -107,7 +109,7 @@ def period(count: int) -> int:
     return between
 
 
-def with_room(handle: Handle, attempt: Callable[[], _Result]) -> _Result:
+def with_room(context: Context, attempt: Callable[[], _Result]) -> _Result:
     """Returns the outcome of an attempt; when the store is full, makes room and tries again.
 
     Automatic snapshots of all roots go first, as their policies allow, then garbage,
@@ -117,18 +119,18 @@ def with_room(handle: Handle, attempt: Callable[[], _Result]) -> _Result:
     was made and no other writer is at work, whose failure might free some: nothing is written
     again in vain. Otherwise it does so after :data:`ATTEMPTS`, unless others have
     taken, or take just now, the room for what did not fit within the store's limit: their turn
-    is over some time. That goes on for the handle's ``wait_s`` at most. What the attempts wrote is
+    is over some time. That goes on for the ``wait_s`` at most. What the attempts wrote is
     garbage and collected when it raises.
     """
     why = None
     left = ATTEMPTS
-    deadline = time.monotonic() + handle.wait_s
+    deadline = time.monotonic() + context.wait_s
     while True:
         left -= 1
         try:
             result = attempt()
         except StorageFull as error:
-            room = make_room(handle, error)
+            room = make_room(context, error)
             if room is None:
                 raise
             has_room = error.needed_bytes <= room.size_bytes
@@ -140,7 +142,7 @@ def with_room(handle: Handle, attempt: Callable[[], _Result]) -> _Result:
             why = error.message  # not the error: its frames keep files of the store open
             continue
         if why is not None:
-            handle.monitor.remark(f"{why}; room was made for it")
+            context.monitor.remark(f"{why}; room was made for it")
         return result
 
 
@@ -153,7 +155,7 @@ class Room(NamedTuple):
     """Whether other writers are at work, who take room or give it back."""
 
 
-def make_room(handle: Handle, full: StorageFull) -> Room | None:
+def make_room(context: Context, full: StorageFull) -> Room | None:
     """Removes what may go without being asked and collects; returns the room that there is then.
 
     Nothing but garbage goes where ``full`` says that the limit itself is too small, and what a
@@ -162,15 +164,15 @@ def make_room(handle: Handle, full: StorageFull) -> Room | None:
     """
     limit_bytes = full.limit_bytes
     try:
-        with opened(handle, "tidy the store", writing=True, recover=False) as pair:
-            settings = settings_or_defaults(handle, pair)
+        with opened(context, "tidy the store", writing=True, recover=False) as session:
+            settings = settings_or_defaults(session)
             is_hopeless = limit_bytes is not None and full.needed_bytes > limit_bytes
             if settings is not None and settings.is_automatic and not is_hopeless:
-                _trim_outputs(pair.store, limit_bytes)
-                _prune_all_roots(handle, pair, settings.store_size_bytes_max)
-        _collect(handle, wait_s=handle.wait_s)
-        with opened(handle, "tidy the store", recover=False) as pair:
-            store = pair.store
+                _trim_outputs(session.store, limit_bytes)
+                _prune_all_roots(session, settings.store_size_bytes_max)
+        _collect(context, wait_s=context.wait_s)
+        with opened(context, "tidy the store", recover=False) as session:
+            store = session.store
             is_contested = any(note.is_busy for note in notes(store.fs, store.layout))
             if limit_bytes is None:
                 return Room(_free_bytes(store), is_contested)
@@ -178,7 +180,7 @@ def make_room(handle: Handle, full: StorageFull) -> Room | None:
     except StoreMissing:  # it could not even be made
         return None
     except (TreesnapError, OSError) as error:
-        handle.monitor.remark(f"The store could not be tidied: {error_text(error)}")
+        context.monitor.remark(f"The store could not be tidied: {error_text(error)}")
         return None
 
 
@@ -209,25 +211,25 @@ def _free_bytes(store: Store) -> int:
         store.fs.close(fd)
 
 
-def _prune_all_roots(handle: Handle, opened_pair: Opened, size_bytes_max: int | None) -> None:
+def _prune_all_roots(opened_session: Session, size_bytes_max: int | None) -> None:
     """Lets snapshots go in every root that allows it, unless somebody is at work there."""
     from treesnap.ops.prune import prune_store
 
-    store = opened_pair.store
+    store = opened_session.store
     roots = []
     for path in registered_roots(store.fs, store.layout):
-        pair = Opened(store, store.root(path))
+        session = replace(opened_session, root=store.root(path))
         with suppress(TreesnapError, OSError):  # busy, or damaged: left as it is
-            settings = settings_of(pair)
+            settings = settings_of(session)
             if settings.is_automatic:
-                roots.append(pair.root)
-                _prune(handle, pair, settings)
+                roots.append(session.root)
+                _prune(session, settings)
     if size_bytes_max is not None:
         target_bytes = int(size_bytes_max * ROOM_SHARE)
-        prune_store(opened_pair, roots, target_bytes, size_bytes_max)
+        prune_store(opened_session, roots, target_bytes, size_bytes_max)
 
 
-def _prune(handle: Handle, pair: Opened, settings: Settings) -> None:
+def _prune(session: Session, settings: Settings) -> None:
     from treesnap.ops.prune import PruneRequest, prune_unasked
 
     policy = settings.policy
@@ -236,25 +238,19 @@ def _prune(handle: Handle, pair: Opened, settings: Settings) -> None:
     request = PruneRequest(
         policy=policy, max_size_bytes=settings.root_size_bytes_max, is_asked=False
     )
-    prune_unasked(handle, pair, request)
+    prune_unasked(session, request)
 
 
-def _collect(handle: Handle, *, wait_s: float) -> None:
+def _collect(context: Context, *, wait_s: float) -> None:
     """Collects garbage without showing any progress; deletes nothing where it meets damage."""
     from treesnap.ops.gc import gc
 
-    quiet = type(handle)(
-        root=handle.root,
-        store_path=handle.store_path,
-        wait_s=wait_s,
-        fs=handle.fs,
-        clock_ns=handle.clock_ns,
-    )
+    quiet = replace(context, monitor=NullMonitor(), wait_s=wait_s)
     result = gc(quiet, dry_run=False, is_automatic=True)
     if result.damaged:
         shown = ", ".join(identity[:12] for identity in result.damaged[:_DAMAGED_SHOWN])
         more = len(result.damaged) - _DAMAGED_SHOWN
-        handle.monitor.remark(
+        context.monitor.remark(
             f"No garbage was collected, because snapshots are damaged: {shown}"
             f"{f' and {more} more' if more > 0 else ''}; 'snap verify --repair' mends them or "
             "moves them away, 'snap gc' collects around them"

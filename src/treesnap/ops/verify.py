@@ -1,30 +1,32 @@
 """``verify``: check every invariant of a store, say exactly what is damaged, repair.
 
-Looking never changes anything; what it looks at is in :mod:`treesnap.ops.examination`,
-and what ``repair`` does in :mod:`treesnap.ops.repair`.
+Looking never changes anything. What is looked at, and what a repair does, is in
+:mod:`treesnap.store.maintenance.check`; lost content comes from :mod:`treesnap.ops.salvage`.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.fs.failure import reported
 from treesnap.ops.access import opened
-from treesnap.ops.examination import Examination
-from treesnap.ops.sample import ALL, Sample
-from treesnap.results import Problem, VerifyResult
+from treesnap.ops.salvage import Salvage
+from treesnap.results import Problem, TakenBack, VerifyResult
 from treesnap.store.layout import Layout
 from treesnap.store.lock import held
+from treesnap.store.maintenance.check.examination import ALL, Examination, Sample
+from treesnap.store.maintenance.check.small_files import CheckPlace
 from treesnap.store.store import mend_format
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
-    from treesnap.ops.repair import Repair
+    from treesnap.ops.context import Context
+    from treesnap.store.maintenance.check.repair import Repair
 
 
-class Asked(NamedTuple):
+class VerifyRequest(NamedTuple):
     """What the caller of ``verify`` asked for."""
 
     read_data: bool
@@ -33,22 +35,22 @@ class Asked(NamedTuple):
 
 
 def verify(
-    handle: Handle, *, read_data: bool, repair: bool, sample: tuple[int, int] | None
+    context: Context, *, read_data: bool, repair: bool, sample: tuple[int, int] | None
 ) -> VerifyResult:
     """Checks a store; see :meth:`treesnap.Handle.verify`."""
     part = Sample(*sample) if sample is not None else ALL
     if not 1 <= part.part <= part.parts:
         raise InvalidArgument(f"There is no part {part.part} of {part.parts}")
-    asked = Asked(read_data or sample is not None, repair, part)
+    asked = VerifyRequest(read_data or sample is not None, repair, part)
     try:
-        return _verify(handle, asked)
+        return _verify(context, asked)
     except Corrupt as error:
-        if error.path != Layout(handle.store_path).format:
+        if error.path != Layout(context.store_path).format:
             raise
-        return _without_format(handle, asked, error)
+        return _without_format(context, asked, error)
 
 
-def _without_format(handle: Handle, asked: Asked, error: Corrupt) -> VerifyResult:
+def _without_format(context: Context, asked: VerifyRequest, error: Corrupt) -> VerifyResult:
     """Names a format file that cannot be read; with it nothing else can be looked at."""
     problem = Problem(code="bad-format", message=error.message, where="format")
     if not asked.repair:
@@ -56,32 +58,39 @@ def _without_format(handle: Handle, asked: Asked, error: Corrupt) -> VerifyResul
             problems=(problem,), left=(problem,), snapshots=0, objects=0, read_bytes=0
         )
     with reported("repair the store"):
-        done = mend_format(handle.fs, handle.store_path)
-    result = _verify(handle, asked)
+        done = mend_format(context.fs, context.store_path)
+    result = _verify(context, asked)
     return replace(result, problems=(problem, *result.problems), repaired=(done, *result.repaired))
 
 
-def _verify(handle: Handle, asked: Asked) -> VerifyResult:
-    with opened(handle, "verify the store", recover=False) as pair:
-        found = Examination(handle, pair.store, asked.sample, read_data=asked.read_data).run()
+def _verify(context: Context, asked: VerifyRequest) -> VerifyResult:
+    with opened(context, "verify the store", recover=False) as session:
+        found = Examination(
+            session.store, asked.sample, _place(context), read_data=asked.read_data
+        ).run()
     if not (asked.repair and found.problems):
         return _result(found, found)
-    from treesnap.ops.repair import Repair
+    from treesnap.store.maintenance.check.repair import Repair
 
     with (
-        opened(handle, "repair the store", writing=True, recover=False) as pair,
+        opened(context, "repair the store", writing=True, recover=False) as session,
         held(
-            handle.fs,
-            pair.store.layout.collector_lock,
+            context.fs,
+            session.store.layout.collector_lock,
             operation="verify",
             what="The garbage collector",
-            wait_s=handle.wait_s,
+            wait_s=context.wait_s,
         ),
     ):
-        repair = Repair(handle, pair.store, found)
+        store = session.store
+
+        def salvage() -> list[TakenBack]:
+            return Salvage(context, store, found.lost).run(found.damaged)
+
+        repair = Repair(store, found, monitor=context.monitor, salvage=salvage)
         repair.run()
-    with opened(handle, "verify the store", recover=False) as pair:
-        again = Examination(handle, pair.store, asked.sample, read_data=asked.read_data)
+    with opened(context, "verify the store", recover=False) as session:
+        again = Examination(session.store, asked.sample, _place(context), read_data=asked.read_data)
         left = again.run(known=found)
     return _result(found, left, repair)
 
@@ -97,3 +106,7 @@ def _result(found: Examination, left: Examination, repair: Repair | None = None)
         objects=len(left.checked),
         read_bytes=found.read_bytes,
     )
+
+
+def _place(context: Context) -> CheckPlace:
+    return CheckPlace(os.fsencode(context.root), context.monitor, context.wait_s)

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 from treesnap.errors import ErrorCode, NotFound, Refused
 from treesnap.model import CheckpointType, Purpose, Snapshot, SnapshotId, SnapshotKind
 from treesnap.ops.create import CreateRequest, create
+from treesnap.ops.history import delete, list_snapshots, resolve, set_pinned
+from treesnap.ops.references import Filter
 from treesnap.plans.plan import Checkpoint, CheckpointId, Plan, StepState
 from treesnap.plans.record import content_hash
 from treesnap.plans.repository import save
 from treesnap.plans.ulid import may_begin_ulid, new_ulid
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
 
 SOURCE_TOOL = "snap plan"
 BEFORE_ROLLBACK = "before_rollback"
@@ -29,13 +31,13 @@ BEFORE_ROLLBACK = "before_rollback"
 
 
 def take_snapshot(
-    handle: Handle, plan: Plan, label: str, kind: CheckpointType, purpose: Purpose | None = None
+    context: Context, plan: Plan, label: str, kind: CheckpointType, purpose: Purpose | None = None
 ) -> Snapshot:
     """Captures the root as the plan's next step finds it. It falls under the default policy.
 
     ``purpose`` says more than what follows from the plan.
     """
-    return create(handle, snapshot_request(plan, label, kind, purpose)).snapshot
+    return create(context, snapshot_request(plan, label, kind, purpose)).snapshot
 
 
 def snapshot_request(
@@ -77,13 +79,13 @@ def phase_of(plan: Plan, index: int) -> str:
 
 
 def with_checkpoint(
-    handle: Handle, plan: Plan, snapshot: Snapshot, reason: str, label: str | None = None
+    context: Context, plan: Plan, snapshot: Snapshot, reason: str, label: str | None = None
 ) -> Plan:
     """Returns the plan with a checkpoint more, labelled as its snapshot unless told otherwise."""
     index = plan.next_index
     newest = plan.checkpoints[-1].id if plan.checkpoints else None
     checkpoint = Checkpoint(
-        id=CheckpointId(new_ulid(handle.clock_ns(), after=newest)),
+        id=CheckpointId(new_ulid(context.clock_ns(), after=newest)),
         plan_id=plan.id,
         sandbox=plan.root,
         snapshot_id=snapshot.id,
@@ -100,11 +102,11 @@ def with_checkpoint(
     return replace(plan, checkpoints=(*plan.checkpoints, checkpoint))
 
 
-def save_thinned(handle: Handle, plan: Plan) -> Plan:
+def save_thinned(context: Context, plan: Plan) -> Plan:
     """Saves a plan without the checkpoints that are too many; their snapshots go after it."""
     thin, dropped = thinned(plan)
-    save(handle, thin)
-    delete_dropped(handle, dropped)
+    save(context, thin)
+    delete_dropped(context, dropped)
     return thin
 
 
@@ -120,43 +122,43 @@ def thinned(plan: Plan, target: CheckpointId | None = None) -> tuple[Plan, tuple
     return replace(plan, checkpoints=kept), dropped
 
 
-def delete_dropped(handle: Handle, dropped: Iterable[Checkpoint]) -> None:
+def delete_dropped(context: Context, dropped: Iterable[Checkpoint]) -> None:
     """Removes the snapshots of checkpoints that no plan lists any more.
 
     Not those that undo goes to; a policy takes them in time.
     """
     for item in dropped:
         if item.reason != BEFORE_ROLLBACK:
-            _delete(handle, item.snapshot_id)
+            _delete(context, item.snapshot_id)
 
 
-def delete_unless_needed(handle: Handle, snapshot: Snapshot) -> None:
+def delete_unless_needed(context: Context, snapshot: Snapshot) -> None:
     """Removes a snapshot that turned out to be of no use."""
-    _delete(handle, snapshot.id)
+    _delete(context, snapshot.id)
 
 
-def _delete(handle: Handle, snapshot_id: SnapshotId) -> None:
+def _delete(context: Context, snapshot_id: SnapshotId) -> None:
     with suppress(NotFound, Refused):  # gone already, or pinned
-        handle.delete(snapshot_id)
+        delete(context, (snapshot_id,))
 
 
-def holding(handle: Handle, plan: Plan, snapshot_id: SnapshotId) -> Plan:
+def holding(context: Context, plan: Plan, snapshot_id: SnapshotId) -> Plan:
     """Returns the plan with a snapshot to hold; one that somebody has pinned stays theirs.
 
     The caller saves it, then calls :func:`pin_held`.
     """
-    if snapshot_id in plan.held or handle.resolve(snapshot_id).pinned:
+    if snapshot_id in plan.held or resolve(context, snapshot_id).pinned:
         return plan
     return replace(plan, held=(*plan.held, snapshot_id))
 
 
-def pin_held(handle: Handle, plan: Plan) -> None:
+def pin_held(context: Context, plan: Plan) -> None:
     """Pins what a plan holds."""
     for snapshot_id in plan.held:
-        handle.pin(snapshot_id)
+        set_pinned(context, snapshot_id, pinned=True)
 
 
-def let_go(handle: Handle, plan: Plan) -> Plan:
+def let_go(context: Context, plan: Plan) -> Plan:
     """Returns the plan with nothing held; the caller saves it.
 
     What was held and is no checkpoint goes.
@@ -164,24 +166,27 @@ def let_go(handle: Handle, plan: Plan) -> Plan:
     needed = {item.snapshot_id for item in plan.checkpoints}
     for snapshot_id in plan.held:
         with suppress(NotFound, Refused):  # gone, or pinned again
-            handle.unpin(snapshot_id)
+            set_pinned(context, snapshot_id, pinned=False)
             if snapshot_id not in needed:
-                handle.delete(snapshot_id)
+                delete(context, (snapshot_id,))
     return replace(plan, held=())
 
 
-def available(handle: Handle, plan: Plan) -> tuple[Checkpoint, ...]:
+def available(context: Context, plan: Plan) -> tuple[Checkpoint, ...]:
     """Returns the checkpoints whose snapshots are still there, newest first."""
-    ids = {snapshot.id for snapshot in handle.list(session=plan.id)}
+    ids = {
+        snapshot.id
+        for snapshot in list_snapshots(context, Filter(session=plan.id), all_roots=False)
+    }
     return tuple(item for item in reversed(plan.checkpoints) if item.snapshot_id in ids)
 
 
-def find_checkpoint(handle: Handle, plan: Plan, ref: str) -> Checkpoint:
+def find_checkpoint(context: Context, plan: Plan, ref: str) -> Checkpoint:
     """Returns the checkpoint that an id, or the unique beginning of one, means."""
     wanted = ref.upper()
     found = [
         item
-        for item in available(handle, plan)
+        for item in available(context, plan)
         if may_begin_ulid(ref) and item.id.startswith(wanted)
     ]
     exact = [item for item in found if item.id == wanted]
@@ -194,13 +199,13 @@ def find_checkpoint(handle: Handle, plan: Plan, ref: str) -> Checkpoint:
     return (exact or found)[0]
 
 
-def last_clean(handle: Handle, plan: Plan) -> Checkpoint:
+def last_clean(context: Context, plan: Plan) -> Checkpoint:
     """Returns the newest checkpoint at which nothing had failed, and before what failed since.
 
     What a roll-back left is not one: it may hold half of a step.
     """
     failed = plan.failed_index
-    for item in available(handle, plan):
+    for item in available(context, plan):
         is_clean = item.reason != BEFORE_ROLLBACK and all(
             step.state != StepState.FAILED for step in item.content.progress
         )

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from treesnap.arguments import checked_methods
 from treesnap.errors import ErrorCode, InvalidArgument, Refused, TreesnapError, shown
 from treesnap.model import CheckpointType, PlanCopy, Purpose, Skipped, Snapshot, SnapshotId
+from treesnap.ops.access import recover
 from treesnap.ops.checkpoint import go_back
 from treesnap.ops.create import CreateRequest, metadata_of
-from treesnap.ops.plan_files import PlanMove
+from treesnap.ops.places import context_at
 from treesnap.plans import checkpoints as taking
 from treesnap.plans import repository
 from treesnap.plans.document import Definition
@@ -41,9 +42,11 @@ from treesnap.plans.runner import (
     log_path,
 )
 from treesnap.plans.ulid import new_ulid
-from treesnap.results import Unfinished, Work
+from treesnap.results import Unfinished, UnfinishedWork
+from treesnap.store.plan_files import PlanMove
 
 if TYPE_CHECKING:
+    from treesnap.ops.context import Context
     from treesnap.ops.handle import Handle
 
 
@@ -94,7 +97,7 @@ class Planner:
         calls: Calls | None = None,
         runner: str | None = None,
     ) -> None:
-        self._handle = handle
+        self._context = handle.context
         self._monitor = monitor or NullPlanMonitor()
         self._calls = calls or {}
         self._runner = runner
@@ -105,26 +108,26 @@ class Planner:
         A step that fails after its retries is taken back whole. Raises Busy when another
         plan is at work in the root, and Refused when one was interrupted there.
         """
-        handle = self._handle
-        now_ns = handle.clock_ns()
+        context = self._context
+        now_ns = context.clock_ns()
         milestones, steps = milestones or Milestones(), tuple(steps)
         check_parts(name, milestones, steps)
         plan = Plan(
             id=PlanId(new_ulid(now_ns)),
             name=name,
-            root=os.fsencode(handle.root),
+            root=os.fsencode(context.root),
             created_at_ns=now_ns,
             milestones=milestones,
             content=unstarted(steps),
             runner=self._runner,
         )
         check_runnable(plan, self._calls)
-        with repository.plan_lock(handle, "plan run"):
-            _refuse_interrupted(handle)
-            repository.forget_old(handle)
-            plan_id = new_ulid(now_ns, after=repository.newest_id(handle))
-            plan = repository.save(handle, replace(plan, id=PlanId(plan_id)))
-            return Runner(handle, self._monitor, self._calls).run(plan)
+        with repository.plan_lock(context, "plan run"):
+            _refuse_interrupted(context)
+            repository.forget_old(context)
+            plan_id = new_ulid(now_ns, after=repository.newest_id(context))
+            plan = repository.save(context, replace(plan, id=PlanId(plan_id)))
+            return Runner(context, self._monitor, self._calls).run(plan)
 
     def run_definition(self, definition: Definition) -> Plan:
         """Carries out the plan of a document, as :meth:`run` does."""
@@ -137,23 +140,23 @@ class Planner:
         Raises Refused for a plan that was applied, or when another one was interrupted in
         its root.
         """
-        with self._opened(ref, "plan resume") as (handle, plan):
+        with self._opened(ref, "plan resume") as (context, plan):
             _refuse_applied(plan)
             runner = self._runner if self._runner is not None else plan.runner
-            return Runner(handle, self._monitor, self._calls).run(replace(plan, runner=runner))
+            return Runner(context, self._monitor, self._calls).run(replace(plan, runner=runner))
 
     def list(self, *, all_roots: bool = False) -> tuple[Plan, ...]:
         """Returns the plans of the root, or of all roots, newest first."""
         find = repository.all_plans if all_roots else repository.plans_of_root
-        return tuple(find(self._handle))
+        return tuple(find(self._context))
 
     def show(self, ref: str) -> Plan:
         """Returns one plan: by its id, the beginning of it, its name, or ``latest``."""
-        return repository.find(self._handle, ref)
+        return repository.find(self._context, ref)
 
     def is_at_work(self, plan: Plan) -> bool:
         """Returns whether a process works on the plans of a plan's root right now."""
-        return repository.is_at_work(self._handle, plan)
+        return repository.is_at_work(self._context, plan)
 
     def unfinished(self) -> tuple[Unfinished, ...]:
         """Returns the plans of all roots that were interrupted, as ``doctor`` shows them.
@@ -162,7 +165,7 @@ class Planner:
         """
         return tuple(
             Unfinished(
-                work=Work.PLAN,
+                work=UnfinishedWork.PLAN,
                 root=plan.root,
                 outlook=(
                     f"plan {plan.id} ({plan.name}) waits: 'snap plan resume' goes on with it, "
@@ -170,7 +173,7 @@ class Planner:
                 ),
                 blocked=True,
             )
-            for plan in repository.all_plans(self._handle, recover=False)
+            for plan in repository.all_plans(self._context, recover=False)
             if plan.is_interrupted and not self.is_at_work(plan)
         )
 
@@ -187,13 +190,13 @@ class Planner:
 
         Raises Refused for a plan that was applied.
         """
-        with self._opened(ref, "plan checkpoint") as (handle, plan):
+        with self._opened(ref, "plan checkpoint") as (context, plan):
             _refuse_applied(plan)
             purpose = Purpose(reason=reason, source_tool=source_tool, phase=phase)
-            settled = end_interrupted(handle, plan)
-            taken = taking.take_snapshot(handle, settled, label, CheckpointType.MANUAL, purpose)
-            longer = taking.with_checkpoint(handle, settled, taken, reason or "manual")
-            return taking.save_thinned(handle, longer).checkpoints[-1]
+            settled = end_interrupted(context, plan)
+            taken = taking.take_snapshot(context, settled, label, CheckpointType.MANUAL, purpose)
+            longer = taking.with_checkpoint(context, settled, taken, reason or "manual")
+            return taking.save_thinned(context, longer).checkpoints[-1]
 
     def delete(self, ref: str) -> Plan:
         """Removes a plan, what its steps wrote, and the snapshots of its checkpoints.
@@ -201,17 +204,17 @@ class Planner:
         Pinned snapshots stay, and so does what an undo goes to; files are not touched. Raises
         Refused for a plan that was interrupted.
         """
-        with self._opened(ref, "plan delete") as (handle, plan):
+        with self._opened(ref, "plan delete") as (context, plan):
             if plan.is_interrupted:
                 raise _interrupted(plan)
-            repository.remove(handle, plan)
-            taking.delete_dropped(handle, plan.checkpoints)
+            repository.remove(context, plan)
+            taking.delete_dropped(context, plan.checkpoints)
             return plan
 
     def checkpoints(self, ref: str) -> tuple[Checkpoint, ...]:
         """Returns where a plan can be rolled back to, newest first."""
         plan = self.show(ref)
-        return taking.available(self._handle_of(plan), plan)
+        return taking.available(self._context_of(plan), plan)
 
     def output(self, ref: str, step_index: int) -> Iterator[bytes]:
         """Yields what a step wrote in its attempts, oldest first, as far as it is kept.
@@ -221,9 +224,9 @@ class Planner:
         plan = self.show(ref)
         if not 0 <= step_index < len(plan.content.progress):
             raise InvalidArgument(f"Plan {plan.id} has no step {step_index}")
-        handle = self._handle_of(plan)
+        context = self._context_of(plan)
         for number in range(1, plan.content.progress[step_index].attempts + 1):
-            yield from kept_output(handle.fs, log_path(handle, plan, step_index, number))
+            yield from kept_output(context.fs, log_path(context, plan, step_index, number))
 
     def rollback(self, ref: str, checkpoint_ref: str) -> RollbackResult:
         """Takes a plan and its files back to a checkpoint, both or neither.
@@ -233,10 +236,10 @@ class Planner:
         as well. After a crash the next command on the root finishes it. Raises NotFound for a
         checkpoint that there is not, Refused for a plan that was applied.
         """
-        with self._opened(ref, "plan rollback") as (handle, plan):
+        with self._opened(ref, "plan rollback") as (context, plan):
             _refuse_applied(plan)
-            target = taking.find_checkpoint(handle, plan, checkpoint_ref)
-            return _rolled_back(handle, plan, target, plan.rolled_back(target))
+            target = taking.find_checkpoint(context, plan, checkpoint_ref)
+            return _rolled_back(context, plan, target, plan.rolled_back(target))
 
     def correct(
         self,
@@ -256,16 +259,16 @@ class Planner:
         is_append = mode == CorrectionMode.APPEND
         if is_append != (command is not None) or (name is not None and not is_append):
             raise InvalidArgument("Appending needs the command of a step, and reverting none")
-        with self._opened(ref, "plan correct") as (handle, plan):
+        with self._opened(ref, "plan correct") as (context, plan):
             _refuse_applied(plan)
             if command is None:
-                target = taking.last_clean(handle, plan)
-                return _rolled_back(handle, plan, target, plan.reverted(target))
+                target = taking.last_clean(context, plan)
+                return _rolled_back(context, plan, target, plan.reverted(target))
             step = Step(name=_new_name(plan, name), run=command)
             check_content(plan.corrected(step))
-            settled = end_interrupted(handle, plan)
-            longer = repository.save(handle, settled.corrected(step))
-            repository.shift_output(handle, longer, settled.insertion_index)
+            settled = end_interrupted(context, plan)
+            longer = repository.save(context, settled.corrected(step))
+            repository.shift_output(context, longer, settled.insertion_index)
             return longer
 
     def apply(self, ref: str) -> Plan:
@@ -273,36 +276,36 @@ class Planner:
 
         Raises Refused for a plan that is not completed.
         """
-        with self._opened(ref, "plan apply") as (handle, plan):
+        with self._opened(ref, "plan apply") as (context, plan):
             if plan.state not in {PlanState.COMPLETED, PlanState.APPLIED}:
                 raise Refused(
                     f"Plan {plan.id} is {plan.state.value}, not completed",
                     code=ErrorCode.PLAN_NOT_COMPLETED,
                 )
-            return repository.save(handle, replace(plan, state=PlanState.APPLIED))
+            return repository.save(context, replace(plan, state=PlanState.APPLIED))
 
     @contextmanager
-    def _opened(self, ref: str, operation: str) -> Iterator[tuple[Handle, Plan]]:
+    def _opened(self, ref: str, operation: str) -> Iterator[tuple[Context, Plan]]:
         """Yields a plan under the lock of its root, with an interrupted restore finished."""
-        found = repository.find(self._handle, ref)
-        handle = self._handle_of(found)
-        with repository.plan_lock(handle, operation):
-            handle.recover()  # a plan that goes with the files has not gone until then
-            _refuse_interrupted(handle, but=found.id)
-            yield handle, repository.find(handle, found.id)
+        found = repository.find(self._context, ref)
+        context = self._context_of(found)
+        with repository.plan_lock(context, operation):
+            recover(context)  # a plan that goes with the files has not gone until then
+            _refuse_interrupted(context, but=found.id)
+            yield context, repository.find(context, found.id)
 
-    def _handle_of(self, plan: Plan) -> Handle:
-        """Returns a handle on the root of a plan; raises Refused when a link took its place."""
-        handle = self._handle
-        if os.fsencode(handle.root) == plan.root:
-            return handle
-        other = type(handle)(
-            root=plan.root,
-            store_path=handle.store_path,
-            monitor=handle.monitor,
-            wait_s=handle.wait_s,
-            fs=handle.fs,
-            clock_ns=handle.clock_ns,
+    def _context_of(self, plan: Plan) -> Context:
+        """Returns a context on the root of a plan; raises Refused when a link took its place."""
+        context = self._context
+        if os.fsencode(context.root) == plan.root:
+            return context
+        other = context_at(
+            plan.root,
+            context.store_path,
+            monitor=context.monitor,
+            wait_s=context.wait_s,
+            fs=context.fs,
+            clock_ns=context.clock_ns,
         )
         if os.fsencode(other.root) != plan.root:
             raise Refused(
@@ -313,21 +316,21 @@ class Planner:
         return other
 
 
-def _rolled_back(handle: Handle, plan: Plan, target: Checkpoint, back: Plan) -> RollbackResult:
+def _rolled_back(context: Context, plan: Plan, target: Checkpoint, back: Plan) -> RollbackResult:
     """Takes files and plan to a checkpoint in one restore; ``back`` is the plan at its end.
 
     So nothing has to be undone when it fails, or is cut off: either both have gone, or
     neither has.
     """
     if plan.attempt is not None:
-        end_leftovers_of(handle, plan, plan.attempt)
+        end_leftovers_of(context, plan, plan.attempt)
     present = plan.settled()
     label = f"before rollback to {target.label}"
     dropped: tuple[Checkpoint, ...] = ()
 
     def after(safety: Snapshot) -> bytes:
         nonlocal back, dropped
-        longer = taking.with_checkpoint(handle, present, safety, taking.BEFORE_ROLLBACK, label)
+        longer = taking.with_checkpoint(context, present, safety, taking.BEFORE_ROLLBACK, label)
         back, dropped = taking.thinned(
             replace(back, checkpoints=longer.checkpoints, held=plan.held), target.id
         )
@@ -344,13 +347,13 @@ def _rolled_back(handle: Handle, plan: Plan, target: Checkpoint, back: Plan) -> 
     metadata = metadata_of(request)
     del metadata["kind"], metadata["label"]  # a safety snapshot has its own
     move = PlanMove(before=PlanCopy(plan.id, PLAN.payload(present)), after=after, metadata=metadata)
-    result = go_back(handle, target.snapshot_id, counted=True, move=move)
+    result = go_back(context, target.snapshot_id, counted=True, move=move)
     assert result.safety_id is not None
     if back.held:
         with suppress(TreesnapError):  # the next command lets go
-            back = repository.save(handle, taking.let_go(handle, back))
+            back = repository.save(context, taking.let_go(context, back))
     with suppress(TreesnapError):  # a policy takes them all the same
-        taking.delete_dropped(handle, dropped)
+        taking.delete_dropped(context, dropped)
     names = {leaf.step.name for leaf in back.leaves}
     return RollbackResult(
         plan=back,
@@ -380,8 +383,8 @@ def _new_name(plan: Plan, wanted: str | None) -> str:
     return wanted
 
 
-def _refuse_interrupted(handle: Handle, but: PlanId | None = None) -> None:
-    for plan in repository.plans_of_root(handle):
+def _refuse_interrupted(context: Context, but: PlanId | None = None) -> None:
+    for plan in repository.plans_of_root(context):
         if plan.is_interrupted and plan.id != but:
             raise _interrupted(plan)
 

@@ -40,7 +40,7 @@ class Ended(NamedTuple):
         return self.exit_code == 0
 
 
-class Work(NamedTuple):
+class StepWork(NamedTuple):
     """One attempt: what is run, and where."""
 
     command: Sequence[str]
@@ -52,7 +52,7 @@ class Work(NamedTuple):
     timeout_s: int | None
 
 
-def attempt(fs: FileSystem, work: Work, listener: Listener, wait_s: float) -> Ended:
+def attempt(fs: FileSystem, work: StepWork, listener: Listener, wait_s: float) -> Ended:
     """Runs a command and returns how it ended, with nothing of a failed one left running.
 
     What a successful command leaves in the background goes on. When this raises, for an
@@ -75,7 +75,7 @@ def attempt(fs: FileSystem, work: Work, listener: Listener, wait_s: float) -> En
     return ended
 
 
-def _carried_out(work: Work, log_fd: int, output: Pipe) -> Ended:
+def _carried_out(work: StepWork, log_fd: int, output: Pipe) -> Ended:
     process = _started(work, log_fd, output.write_fd)
     output.close_write_end()
     ended = Ended(None)
@@ -88,7 +88,7 @@ def _carried_out(work: Work, log_fd: int, output: Pipe) -> Ended:
     return ended
 
 
-def _started(work: Work, log_fd: int, write_fd: int) -> subprocess.Popen[bytes]:
+def _started(work: StepWork, log_fd: int, write_fd: int) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(  # noqa: S603 - running it is the job
             work.command,

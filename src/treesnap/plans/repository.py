@@ -24,7 +24,8 @@ from treesnap.errors import (
 )
 from treesnap.fs.durable import unlink_if_present
 from treesnap.fs.failure import reported
-from treesnap.ops.access import Opened, opened
+from treesnap.ops.access import opened
+from treesnap.ops.session import Session
 from treesnap.plans.plan import Plan, PlanId
 from treesnap.plans.record import PLAN, decode_plan
 from treesnap.plans.ulid import is_ulid, may_begin_ulid
@@ -33,7 +34,7 @@ from treesnap.store.roots import Root, registered_roots
 from treesnap.store.store import Store
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
 
 FINISHED_MAX = 100
 """How many plans of a root are kept that nothing has interrupted, with their output."""
@@ -57,29 +58,29 @@ def _ids(names: list[str]) -> list[PlanId]:
 
 
 @contextmanager
-def plan_lock(handle: Handle, operation: str) -> Iterator[None]:
-    """Keeps every other plan of the handle's root out; raises Busy almost at once."""
-    with opened(handle, operation, create=True, recover=False) as pair:
-        pair.root.register()
+def plan_lock(context: Context, operation: str) -> Iterator[None]:
+    """Keeps every other plan of the root out; raises Busy almost at once."""
+    with opened(context, operation, create=True, recover=False) as session:
+        session.root.register()
     with ExitStack() as stack:
         with reported(operation):
-            stack.enter_context(pair.root.plans_locked(operation))
+            stack.enter_context(session.root.plans_locked(operation))
         yield
 
 
-def is_at_work(handle: Handle, plan: Plan) -> bool:
+def is_at_work(context: Context, plan: Plan) -> bool:
     """Returns whether a process carries out, or changes, plans of a plan's root right now."""
-    return Root(handle.fs, Layout(handle.store_path), plan.root).are_plans_locked()
+    return Root(context.fs, Layout(context.store_path), plan.root).are_plans_locked()
 
 
-def save(handle: Handle, plan: Plan) -> Plan:
+def save(context: Context, plan: Plan) -> Plan:
     """Makes a plan durable as it is now, and returns it. Costs two syncs."""
-    with opened(handle, "write down a plan", writing=True, recover=False) as pair:
-        pair.root.write(plan_file_name(plan.id), PLAN, plan)
+    with opened(context, "write down a plan", writing=True, recover=False) as session:
+        session.root.write(plan_file_name(plan.id), PLAN, plan)
     return plan
 
 
-def load(pair: Opened, root: Root, plan_id: PlanId) -> Plan:
+def load(session: Session, root: Root, plan_id: PlanId) -> Plan:
     """Returns a plan of a root; raises NotFound or Corrupt."""
     payload = root.read(plan_file_name(plan_id), FileKind.PLAN)
     if payload is None:
@@ -87,73 +88,75 @@ def load(pair: Opened, root: Root, plan_id: PlanId) -> Plan:
     plan = decode_plan(payload)
     earlier = root.record.earlier if root.record is not None else ()
     if plan.id != plan_id or plan.root not in (root.path, *earlier):
-        raise Corrupt(f"The file of plan {plan_id} holds another one", path=pair.store.path)
+        raise Corrupt(f"The file of plan {plan_id} holds another one", path=session.store.path)
     if plan.root == root.path:
         return plan
     moved = tuple(replace(each, sandbox=root.path) for each in plan.checkpoints)
     return replace(plan, root=root.path, checkpoints=moved)
 
 
-def plans_of_root(handle: Handle) -> list[Plan]:
-    """Returns the plans of the handle's root, newest first; damaged ones are left out.
+def plans_of_root(context: Context) -> list[Plan]:
+    """Returns the plans of the root, newest first; damaged ones are left out.
 
     Also when there is no store yet.
     """
     try:
-        with opened(handle, "list plans") as pair:
-            return list(_plans(pair, pair.root))
+        with opened(context, "list plans") as session:
+            return list(_plans(session, session.root))
     except StoreMissing:
         return []
 
 
-def newest_id(handle: Handle) -> PlanId | None:
-    """Returns the id of the newest plan of the handle's root, or None."""
-    with opened(handle, "look up a plan", recover=False) as pair:
-        return next(iter(_ids(_names(pair.store, pair.root))), None)
+def newest_id(context: Context) -> PlanId | None:
+    """Returns the id of the newest plan of the root, or None."""
+    with opened(context, "look up a plan", recover=False) as session:
+        return next(iter(_ids(_names(session.store, session.root))), None)
 
 
-def all_plans(handle: Handle, *, recover: bool = True) -> list[Plan]:
+def all_plans(context: Context, *, recover: bool = True) -> list[Plan]:
     """Returns the plans of all roots of the store, newest first.
 
-    Finishes an interrupted restore of the handle's root first unless ``recover`` is False.
+    Finishes an interrupted restore of the root first unless ``recover`` is False.
     """
     try:
-        with opened(handle, "list plans", recover=recover) as pair:
-            roots = map(pair.store.root, registered_roots(handle.fs, pair.store.layout))
-            found = [plan for root in roots for plan in _plans(pair, root)]
+        with opened(context, "list plans", recover=recover) as session:
+            roots = map(session.store.root, registered_roots(context.fs, session.store.layout))
+            found = [plan for root in roots for plan in _plans(session, root)]
     except StoreMissing:
         return []
     return sorted(found, key=lambda plan: plan.id, reverse=True)
 
 
-def _plans(pair: Opened, root: Root) -> Iterator[Plan]:
-    for plan_id in _ids(_names(pair.store, root)):
+def _plans(session: Session, root: Root) -> Iterator[Plan]:
+    for plan_id in _ids(_names(session.store, root)):
         with suppress(Corrupt, NotFound):
-            yield load(pair, root, plan_id)
+            yield load(session, root, plan_id)
 
 
-def find(handle: Handle, ref: str) -> Plan:
+def find(context: Context, ref: str) -> Plan:
     """Returns the plan that a reference means, of whatever root.
 
-    In this order: a whole id; ``latest``, the newest of the handle's root; a name, of the
-    newest plan of the handle's root that has it; the unique beginning of an id. Raises
+    In this order: a whole id; ``latest``, the newest of the root; a name, of the
+    newest plan of the root that has it; the unique beginning of an id. Raises
     NotFound, InvalidArgument for an ambiguous beginning, and Corrupt for a damaged plan,
     which is not passed over when it is the newest.
     """
     try:
-        with opened(handle, "look up a plan") as pair:
+        with opened(context, "look up a plan") as session:
             roots = [
-                (root, _ids(_names(pair.store, root)))
-                for root in map(pair.store.root, registered_roots(handle.fs, pair.store.layout))
+                (root, _ids(_names(session.store, root)))
+                for root in map(
+                    session.store.root, registered_roots(context.fs, session.store.layout)
+                )
             ]
             wanted = ref.upper()
             for root, ids in roots:
                 if wanted in ids:
-                    return load(pair, root, PlanId(wanted))
-            here = _ids(_names(pair.store, pair.root))
+                    return load(session, root, PlanId(wanted))
+            here = _ids(_names(session.store, session.root))
             if ref == "latest" and here:
-                return load(pair, pair.root, here[0])
-            for plan in _plans(pair, pair.root):
+                return load(session, session.root, here[0])
+            for plan in _plans(session, session.root):
                 if plan.name == ref:
                     return plan
             found = [
@@ -167,7 +170,7 @@ def find(handle: Handle, ref: str) -> Plan:
                     f"The plan {ref!r} may be one of {len(found)}", code=ErrorCode.AMBIGUOUS_REF
                 )
             if found:
-                return load(pair, *found[0])
+                return load(session, *found[0])
     except StoreMissing as error:
         raise _unknown(ref) from error
     raise _unknown(ref)
@@ -177,7 +180,7 @@ def _unknown(ref: str) -> NotFound:
     return NotFound(f"There is no plan {ref!r}", code=ErrorCode.PLAN_NOT_FOUND)
 
 
-def forget_old(handle: Handle) -> None:
+def forget_old(context: Context) -> None:
     """Removes the oldest plans of the root, with their output; interrupted ones stay.
 
     Their snapshots are automatic ones and go by the policy. Never raises for what cannot
@@ -185,27 +188,27 @@ def forget_old(handle: Handle) -> None:
     """
     with (
         suppress(TreesnapError, OSError),
-        opened(handle, "forget plans", writing=True, recover=False) as pair,
+        opened(context, "forget plans", writing=True, recover=False) as session,
     ):
-        closed = [plan for plan in _plans(pair, pair.root) if not plan.is_interrupted]
+        closed = [plan for plan in _plans(session, session.root) if not plan.is_interrupted]
         for plan in closed[FINISHED_MAX:]:
-            _remove(pair, plan)
+            _remove(session, plan)
 
 
-def remove(handle: Handle, plan: Plan) -> None:
+def remove(context: Context, plan: Plan) -> None:
     """Removes a plan with its output, durably. The caller holds the plan lock."""
-    with opened(handle, "delete a plan", writing=True, recover=False) as pair:
-        _remove(pair, plan)
+    with opened(context, "delete a plan", writing=True, recover=False) as session:
+        _remove(session, plan)
 
 
-def _remove(pair: Opened, plan: Plan) -> None:
-    for output in pair.root.step_outputs():
+def _remove(session: Session, plan: Plan) -> None:
+    for output in session.root.step_outputs():
         if output.name.startswith(f"{plan_file_name(plan.id)}-"):
-            unlink_if_present(pair.store.fs, pair.root.file(output.name))
-    pair.root.remove(plan_file_name(plan.id))
+            unlink_if_present(session.store.fs, session.root.file(output.name))
+    session.root.remove(plan_file_name(plan.id))
 
 
-def shift_output(handle: Handle, plan: Plan, index: int) -> None:
+def shift_output(context: Context, plan: Plan, index: int) -> None:
     """Lets the output of the steps behind a new one follow their numbers.
 
     Whatever cannot be moved is shown no more: not worth an error.
@@ -213,9 +216,9 @@ def shift_output(handle: Handle, plan: Plan, index: int) -> None:
     prefix = f"{plan_file_name(plan.id)}-"
     with (
         suppress(TreesnapError, OSError),
-        opened(handle, "move the output of steps", writing=True, recover=False) as pair,
+        opened(context, "move the output of steps", writing=True, recover=False) as session,
     ):
-        for output in reversed(pair.root.step_outputs()):
+        for output in reversed(session.root.step_outputs()):
             if not output.name.startswith(prefix):
                 continue
             step, attempt = (
@@ -223,14 +226,14 @@ def shift_output(handle: Handle, plan: Plan, index: int) -> None:
             )
             if int(step) >= index:
                 new = log_name(plan.id, int(step) + 1, int(attempt))
-                handle.fs.rename(pair.root.file(output.name), pair.root.file(new))
+                context.fs.rename(session.root.file(output.name), session.root.file(new))
 
 
-def trim_output(handle: Handle, size_bytes_max: int) -> int:
+def trim_output(context: Context, size_bytes_max: int) -> int:
     """Lets the oldest output of the root's plans go; returns how many bytes are left."""
     with (
         suppress(TreesnapError, OSError),
-        opened(handle, "let old output go", writing=True, recover=False) as pair,
+        opened(context, "let old output go", writing=True, recover=False) as session,
     ):
-        return pair.root.trim_step_outputs(size_bytes_max)
+        return session.root.trim_step_outputs(size_bytes_max)
     return 0

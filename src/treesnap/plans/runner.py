@@ -35,7 +35,7 @@ from treesnap.ops.checkpoint import (
     held_snapshot,
     remark_untouched,
 )
-from treesnap.ops.diff import is_time_alone
+from treesnap.ops.diff import diff, is_time_alone
 from treesnap.ops.processes import end_leftovers
 from treesnap.plans import process
 from treesnap.plans.checkpoints import (
@@ -67,7 +67,7 @@ from treesnap.store.layout import Layout
 from treesnap.store.roots import Root
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
 
 PROMPT = "{prompt}"
 SHELL = "/bin/sh"
@@ -76,9 +76,9 @@ Calls = Mapping[str, Callable[[], object]]
 """Functions by the name by which steps know them. One that raises has failed."""
 
 
-def log_path(handle: Handle, plan: Plan, step_index: int, attempt: int) -> str:
+def log_path(context: Context, plan: Plan, step_index: int, attempt: int) -> str:
     """Returns the file that has the output of one attempt."""
-    root = Root(handle.fs, Layout(handle.store_path), plan.root)
+    root = Root(context.fs, Layout(context.store_path), plan.root)
     return root.file(log_name(plan.id, step_index, attempt))
 
 
@@ -134,30 +134,30 @@ def runner_command(runner: str, prompt: str) -> list[str]:
     return [word.replace(PROMPT, prompt) for word in words]
 
 
-def end_interrupted(handle: Handle, plan: Plan) -> Plan:
+def end_interrupted(context: Context, plan: Plan) -> Plan:
     """Takes back what an interrupted step did; the plan then is as it was before the step.
 
     The caller holds the plan lock. A plan that was not interrupted is returned as it is.
     """
-    settled = go_back_to_step(handle, plan)
-    return save(handle, let_go(handle, settled)) if settled.held else settled
+    settled = go_back_to_step(context, plan)
+    return save(context, let_go(context, settled)) if settled.held else settled
 
 
-def go_back_to_step(handle: Handle, plan: Plan) -> Plan:
+def go_back_to_step(context: Context, plan: Plan) -> Plan:
     """Does so much of :func:`end_interrupted` as can be done while the checkpoint is held.
 
     What the plan holds stays: a snapshot that this process holds cannot be deleted.
     """
     attempt = plan.attempt
     if attempt is not None:
-        with held_snapshot(handle, attempt.snapshot_id, f"plan {plan.id}"):
+        with held_snapshot(context, attempt.snapshot_id, f"plan {plan.id}"):
             result = go_back(
-                handle, attempt.snapshot_id, partial(end_leftovers_of, handle, plan, attempt)
+                context, attempt.snapshot_id, partial(end_leftovers_of, context, plan, attempt)
             )
-        remark_untouched(handle, result)
+        remark_untouched(context, result)
         if result.safety_id is not None:
             name = plan.leaves[attempt.step_index].step.name
-            handle.monitor.remark(
+            context.monitor.remark(
                 f"The step {shown(name)!r} of plan {plan.id} was interrupted: "
                 f"{result.restored:,} restored, {result.created:,} created, "
                 f"{result.deleted:,} deleted; the state before is snapshot {result.safety_id[:12]}"
@@ -165,13 +165,13 @@ def go_back_to_step(handle: Handle, plan: Plan) -> Plan:
         before = StepProgress(attempts=attempt.number - 1)
         plan = plan.with_progress(attempt.step_index, before)
     settled = plan.settled()
-    return plan if settled == plan and not plan.held else save(handle, settled)
+    return plan if settled == plan and not plan.held else save(context, settled)
 
 
-def end_leftovers_of(handle: Handle, plan: Plan, attempt: Attempt) -> None:
+def end_leftovers_of(context: Context, plan: Plan, attempt: Attempt) -> None:
     """Kills what an interrupted attempt left running; raises Busy when that cannot be done."""
-    path = log_path(handle, plan, attempt.step_index, attempt.number)
-    end_leftovers(handle.fs, path, mark_of(plan, attempt), handle.wait_s)
+    path = log_path(context, plan, attempt.step_index, attempt.number)
+    end_leftovers(context.fs, path, mark_of(plan, attempt), context.wait_s)
 
 
 def _end_child(error: BaseException | None) -> NoReturn:
@@ -191,8 +191,8 @@ def _end_child(error: BaseException | None) -> NoReturn:
 class Runner:
     """Carries out one plan. The caller holds the plan lock of the root."""
 
-    def __init__(self, handle: Handle, monitor: PlanMonitor, calls: Calls) -> None:
-        self._handle = handle
+    def __init__(self, context: Context, monitor: PlanMonitor, calls: Calls) -> None:
+        self._context = context
         self._monitor = monitor
         self._calls = calls
 
@@ -203,8 +203,8 @@ class Runner:
         taken back before the exception goes on.
         """
         check_runnable(plan, self._calls)
-        self._saved = end_interrupted(self._handle, plan)
-        self._output_bytes = trim_output(self._handle, OUTPUT_BYTES_MAX)
+        self._saved = end_interrupted(self._context, plan)
+        self._output_bytes = trim_output(self._context, OUTPUT_BYTES_MAX)
         try:
             return self._run(self._saved)
         except BaseException as error:
@@ -222,7 +222,7 @@ class Runner:
 
     def _save(self, plan: Plan) -> Plan:
         self._saved = plan  # it may be written down though saving fails
-        self._saved = save_thinned(self._handle, plan)
+        self._saved = save_thinned(self._context, plan)
         return self._saved
 
     def _run_step(self, plan: Plan) -> Plan:
@@ -233,21 +233,21 @@ class Runner:
             plan, f"before {leaf.step.name}", CheckpointType.PRE_RISKY_OPERATION
         )
         operation = f"step {leaf.step.name} of plan {plan.id}"
-        with held_checkpoint(self._handle, request, operation) as held:
+        with held_checkpoint(self._context, request, operation) as held:
             try:
                 plan = self._attempts(plan, index, leaf, held)
             except BaseException as error:
                 self._take_step_back(error, go_back_to_step)
                 raise
-        plan = let_go(self._handle, plan)
+        plan = let_go(self._context, plan)
         return self._save(plan) if plan.state == PlanState.FAILED else plan
 
     def _take_step_back(
-        self, error: BaseException, way_back: Callable[[Handle, Plan], Plan]
+        self, error: BaseException, way_back: Callable[[Context, Plan], Plan]
     ) -> None:
         """Rolls back the step that was at work, if there was one, because of an error."""
         try:
-            self._saved = save(self._handle, way_back(self._handle, self._saved))
+            self._saved = save(self._context, way_back(self._context, self._saved))
         except Exception as failure:
             raise failure from error
 
@@ -258,9 +258,9 @@ class Runner:
             plan = self._with_checkpoint(plan, before, "before_step")
         for number in range(1, leaf.step.retries + 2):
             attempt = Attempt(step_index=index, number=number, snapshot_id=before.id)
-            plan = self._save(holding(self._handle, plan.began(attempt), before.id))
+            plan = self._save(holding(self._context, plan.began(attempt), before.id))
             if number == 1:
-                pin_held(self._handle, plan)
+                pin_held(self._context, plan)
             self._monitor.attempt_began(plan, attempt)
             ended = self._attempt(plan, leaf.step, attempt)
             self._count_output(plan, attempt)
@@ -271,25 +271,25 @@ class Runner:
                 self._monitor.attempt_ended(plan, attempt, StepState.COMPLETED)
                 return plan
             restored = held.go_back()  # its processes are ended already
-            remark_untouched(self._handle, restored)
+            remark_untouched(self._context, restored)
             self._monitor.attempt_ended(plan, attempt, StepState.FAILED)
         return self._save(plan.ended(StepState.FAILED, ended.exit_code))
 
     def _attempt(self, plan: Plan, step: Step, attempt: Attempt) -> process.Ended:
         """Carries out a step once. One that leaves no root has failed."""
-        path = log_path(self._handle, plan, attempt.step_index, attempt.number)
+        path = log_path(self._context, plan, attempt.step_index, attempt.number)
         if step.call is not None:
             ended = self._call(step.call, path)
         else:
-            work = process.Work(
+            work = process.StepWork(
                 command=self._command(plan, step),
-                directory=self._handle.root,
+                directory=self._context.root,
                 log_path=path,
                 mark=mark_of(plan, attempt),
                 timeout_s=step.timeout_s,
             )
-            handle = self._handle
-            ended = process.attempt(handle.fs, work, self._monitor.output, handle.wait_s)
+            context = self._context
+            ended = process.attempt(context.fs, work, self._monitor.output, context.wait_s)
         if ended.is_success and not self._has_root():
             self._monitor.output(b"The step has left no root\n")
             return process.Ended(1)
@@ -297,15 +297,15 @@ class Runner:
 
     def _count_output(self, plan: Plan, attempt: Attempt) -> None:
         """Lets the oldest output go when there is too much; looks at all of it only then."""
-        path = log_path(self._handle, plan, attempt.step_index, attempt.number)
+        path = log_path(self._context, plan, attempt.step_index, attempt.number)
         with suppress(OSError):
-            self._output_bytes += self._handle.fs.lstat(path).st_size
+            self._output_bytes += self._context.fs.lstat(path).st_size
         if self._output_bytes > OUTPUT_BYTES_MAX:
-            self._output_bytes = trim_output(self._handle, OUTPUT_BYTES_MAX * 3 // 4)
+            self._output_bytes = trim_output(self._context, OUTPUT_BYTES_MAX * 3 // 4)
 
     def _has_root(self) -> bool:
         try:
-            return stat.S_ISDIR(self._handle.fs.lstat(self._handle.root).st_mode)
+            return stat.S_ISDIR(self._context.fs.lstat(self._context.root).st_mode)
         except OSError:
             return False
 
@@ -323,7 +323,7 @@ class Runner:
         if error is not None:
             said = f"{type(error).__name__}: {error}\n".encode("utf-8", "backslashreplace")
             self._monitor.output(said)
-            keep_output(self._handle.fs, path, said)
+            keep_output(self._context.fs, path, said)
             return process.Ended(1)
         return process.Ended(0)
 
@@ -354,19 +354,19 @@ class Runner:
             is_every = reasons == ["every_n_steps"]
             step = f"step-{index + 1}" if is_every else leaf.step.name
             label = f"{milestones.label_prefix}:{step}"
-        snapshot = take_snapshot(self._handle, plan, label, kind)
+        snapshot = take_snapshot(self._context, plan, label, kind)
         if milestones.skip_unchanged and self._is_unchanged(plan, before, snapshot):
-            delete_unless_needed(self._handle, snapshot)
+            delete_unless_needed(self._context, snapshot)
             return plan
         return self._with_checkpoint(plan, snapshot, "+".join(reasons))
 
     def _is_unchanged(self, plan: Plan, before: Snapshot, now: Snapshot) -> bool:
         """Returns whether nothing but times differs from the checkpoint before."""
-        there = available(self._handle, plan)[:1]
+        there = available(self._context, plan)[:1]
         old = there[0].snapshot_id if there else before.id
-        return all(map(is_time_alone, self._handle.diff(old, now.id)))
+        return all(map(is_time_alone, diff(self._context, old, now.id, ())))
 
     def _with_checkpoint(self, plan: Plan, snapshot: Snapshot, reason: str) -> Plan:
-        plan = with_checkpoint(self._handle, plan, snapshot, reason)
+        plan = with_checkpoint(self._context, plan, snapshot, reason)
         self._monitor.checkpoint_taken(plan, plan.checkpoints[-1])
         return plan

@@ -65,7 +65,7 @@ def _parsed(file_name: str) -> SnapshotName | None:
     return SnapshotName(int(found[1], 16), SnapshotId(found[2]))
 
 
-class Listing:
+class SnapshotListing:
     """The names of a root's snapshots, as they were at one moment.
 
     Iterates over them, newest first. A history may be long and the newest all that is asked
@@ -111,12 +111,12 @@ class SnapshotLog:
         self._founded: set[str] = set()
         """Roots of which a snapshot was seen."""
 
-    def listing(self, root_id: str) -> Listing:
+    def listing(self, root_id: str) -> SnapshotListing:
         """Returns the names of a root's snapshots. Reads one directory."""
         try:
-            listing = Listing(self._fs.list_names(self._layout.root_snapshots(root_id)))
+            listing = SnapshotListing(self._fs.list_names(self._layout.root_snapshots(root_id)))
         except FileNotFoundError:
-            return Listing([])
+            return SnapshotListing([])
         if listing.newest is not None:
             self._founded.add(root_id)
         return listing

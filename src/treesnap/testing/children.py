@@ -22,7 +22,7 @@ _FAILED_CODE = 78
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class EndedChild:
     """How a child ended."""
 
     was_killed: bool
@@ -30,7 +30,7 @@ class Ended:
     """Its traceback when it raised, or None."""
 
 
-def in_child(action: Callable[[], object]) -> Ended:
+def in_child(action: Callable[[], object]) -> EndedChild:
     """Runs an action in a forked child and waits for its end."""
     read_fd, write_fd = os.pipe()
     with warnings.catch_warnings():
@@ -45,7 +45,7 @@ def in_child(action: Callable[[], object]) -> Ended:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code not in {0, KILLED_CODE, _FAILED_CODE}:
         raise RuntimeError(f"The child ended with {code}")
-    return Ended(was_killed=code == KILLED_CODE, error=text if code == _FAILED_CODE else None)
+    return EndedChild(was_killed=code == KILLED_CODE, error=text if code == _FAILED_CODE else None)
 
 
 def _run(action: Callable[[], object], write_fd: int) -> None:
@@ -59,7 +59,7 @@ def _run(action: Callable[[], object], write_fd: int) -> None:
         os._exit(code)
 
 
-def killed(action: Callable[[FileSystem], object], *faults: Fault) -> Ended:
+def killed(action: Callable[[FileSystem], object], *faults: Fault) -> EndedChild:
     """Runs an action on a file system in a child that dies, uncleanly, at a fault.
 
     A kill loses nothing that was not synced, so the child waits for no sync.

@@ -21,7 +21,7 @@ from itertools import combinations, groupby
 from random import Random
 
 from treesnap.testing.disk import Disk, Effect
-from treesnap.testing.power import Awaited, Recording, Returned, Step, Sync
+from treesnap.testing.power import Awaited, PowerStep, Recording, Returned, Sync
 
 ALL_SUBSETS_MAX = 6
 """Up to so many pending effects, every subset of them is a disk of its own."""
@@ -38,12 +38,12 @@ class Torn(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
+class CutMoment:
     """A point at which the power may fail: just before a sync, or at the end."""
 
     name: str
     before: Disk
-    steps: tuple[Step, ...]
+    steps: tuple[PowerStep, ...]
     """Everything that was done by then."""
     pending: tuple[int, ...]
     """Positions of the steps that are not durable."""
@@ -75,7 +75,7 @@ class Moment:
 class Cut:
     """One power cut."""
 
-    moment: Moment = field(repr=False)
+    moment: CutMoment = field(repr=False)
     lost: Lost
     torn: tuple[int, Torn] | None = None
 
@@ -107,15 +107,15 @@ def _times(count: int) -> str:
     return f", {count} times" if count > 1 else ""
 
 
-def moments(recording: Recording) -> Iterator[Moment]:
+def moments(recording: Recording) -> Iterator[CutMoment]:
     """Yields every moment that matters, in order."""
-    steps: list[Step] = []
+    steps: list[PowerStep] = []
     waiting: dict[int, frozenset[Awaited]] = {}
     syncs = 0
     returned = False
 
-    def moment(name: str) -> Moment:
-        return Moment(
+    def moment(name: str) -> CutMoment:
+        return CutMoment(
             name=name,
             before=recording.before,
             steps=tuple(steps),
@@ -124,7 +124,7 @@ def moments(recording: Recording) -> Iterator[Moment]:
         )
 
     for event in recording.events:
-        if isinstance(event, Step):
+        if isinstance(event, PowerStep):
             waiting[len(steps)] = event.awaits
             steps.append(event)
         elif isinstance(event, Sync):
@@ -167,7 +167,7 @@ def cuts(
                 yield cut
 
 
-def cuts_at(moment: Moment, random: Random, more: int) -> Iterator[Cut]:
+def cuts_at(moment: CutMoment, random: Random, more: int) -> Iterator[Cut]:
     """Yields the cuts at one moment; some may leave the same disk."""
     for lost in dict.fromkeys(_losses(moment.pending, random, more)):
         yield Cut(moment=moment, lost=lost)

@@ -33,7 +33,7 @@ class Link(NamedTuple):
     node: int
 
 
-class Place(NamedTuple):
+class DiskPlace(NamedTuple):
     """Where a name is, or is put."""
 
     directory: int
@@ -68,7 +68,7 @@ class Node:
 class Naming:
     """A name that is set, or removed."""
 
-    place: Place
+    place: DiskPlace
     link: Link | None
     """What has the name afterwards, wherever it was before; None removes the name."""
 
@@ -113,7 +113,7 @@ class Disk:
         self,
         nodes: dict[int, Node] | None = None,
         names: dict[int, dict[bytes, Link]] | None = None,
-        places: dict[int, Place] | None = None,
+        places: dict[int, DiskPlace] | None = None,
     ) -> None:
         self.nodes = nodes if nodes is not None else {}
         """Every node there ever was, with names or without."""
@@ -135,7 +135,7 @@ class Disk:
             self.names[number] = {}
         return number
 
-    def link(self, place: Place) -> Link | None:
+    def link(self, place: DiskPlace) -> Link | None:
         """Returns what has a name, or None."""
         return self.names.get(place.directory, {}).get(place.name)
 
@@ -148,7 +148,7 @@ class Disk:
         for stating in effect.statings:
             self._state(stating)
 
-    def name(self, place: Place, link: Link | None) -> None:
+    def name(self, place: DiskPlace, link: Link | None) -> None:
         """Sets or removes a name."""
         names = self.names[place.directory]
         replaced = names.pop(place.name, None)
@@ -238,7 +238,7 @@ def load(directory: str) -> Disk:
             if identity not in known:
                 known[identity] = disk.add(node_at(below))
             number += 1
-            disk.name(Place(parent, name), Link(number, known[identity]))
+            disk.name(DiskPlace(parent, name), Link(number, known[identity]))
             if stat_module.S_ISDIR(stat.st_mode):
                 pending.append((below, known[identity]))
     return disk

@@ -26,7 +26,7 @@ class Killed(BaseException):
     """
 
 
-class Moment(StrEnum):
+class FaultMoment(StrEnum):
     """When a call fails, seen from its effect."""
 
     BEFORE = "before"
@@ -51,7 +51,7 @@ class Fault:
     """Which of those calls are counted; None counts them all."""
     lasting: bool = False
     """Whether all later calls that match fail too."""
-    moment: Moment = Moment.BEFORE
+    moment: FaultMoment = FaultMoment.BEFORE
 
     def matches(self, call: Call) -> bool:
         """Returns whether a call is one of those that are counted."""
@@ -60,7 +60,7 @@ class Fault:
         return wanted and (self.where is None or self.where(call))
 
 
-def kill_at(number: int, moment: Moment = Moment.BEFORE) -> Fault:
+def kill_at(number: int, moment: FaultMoment = FaultMoment.BEFORE) -> Fault:
     """Returns the fault that kills the process at its n-th call that changes the disk."""
     return Fault(number=number, kinds=MUTATING, moment=moment)
 
@@ -111,12 +111,12 @@ class FaultyFileSystem(WrappedFileSystem):
         return self._hits[self._faults.index(fault)]
 
     def _fail(self, fault: Fault, call: Call) -> Any:
-        if fault.moment == Moment.AFTER:
+        if fault.moment == FaultMoment.AFTER:
             with suppress(OSError):  # a call that had no effect fails all the same
                 result = call.proceed()
                 if call.method == "open":
                     self._inner.close(result)
-        elif fault.moment == Moment.HALFWAY and call.data:
+        elif fault.moment == FaultMoment.HALFWAY and call.data:
             self._write_half(call)
         if fault.errno is not None:
             raise OSError(fault.errno, os.strerror(fault.errno), call.path or None)

@@ -27,12 +27,12 @@ from treesnap.fs.base import FileSystem, Name
 from treesnap.testing.disk import (
     TOP,
     Disk,
+    DiskPlace,
     Effect,
     Facts,
     Link,
     Naming,
     Node,
-    Place,
     Stating,
     Writing,
     facts_at,
@@ -44,7 +44,7 @@ from treesnap.testing.wrapped import Call, WrappedFileSystem
 _PROC = b"/proc/self/fd/"
 
 
-class Part(Enum):
+class PowerPart(Enum):
     """What of a node a sync makes durable."""
 
     DATA = auto()
@@ -57,13 +57,13 @@ class Awaited(NamedTuple):
     """What has to be synced for an effect to be durable."""
 
     node: int
-    part: Part
+    part: PowerPart
     file_system: bytes
     """The directory that is a file system of its own, or nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class PowerStep:
     """One effect, and all that has to be synced for it to be durable."""
 
     effect: Effect
@@ -83,7 +83,7 @@ class Sync:
         """Returns whether this sync is one that an effect waits for."""
         if self.method == "sync_file_system":
             return self.file_system == awaited.file_system
-        is_enough = awaited.part == Part.DATA or self.method == "sync"
+        is_enough = awaited.part == PowerPart.DATA or self.method == "sync"
         return self.node == awaited.node and is_enough
 
 
@@ -92,7 +92,7 @@ class Returned:
     """The operation said that it is done."""
 
 
-Event = Step | Sync | Returned
+Event = PowerStep | Sync | Returned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +121,9 @@ class _Made:
     """A call that was made."""
 
     call: Call
-    place: Place | None
+    place: DiskPlace | None
     """Where the name is that it was given, or the first one."""
-    target: Place | None
+    target: DiskPlace | None
     """Where the second name is."""
     result: Any
 
@@ -169,7 +169,7 @@ class PoweredFileSystem(WrappedFileSystem):
 
     # ------------------------------------------------- finding what a call is about
 
-    def _place(self, name: Name, dir_fd: int | None) -> Place | None:
+    def _place(self, name: Name, dir_fd: int | None) -> DiskPlace | None:
         """Returns the place of a name, or None outside of the directory."""
         path = os.fsencode(name)
         node: int | None = TOP
@@ -184,9 +184,9 @@ class PoweredFileSystem(WrappedFileSystem):
             node = self._opened.get(dir_fd)
         *parents, last = path.split(b"/")
         for parent in parents:
-            link = self.disk.link(Place(node, parent)) if node is not None else None
+            link = self.disk.link(DiskPlace(node, parent)) if node is not None else None
             node = link.node if link is not None else None
-        return Place(node, last) if node is not None else None
+        return DiskPlace(node, last) if node is not None else None
 
     def _node(self, name: Name | int, dir_fd: int | None = None) -> int | None:
         """Returns the node of a descriptor or a name, or None outside of the directory."""
@@ -202,7 +202,7 @@ class PoweredFileSystem(WrappedFileSystem):
         link = self.disk.link(place)
         return link.node if link is not None else None
 
-    def _places_of(self, call: Call) -> tuple[Place | None, Place | None]:
+    def _places_of(self, call: Call) -> tuple[DiskPlace | None, DiskPlace | None]:
         """Returns the places that a call names, as they are before it."""
         first, *rest = call.arguments
         if call.method == "make_symlink":
@@ -251,12 +251,12 @@ class PoweredFileSystem(WrappedFileSystem):
         effect = Effect(label=self._label(call), namings=tuple(namings))
         self.disk.apply(effect)
         timed = replace(effect, statings=self._changed([*sources, *directories]))
-        self._note(timed, ((node, Part.DATA) for node in awaits))
+        self._note(timed, ((node, PowerPart.DATA) for node in awaits))
 
-    def _note(self, effect: Effect, awaits: Iterable[tuple[int, Part]]) -> None:
+    def _note(self, effect: Effect, awaits: Iterable[tuple[int, PowerPart]]) -> None:
         self.disk.apply(effect)
         awaited = (Awaited(node, part, self._file_system(node)) for node, part in awaits)
-        self._events.append(Step(effect=effect, awaits=frozenset(awaited)))
+        self._events.append(PowerStep(effect=effect, awaits=frozenset(awaited)))
 
     def _file_system(self, node: int) -> bytes:
         """Returns the top directory that a node lies below if that is a file system, or nothing."""
@@ -347,7 +347,7 @@ class PoweredFileSystem(WrappedFileSystem):
 
     def _write(self, call: Call, node: int, writing: Writing) -> None:
         effect = Effect(label=self._label(call), writing=writing, statings=self._changed([node]))
-        self._note(effect, [(node, Part.DATA)])
+        self._note(effect, [(node, PowerPart.DATA)])
 
     def _record_write(self, made: _Made) -> None:
         end = os.lseek(made.call.arguments[0], 0, os.SEEK_CUR)
@@ -374,7 +374,7 @@ class PoweredFileSystem(WrappedFileSystem):
         node = self._node(made.call.arguments[0], made.call.options.get("dir_fd"))
         if node is not None:
             effect = Effect(label=self._label(made.call), statings=self._changed([node]))
-            self._note(effect, [(node, Part.FACTS)])
+            self._note(effect, [(node, PowerPart.FACTS)])
 
     _record_change_owner = _record_change_mode
     _record_change_times = _record_change_mode

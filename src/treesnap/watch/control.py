@@ -23,56 +23,56 @@ from treesnap.results import WatchStatus
 from treesnap.store.lock import held
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
 
 _PATIENCE_MAX_S = 24 * 60 * 60
 """``--wait inf`` is allowed, and a socket cannot wait so long."""
 
 
-def status(handle: Handle) -> WatchStatus | None:
+def status(context: Context) -> WatchStatus | None:
     """Returns what the root's watcher says of itself, or None when there is none.
 
     Raises Busy when it does not answer in time.
     """
-    return _asked(handle, Asked.STATUS)
+    return _asked(context, Asked.STATUS)
 
 
-def stop(handle: Handle) -> WatchStatus | None:
+def stop(context: Context) -> WatchStatus | None:
     """Stops the root's watcher and waits until it has ended; returns its last status, or None.
 
-    Raises Busy when it does not answer, or does not end within the handle's ``wait_s``, a
+    Raises Busy when it does not answer, or does not end within the ``wait_s``, a
     second at least.
     """
-    last = _asked(handle, Asked.STOP)
+    last = _asked(context, Asked.STOP)
     if last is not None:
-        directory = _directory(handle)
+        directory = _directory(context)
         assert directory is not None
         with held(
-            handle.fs,
+            context.fs,
             os.path.join(directory, "lock"),
             operation="watch --stop",
             what="The watch",
-            wait_s=_patience_s(handle),
+            wait_s=_patience_s(context),
         ):
             pass
     return last
 
 
-def _directory(handle: Handle) -> str | None:
+def _directory(context: Context) -> str | None:
     try:
-        with opened(handle, "look for a watcher", recover=False) as pair:
-            return pair.root.file("watch")
+        with opened(context, "look for a watcher", recover=False) as session:
+            return session.root.file("watch")
     except StoreMissing:
         return None
 
 
-def _asked(handle: Handle, asked: Asked) -> WatchStatus | None:
-    directory = _directory(handle)
+def _asked(context: Context, asked: Asked) -> WatchStatus | None:
+    directory = _directory(context)
     if directory is None:
         return None
     try:
         question = encode_question(Question(asked))
-        return decode_status(ask(handle.fs, directory, question, _patience_s(handle)))
+        return decode_status(ask(context.fs, directory, question, _patience_s(context)))
     except (FileNotFoundError, ConnectionError):
         return None
     except (TimeoutError, BlockingIOError):  # the latter when many wait already
@@ -84,18 +84,18 @@ def _asked(handle: Handle, asked: Asked) -> WatchStatus | None:
         raise OperationFailed(f"The watcher cannot be asked: {error}", path=directory) from error
 
 
-def _patience_s(handle: Handle) -> float:
+def _patience_s(context: Context) -> float:
     """Returns how long to wait for a watcher, which needs some time also when nothing is wrong."""
-    return min(max(handle.wait_s, ANSWER_TIMEOUT_S), _PATIENCE_MAX_S)
+    return min(max(context.wait_s, ANSWER_TIMEOUT_S), _PATIENCE_MAX_S)
 
 
-def start(handle: Handle, options: list[str]) -> WatchStatus:
+def start(context: Context, options: list[str]) -> WatchStatus:
     """Starts a watcher in the background, with options of ``snap watch``; returns its status.
 
     It belongs to no terminal. Raises the error with which it could not begin.
     """
-    words = [sys.executable, "-m", "treesnap", "--json", "-C", handle.root]
-    words += ["--store", handle.store_path, "--wait", str(handle.wait_s), "watch", *options]
+    words = [sys.executable, "-m", "treesnap", "--json", "-C", context.root]
+    words += ["--store", context.store_path, "--wait", str(context.wait_s), "watch", *options]
     try:
         process = subprocess.Popen(  # noqa: S603 - our own program, without a shell
             [*words, "--detached"],
@@ -111,7 +111,7 @@ def start(handle: Handle, options: list[str]) -> WatchStatus:
     with process.stdout as told:
         line = told.readline()
     _raise_told(line, process)
-    found = status(handle)
+    found = status(context)
     if found is None:
         process.wait()
         raise OperationFailed("The watcher ended as soon as it had begun")

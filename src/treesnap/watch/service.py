@@ -26,14 +26,16 @@ from treesnap.codec.watch import (
 from treesnap.errors import Corrupt, TreesnapError, shown
 from treesnap.fs.failure import reported
 from treesnap.model import SnapshotKind
+from treesnap.ops.create import CreateRequest, create
+from treesnap.ops.outlook import view_of
 from treesnap.ops.watch_socket import receive, send, socket_address
-from treesnap.ops.watching import refuse_unwatchable, view_of, watch_directory, watched
+from treesnap.ops.watching import refuse_unwatchable, watch_directory, watched
 from treesnap.results import CreateResult, WatchStatus
 from treesnap.store.lock import held
 from treesnap.watch.schedule import Schedule
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.ops.context import Context
     from treesnap.worktree.watcher import Watcher
 
 _TIMEOUT_S = 5.0
@@ -47,7 +49,7 @@ class WatchService:
 
     def __init__(
         self,
-        handle: Handle,
+        context: Context,
         *,
         every_s: float | None = None,
         on_change: bool = False,
@@ -55,12 +57,12 @@ class WatchService:
         on_snapshot: Callable[[CreateResult], None] = lambda _: None,
         on_error: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._handle = handle
+        self._context = context
         self._force = force
         self._schedule = Schedule(every_s=every_s, on_change=on_change, now_s=time.monotonic())
         self._on_snapshot = on_snapshot
         self._on_error = on_error
-        self._started_at_ns = handle.clock_ns()
+        self._started_at_ns = context.clock_ns()
         self._watcher: Watcher | None = None
         """None before the watch begins."""
         self._is_stopping = False
@@ -75,14 +77,14 @@ class WatchService:
         Raises Busy when the root is watched already, what :meth:`treesnap.Handle.watch` raises,
         and OperationFailed for a socket that cannot be made.
         """
-        handle = self._handle
-        refuse_unwatchable(handle, force=self._force)
+        context = self._context
+        refuse_unwatchable(context, force=self._force)
         with ExitStack() as stack:
-            directory = watch_directory(handle)
-            what = f"The watch of {shown(handle.root)!r}"
+            directory = watch_directory(context)
+            what = f"The watch of {shown(context.root)!r}"
             lock = os.path.join(directory, "lock")
-            stack.enter_context(held(handle.fs, lock, operation="watch", what=what, wait_s=0.0))
-            watching, watcher = stack.enter_context(watched(handle, force=self._force))
+            stack.enter_context(held(context.fs, lock, operation="watch", what=what, wait_s=0.0))
+            watching, watcher = stack.enter_context(watched(context, force=self._force))
             self._watcher = watcher
             with reported("watch"):
                 self._listen(stack, directory)
@@ -112,7 +114,7 @@ class WatchService:
             why_lost=(watcher.why_lost or None) if watcher is not None else None,
         )
 
-    def _wait(self, watching: Handle, watcher: Watcher) -> None:
+    def _wait(self, watching: Context, watcher: Watcher) -> None:
         due_in_s = self._schedule.due_in_s(time.monotonic())
         if due_in_s == 0.0:
             self._make_snapshot(watching)
@@ -120,10 +122,11 @@ class WatchService:
             watcher.changed.clear()
             self._schedule.noticed(time.monotonic())
 
-    def _make_snapshot(self, watching: Handle) -> None:
+    def _make_snapshot(self, watching: Context) -> None:
         try:
-            result = watching.create(
-                kind=SnapshotKind.WATCH, skip_unchanged=True, force=self._force
+            result = create(
+                watching,
+                CreateRequest(kind=SnapshotKind.WATCH, skip_unchanged=True, force=self._force),
             )
         except TreesnapError as error:
             self._last_error = shown(error.message)
@@ -138,7 +141,7 @@ class WatchService:
             self._on_snapshot(result)
 
     def _listen(self, stack: ExitStack, directory: str) -> None:
-        fs = self._handle.fs
+        fs = self._context.fs
         path = os.path.join(directory, "socket")
         with suppress(FileNotFoundError):
             fs.unlink(path)  # of one that was killed: we have its lock
@@ -153,7 +156,7 @@ class WatchService:
         owner = fs.fstat(fd)
         if owner.st_uid != os.geteuid():  # root, in a store of another user, who may ask it
             fs.change_owner("socket", owner.st_uid, owner.st_gid, dir_fd=fd)
-        stack.callback(_unlink, self._handle, path)
+        stack.callback(_unlink, self._context, path)
         listening.listen(64)
         thread = threading.Thread(
             target=self._serve, args=[listening], name="treesnap-watch-socket", daemon=True
@@ -183,7 +186,7 @@ class WatchService:
     def _answer(self, connection: socket.socket) -> None:
         asked, since, view = decode_question(receive(connection, QUESTION_SIZE_MAX))
         if asked is Asked.CHANGES:
-            if view != view_of(self._handle):
+            if view != view_of(self._context):
                 return  # what this watcher sees may not be what the other one sees
             answer = self._watcher.answer(since) if self._watcher is not None else None
             if answer is not None:
@@ -202,6 +205,6 @@ def _encoded(answer: Answer) -> bytes:
     return encoded
 
 
-def _unlink(handle: Handle, path: str) -> None:
+def _unlink(context: Context, path: str) -> None:
     with suppress(OSError):
-        handle.fs.unlink(path)
+        context.fs.unlink(path)

@@ -11,26 +11,46 @@ overflowed, a watch was refused or lost, file systems were mounted or unmounted,
 is another directory. The next answer says then that anything may have changed.
 
 What the kernel does not report is looked for elsewhere or not at all: writes through
-memory mappings, see :mod:`treesnap.worktree.mappings`; files that are changed under another
+memory mappings, see :mod:`treesnap.worktree.scan.mappings`; files that are changed under another
 name outside of the tree, and asynchronous writes to files that stay open, both found by
 the whole walks that are done now and then. See docs/explanation/watching.md.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Self
 
+from treesnap import treepath
+from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.codec.watch import Answer, Mark
 from treesnap.errors import ErrorCode, Refused, shown
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import sweep_abandoned, sweep_temporary
-from treesnap.fs.notify import KernelNotifier, Notifier
+from treesnap.fs.durable import create_locked, sweep_abandoned, sweep_temporary
+from treesnap.fs.notify import (
+    CLOSED,
+    CREATED,
+    DELETED,
+    IGNORED,
+    IS_DIRECTORY,
+    MOVED_FROM,
+    MOVED_TO,
+    NAMES,
+    OVERFLOWED,
+    SELF_GONE,
+    UNMOUNTED,
+    KernelNotifier,
+    Notifier,
+    Report,
+)
+from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
 from treesnap.worktree.mounts import Mounts
-from treesnap.worktree.watched import COOKIE_PREFIX, Lost, WatchedTree
+from treesnap.worktree.scan.mappings import MappedFiles
 
 REPORTING = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "tmpfs", "xfs", "zfs"}
@@ -222,3 +242,390 @@ def _refused(root: str, why: str) -> Refused:
     return Refused(
         f"{shown(root)!r} cannot be watched: {why}", code=ErrorCode.NOT_WATCHABLE, path=root
     )
+
+
+UNTIMED = frozenset({"overlay", "tmpfs"})
+"""File systems on which writes through a mapping may move no time."""
+
+
+CHANGES_MAX = 1 << 18
+"""More changed names are forgotten, the oldest first."""
+
+
+COOKIE_PREFIX = "cookie-"
+
+
+_TAKES_MAX = 64
+"""How often it takes reports at a time: whoever asks has to wait meanwhile."""
+
+
+_MOUNTED = "file systems were mounted or unmounted"
+
+
+_CAME, _REMOVED, _MOVED = range(3)
+
+
+class Lost(Exception):
+    """What is known is not sure any more; the message says why."""
+
+
+class _WatchedDirectory:
+    """A watched directory: its place in the tree, and its watch."""
+
+    __slots__ = ("children", "name", "parent", "watch")
+
+    def __init__(self, parent: _WatchedDirectory | None, name: bytes, watch: int) -> None:
+        self.parent = parent
+        self.name = name
+        self.watch = watch
+        self.children: dict[bytes, _WatchedDirectory] = {}
+
+    def path(self) -> bytes | None:
+        """Returns the directory's path in the tree, or None when it is not there any more."""
+        names = []
+        node = self
+        while node.parent is not None:
+            if node.parent.children.get(node.name) is not node:
+                return None
+            names.append(node.name)
+            node = node.parent
+        return b"/".join(reversed(names))
+
+
+_Name = tuple[_WatchedDirectory, bytes]
+
+
+class WatchedTree:
+    """One queue of reports, the directories that it is of, and the names that changed.
+
+    Not for several threads at once. After an exception it is good for nothing but
+    :meth:`close`.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        root: str,
+        cookies: str,
+        store: tuple[int, int] | None,
+        notifier: Notifier,
+    ) -> None:
+        """Prepares to watch ``root``.
+
+        ``cookies`` is a directory outside of the tree; ``store`` is device and inode of what
+        is never captured, and not watched.
+        """
+        self._fs = fs
+        self._root_path = root
+        self._store = store
+        self._notifier = notifier
+        self._id = os.urandom(16)
+        self._number = 0
+        self._forgotten = -1
+        """Changes up to this number are not known any more."""
+        self._directories: dict[int, _WatchedDirectory] = {}
+        self._changes: dict[_Name, int] = {}
+        """The number under which each name changed last, in the order of these changes."""
+        self._whole: dict[_Name, int] = {}
+        """The same for directories of which everything below may have changed."""
+        self._place: dict[_Name, int] = {}
+        """Of the changed names, which came or went, by the last report that says so."""
+        self._closed: dict[_Name, int] = {}
+        """The number under which each file was closed last that may have been written to with no
+        time moved, in that order."""
+        self._is_untimed = Mounts(fs).kind(root) in UNTIMED
+        self._nameless = -1
+        """The number under which a file changed last that has no name where it had one."""
+        self._mapped = MappedFiles(fs, root)
+        self._cookies = cookies
+        self._cookie = ""
+        self._cookie_fd = -1
+        self._cookie_count = 0
+        self._cookie_watch = -1
+        self._root_fd = -1
+        self._mount_points: frozenset[bytes] = frozenset()
+
+    def begin(self) -> None:
+        """Watches every directory. Raises OSError, Lost."""
+        self._cookie = os.path.join(self._cookies, f"{COOKIE_PREFIX}{self._id.hex()}-0")
+        self._cookie_fd = create_locked(
+            self._fs, self._cookie, b"", temporary=self._cookies, durable=False
+        )
+        fd = self._fs.open(self._cookies, OPEN_DIRECTORY)
+        try:
+            self._cookie_watch = self._watch(fd, MOVED_TO)
+        finally:
+            self._fs.close(fd)
+        self._mount_points = Mounts(self._fs).below(os.fsencode(self._root_path))
+        self._root_fd = self._fs.open(self._root_path, OPEN_DIRECTORY)
+        self._mount = self._fs.mount_id(self._root_fd)
+        watch = self._watch(self._root_fd, NAMES | SELF_GONE)
+        self._top = _WatchedDirectory(None, b"", watch)
+        self._directories[watch] = self._top
+        self._watch_all(self._below(self._top, self._root_fd))
+
+    def close(self) -> None:
+        """Ends all watches."""
+        self._notifier.close()
+        if self._cookie_fd >= 0:
+            with suppress(OSError):  # or else the next watcher removes it
+                self._fs.unlink(self._cookie)
+            self._fs.close(self._cookie_fd)
+        if self._root_fd >= 0:
+            self._fs.close(self._root_fd)
+
+    @property
+    def count(self) -> int:
+        """How many directories are watched."""
+        return len(self._directories)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits until something is reported; for any thread."""
+        return self._notifier.wait(timeout_s)
+
+    def take(self) -> bool:
+        """Takes in what was reported until now; returns whether anything was.
+
+        While more is reported than can be taken in, some of it. Raises Lost, OSError.
+        """
+        has_changed = False
+        for _ in range(_TAKES_MAX):
+            reports = self._notifier.take()
+            if not reports:
+                break
+            for report in reports:
+                has_changed |= self._take_one(report)
+        return has_changed
+
+    def sync(self, deadline: float) -> bool:
+        """Takes in everything that was done before this call; returns whether that was anything.
+
+        ``deadline`` is a time of ``time.monotonic``. Raises Lost, OSError.
+        """
+        self._mapped.look(self._number)
+        self._cookie_count += 1
+        name = f"{COOKIE_PREFIX}{self._id.hex()}-{self._cookie_count}"
+        path = os.path.join(self._cookies, name)
+        self._fs.rename(self._cookie, path)
+        self._cookie = path
+        wanted = os.fsencode(name)
+        has_changed = False
+        while wanted:
+            reports = self._notifier.take()
+            for report in reports:
+                if report.watch == self._cookie_watch and report.name == wanted:
+                    wanted = b""
+                has_changed |= self._take_one(report)
+            left_s = max(0.0, deadline - time.monotonic())
+            if wanted and not reports and not self._notifier.wait(left_s):
+                raise Lost("the kernel's reports were late")
+        return has_changed
+
+    def check(self) -> None:
+        """Raises Lost when another directory is in the root's place, or mounts changed; OSError
+        when the root is gone.
+        """
+        now, then = self._fs.lstat(self._root_path), self._fs.fstat(self._root_fd)
+        if (now.st_dev, now.st_ino) != (then.st_dev, then.st_ino):
+            raise Lost("another directory has the root's place")
+        if Mounts(self._fs).below(os.fsencode(self._root_path)) != self._mount_points:
+            raise Lost(_MOUNTED)
+
+    def answer(self, since: Mark | None) -> Answer:
+        """Returns what changed since a mark, as far as it was taken in.
+
+        That is not known when a file changed under a name that it does not have any more, or is
+        mapped under one: it may have got another one, of which its changes are not reported.
+        What was closed after it may have been written to is told in any case.
+        """
+        unknown = Answer(Mark(self._id, self._number), None, mapped=self._mapped.inodes)
+        self._number += 1
+        forgotten = max(self._forgotten, self._mapped.forgotten)
+        if since is None or since.watcher != self._id or since.number < forgotten:
+            return unknown
+        unknown = unknown._replace(written=self._written_since(since.number))
+        if self._nameless > since.number or self._mapped.nameless >= since.number:
+            return unknown
+        paths = self._mapped.since(since.number)
+        whole = set()
+        with DirectoryChain(self._fs, self._root_fd) as chain:
+            for key, number in reversed(self._changes.items()):
+                if number <= since.number:
+                    break
+                directory = key[0].path()
+                if directory is None:
+                    continue  # something above it changed whole, later
+                path = treepath.join(directory, key[1])
+                if self._whole.get(key, -1) > since.number:
+                    whole.add(path)
+                    continue
+                paths.add(path)
+                if key not in self._place and not self._is_found(chain, directory, key[1]):
+                    self._nameless = number
+                    return unknown
+        return unknown._replace(paths=tuple(sorted(paths)), whole=tuple(sorted(whole)))
+
+    def _written_since(self, number: int) -> tuple[int, ...]:
+        """Returns the inode numbers of files that were closed after they were open for writing."""
+        found = set()
+        with DirectoryChain(self._fs, self._root_fd) as chain:
+            for (node, name), closed in reversed(self._closed.items()):
+                if closed <= number:
+                    break
+                directory = node.path()
+                if directory is not None:
+                    with suppress(OSError):  # it was moved, which changed its times, or is gone
+                        found.add(self._fs.lstat(name, dir_fd=chain.open(directory)).st_ino)
+        return tuple(sorted(found))
+
+    def _is_found(self, chain: DirectoryChain, directory: bytes, name: bytes) -> bool:
+        try:
+            self._fs.lstat(name, dir_fd=chain.open(directory))
+        except OSError as error:
+            return error.errno not in NO_DIRECTORY
+        return True
+
+    def _take_one(self, report: Report) -> bool:
+        watch, mask, name = report
+        if mask & (OVERFLOWED | UNMOUNTED):
+            raise Lost("the queue overflowed" if mask & OVERFLOWED else "it was unmounted")
+        directory = self._directories.get(watch)
+        if directory is None:
+            return False  # a cookie, or a directory that was removed from the tree
+        if mask & SELF_GONE:
+            raise Lost("the root was moved or removed")
+        if mask & IGNORED:
+            if directory.parent is None:
+                raise Lost("the root is not watched any more")
+            self._note(directory.parent, directory.name, is_whole=True)
+            self._drop(directory)
+            self._watch_all([(directory.parent, directory.name)])
+            return True
+        if not name:
+            return directory is self._top  # its parent's watch reports the same with its name
+        if not mask & IS_DIRECTORY:
+            self._note(directory, name, is_whole=False)
+            self._note_place((directory, name), mask)
+            if self._is_untimed and mask & CLOSED:
+                self._closed.pop((directory, name), None)
+                self._closed[directory, name] = self._number
+            return True
+        known = directory.children.get(name)
+        is_another = known is None or bool(mask & (CREATED | DELETED | MOVED_FROM | MOVED_TO))
+        self._note(directory, name, is_whole=is_another)
+        if known is not None and is_another:
+            self._drop(known)
+        if is_another and not mask & DELETED:
+            # Of two that are exchanged, one is reported to come before the other goes.
+            self._watch_all([(directory, name)])
+        return True
+
+    def _note(self, directory: _WatchedDirectory, name: bytes, *, is_whole: bool) -> None:
+        key = (directory, name)
+        self._changes.pop(key, None)
+        self._changes[key] = self._number
+        if is_whole:
+            self._whole[key] = self._number
+        if len(self._changes) > CHANGES_MAX:
+            oldest = next(iter(self._changes))
+            self._forgotten = max(self._forgotten, self._changes.pop(oldest))
+            self._whole.pop(oldest, None)
+            self._closed.pop(oldest, None)
+            self._place.pop(oldest, None)
+
+    def _note_place(self, key: _Name, mask: int) -> None:
+        """Notes whether a file has the name under which something is reported of it."""
+        if mask & (CREATED | MOVED_TO):
+            self._place[key] = _CAME
+        elif mask & (DELETED | MOVED_FROM):
+            self._place[key] = _REMOVED if mask & DELETED else _MOVED
+        elif self._place.get(key) == _REMOVED:
+            self._nameless = self._number
+        elif self._place.get(key) == _MOVED:
+            del self._place[key]  # it was exchanged, if it is there
+
+    def _drop(self, directory: _WatchedDirectory) -> None:
+        """Forgets a directory that is not in its place any more, and all below it."""
+        parent = directory.parent
+        if parent is not None and parent.children.get(directory.name) is directory:
+            del parent.children[directory.name]
+        pending = [directory]
+        while pending:
+            node = pending.pop()
+            pending += node.children.values()
+            if self._directories.pop(node.watch, None) is not None:
+                self._notifier.unwatch(node.watch)
+
+    def _watch_all(self, pending: list[_Name]) -> None:
+        """Watches directories that are found or reported, and all below them.
+
+        Each is watched before it is listed: what appears in it is found or reported.
+        """
+        with DirectoryChain(self._fs, self._root_fd) as chain:
+            while pending:
+                parent, name = pending.pop()
+                directory = parent.path()
+                if directory is not None:  # or it was moved meanwhile
+                    path = treepath.join(directory, name)
+                    pending += self._watch_one(chain, parent, name, path)
+
+    def _below(self, directory: _WatchedDirectory, fd: int) -> list[_Name]:
+        with self._fs.scan(fd) as entries:
+            return [
+                (directory, os.fsencode(entry.name))
+                for entry in entries
+                if entry.is_dir(follow_symlinks=False)
+            ]
+
+    def _open(self, chain: DirectoryChain, path: bytes) -> int | None:
+        """Returns a descriptor of a directory, or None when it is gone, which is reported, or
+        nothing that a walk can see.
+
+        Raises Lost where something is mounted that was not: what it shows may be watched in
+        another place, and a directory has one watch.
+        """
+        try:
+            fd = chain.open(path)
+        except OSError as error:
+            if error.errno in NO_DIRECTORY or error.errno == errno.EACCES:
+                return None
+            raise
+        if self._fs.mount_id(fd) != self._mount:
+            raise Lost(_MOUNTED)
+        return fd
+
+    def _watch(self, fd: int, mask: int) -> int:
+        try:
+            return self._notifier.watch(fd, mask)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise Lost(
+                "the kernel gives this user no more watches; see fs.inotify.max_user_watches"
+            ) from None
+
+    def _watch_one(
+        self, chain: DirectoryChain, parent: _WatchedDirectory, name: bytes, path: bytes
+    ) -> list[_Name]:
+        """Watches a directory; returns those below it."""
+        if name.startswith(STAGE_PREFIX) or path in self._mount_points:
+            return []
+        fd = self._open(chain, path)
+        if fd is None:
+            return []
+        stat = self._fs.fstat(fd)
+        if (stat.st_dev, stat.st_ino) == self._store:
+            return []
+        watch = self._watch(fd, NAMES)
+        elsewhere = self._directories.get(watch)
+        if elsewhere is not None:
+            # It was moved after it had been found there, which is reported later.
+            if elsewhere.parent is None:
+                raise Lost("the root is below itself")
+            self._note(elsewhere.parent, elsewhere.name, is_whole=True)
+            self._drop(elsewhere)
+            watch = self._watch(fd, NAMES)
+        child = _WatchedDirectory(parent, name, watch)
+        parent.children[name] = child
+        self._directories[watch] = child
+        return self._below(child, fd)

@@ -28,7 +28,7 @@ from treesnap.codec.message import Fields, unpack
 from treesnap.errors import Corrupt
 from treesnap.hashing import object_id
 from treesnap.model import ObjectId, ObjectKind
-from treesnap.worktree.links import load_groups
+from treesnap.worktree.scan.links import load_groups
 
 MEBIBYTE = 1 << 20
 

@@ -34,8 +34,8 @@ from treesnap.errors import Corrupt, InvalidArgument, UnsupportedFormat
 from treesnap.hashing import checksum, object_id
 from treesnap.model import ObjectKind, Totals
 from treesnap.testing import strategies as ours
-from treesnap.worktree.links import load_groups
-from treesnap.worktree.statcache import CacheFile
+from treesnap.worktree.scan.links import load_groups
+from treesnap.worktree.scan.statcache import CacheFile
 
 EXAMPLES = settings(max_examples=60, deadline=None, derandomize=True)
 

@@ -24,7 +24,7 @@ from treesnap.fs.durable import (
 )
 from treesnap.fs.local import LocalFileSystem
 from treesnap.testing.cuts import cuts
-from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed, Moment, kill_at
+from treesnap.testing.faulty import Fault, FaultMoment, FaultyFileSystem, Killed, kill_at
 from treesnap.testing.power import PoweredFileSystem
 from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.wrapped import Call, Kind, WrappedFileSystem
@@ -94,7 +94,7 @@ def test_replacing_syncs_content_then_name(fs, tmp_path, temporary, options, syn
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize("moment", list(Moment))
+@pytest.mark.parametrize("moment", list(FaultMoment))
 def test_a_kill_leaves_the_old_content_or_the_new(tmp_path, temporary, number, moment):
     path = tmp_path / "file"
     path.write_bytes(b"old")

@@ -6,6 +6,7 @@ import pytest
 
 from treesnap.events import CollectingMonitor
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.testing.state import tree_state
 from treesnap.testing.unsynced import UnsyncedFileSystem
 
@@ -36,7 +37,7 @@ def make_handle(root, store_path):
             "wait_s": 0.0,
             "monitor": CollectingMonitor(),
         }
-        return Handle(**(defaults | options))
+        return Handle(context_at(**(defaults | options)))
 
     return maker
 

@@ -129,7 +129,7 @@ class TestConflicts:
         contents = {name: (root / name).read_bytes() for name in ("one", "three", "directory/two")}
         assert list(contents.values()).count(b"by somebody else") == 1
         assert sum(content.startswith(b"changed") for content in contents.values()) == 2
-        assert any("left so" in remark for remark in handle.monitor.remarks)
+        assert any("left so" in remark for remark in handle.context.monitor.remarks)
         assert handle.status().recovered is None
 
     def test_a_file_that_appears_as_one_is_put_back_is_not_replaced(
@@ -168,7 +168,7 @@ class TestChangesBehindTheLastStep:
                 handle.restore("before")
             assert (root / "three").read_bytes() == b"changed three"
             assert handle.status().recovered is None
-            return handle.monitor.remarks
+            return handle.context.monitor.remarks
 
         return restorer
 
@@ -266,13 +266,13 @@ class TestAfterACrash:
     @pytest.mark.parametrize("verb", ["status", "list", "diff", "create", "gc"])
     def test_any_command_finishes_the_restore(self, handle, root, crash, verb):
         crash(2)
-        handle.monitor.remarks.clear()
+        handle.context.monitor.remarks.clear()
 
         getattr(handle, verb)()
 
         assert (root / "one").read_bytes() == b"one"
         assert not (root / "added").exists()
-        assert handle.monitor.remarks == ["Completed an interrupted restore"]
+        assert handle.context.monitor.remarks == ["Completed an interrupted restore"]
 
     def test_status_says_so(self, handle, crash):
         crash(2)

@@ -14,6 +14,7 @@ from treesnap.fs.local import LocalFileSystem
 from treesnap.model import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
 from treesnap.ops.gc import gc
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.store.collector import CollectorState, read_state, write_state
 from treesnap.store.lock import held
 from treesnap.store.slot import acquire
@@ -259,7 +260,7 @@ class TestWriters:
         shutil.copytree(store_path, tmp_path / "same")
         (root / "one").write_bytes(os.urandom(100_000))
         (root / "two").write_bytes(os.urandom(100_000))
-        alone = Handle(root=root, store_path=str(tmp_path / "same")).create(name="x")
+        alone = Handle(context_at(root=root, store_path=str(tmp_path / "same"))).create(name="x")
 
         result = make_handle(fs=Overtaken()).create(name="x")
 
@@ -299,7 +300,7 @@ class TestWriters:
                 return result
 
         fs = Between()
-        gc(make_handle(fs=fs), dry_run=False)
+        gc(make_handle(fs=fs).context, dry_run=False)
 
         assert not fs.is_new
         assert other.verify(read_data=True).problems == ()
@@ -326,7 +327,7 @@ class TestWriters:
 
             collecting = make_handle(fs=Meanwhile(raised, publish))
             try:
-                gc(collecting, dry_run=False)
+                gc(collecting.context, dry_run=False)
             finally:
                 session.__exit__(None, None, None)
 

@@ -27,7 +27,7 @@ def test_nothing_goes_by_itself_when_a_snapshot_cannot_be_read(handle, store, ro
     (snapshot,) = (store_path / "snapshots").glob("*/*")
     snapshot.write_bytes(b"damaged")
 
-    result = gc(handle, dry_run=False, is_automatic=True)
+    result = gc(handle.context, dry_run=False, is_automatic=True)
 
     assert result.damaged == (snapshot.name.partition("-")[2],)
     assert result.postponed == "1 snapshot is damaged"

@@ -11,7 +11,7 @@ from treesnap.codec.envelope import FileKind, seal
 from treesnap.codec.names import NameTable, decode_names, encode_names
 from treesnap.codec.snapshot import encode_snapshot, snapshot_id
 from treesnap.errors import Corrupt, ErrorCode, NotFound, Refused
-from treesnap.ops.naming import UNREAD_MAX
+from treesnap.ops.references import UNREAD_MAX
 from treesnap.testing.recording import RecordingFileSystem
 
 MANY = 3 * UNREAD_MAX

@@ -24,7 +24,7 @@ PATH = b".tool/x/note.json"
 
 def write(handle, text: bytes, is_note=lambda content: content.startswith(b"ours")) -> None:
     """Writes the note."""
-    write_note(handle, PATH, lambda: text, is_note=is_note)
+    write_note(handle.context, PATH, lambda: text, is_note=is_note)
 
 
 @pytest.fixture

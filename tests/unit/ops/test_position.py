@@ -14,9 +14,9 @@ from treesnap.ops.create import ATTEMPTS, CreateRequest, create
 from treesnap.ops.history import retire
 from treesnap.ops.position import mark, mark_position, rollback, standing
 from treesnap.ops.prune import prune_store
-from treesnap.ops.retention import Policy
 from treesnap.store.collector import CollectorState, read_state, write_state
 from treesnap.store.layout import Layout
+from treesnap.store.maintenance.retention import Policy
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import kill_at
 from treesnap.testing.recording import RecordingFileSystem
@@ -53,48 +53,48 @@ class Overtaken(UnsyncedFileSystem):
 
 def stands_at(handle) -> str | None:
     """Returns the root hash of the position."""
-    found = standing(handle).snapshot
+    found = standing(handle.context).snapshot
     return found.root_hash if found else None
 
 
 class TestPosition:
     def test_is_nowhere_before_the_first_snapshot(self, handle):
-        assert standing(handle).snapshot is None
+        assert standing(handle.context).snapshot is None
 
     def test_is_the_newest_snapshot_of_the_whole_root(self, handle, two):
         handle.create(["one"], name="scoped")
 
-        assert standing(handle).snapshot.name == "second"
+        assert standing(handle.context).snapshot.name == "second"
 
     def test_is_no_safety_snapshot(self, handle, root, two):
         (root / "one").write_bytes(b"2")
         handle.restore("first")
 
-        assert standing(handle).snapshot.name == "second"
+        assert standing(handle.context).snapshot.name == "second"
 
     def test_knows_times_alone_as_no_changes(self, handle, root, two):
         os.utime(root / "one", (7, 7))
         (root / "directory/two").write_bytes(b"two")
-        assert standing(handle).changes == ()
+        assert standing(handle.context).changes == ()
 
         (root / "one").chmod(0o600)
         os.link(root / "new", root / "directory/three")
 
-        found = [change.path for change in standing(handle).changes]
+        found = [change.path for change in standing(handle.context).changes]
         assert found == [b"directory/three", b"new", b"one"]
 
     def test_of_a_root_that_is_gone_is_an_error(self, handle, root, two):
         root.rename(root.with_name("elsewhere"))
 
         with pytest.raises(NotFound) as caught:
-            standing(handle)
+            standing(handle.context)
 
         assert caught.value.code == ErrorCode.ROOT_NOT_FOUND
 
 
 class TestMark:
     def test_has_the_state_of_the_other_and_its_own_words(self, handle, two):
-        marked = mark(handle, "first", CreateRequest(name="again", label="x", session="s"))
+        marked = mark(handle.context, "first", CreateRequest(name="again", label="x", session="s"))
 
         first = handle.resolve("first")
         assert marked.root_hash == first.root_hash
@@ -103,7 +103,7 @@ class TestMark:
         assert stands_at(handle) == first.root_hash
 
     def test_keeps_the_state_when_the_other_is_deleted(self, handle, root, two):
-        mark(handle, "first", CreateRequest(name="again"))
+        mark(handle.context, "first", CreateRequest(name="again"))
         handle.delete("first", "second")
         handle.gc()
 
@@ -115,14 +115,14 @@ class TestMark:
     def test_looks_at_no_file_and_writes_one_record(self, make_handle, two):
         fs = RecordingFileSystem()
 
-        mark(make_handle(fs=fs), "first", CreateRequest())
+        mark(make_handle(fs=fs).context, "first", CreateRequest())
 
         assert "scan" not in fs.count("scan")
         assert [item.method for item in fs.syncs] == ["sync_data", "sync"]
 
     def test_needs_a_free_name(self, handle, two):
         with pytest.raises(Refused) as caught:
-            mark(handle, "first", CreateRequest(name="second"))
+            mark(handle.context, "first", CreateRequest(name="second"))
 
         assert caught.value.code == ErrorCode.NAME_TAKEN
 
@@ -132,17 +132,17 @@ class TestMark:
             handle.create()
 
         with pytest.raises(NotFound, match="no snapshot 'nosuch'"):
-            mark(handle, "nosuch", CreateRequest())
+            mark(handle.context, "nosuch", CreateRequest())
 
     @pytest.mark.parametrize("times", [ATTEMPTS - 1, ATTEMPTS])
     def test_is_done_again_when_collections_overtake_it(self, store_path, make_handle, two, times):
         fs = Overtaken(store_path, times)
 
         if times < ATTEMPTS:
-            assert mark(make_handle(fs=fs), "first", CreateRequest()).sequence == 3
+            assert mark(make_handle(fs=fs).context, "first", CreateRequest()).sequence == 3
         else:
             with pytest.raises(Busy, match="kept overtaking the mark"):
-                mark(make_handle(fs=fs), "first", CreateRequest())
+                mark(make_handle(fs=fs).context, "first", CreateRequest())
         assert fs.left == 0
 
     def test_of_the_position_refuses_what_is_not_captured(self, handle, root, two):
@@ -150,7 +150,7 @@ class TestMark:
             (root / f"file-{number}").touch()
 
         with pytest.raises(Refused, match=r"'file-0', 'file-1', 'file-2', \.\.\.$") as caught:
-            mark_position(handle, CreateRequest())
+            mark_position(handle.context, CreateRequest())
 
         assert caught.value.code == ErrorCode.UNSAVED_CHANGES
 
@@ -161,10 +161,10 @@ class TestRollback:
         state = tree_state(root)
         handle.undo()
 
-        result = rollback(handle, "first", session="s")
+        result = rollback(handle.context, "first", of_session="s")
 
         assert tree_state(root) == state
-        assert standing(handle).changes == ()
+        assert standing(handle.context).changes == ()
         assert (result.snapshot.name, result.restore.deleted) == ("first", 1)
         assert result.position.record.session == "s"
         assert result.position.kind == SnapshotKind.AUTOMATIC
@@ -172,16 +172,16 @@ class TestRollback:
     def test_may_keep_the_files(self, handle, root, two):
         before = tree_state(root)
 
-        result = rollback(handle, "first", keep_files=True)
+        result = rollback(handle.context, "first", keep_files=True)
 
         assert result.restore is None
         assert tree_state(root) == before
-        assert [change.path for change in standing(handle).changes] == [b"new", b"one"]
+        assert [change.path for change in standing(handle.context).changes] == [b"new", b"one"]
 
     @pytest.mark.parametrize("keep_files", [False, True])
     def test_is_counted(self, handle, two, keep_files):
         for _ in range(2):
-            rollback(handle, "first", keep_files=keep_files)
+            rollback(handle.context, "first", keep_files=keep_files)
 
         state = handle.resolve("first").state
         assert (state.rollback_count, state.rollback_used) == (2, True)
@@ -189,7 +189,7 @@ class TestRollback:
     def test_to_the_position_makes_no_snapshot(self, handle, two):
         before = len(handle.list())
 
-        rollback(handle, "second", keep_files=True)
+        rollback(handle.context, "second", keep_files=True)
 
         assert len(handle.list()) == before
 
@@ -198,13 +198,13 @@ class TestRollback:
         before = tree_state(root)
 
         with pytest.raises(InvalidArgument, match="holds only some paths"):
-            rollback(handle, "scoped")
+            rollback(handle.context, "scoped")
 
         assert tree_state(root) == before
 
     @pytest.mark.parametrize("way", ["policy", "size", "store"])
     def test_holds_however_many_snapshots_go(self, handle, root, two, way):
-        rollback(handle, "first", keep_files=True)
+        rollback(handle.context, "first", keep_files=True)
         stands = stands_at(handle)
         for number in range(3):
             (root / "one").write_bytes(b"%d" % number)
@@ -216,7 +216,7 @@ class TestRollback:
             removed = handle.prune(max_size_bytes=0).removed
         else:
             before = {item.id for item in handle.list()}
-            with opened(handle, "make room", writing=True) as pair:
+            with opened(handle.context, "make room", writing=True) as pair:
                 prune_store(pair, [pair.root], 0, 1 << 30)
             removed = before - {item.id for item in handle.list()}
 
@@ -229,15 +229,15 @@ class TestRollback:
         wanted = handle.resolve("first").root_hash
         states = [handle.resolve(name).root_hash for name in two]
         for number in range(1, 200, 3):
-            rollback(handle, "second")
+            rollback(handle.context, "second")
             ended = killed(
-                lambda fs: rollback(make_handle(fs=fs), "first", keep_files=keep_files),
+                lambda fs: rollback(make_handle(fs=fs).context, "first", keep_files=keep_files),
                 kill_at(number),
             )
             handle.recover()
             assert stands_at(handle) in states
             assert handle.create(kind=SnapshotKind.AUTOMATIC).root_hash in states
-            rollback(handle, "first", keep_files=keep_files)
+            rollback(handle.context, "first", keep_files=keep_files)
             assert stands_at(handle) == wanted
             if not ended.was_killed:
                 break
@@ -248,7 +248,7 @@ class TestRollback:
 
 class TestRetire:
     def test_is_kept_in_the_state(self, make_handle, two):
-        retire(make_handle(), "first")
+        retire(make_handle().context, "first")
 
         found = make_handle().resolve("first")
         assert found.state == SnapshotState(retired=True)
@@ -269,7 +269,7 @@ def test_create_may_insist_on_everything(handle, root):
         pytest.skip("the superuser reads everything; tests/compat_faces has it")
 
     with pytest.raises(Refused) as caught:
-        create(handle, CreateRequest(complete_only=True))
+        create(handle.context, CreateRequest(complete_only=True))
 
     assert caught.value.code == ErrorCode.UNREADABLE
     assert handle.list() == ()

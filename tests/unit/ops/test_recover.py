@@ -121,7 +121,7 @@ class TestChangesByOthers:
         assert differences(tree_state(root), before) == []
         newest = handle.list()[0]
         assert newest.kind == SnapshotKind.SAFETY
-        assert any(newest.id[:12] in remark for remark in handle.monitor.remarks)
+        assert any(newest.id[:12] in remark for remark in handle.context.monitor.remarks)
         handle.restore(newest.id, to=tmp_path / "rescued")
         assert (tmp_path / "rescued/added/new").read_bytes() == b"work of an hour"
         assert (tmp_path / "rescued/added/file").read_bytes() == b"added"
@@ -341,7 +341,7 @@ class TestMeanwhile:
 
         assert late.recover() is None
 
-        assert late.monitor.remarks == []
+        assert late.context.monitor.remarks == []
         assert differences(tree_state(root), before) == []
 
     def test_a_change_makes_it_look_again_and_is_left(self, make_handle, root, crash):

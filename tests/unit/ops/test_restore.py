@@ -35,7 +35,7 @@ def test_owners_that_may_not_be_put_back_are_named_up_to_a_number(
     refusing.restore("latest")
 
     assert [(root / name).read_text() for name in names] == names
-    (said,) = refusing.monitor.remarks
+    (said,) = refusing.context.monitor.remarks
     assert said.startswith("The owner or privileged attributes could not be put back")
     assert said.endswith(", ".join(map(repr, names[:5])) + end)
 

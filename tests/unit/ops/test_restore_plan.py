@@ -10,7 +10,7 @@ from treesnap.codec.reader import TreeReader
 from treesnap.codec.tree import put_tree
 from treesnap.hashing import object_id
 from treesnap.model import Entry, EntryKind, Totals
-from treesnap.ops.plan import make_plan
+from treesnap.ops.restore.plan import make_plan
 from treesnap.ops.state import State
 
 DIRECTORIES = 20

@@ -18,7 +18,7 @@ from treesnap.model import (
     SnapshotState,
     Totals,
 )
-from treesnap.ops.retention import AUTOMATIC, DEFAULT, Policy, decide
+from treesnap.store.maintenance.retention import AUTOMATIC, DEFAULT, Policy, decide
 
 NOW = datetime(2026, 3, 10, 12, 30, tzinfo=UTC)
 NOW_NS = int(NOW.timestamp()) * 10**9

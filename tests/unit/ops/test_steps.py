@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from treesnap.ops.handle import Handle
-from treesnap.ops.plan import Plan
-from treesnap.ops.steps import Steps, Work
+from treesnap.ops.places import context_at
+from treesnap.ops.restore.plan import RestorePlan
+from treesnap.ops.restore.transaction import RestoreWork, Steps
+from treesnap.ops.session import Session
 
 PATHS = [b"file-%d" % number for number in range(50)]
 
@@ -20,10 +22,10 @@ class CountedPaths(tuple):
 
 
 def test_numbering_goes_through_the_paths_a_fixed_number_of_times(tmp_path):
-    handle = Handle(root=tmp_path / "root", store_path=str(tmp_path / "store"))
-    plan = Plan(puts=dict.fromkeys(PATHS))
-    work = Work(plan=plan, current=None, target=None, observed=None, touch=False)
+    handle = Handle(context_at(root=tmp_path / "root", store_path=str(tmp_path / "store")))
+    plan = RestorePlan(puts=dict.fromkeys(PATHS))
+    work = RestoreWork(plan=plan, current=None, target=None, observed=None, touch=False)
 
-    Steps(handle, None, work, CountedPaths(PATHS))
+    Steps(Session(handle.context, None, None), work, CountedPaths(PATHS))
 
     assert CountedPaths.times <= 2

@@ -11,7 +11,7 @@ import pytest
 from treesnap.errors import Corrupt
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
-from treesnap.testing.faulty import Fault, FaultyFileSystem, Moment
+from treesnap.testing.faulty import Fault, FaultMoment, FaultyFileSystem
 from treesnap.testing.unsynced import UnsyncedFileSystem
 
 CHUNKS = [Random(number).randbytes(1000) for number in range(4)]
@@ -81,7 +81,7 @@ def test_a_copy_that_fails_when_its_index_part_has_its_name_takes_nothing_back(
         methods=frozenset({"rename"}),
         where=lambda call: os.path.basename(os.path.dirname(call.paths[-1])) == "index",
         errno=errno.EIO,
-        moment=Moment.AFTER,
+        moment=FaultMoment.AFTER,
     )
     fs = FaultyFileSystem(fault, inner=UnsyncedFileSystem())
     with (

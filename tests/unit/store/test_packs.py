@@ -15,6 +15,7 @@ from treesnap.errors import Corrupt
 from treesnap.hashing import object_id
 from treesnap.model import ObjectKind
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.store.packs import PackAppender, PackReader
 from treesnap.testing.children import in_child
 from treesnap.testing.faulty import Fault, FaultyFileSystem
@@ -438,7 +439,9 @@ class TestReadingWhatIsCutOff:
     def test_no_pack_is_ever_mapped(self, tmp_path):
         recording = RecordingFileSystem()
         (tmp_path / "root").mkdir()
-        handle = Handle(root=tmp_path / "root", store_path=str(tmp_path / "store"), fs=recording)
+        handle = Handle(
+            context_at(root=tmp_path / "root", store_path=str(tmp_path / "store"), fs=recording)
+        )
         for number in range(3):
             (tmp_path / "root/file").write_bytes(bytes([number]) * 100_000)
             handle.create(name=f"n{number}")

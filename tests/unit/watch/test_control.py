@@ -39,7 +39,7 @@ def test_a_program_that_is_not_there_is_reported(handle, starting):
     starting(None)
 
     with pytest.raises(OperationFailed, match="cannot be started"):
-        control.start(handle, [])
+        control.start(handle.context, [])
 
 
 @pytest.mark.parametrize("script", ["exit 3", "echo nonsense", "echo '{}'", "echo '[1]'"])
@@ -47,21 +47,21 @@ def test_one_that_dies_before_it_watches_is_reported(handle, starting, script):
     starting(script)
 
     with pytest.raises(OperationFailed, match="could not begin"):
-        control.start(handle, [])
+        control.start(handle.context, [])
 
 
 def test_one_that_dies_when_it_watches_is_reported(handle, starting):
     starting("""echo '{"schema": "treesnap.watch/1"}'""")
 
     with pytest.raises(OperationFailed, match="ended as soon as it had begun"):
-        control.start(handle, [])
+        control.start(handle.context, [])
 
 
 def test_its_own_error_is_raised(handle, starting):
     starting("""echo '{"schema": "treesnap.error/1", "code": "busy", "message": "not now"}'""")
 
     with pytest.raises(TreesnapError, match="not now") as caught:
-        control.start(handle, [])
+        control.start(handle.context, [])
     assert caught.value.code == ErrorCode.BUSY
 
 
@@ -96,7 +96,7 @@ def test_words_about_one_say_everything_that_is_known():
 
 
 def test_a_service_that_is_stopped_before_it_begins_ends_at_once(handle):
-    service = WatchService(handle)
+    service = WatchService(handle.context)
     assert service.status().directories == 0
 
     service.stop()

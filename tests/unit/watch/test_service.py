@@ -32,14 +32,15 @@ from treesnap.errors import Busy, Corrupt, ErrorCode, OperationFailed, Refused
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import SnapshotKind
 from treesnap.ops.handle import Handle
+from treesnap.ops.outlook import view_of
+from treesnap.ops.places import context_at
 from treesnap.ops.watch_socket import ask, receive, send, socket_address
-from treesnap.ops.watching import view_of
 from treesnap.results import CreateResult
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.testing.wrapped import Call
 from treesnap.watch import control
 from treesnap.watch.service import WatchService
-from treesnap.worktree.statcache import load
+from treesnap.worktree.scan.statcache import load
 from watching import Looks
 
 DEADLINE_S = 30.0
@@ -53,7 +54,7 @@ class Watched:
         self.said: list[str] = []
         self.news = threading.Condition()
         self.service = WatchService(
-            handle,
+            handle.context,
             on_snapshot=lambda result: self._add(self.made, result),
             on_error=lambda message: self._add(self.said, message),
             **options,
@@ -87,7 +88,9 @@ def handle(tmp_path: Path) -> Handle:
     (root / "a" / "deep").mkdir(parents=True)
     (root / "a" / "deep" / "file").write_text("one")
     (root / "b").write_text("two")
-    return Handle(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
+    return Handle(
+        context_at(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
+    )
 
 
 @pytest.fixture
@@ -146,7 +149,7 @@ def restored(handle: Handle, ref: str) -> list[str]:
 def test_others_that_ask_look_at_nothing_but_what_changed(watch, handle):
     watch()
     looks = Looks(Path(handle.root))
-    other = Handle(root=handle.root, store_path=handle.store_path, fs=looks)
+    other = Handle(context_at(root=handle.root, store_path=handle.store_path, fs=looks))
     other.create()
     looks.listed = 0
     Path(handle.root, "a", "deep", "file").write_text("changed")
@@ -186,7 +189,7 @@ def test_makes_none_when_nothing_changed(watch, handle):
                 attempts.append(directory)
             return super().around(call)
 
-    other = Handle(root=handle.root, store_path=handle.store_path, fs=Noting())
+    other = Handle(context_at(root=handle.root, store_path=handle.store_path, fs=Noting()))
     watched = watch(other, every_s=0.1)
     deadline = time.monotonic() + DEADLINE_S
     while len(attempts) < 4:
@@ -220,23 +223,23 @@ def test_one_that_is_stopped_says_what_became_of_it(watch, handle, directory):
     watched = watch(on_change=True)
     watched.wait_for(lambda: watched.made)
 
-    last = control.stop(handle)
+    last = control.stop(handle.context)
     watched.thread.join(DEADLINE_S)
 
     assert last is not None
     assert (watched.last.snapshots, watched.last.last_snapshot) == (1, watched.made[0].id)
     assert os.listdir(directory()) == ["lock"]
-    assert control.status(handle) is None
-    assert control.stop(handle) is None
+    assert control.status(handle.context) is None
+    assert control.stop(handle.context) is None
 
 
 def test_a_second_one_is_refused_and_the_first_goes_on(watch, handle):
     watch()
 
     with pytest.raises(Busy, match="is in use by"):
-        WatchService(handle).run()
+        WatchService(handle.context).run()
 
-    assert control.status(handle) is not None
+    assert control.status(handle.context) is not None
 
 
 def test_one_in_a_program_and_one_for_others_know_nothing_of_each_other(watch, handle):
@@ -273,7 +276,7 @@ def test_what_cannot_be_understood_gets_no_answer_and_hurts_nobody(watch, handle
             assert connection.recv(1) == b""
 
     assert decode_status(asked(directory())).process_id == os.getpid()
-    assert decode_answer(asked(directory(), Asked.CHANGES, view_of(handle))).paths is None
+    assert decode_answer(asked(directory(), Asked.CHANGES, view_of(handle.context))).paths is None
 
 
 @contextmanager
@@ -326,7 +329,7 @@ def lie(handle: Handle, directory) -> bytes:
     with handle.watch() as watched:
         watched.create()
     (path,) = Path(handle.store_path).glob("roots/*/cache")
-    cache = load(handle.fs, str(path))
+    cache = load(handle.context.fs, str(path))
     assert cache is not None
     assert cache.watch is not None
     return framed(encode_answer(Answer(cache.watch.mark, ())))
@@ -342,7 +345,7 @@ def test_somebody_elses_answer_is_not_believed(handle, directory, lie):
         with pytest.raises(PermissionError):
             asked(directory())
         with pytest.raises(OperationFailed, match="somebody else"):
-            control.status(handle)
+            control.status(handle.context)
         told = handle.status().changes
         made = handle.create()
 
@@ -367,7 +370,7 @@ def test_an_answer_that_cannot_be_understood_counts_as_none(handle, directory, l
         with pytest.raises((Corrupt, OSError)):
             decode_status(asked(directory()))
         with pytest.raises(OperationFailed, match="cannot be asked"):
-            control.status(handle)
+            control.status(handle.context)
         made = handle.create()
 
     assert restored(handle, made.id) == []

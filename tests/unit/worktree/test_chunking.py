@@ -8,7 +8,7 @@ import pytest
 
 from treesnap.errors import OperationFailed
 from treesnap.hashing import expanded
-from treesnap.worktree import chunking
+from treesnap.worktree.scan import chunking
 
 
 def test_chunks_keep_their_limits_and_cover_everything():

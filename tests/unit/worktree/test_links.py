@@ -10,7 +10,7 @@ from treesnap.codec.message import pack
 from treesnap.errors import Corrupt
 from treesnap.hashing import object_id
 from treesnap.model import ObjectId, ObjectKind
-from treesnap.worktree.links import LinkGroups, load_groups
+from treesnap.worktree.scan.links import LinkGroups, load_groups
 
 
 class Objects(dict[ObjectId, bytes]):

@@ -14,6 +14,7 @@ from treesnap.errors import ErrorCode, NotFound, OperationFailed, Refused
 from treesnap.fs.base import FileSystem
 from treesnap.model import EntryKind, SkipReason
 from treesnap.ops.handle import Handle
+from treesnap.ops.places import context_at
 from treesnap.results import CreateResult
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.recording import RecordingFileSystem
@@ -42,10 +43,12 @@ def handle_on(root: Path, tmp_path: Path) -> Callable[..., Handle]:
 
     def maker(fs: FileSystem | None = None) -> Handle:
         return Handle(
-            root=root,
-            store_path=str(tmp_path / "store"),
-            fs=fs or UnsyncedFileSystem(),
-            clock_ns=lambda: now_ns,
+            context_at(
+                root=root,
+                store_path=str(tmp_path / "store"),
+                fs=fs or UnsyncedFileSystem(),
+                clock_ns=lambda: now_ns,
+            )
         )
 
     return maker
@@ -119,7 +122,7 @@ class TestADirectoryThatGoesWhenItIsListed:
 
 
 def test_a_directory_too_deep_to_be_walked_is_unreadable(handle_on, root, monkeypatch):
-    monkeypatch.setattr("treesnap.worktree.scan.DEPTH_MAX", 2)
+    monkeypatch.setattr("treesnap.worktree.scan.scanner.DEPTH_MAX", 2)
     (root / "1/2/3/4").mkdir(parents=True)
 
     result = handle_on().create()

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
+from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.testing.faulty import Fault, FaultyFileSystem
-from treesnap.worktree.listing import STAGE_PREFIX
-from treesnap.worktree.staging import make_stage, new_stage_name, open_stage, remove_stage
+from treesnap.worktree.apply.stage import make_stage, new_stage_name, open_stage, remove_stage
 
 NAME = STAGE_PREFIX + b"0" * 16
 

@@ -9,7 +9,7 @@ import pytest
 from treesnap.codec.statcache import Row, encode_observations
 from treesnap.model import ObjectId, Totals
 from treesnap.testing.recording import RecordingFileSystem
-from treesnap.worktree.statcache import StatCacheBuilder, load
+from treesnap.worktree.scan.statcache import StatCacheBuilder, load
 
 SNAPSHOT = "a" * 64
 TREE = ObjectId(b"t" * 32)
@@ -154,7 +154,7 @@ class TestRecentRows:
 
     @pytest.fixture(autouse=True)
     def small(self, monkeypatch):
-        monkeypatch.setattr("treesnap.worktree.statcache.BASE_ROWS_MIN", 8)
+        monkeypatch.setattr("treesnap.worktree.scan.statcache.BASE_ROWS_MIN", 8)
 
     @pytest.fixture
     def base(self, fs, path, build):
@@ -224,7 +224,7 @@ class TestRecentRows:
         assert cache.find(b"d4") is None
 
     def test_grow_with_what_was_removed(self, fs, path, build, monkeypatch):
-        monkeypatch.setattr("treesnap.worktree.statcache.RECENT_ROWS_MIN", 2)
+        monkeypatch.setattr("treesnap.worktree.scan.statcache.RECENT_ROWS_MIN", 2)
         names = tuple(b"d%d" % number for number in range(32))
         build(row(b""), *map(row, names))
         for count, is_grown in ((3, False), (4, True)):

@@ -1,0 +1,119 @@
+"""Holding a checkpoint: it stays while a process may go back to it, alone over its paths."""
+
+from __future__ import annotations
+
+import os
+from contextvars import ContextVar
+
+from treesnap.codec.hold import HoldRecord
+from treesnap.errors import Busy, shown
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import read_file
+from treesnap.fs.failure import error_text
+from treesnap.model import SnapshotId
+from treesnap.ops.session import Session
+from treesnap.store.reserve import Reserve
+from treesnap.store.roots import Hold
+from treesnap.treepath import is_within
+
+OVERLAPS = ("wait", "refuse")
+"""What to do while another process, thread or task may go back over the same paths."""
+
+
+entered: ContextVar[frozenset[SnapshotId]] = ContextVar("inside", default=frozenset())
+"""The checkpoints that the running code is inside of: what it does belongs to them."""
+
+
+class Overlapping(Busy):
+    """Another one may go back over the same paths."""
+
+
+class Claim:
+    """What a checkpoint asks for beside the capture: to be alone, and to stay."""
+
+    def __init__(self, operation: str) -> None:
+        self._operation = operation
+        self._process_id = os.getpid()
+        self.hold: Hold | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made the claim; a forked child must not release its parent's."""
+        return os.getpid() == self._process_id
+
+    def release(self) -> None:
+        """Lets the snapshot go, if it is held; does nothing in a forked child."""
+        if self.hold is not None and self.is_ours:
+            self.hold.release()
+        self.hold = None
+
+    def refuse_overlap(
+        self, fs: FileSystem, session: Session, scope: tuple[bytes, ...] | None
+    ) -> None:
+        """Raises Overlapping; the caller holds the root's lock."""
+        inside = entered.get()
+        others = {key: item for key, item in session.root.holds().items() if key not in inside}
+        if not others:
+            return
+        ancestors = _ancestors(fs)
+        for record in others.values():
+            if record is None:
+                raise Overlapping("The root is in use by another command that may go back")
+            if record.process_id in ancestors:
+                continue
+            path = _common_path(scope, record.scope)
+            if path is not None:
+                raise Overlapping(
+                    f"{shown(path or session.root.path)!r} is in use by process "
+                    f"{record.process_id}: {record.operation}",
+                    path=path or session.root.path,
+                )
+
+    def take(
+        self,
+        session: Session,
+        snapshot_id: SnapshotId,
+        scope: tuple[bytes, ...] | None,
+    ) -> None:
+        """Holds a snapshot; the caller holds the root's lock.
+
+        Takes a few KiB, on a full disk from the store's reserve. Where it cannot be written all
+        the same, that is said, and the step goes on.
+        """
+        record = HoldRecord(os.getpid(), self._operation, scope)
+        reserve = Reserve(session.fs, session.store.layout)
+        try:
+            self.hold = reserve.backs(lambda: session.root.hold(snapshot_id, record))
+        except OSError as error:
+            session.monitor.remark(
+                f"The checkpoint cannot be held ({error_text(error)}): other commands do not see "
+                "that this one may go back, and may remove the checkpoint"
+            )
+
+
+def _common_path(one: tuple[bytes, ...] | None, other: tuple[bytes, ...] | None) -> bytes | None:
+    """Returns a path that both scopes hold, or None."""
+    for left in one if one is not None else (b"",):
+        for right in other if other is not None else (b"",):
+            if is_within(left, right):
+                return left
+            if is_within(right, left):
+                return right
+    return None
+
+
+def _ancestors(fs: FileSystem) -> set[int]:
+    """Returns the processes from which this one stems, without itself.
+
+    What a command does inside of another one's block belongs to that block.
+    """
+    found: set[int] = set()
+    process_id = os.getppid()
+    while process_id > 1 and process_id not in found:
+        found.add(process_id)
+        try:
+            text = read_file(fs, f"/proc/{process_id}/stat", 1 << 16)
+            process_id = int(text.rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            break
+    return found

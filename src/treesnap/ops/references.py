@@ -1,0 +1,324 @@
+"""What a reference means: finding snapshots of a root, in an open store.
+
+What a record says never changes. So the names that were read once are noted in the root's
+*name table*, up to the number of the newest snapshot that was read; only records behind that
+are read again. A snapshot that was deleted since is missed when it is loaded, and the table
+never has to be corrected. It may be lost, or older than it should be: then more records are
+read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from treesnap.codec.envelope import FileKind
+from treesnap.codec.names import NAMES, NameTable, decode_names
+from treesnap.errors import (
+    Corrupt,
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    shown,
+)
+from treesnap.model import ObjectId, Snapshot, SnapshotId, SnapshotKind
+from treesnap.ops.session import Session
+from treesnap.store.snapshots import SnapshotListing, SnapshotName
+
+_LATEST = re.compile(r"(latest|newest)(?:~(\d{1,9}))?\Z")
+
+
+_STEP = re.compile(r"step:(\d{1,18})\Z")
+
+
+_FOREIGN_DIGITS_MIN = 12
+
+
+_ABBREVIATION = re.compile(r"[0-9a-f]{4,64}\Z")
+
+
+STEP_MAX = 10**18 - 1
+"""The largest step that a reference can name."""
+
+
+def means_something_else(name: str) -> bool:
+    """Returns whether a reference of these letters would not be looked up as a name."""
+    return bool(not name or _LATEST.match(name) or _STEP.match(name))
+
+
+def snapshots_of(
+    session: Session, of_root: str | None = None, damaged: list[SnapshotName] | None = None
+) -> Iterator[Snapshot]:
+    """Yields the readable snapshots of a root, newest first; adds the others to ``damaged``."""
+    log = session.store.snapshots
+    wanted = of_root if of_root is not None else session.root.id
+    for name in log.listing(wanted):
+        try:
+            yield log.load(wanted, name)
+        except NotFound:
+            continue
+        except Corrupt:
+            if damaged is not None:
+                damaged.append(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which snapshots are wanted; None leaves a condition out."""
+
+    session: str | None = None
+    tag: str | None = None
+    """``KEY`` or ``KEY=VALUE``."""
+    phase: str | None = None
+    checkpoint_type: str | None = None
+
+    def fits(self, snapshot: Snapshot) -> bool:
+        """Returns whether a snapshot is wanted."""
+        record = snapshot.record
+        pairs = (
+            (self.session, record.session),
+            (self.phase, record.phase),
+            (self.checkpoint_type, record.type),
+        )
+        return all(wanted in (None, found) for wanted, found in pairs) and (
+            self.tag is None or snapshot.has_tag(self.tag)
+        )
+
+
+def paths_in_history(session: Session, paths: Iterable[bytes]) -> set[bytes]:
+    """Returns those of some paths that a readable snapshot of the root has an entry of.
+
+    Looks at equal trees once; stops when all were found.
+    """
+    from treesnap.ops.state import trees_of
+
+    missing, found = set(paths), set[bytes]()
+    trees, seen = trees_of(session.store), set[ObjectId]()
+    for snapshot in snapshots_of(session):
+        if not missing:
+            break
+        root = snapshot.record.root
+        if root.tree_id in seen:
+            continue
+        seen.add(root.tree_id)
+        try:
+            held = {path for path in missing if trees.find(root, path) is not None}
+        except Corrupt:
+            continue
+        found |= held
+        missing -= held
+    return found
+
+
+@contextmanager
+def reading(session: Session, snapshot: Snapshot) -> Iterator[None]:
+    """Raises NotFound for what is missing because somebody deleted the snapshot meanwhile.
+
+    Who only reads takes no lock: a collection may take the content away under it. That is
+    no damage.
+    """
+    try:
+        yield
+    except Corrupt as error:
+        if any(name.id == snapshot.id for _, name in session.store.snapshots.all_names()):
+            raise
+        raise NotFound(f"Snapshot {snapshot.id[:12]} was deleted meanwhile") from error
+
+
+def resolve_in(
+    session: Session,
+    ref: str,
+    *,
+    wanted: Filter | None = None,
+    paths: Sequence[bytes] = (),
+    anywhere: bool = False,
+) -> Snapshot:
+    """Returns the snapshot that a reference names in an open store.
+
+    In this order: ``latest``, ``latest~N``, ``newest``, ``newest~N``, ``step:N``, a full id,
+    a name, the unique beginning of an id, the id of a plan's checkpoint or its unique
+    beginning. ``latest`` counts the snapshots of the whole root alone, or with ``paths``
+    those that were taken of all of them; ``newest`` counts every one. Both leave safety
+    snapshots out, which restores make by themselves. ``anywhere`` allows an id, or 12 digits
+    of it at least, of another root of the store; otherwise the
+    error for it names that root.
+    """
+    wanted = wanted or Filter()
+    latest = _LATEST.match(ref)
+    if latest is not None:
+        return _counted_back(session, ref, latest, wanted, paths)
+    step = _STEP.match(ref)
+    if step is not None:
+        return _by_step(session, ref, int(step.group(1)), wanted)
+    names = session.store.snapshots.names(session.root.id)
+    exact = [name for name in names if name.id == ref]
+    if exact:
+        return session.store.snapshots.load(session.root.id, exact[0])
+
+    named = find_named(session, ref)
+    if named is not None:
+        return named
+    if not any(name.id.startswith(ref) for name in names):
+        from treesnap.store.plan_files import find_checkpoint
+
+        checkpoint_id = find_checkpoint(session.root, ref)
+        found = [name for name in names if name.id == checkpoint_id]
+        if found:
+            return session.store.snapshots.load(session.root.id, found[0])
+    elsewhere = _elsewhere(session, names, ref)
+    if elsewhere is None:
+        return session.store.snapshots.load(session.root.id, _by_beginning(names, ref))
+    if not anywhere:
+        raise NotFound(
+            f"Snapshot {elsewhere.id[:12]} is of another root, "
+            f"{shown(elsewhere.record.root_path)!r}"
+        )
+    return elsewhere
+
+
+def _counted_back(
+    session: Session, ref: str, match: re.Match[str], wanted: Filter, paths: Sequence[bytes]
+) -> Snapshot:
+    word, number = match.groups()
+    back = int(number or 0)
+    is_anything_partial = False
+    for snapshot in snapshots_of(session):
+        if snapshot.kind == SnapshotKind.SAFETY or not wanted.fits(snapshot):
+            continue
+        if word == "latest" and not snapshot.record.covers(paths):
+            is_anything_partial = True
+            continue
+        if back == 0:
+            return snapshot
+        back -= 1
+    if is_anything_partial:
+        what = "these paths" if any(paths) else "the whole root"
+        raise NotFound(f"This root has no snapshot {ref!r} of {what}; 'newest' is of other paths")
+    raise unknown(ref)
+
+
+def position(session: Session) -> Snapshot | None:
+    """Returns the snapshot that the root stands at, or None before the first."""
+    return position_in(snapshots_of(session))
+
+
+def position_in(snapshots: Iterable[Snapshot]) -> Snapshot | None:
+    """Returns the one among a root's snapshots, newest first, that the root stands at.
+
+    It is the newest one of the whole root that is no safety snapshot: the state that was
+    saved last, or that was gone back to since.
+    """
+    for snapshot in snapshots:
+        if snapshot.kind != SnapshotKind.SAFETY and snapshot.record.scope is None:
+            return snapshot
+    return None
+
+
+def _by_step(session: Session, ref: str, step: int, wanted: Filter) -> Snapshot:
+    for snapshot in snapshots_of(session):
+        if snapshot.record.step == step and wanted.fits(snapshot):
+            return snapshot
+    raise unknown(ref)
+
+
+def _elsewhere(session: Session, names: list[SnapshotName], ref: str) -> Snapshot | None:
+    """Returns the snapshot of another root that an id names, or None.
+
+    With fewer digits than lists show, a word of a person is hardly an id of another root.
+    """
+    if len(ref) < _FOREIGN_DIGITS_MIN or not _ABBREVIATION.match(ref):
+        return None
+    if any(name.id.startswith(ref) for name in names):
+        return None
+    found = [item for item in session.store.snapshots.all_names() if item[1].id.startswith(ref)]
+    return session.store.snapshots.load(*found[0]) if len(found) == 1 else None
+
+
+def _by_beginning(names: list[SnapshotName], ref: str) -> SnapshotName:
+    if not _ABBREVIATION.match(ref):
+        raise unknown(ref)
+    found = [name for name in names if name.id.startswith(ref)]
+    if not found:
+        raise unknown(ref)
+    if len(found) > 1:
+        raise InvalidArgument(
+            f"The reference {ref!r} fits {len(found)} snapshots", code=ErrorCode.AMBIGUOUS_REF
+        )
+    return found[0]
+
+
+def unknown(ref: str) -> NotFound:
+    """Returns the error for a reference that names nothing."""
+    return NotFound(f"This root has no snapshot {ref!r}")
+
+
+FILE = "names"
+
+
+UNREAD_MAX = 32
+"""When more records than these are behind the table, whoever may write notes them."""
+
+
+def find_named(session: Session, name: str, *, note: bool = False) -> Snapshot | None:
+    """Returns the newest readable snapshot of the root with a name, or None.
+
+    Costs a listing, the table, and the records behind it. With ``note`` the caller holds the
+    root's lock, and the table is brought up to date when it is far behind.
+    """
+    listing = session.store.snapshots.listing(session.root.id)
+    table = _table(session)
+    read: list[Snapshot | None] = []
+    for item in _behind(listing, table):
+        snapshot = _loaded(session, item)
+        if snapshot is not None and snapshot.name == name:
+            return snapshot
+        read.append(snapshot)
+    readable = [snapshot for snapshot in read if snapshot is not None]
+    if note and len(read) > UNREAD_MAX and len(readable) == len(read):
+        _note(session, listing, table, readable)
+    for noted, sequence, identity in sorted(table.rows, key=lambda row: row[1], reverse=True):
+        if noted == name:
+            snapshot = _loaded(session, SnapshotName(sequence, SnapshotId(identity.hex())))
+            if snapshot is not None and snapshot.name == name:
+                return snapshot
+    return None
+
+
+def _behind(listing: SnapshotListing, table: NameTable) -> Iterator[SnapshotName]:
+    """Yields the names of the snapshots that are newer than the table, newest first."""
+    for item in listing:
+        if item.sequence <= table.through:
+            return
+        yield item
+
+
+def _loaded(session: Session, name: SnapshotName) -> Snapshot | None:
+    try:
+        return session.store.snapshots.load(session.root.id, name)
+    except (Corrupt, NotFound):
+        return None
+
+
+def _table(session: Session) -> NameTable:
+    """Returns the table; one that is absent, damaged or unreadable knows of nothing."""
+    with suppress(Corrupt, OSError):
+        payload = session.root.read(FILE, FileKind.NAMES)
+        if payload is not None:
+            return decode_names(payload)
+    return NameTable()
+
+
+def _note(
+    session: Session, listing: SnapshotListing, table: NameTable, read: list[Snapshot]
+) -> None:
+    """Writes the table anew with what was read, without what is gone; not synced."""
+    there = {item.id for item in listing}
+    rows = [row for row in table.rows if row[2].hex() in there]
+    rows += [
+        (item.name, item.sequence, bytes.fromhex(item.id)) for item in read if item.name is not None
+    ]
+    noted = NameTable(max(item.sequence for item in read), tuple(rows))
+    with suppress(OSError):
+        session.root.write(FILE, NAMES, noted, durable=False)

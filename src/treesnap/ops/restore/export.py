@@ -1,0 +1,471 @@
+"""``restore --to``: a snapshot's files in another directory, all or nothing.
+
+    note in the store where the files will be built, and lock the note
+    build and verify           in a directory beside the target, or beside the topmost of its
+                               parents that is not there
+    move the tree out of it, into new parents, give it its own mode, sync
+    rename it to the target    the commit point
+    remove the directory, then the note
+
+Nothing can be renamed to a mount point, or to a subvolume of btrfs. There it goes
+
+    build and verify           in a directory in the target
+    note what will be moved    with the target's own metadata, sync
+    move it up, name by name, give the target its metadata, sync
+    remove that note           the commit point
+    remove the directory, then the note in the store
+
+Whatever is left of one that was killed, :func:`sweep_exports` removes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat as stat_module
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from treesnap.codec.envelope import FileKind, unseal
+from treesnap.codec.export import (
+    EXPORT_MOVES,
+    EXPORT_MOVES_NAME,
+    EXPORT_SIZE_MAX,
+    EXPORT_STAGE_PREFIX,
+    ExportMoves,
+    ExportRecord,
+    Move,
+    decode_export,
+)
+from treesnap.errors import Corrupt, ErrorCode, Refused, UnsupportedFormat, shown
+from treesnap.events import Phase
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import ensure_directories, read_all, write_all
+from treesnap.model import Entry
+from treesnap.ops.restore.plan import RestorePlan, make_plan, require_paths
+from treesnap.ops.session import Session
+from treesnap.ops.state import State
+from treesnap.results import RestoreResult
+from treesnap.store.roots import ExportLock
+from treesnap.worktree.apply.stage import (
+    Item,
+    Stager,
+    make_private_directory,
+    new_stage_name,
+    remove_stage,
+)
+from treesnap.worktree.attributes import apply_metadata, apply_owner
+from treesnap.worktree.directory import OPEN_DIRECTORY
+from treesnap.worktree.mounts import Mounts
+
+if TYPE_CHECKING:
+    from treesnap.ops.context import Context
+    from treesnap.ops.restore.goal import Goal
+
+_WHOLE = b"-whole"
+"""What the name of a tree has more than that of the directory in which it was built."""
+_UNWRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT})
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+_LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
+
+
+def export(session: Session, goal: Goal, target_path: str, *, dry_run: bool) -> RestoreResult:
+    """Writes the goal's tree to a path that is absent or an empty directory.
+
+    The target appears with one rename, after a sync, with everything that it holds.
+    What a crash leaves beside it is removed by the next operation that writes.
+    """
+    from treesnap.codec.reader import TreeReader
+    from treesnap.ops.restore.goal import empty_tree, result_of, target_state
+    from treesnap.ops.state import MemoryObjects
+
+    _refuse_inside_store(session.context, target_path)
+    _refuse_occupied(target_path)
+    target = target_state(session, goal)
+    target.trees.keep_all()  # the plan has all entries, and what is built is read again
+    objects = MemoryObjects(session.store)
+    empty = target.root._replace(content=empty_tree(objects))
+    nothing = State(root=empty, trees=TreeReader(objects.get), groups={})
+    require_paths(goal.paths, nothing, target)
+    plan: RestorePlan = make_plan(nothing, target, goal.scope)
+    if not dry_run:
+        _write(session, goal, target, target_path)
+    return result_of(goal, plan, nothing, target, safety_id=None, is_dry_run=dry_run)
+
+
+def _refuse_inside_store(context: Context, target_path: str) -> None:
+    """Raises Refused for a target in the store, where the files would count as the store's."""
+    store = os.path.realpath(context.store_path)
+    if os.path.commonpath([store, os.path.realpath(target_path)]) == store:
+        raise Refused(
+            f"The target {shown(target_path)!r} is inside the store",
+            code=ErrorCode.DANGEROUS_ROOT,
+            path=target_path,
+        )
+
+
+def _refuse_occupied(target_path: str) -> None:
+    if not os.path.lexists(target_path):
+        return
+    if os.path.islink(target_path) or not os.path.isdir(target_path) or os.listdir(target_path):
+        raise Refused(
+            f"The target {shown(target_path)!r} exists and is no empty directory",
+            code=ErrorCode.TARGET_NOT_EMPTY,
+            path=target_path,
+        )
+
+
+def _write(session: Session, goal: Goal, target: State, target_path: str) -> None:
+    fs = session.fs
+    if _is_fixed(fs, target_path):
+        _fill(session, goal, target, os.path.realpath(target_path))
+        return
+    parent, names = _existing_parent(target_path)
+    ensure_directories(fs, parent)
+    parent = os.path.realpath(parent)
+    stage_name = new_stage_name(EXPORT_STAGE_PREFIX)
+    parent_fd = fs.open(parent, OPEN_DIRECTORY)
+    try:
+        stage_path = os.path.join(os.fsencode(parent), stage_name)
+        with _recorded(session, ExportRecord(stage_path)) as record:
+            try:
+                whole = _build(session, goal, target, parent_fd, stage_name, names[1:])
+                fs.rename(whole, names[0], source_dir_fd=parent_fd, target_dir_fd=parent_fd)
+                fs.sync(parent_fd)
+            finally:
+                _clean_up(session.context, parent_fd, stage_path, record, in_place=False)
+    finally:
+        fs.close(parent_fd)
+
+
+def _is_fixed(fs: FileSystem, target_path: str) -> bool:
+    """Returns whether a directory is there that no other one can be renamed to."""
+    if not os.path.lexists(target_path):
+        return False
+    path = os.path.realpath(target_path)
+    above = fs.lstat(os.path.dirname(path)).st_dev
+    return fs.lstat(path).st_dev != above or Mounts(fs).is_point(os.fsencode(path))
+
+
+def _fill(session: Session, goal: Goal, target: State, place: str) -> None:
+    """Builds the tree in an empty directory and moves it up there, all or nothing."""
+    fs = session.fs
+    stage_name = new_stage_name(EXPORT_STAGE_PREFIX)
+    stage_path = os.path.join(os.fsencode(place), stage_name)
+    place_fd = fs.open(place, OPEN_DIRECTORY)
+    try:
+        before = fs.fstat(place_fd)
+        with _recorded(session, ExportRecord(stage_path, in_place=True)) as record:
+            try:
+                try:
+                    stage_fd = make_private_directory(fs, place_fd, stage_name)
+                finally:
+                    fs.change_times(place_fd, before.st_mtime_ns)
+                try:
+                    _fill_from(session, goal, target, place_fd, stage_fd, before)
+                finally:
+                    fs.close(stage_fd)
+            finally:
+                _clean_up(session.context, place_fd, stage_path, record, in_place=True)
+    finally:
+        fs.close(place_fd)
+
+
+def _fill_from(
+    session: Session,
+    goal: Goal,
+    target: State,
+    place_fd: int,
+    stage_fd: int,
+    before: os.stat_result,
+) -> None:
+    fs = session.fs
+    totals = target.trees.totals(target.root.tree_id)
+    session.monitor.begin(Phase.STAGE, totals.files + totals.others, totals.size_bytes)
+    entries = [entry for entry in target.trees.entries(target.root.tree_id) if not entry.is_skipped]
+    staged = [b"n%d" % number for number in range(len(entries))]
+    stager = _stager(session, goal, target, stage_fd)
+    try:
+        stager.put_all(
+            [Item(entry, entry.name, name) for entry, name in zip(entries, staged, strict=True)]
+        )
+    finally:
+        stager.close()
+    inodes = [fs.lstat(name, dir_fd=stage_fd).st_ino for name in staged]
+    moves = ExportMoves(
+        tuple(Move(entry.name, inode) for entry, inode in zip(entries, inodes, strict=True)),
+        stat_module.S_IMODE(before.st_mode),
+        before.st_uid,
+        before.st_gid,
+        before.st_mtime_ns,
+    )
+    fd = fs.open(EXPORT_MOVES_NAME, _CREATE, 0o600, dir_fd=stage_fd)
+    try:
+        write_all(fs, fd, EXPORT_MOVES.seal(moves))
+    finally:
+        fs.close(fd)
+    fs.sync_file_system(stage_fd)
+    for entry, name in zip(entries, staged, strict=True):
+        fs.rename_to_absent(name, entry.name, source_dir_fd=stage_fd, target_dir_fd=place_fd)
+        if entry.is_directory:
+            _finish_moved(fs, place_fd, entry, touch=goal.touch)
+    root = target.root
+    apply_metadata(fs, place_fd, root, target.trees.xattrs(root), touch=goal.touch)
+    fs.sync_file_system(place_fd)
+    fs.unlink(EXPORT_MOVES_NAME, dir_fd=stage_fd)
+    fs.sync(stage_fd)
+
+
+def _finish_moved(fs: FileSystem, place_fd: int, entry: Entry, *, touch: bool) -> None:
+    """Gives a directory back what moving it took: it needs write permission, and may get a time."""
+    found = fs.lstat(entry.name, dir_fd=place_fd)
+    if not touch and found.st_mtime_ns != entry.mtime_ns:
+        fs.change_times(entry.name, entry.mtime_ns, dir_fd=place_fd)
+    if stat_module.S_IMODE(found.st_mode) != entry.mode:
+        fs.change_mode(entry.name, entry.mode, dir_fd=place_fd)
+
+
+def _empty_again(fs: FileSystem, place_fd: int, stage_name: bytes) -> int:
+    """Moves back what was moved up into a directory, if there is a list of that.
+
+    Returns the modification time that the directory has to have in the end. A list that a
+    power cut left damaged was not synced, and then nothing was moved.
+    """
+    mtime_ns = fs.fstat(place_fd).st_mtime_ns
+    stage_fd = fs.open(stage_name, OPEN_DIRECTORY, dir_fd=place_fd)
+    try:
+        record = _listed_moves(fs, stage_fd)
+        if record is None:
+            return mtime_ns
+        for number, (name, inode) in enumerate(record.moves):
+            with suppress(FileNotFoundError):
+                if fs.lstat(name, dir_fd=place_fd).st_ino == inode:
+                    _open_up(fs, place_fd, name)
+                    back = b"b%d" % number
+                    fs.rename_to_absent(name, back, source_dir_fd=place_fd, target_dir_fd=stage_fd)
+        apply_owner(fs, place_fd, record.uid, record.gid)
+        fs.change_mode(place_fd, record.mode)
+        fs.sync_file_system(place_fd)
+        return record.mtime_ns
+    finally:
+        fs.close(stage_fd)
+
+
+def _listed_moves(fs: FileSystem, stage_fd: int) -> ExportMoves | None:
+    try:
+        fd = fs.open(EXPORT_MOVES_NAME, os.O_RDONLY | os.O_NONBLOCK, dir_fd=stage_fd)
+    except FileNotFoundError:
+        return None
+    try:
+        data = read_all(fs, fd, EXPORT_MOVES.size_max)
+    finally:
+        fs.close(fd)
+    try:
+        return EXPORT_MOVES.decode(unseal(data, FileKind.EXPORT_MOVES, "list of moves"))
+    except Corrupt:
+        return None
+
+
+def _stager(session: Session, goal: Goal, target: State, stage_fd: int) -> Stager:
+    return Stager(
+        session.fs,
+        stage_fd,
+        session.store.get,
+        target.groups,
+        session.monitor,
+        trees=target.trees,
+        touch=goal.touch,
+    )
+
+
+def _existing_parent(target_path: str) -> tuple[str, list[str]]:
+    """Returns the nearest directory above a path that is there, and the names from it on."""
+    parent, name = os.path.split(target_path)
+    names = [name]
+    while not os.path.lexists(parent):
+        parent, name = os.path.split(parent)
+        names.insert(0, name)
+    return parent, names
+
+
+@contextmanager
+def _recorded(session: Session, wanted: ExportRecord) -> Iterator[ExportLock | None]:
+    """Notes in the store what a crash would leave; yields None where nothing can be written.
+
+    A store on a full or read-only medium can be restored from all the same.
+    """
+    try:
+        record = session.root.begin_export(wanted)
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        session.monitor.remark(
+            f"The store cannot be written to ({error.strerror}): if this restore is killed, "
+            f"{shown(wanted.stage_path)!r} is left"
+        )
+        yield None
+        return
+    with record:
+        yield record
+
+
+def _build(
+    session: Session,
+    goal: Goal,
+    target: State,
+    parent_fd: int,
+    stage_name: bytes,
+    below: Sequence[str],
+) -> bytes:
+    """Builds the tree with everything it has, durably; returns its name beside the target.
+
+    ``below`` are names under which the tree lies in new directories: parents of the target
+    that are not there yet come with it, in one rename, or not at all.
+
+    A directory without write permission can be renamed where it is, but not be moved
+    to another directory. So it gets its mode between these two.
+    """
+    fs = session.fs
+    whole = stage_name + _WHOLE
+    totals = target.trees.totals(target.root.tree_id)
+    session.monitor.begin(Phase.STAGE, totals.files + totals.others, totals.size_bytes)
+    stage_fd = make_private_directory(fs, parent_fd, stage_name)
+    try:
+        stager = _stager(session, goal, target, stage_fd)
+        try:
+            stager.put_all([Item(target.root, b"", b"n0")])
+        finally:
+            stager.close()
+        place = whole
+        for name in below:
+            fs.make_directory(place, dir_fd=parent_fd)
+            place = os.path.join(place, os.fsencode(name))
+        fs.rename(b"n0", place, source_dir_fd=stage_fd, target_dir_fd=parent_fd)
+    finally:
+        fs.close(stage_fd)
+    moved = fs.open(place, OPEN_DIRECTORY, dir_fd=parent_fd)
+    try:
+        fs.change_mode(moved, target.root.mode)
+        fs.sync_file_system(moved)
+    finally:
+        fs.close(moved)
+    return whole
+
+
+def _clean_up(
+    context: Context,
+    parent_fd: int,
+    stage_path: bytes,
+    record: ExportLock | None,
+    *,
+    in_place: bool,
+) -> None:
+    """Removes what is left beside the target, then the record. Says so when it cannot."""
+    try:
+        _remove_stage(context.fs, parent_fd, os.path.basename(stage_path), in_place=in_place)
+        if record is not None:
+            record.remove()
+    except OSError as error:
+        context.monitor.remark(f"{shown(stage_path)!r} could not be removed yet: {error.strerror}")
+
+
+def _remove_stage(
+    fs: FileSystem, parent_fd: int, stage_name: bytes, *, in_place: bool
+) -> bool | None:
+    """Removes what an export made, durably; returns whether there was anything.
+
+    That is the directory in which a tree was built, and the tree; a power cut may have
+    kept either. None says that one is there, but somebody else's. The tree may belong to
+    anybody while the directory is there and ours; alone it has to be ours itself.
+    """
+    whole = stage_name + _WHOLE
+    owner = _open_up(fs, parent_fd, stage_name)
+    if owner not in (None, os.geteuid()):
+        return None
+    whole_owner = _open_up(fs, parent_fd, whole)
+    if owner is None and whole_owner is None:
+        return False
+    if owner is None and whole_owner != os.geteuid():
+        return None
+    if whole_owner is not None:
+        remove_stage(fs, parent_fd, whole)
+    if owner is not None and in_place:
+        mtime_ns = _empty_again(fs, parent_fd, stage_name)
+        remove_stage(fs, parent_fd, stage_name)
+        fs.change_times(parent_fd, mtime_ns)
+    elif owner is not None:
+        remove_stage(fs, parent_fd, stage_name)
+    fs.sync(parent_fd)
+    return True
+
+
+def _open_up(fs: FileSystem, parent_fd: int, name: bytes) -> int | None:
+    """Lets the owner of a directory remove what is in it; returns who that is.
+
+    None says that there is no directory of that name; a link is none.
+    """
+    try:
+        fd = fs.open(name, _LOOK, dir_fd=parent_fd)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        stat = fs.fstat(fd)
+        mode = stat_module.S_IMODE(stat.st_mode)
+        if mode & 0o700 != 0o700 and stat.st_uid == os.geteuid():
+            fs.change_mode(fd, mode | 0o700)
+        return stat.st_uid
+    finally:
+        fs.close(fd)
+
+
+def sweep_exports(session: Session, names: Sequence[str]) -> None:
+    """Removes what killed exports left behind, and says so; never raises OSError.
+
+    Those that are still at work, and those of others, are left alone. Follows no
+    link, and removes nothing but directories of ours whose names say what they are:
+    the store may come from anywhere.
+    """
+    for name in names:
+        try:
+            record = session.root.abandoned_export(name)
+            if record is not None:
+                with record:
+                    _sweep(session.context, record)
+        except OSError as error:
+            session.monitor.remark(
+                "What an interrupted restore to another directory left could not be "
+                f"removed: {error}"
+            )
+
+
+def _sweep(context: Context, record: ExportLock) -> None:
+    try:
+        found = decode_export(record.read(EXPORT_SIZE_MAX))
+    except UnsupportedFormat:
+        return  # a newer program's, and its to remove
+    except Corrupt as error:
+        if record.remove():
+            context.monitor.remark(f"Removed the record of an interrupted restore: {error}")
+        return
+    stage_path = found.stage_path
+    directory = os.path.dirname(stage_path)
+    if found.in_place and not _is_fixed(context.fs, os.fsdecode(directory)):
+        return  # not mounted at present
+    is_removed: bool | None = False
+    if os.path.realpath(directory) == directory:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            parent_fd = context.fs.open(directory, OPEN_DIRECTORY)
+            try:
+                name = os.path.basename(stage_path)
+                is_removed = _remove_stage(context.fs, parent_fd, name, in_place=found.in_place)
+            finally:
+                context.fs.close(parent_fd)
+    if is_removed is None:
+        return
+    record.remove()
+    if is_removed:
+        context.monitor.remark(
+            "Removed what an interrupted restore to another directory had left: "
+            f"{shown(stage_path)!r}"
+        )

@@ -1,0 +1,272 @@
+"""The plan of a restore: pure, from two trees to the steps between them.
+
+Both trees are read through functions and nothing is touched, so a plan can be
+printed, counted and tested on its own. Steps never nest: a directory that only
+one side has is one step, whatever is in it, and every other step lies in a
+directory that both sides have. So steps can be done in any order.
+
+A name that either side skipped is left alone, and so is every directory that
+holds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from treesnap import treepath
+from treesnap.codec.journal import Finish
+from treesnap.compare import change_at, differing, kind_of_change
+from treesnap.errors import ErrorCode, NotFound, Refused, shown
+from treesnap.model import Change, ChangeKind, Entry, Skipped, SkipReason
+from treesnap.ops.state import State
+
+
+@dataclass(slots=True, kw_only=True)
+class RestorePlan:
+    """What has to be done to turn one state into the other."""
+
+    puts: dict[bytes, tuple[Entry, Entry | None]] = field(default_factory=dict)
+    """By path: what is put, and what was there."""
+    removals: dict[bytes, Entry] = field(default_factory=dict)
+    metadata: dict[bytes, tuple[Entry, Entry]] = field(default_factory=dict)
+    """By path: metadata before and after, for what is no directory."""
+    directories: dict[bytes, tuple[Entry, Entry | None]] = field(default_factory=dict)
+    """By path: metadata before, and after or None for what just stays."""
+    kept: set[bytes] = field(default_factory=set)
+    """Directories that the new state lacks, but that hold something to leave alone."""
+    untouched: list[Skipped] = field(default_factory=list)
+    blocked: list[bytes] = field(default_factory=list)
+    """Directories that should become something else, but hold something to leave alone."""
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether both states are the same."""
+        return not (self.puts or self.removals or self.metadata or self.directories)
+
+    @property
+    def touched(self) -> list[bytes]:
+        """All paths with a step of their own, unordered."""
+        return [*self.puts, *self.removals, *self.metadata]
+
+    @property
+    def removed(self) -> list[bytes]:
+        """What goes, or makes way for something else, in order; none is below another."""
+        replaced = [path for path, (_, old) in self.puts.items() if old is not None]
+        return sorted([*self.removals, *replaced])
+
+    @property
+    def paths(self) -> tuple[bytes, ...]:
+        """All paths with a step of their own; they do not nest."""
+        return treepath.without_nested(self.touched)
+
+    @property
+    def finishes(self) -> tuple[Finish, ...]:
+        """What happens to directories in the end."""
+        return tuple(Finish(path, old, new) for path, (old, new) in self.directories.items())
+
+    def count(self, *kinds: ChangeKind) -> int:
+        """Returns how many paths change in one of the given ways."""
+        return sum(1 for change in self.changes if change.change in kinds)
+
+
+def ancestors_of(paths: Iterable[bytes]) -> set[bytes]:
+    """Returns all directories above the given paths, the root included."""
+    return {parent for path in paths for parent in treepath.parents(path)}
+
+
+def require_paths(paths: tuple[bytes, ...], left: State, right: State) -> None:
+    """Raises NotFound for a path that neither state holds: it is most likely mistyped."""
+    for path in paths:
+        if path and left.entry(path) is None and right.entry(path) is None:
+            raise NotFound(
+                f"Neither state holds {shown(path)!r}", code=ErrorCode.PATH_NOT_FOUND, path=path
+            )
+
+
+def refuse_blocked(plan: RestorePlan) -> None:
+    """Raises Refused when something to leave alone is in the way."""
+    if plan.blocked:
+        path = plan.blocked[0]
+        raise Refused(
+            f"The directory {shown(path)!r} would become something else, but it holds "
+            "paths that no snapshot has",
+            code=ErrorCode.CONFLICT,
+            path=path,
+        )
+
+
+def make_plan(
+    current: State,
+    target: State,
+    scope: tuple[bytes, ...] | None,
+    made_since: AbstractSet[bytes] = frozenset(),
+) -> RestorePlan:
+    """Returns the steps from the current state to the target.
+
+    With a ``scope``, both trees hold nothing but the paths in it and the
+    directories above them, which are then no part of the restore themselves. But those of
+    ``made_since`` are, which hold nothing else, and were not there in the target.
+    """
+    return _Planner(current, target, scope, made_since).plan()
+
+
+class _Planner:
+    def __init__(
+        self,
+        current: State,
+        target: State,
+        scope: tuple[bytes, ...] | None,
+        made_since: AbstractSet[bytes],
+    ) -> None:
+        self._current = current
+        self._target = target
+        self._spine = ancestors_of(scope) - made_since if scope is not None else set()
+        self._scope = scope
+        self._plan = RestorePlan()
+        self._paired: dict[bytes, tuple[Entry, Entry | None]] = {}
+        """Directories that differ and are not put or removed as a whole."""
+
+    def plan(self) -> RestorePlan:
+        """Returns the whole plan."""
+        plan = self._plan
+        self._compare()
+        plan.untouched = self._with_kept(plan.untouched)
+        self._relink()
+        for path in [*plan.puts, *plan.removals]:
+            self._touch(treepath.split(path)[0])
+        if not plan.is_empty:
+            # The staging directory is made and removed in the root, which changes its times.
+            root = self._current.root
+            plan.directories.setdefault(treepath.ROOT, (root, root))
+        return plan
+
+    def _touch(self, directory: bytes) -> None:
+        """Notes that a directory's content changes, so that its metadata must be set anew."""
+        plan = self._plan
+        if directory in plan.directories:
+            return
+        old, new = self._paired.get(directory) or (
+            self._current.entry(directory),
+            self._target.entry(directory),
+        )
+        if directory in self._spine or (new is not None and not new.is_directory):
+            new = None
+        if old is not None:
+            plan.directories[directory] = (old, new)
+
+    def _compare(self) -> None:
+        """Walks both trees side by side, once: for the steps, and for what changes."""
+        plan = self._plan
+        current, target = self._current, self._target
+        found: list[Change] = []
+        whole = b"/"
+        for path, old, new in differing(
+            current.root, target.root, current.trees.entries, target.trees.entries
+        ):
+            if not path.startswith(whole) and not self._decide(path, old, new):
+                whole = path + b"/"
+            if path in plan.kept:
+                continue
+            change = change_at(path, old, new)
+            if change is not None and (
+                path not in self._spine or change.change == ChangeKind.ADDED
+            ):
+                found.append(change)
+        plan.changes = tuple(found)
+
+    def _pair(self, path: bytes, old: Entry, new: Entry) -> None:
+        """Notes two directories whose content is compared path by path."""
+        self._paired[path] = (old, new)
+        if path not in self._spine and old._replace(content=None, name=b"") != new._replace(
+            content=None, name=b""
+        ):
+            self._plan.directories[path] = (old, new)
+
+    def _decide(self, path: bytes, old: Entry | None, new: Entry | None) -> bool:
+        """Plans one path; returns whether what is below it must be planned by itself."""
+        plan = self._plan
+        if (old is not None and old.is_skipped) or (new is not None and new.is_skipped):
+            self._leave_alone(path, old, new)
+            return False
+        if old is None:
+            assert new is not None
+            plan.puts[path] = (new, None)
+            return False
+        if new is None:
+            return self._decide_removal(path, old)
+        if old.is_directory and new.is_directory:
+            self._pair(path, old, new)
+            return True
+        if kind_of_change(old, new) == ChangeKind.METADATA:
+            plan.metadata[path] = (old, new)
+            return False
+        if old.is_directory and self._holds_skipped(old):
+            plan.blocked.append(path)
+            return False
+        plan.puts[path] = (new, old)
+        return False
+
+    def _decide_removal(self, path: bytes, old: Entry) -> bool:
+        if old.is_directory and (path in self._spine or self._holds_skipped(old)):
+            self._plan.kept.add(path)
+            self._paired[path] = (old, None)
+            return True
+        self._plan.removals[path] = old
+        return False
+
+    def _holds_skipped(self, directory: Entry) -> bool:
+        return self._current.trees.totals(directory.tree_id).skipped > 0
+
+    def _leave_alone(self, path: bytes, old: Entry | None, new: Entry | None) -> None:
+        """Notes what stays as it is, unless both states say so, or nothing is there."""
+        if old is None:
+            return
+        if old.is_skipped and (new is None or not new.is_skipped):
+            self._plan.untouched.append(Skipped(path, SkipReason(old.content)))
+        elif new is not None and not old.is_skipped:
+            self._plan.untouched.append(Skipped(path, SkipReason(new.content)))
+
+    def _with_kept(self, untouched: list[Skipped]) -> list[Skipped]:
+        """Returns what is left alone with the directories that stay because they hold it."""
+        kept = self._plan.kept - self._spine
+        found: list[Skipped] = []
+        for item in untouched:
+            above = [path for path in treepath.parents(item.path) if path in kept]
+            kept.difference_update(above)
+            found += [Skipped(path, item.reason) for path in sorted(above)]
+            found.append(item)
+        return found
+
+    def _relink(self) -> None:
+        """Puts all names of each hard-link group of which one is put, or that is new.
+
+        So, too, for a file with names elsewhere, where nothing may be changed: it is
+        replaced by one of its own.
+        """
+        plan = self._plan
+        current, target = self._current.groups, self._target.groups
+        wanted = {path for path in {*current, *target} if current.get(path) != target.get(path)}
+        wanted.update(path for path in plan.metadata if path in self._current.shared)
+        for path in list(plan.puts):
+            wanted.update(target.get(path, ()))
+        for path in sorted(wanted):
+            if path not in plan.puts:
+                wanted.update(target.get(path, ()))
+        for path in sorted(wanted):
+            if not self._is_covered(path):
+                old, new = self._current.entry(path), self._target.entry(path)
+                if old is None or new is None or old.is_skipped or new.is_skipped:
+                    continue
+                if not new.is_directory and not old.is_directory:
+                    plan.metadata.pop(path, None)
+                    plan.puts[path] = (new, old)
+
+    def _is_covered(self, path: bytes) -> bool:
+        while path:
+            if path in self._plan.puts or path in self._plan.removals:
+                return True
+            path, _ = treepath.split(path)
+        return False

@@ -1,0 +1,211 @@
+"""Keeping what somebody wrote into files that an interrupted restore had moved aside.
+
+What lies in a staging directory is of the old state or of the new one, and both are
+in snapshots. Unless somebody changed it: through a file that he had open, or in a
+directory that he worked in, while it was moved. That goes into a snapshot of its
+own, at the paths where he knew it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from treesnap import treepath
+from treesnap.codec.journal import Journal
+from treesnap.codec.reader import TreeReader
+from treesnap.codec.tree import put_tree
+from treesnap.errors import Busy, ErrorCode, Refused, shown
+from treesnap.model import (
+    Entry,
+    ObjectId,
+    Skipped,
+    SkipReason,
+    SnapshotKind,
+    SnapshotRecord,
+    Totals,
+)
+from treesnap.ops.capture import scan_settings
+from treesnap.ops.references import resolve_in
+from treesnap.ops.restore.standing import holds_no_more
+from treesnap.ops.session import Session
+from treesnap.ops.state import MemoryObjects, State, recorded_state, totals_of_entry, walked_state
+from treesnap.store.writer import EpochChanged, Writer
+from treesnap.treepath import without_nested
+from treesnap.worktree.apply.stage import RESERVE, is_building
+from treesnap.worktree.apply.step import number_of
+from treesnap.worktree.directory import OPEN_DIRECTORY
+from treesnap.worktree.scan.scanner import Scanner, ScanResult
+
+ATTEMPTS = 5
+"""How often a rescue that collections overtook is done again."""
+
+
+def rescue(session: Session, journal: Journal, root_path: str | None = None) -> None:
+    """Takes a snapshot of what is of neither state, and says so; mostly there is nothing.
+
+    Reads all that is staged or kept aside. ``root_path`` says where the root is, if it was
+    moved. Raises Busy when collections keep overtaking it.
+    """
+    commit = journal.commit
+    assert commit is not None
+    old, new = (
+        recorded_state(session, resolve_in(session, identity).record, commit.paths)
+        for identity in (commit.safety_id, commit.target_id)
+    )
+    for _ in range(ATTEMPTS):
+        try:
+            for top in (treepath.ROOT, *journal.stage_tops):
+                _Rescue(session, journal, top, root_path or session.context.root).run(old, new)
+        except EpochChanged:
+            continue
+        return
+    raise Busy("Garbage collections kept overtaking the restore")
+
+
+class _Rescue:
+    """A staging directory of an interrupted restore. Nothing in it is changed.
+
+    ``top`` is the directory that holds it.
+    """
+
+    def __init__(self, session: Session, journal: Journal, top: bytes, root_path: str) -> None:
+        self._session = session
+        assert journal.commit is not None
+        self._paths = journal.commit.paths
+        self._target_id = journal.commit.target_id
+        self._touch = journal.commit.touch
+        root = os.fsencode(root_path)
+        self._root_stage_path = os.fsdecode(os.path.join(root, journal.stage_name))
+        self._stage_path = os.fsdecode(os.path.join(root, top, journal.stage_name))
+
+    def run(self, old: State, new: State) -> None:
+        if not self._may_hold_old_files():
+            return
+        objects = MemoryObjects(self._session.store)
+        result = self._walk(objects)
+        walked = walked_state(result, objects.get)
+        self._refuse_unreadable(result.skipped, old, new)
+        strange = [
+            entry.name
+            for entry in walked.trees.entries(walked.root.tree_id)
+            if not self._is_known(entry, walked, old, new)
+        ]
+        if strange:
+            self._publish(strange, old)
+
+    def _may_hold_old_files(self) -> bool:
+        """Returns whether there is a staging directory, and more than new files in it."""
+        fs = self._session.fs
+        try:
+            fs.lstat(self._stage_path)
+            stage_fd = fs.open(self._root_stage_path, OPEN_DIRECTORY)
+        except FileNotFoundError:
+            return False
+        try:
+            return not is_building(fs, stage_fd)
+        finally:
+            fs.close(stage_fd)
+
+    def _refuse_unreadable(self, skipped: Iterable[Skipped], *states: State) -> None:
+        """Raises Refused for what neither state has and nobody here can read.
+
+        It cannot go into a snapshot, so it must not be removed. Sockets hold nothing.
+        """
+        for item in skipped:
+            top, _, rest = item.path.partition(b"/")
+            path = self._path(top)
+            known = path is not None and any(
+                state.entry(treepath.join(path, rest) if rest else path) is not None
+                for state in states
+            )
+            if not known and item.reason != SkipReason.SOCKET:
+                raise Refused(
+                    f"{shown(rest or top)!r}, which somebody made in {shown(path or b'.')!r} while "
+                    "it was being replaced, cannot be read; whoever can read it has to finish "
+                    f"the restore. It is in {shown(self._stage_path)!r}",
+                    code=ErrorCode.RESTORE_INTERRUPTED,
+                    path=self._stage_path,
+                )
+
+    def _walk(self, sink: MemoryObjects | Writer) -> ScanResult:
+        settings = replace(
+            scan_settings(self._session.context, None, ()),
+            root=self._stage_path,
+            heeds_ignore_files=False,
+        )
+        return Scanner(self._session.fs, settings, sink, self._session.monitor).scan()
+
+    def _path(self, name: bytes) -> bytes | None:
+        """Returns the path that something in the staging directory belongs to, or None."""
+        number = number_of(name)
+        return self._paths[number] if number is not None and number < len(self._paths) else None
+
+    def _is_known(self, entry: Entry, walked: State, old: State, new: State) -> bool:
+        """Returns whether all that something holds is of one of the states.
+
+        Less than that may be there, where removing it has begun.
+        """
+        path = self._path(entry.name)
+        if path is None:
+            return entry.name == RESERVE
+        return entry.is_skipped or any(
+            holds_no_more(entry, walked, wanted, state, touch=touch)
+            for state, touch in ((old, False), (new, self._touch))
+            if (wanted := state.entry(path)) is not None
+        )
+
+    def _publish(self, strange: list[bytes], old: State) -> None:
+        store, root = self._session.store, self._session.root
+        with Writer(store) as writer:
+            walked = walked_state(self._walk(writer), writer.get)
+            kept: dict[bytes, Entry] = {}
+            for name in strange:
+                entry = walked.trees.lookup(walked.root.tree_id, name)
+                if entry is not None:
+                    kept[self._path(name) or name] = entry
+            tree_id, totals = _at_their_paths(kept, old, writer, walked.trees)
+            sequence = store.snapshots.listing(root.id).next_sequence
+            record = SnapshotRecord(
+                root=old.root._replace(content=tree_id),
+                links=None,
+                root_path=os.fsencode(self._session.context.root),
+                created_at_ns=self._session.context.clock_ns(),
+                totals=totals,
+                kind=SnapshotKind.SAFETY,
+                scope=without_nested(list(kept)),
+                label=f"changed during restore {self._target_id[:12]}",
+                host=os.uname().nodename,
+            )
+            identity, _ = writer.publish(record, root.id, sequence)
+        shown_paths = ", ".join(repr(shown(path)) for path in sorted(kept))
+        self._session.monitor.remark(
+            f"What somebody changed in {shown_paths} while it was being replaced is in snapshot "
+            f"{identity[:12]}; see it with 'snap restore {identity[:12]} --to DIRECTORY'"
+        )
+
+
+def _at_their_paths(
+    kept: Mapping[bytes, Entry], old: State, writer: Writer, trees: TreeReader
+) -> tuple[ObjectId, Totals]:
+    """Stores the trees that hold entries at their paths; returns the topmost one."""
+    below: dict[bytes, list[tuple[Entry, Totals]]] = defaultdict(list)
+    for path, entry in kept.items():
+        directory, name = treepath.split(path)
+        totals = totals_of_entry(entry, trees)
+        below[directory].append((entry._replace(name=name), totals))
+    above = {parent for path in kept for parent in treepath.parents(path)}
+    for path in sorted(above, key=lambda path: len(treepath.components(path)), reverse=True):
+        sums = Totals()
+        for _, totals in below[path]:
+            sums = sums.plus(totals)
+        entries = sorted((entry for entry, _ in below[path]), key=lambda entry: entry.name)
+        tree_id = put_tree(entries, sums, writer.put)
+        if not path:
+            return tree_id, sums
+        directory, name = treepath.split(path)
+        own = (old.entry(path) or old.root)._replace(name=name, content=tree_id)
+        below[directory].append((own, sums.plus(Totals(directories=1))))
+    raise AssertionError("Every path is below the root")

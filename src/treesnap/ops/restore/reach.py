@@ -1,0 +1,434 @@
+"""``restore``: make the root exactly as in a snapshot, or not at all.
+
+    lock the root, recover what a crash left behind
+    capture the root           nothing is published yet
+    plan                       pure; when both states are the same, nothing else happens
+    publish the safety snapshot
+    journal: staging           from here on a crash leaves a trace
+    stage and verify           everything that will be put, on the root's file system
+    sync the file system
+    journal: applying          the commit point
+    apply                      renames; each path is looked at before and after
+    sync the file system
+    remove what was kept aside, and the journal
+
+Up to the commit point an error or a crash leaves the tree untouched, but for the
+staging directory, which is removed. After it, an error takes everything back, and
+a crash lets the next operation carry on.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from stat import S_ISDIR
+from typing import TYPE_CHECKING
+
+from treesnap import treepath
+from treesnap.codec.history import HISTORY, Moment, RestoreHistory
+from treesnap.codec.journal import Commit, Journal
+from treesnap.errors import (
+    Busy,
+    Conflict,
+    ErrorCode,
+    OperationFailed,
+    Refused,
+    StorageFull,
+    TreesnapError,
+    shown,
+)
+from treesnap.fs.durable import ensure_directories
+from treesnap.fs.failure import error_text, is_full
+from treesnap.model import (
+    Entry,
+    PlanCopy,
+    Skipped,
+    SkipReason,
+    Snapshot,
+    SnapshotKind,
+    SnapshotRecord,
+)
+from treesnap.ops.capture import Capture
+from treesnap.ops.restore.goal import Goal, result_of, rules_of, target_state
+from treesnap.ops.restore.plan import (
+    RestorePlan,
+    ancestors_of,
+    make_plan,
+    refuse_blocked,
+    require_paths,
+)
+from treesnap.ops.restore.recover import Completion
+from treesnap.ops.restore.transaction import RestoreWork, Transaction
+from treesnap.ops.session import Session
+from treesnap.ops.state import State, walked_state
+from treesnap.results import OpenFile, RestoreResult
+from treesnap.store.journal import load_history
+from treesnap.store.plan_files import PlanMove
+from treesnap.store.reserve import Reserve
+from treesnap.store.writer import Added, EpochChanged, Writer
+from treesnap.worktree.apply.protection import protected, unlock_paths
+from treesnap.worktree.apply.sight import Observed, conflict
+from treesnap.worktree.apply.step import key_of
+from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
+
+if TYPE_CHECKING:
+    from treesnap.fs.base import FileSystem
+    from treesnap.ops.context import Context
+
+ATTEMPTS = 5
+"""How often a restore is begun again when somebody else keeps changing the tree."""
+
+
+def refuse_in_the_way(context: Context, plan: RestorePlan, scope: tuple[bytes, ...] | None) -> None:
+    """Raises Refused when a directory above a path is something else by now."""
+    for path in sorted(ancestors_of(scope or ()) & plan.puts.keys()):
+        if os.path.lexists(os.path.join(os.fsencode(context.root), path)):
+            raise Refused(
+                f"{shown(path)!r} is no directory any more, so that nothing can be put below it",
+                code=ErrorCode.NOT_A_DIRECTORY,
+                path=path,
+            )
+
+
+def refuse_unchangeable(context: Context) -> None:
+    """Raises OSError or OperationFailed for a root in which nothing can be made or removed."""
+    fd = context.fs.open(context.root, OPEN_DIRECTORY)
+    try:
+        if context.fs.is_read_only(fd):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), context.root)
+        if context.fs.is_protected(fd):
+            raise protected(b"")
+    finally:
+        context.fs.close(fd)
+
+
+def reach(session: Session, goal: Goal) -> RestoreResult:
+    """Makes the root as the goal says. The caller holds the root's lock.
+
+    With ``force`` everything is read. The way back from a failed step tries first with
+    what the cache and a watcher know, because it is taken often.
+    """
+    fresh = goal.force and not goal.is_way_back
+    earlier: Mapping[bytes, Added] = {}
+    revealed: frozenset[bytes] = frozenset()
+    why = ""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return _attempt(session, goal, earlier, fresh=fresh, revealed=revealed)
+        except EpochChanged as overtaken:
+            earlier = overtaken.added
+            why = "Garbage collections kept overtaking the restore"
+        except _LookAgain as found:
+            revealed |= found.revealed
+            why = f"What is in the way of the restore kept changing: {found}"
+        except _Stale as error:
+            if attempt == ATTEMPTS:
+                raise error.conflict from error
+            fresh = True
+        except Conflict:
+            if not goal.force or attempt == ATTEMPTS:
+                raise
+            fresh = True
+    raise Busy(why)
+
+
+class NoRoomToKeep(StorageFull):
+    """There is no room for the safety snapshot; nothing was changed."""
+
+
+class NoRoomToStage(StorageFull):
+    """There is no room beside the tree for what is to be put; nothing was changed."""
+
+
+class _Stale(Exception):
+    """Something is not what a watcher vouched for, and the walk had not looked at."""
+
+    def __init__(self, conflict: Conflict) -> None:
+        super().__init__(str(conflict))
+        self.conflict = conflict
+
+
+class _LookAgain(Exception):
+    """More can be captured now than was; ``revealed`` are directories without exclusions."""
+
+    def __init__(self, path: bytes, revealed: frozenset[bytes] = frozenset()) -> None:
+        super().__init__(repr(shown(path)))
+        self.revealed = revealed
+
+
+def _make_way(
+    context: Context, target: State, skipped: Iterable[Skipped], blocked: Iterable[bytes]
+) -> None:
+    """Raises _LookAgain when something that is in the way back can be captured after all.
+
+    That is what a failed step closed to its owner; and what is excluded in a directory where
+    the snapshot has something else, which proves that it was not there.
+    """
+    closed = [item.path for item in skipped if item.reason == SkipReason.UNREADABLE]
+    wanted = [path for path in closed if not _is_left_out(target, path)]
+    if wanted and unlock_paths(context.fs, context.root, wanted):
+        raise _LookAgain(wanted[0])
+    revealed = frozenset(blocked)
+    if revealed:
+        raise _LookAgain(min(revealed), revealed)
+
+
+def _is_left_out(target: State, path: bytes) -> bool:
+    entry = target.entry(path)
+    return target.is_hidden(path) or (entry is not None and entry.is_skipped)
+
+
+def _attempt(
+    session: Session,
+    goal: Goal,
+    earlier: Mapping[bytes, Added],
+    *,
+    fresh: bool,
+    revealed: frozenset[bytes],
+) -> RestoreResult:
+    """Restores once. ``fresh`` walks the whole root and trusts neither watcher nor cache."""
+    target = target_state(session, goal)
+    transaction = Transaction(session)
+    was_absent = not os.path.lexists(session.context.root)
+    if was_absent:
+        ensure_directories(session.fs, os.path.dirname(session.context.root))
+    session.root.register()
+    try:
+        transaction.ensure_root()
+        recorder: dict[bytes, bytes] = {}
+        with Capture(
+            session,
+            scope=goal.scope,
+            rules=rules_of(goal),
+            recorder=recorder,
+            earlier=earlier,
+            rules_of_id=goal.snapshot.id if goal.is_way_back else None,
+            revealed=revealed,
+            fresh=fresh,
+            keeps_nothing=goal.not_kept is not None,
+        ) as capture:
+            current = walked_state(capture.result, capture.writer.get)
+            target.trees.share(current.trees)
+            require_paths(goal.paths, current, target)
+            made = _made_since(session.context, goal, target) if goal.is_way_back else frozenset()
+            plan = make_plan(current, target, goal.scope, made)
+            if goal.is_way_back:
+                new = [path for path in plan.blocked if path not in revealed]
+                _make_way(session.context, target, capture.result.skipped, new)
+            refuse_blocked(plan)
+            refuse_in_the_way(session.context, plan, goal.scope)
+            observed = Observed(recorder, capture.cache)
+            if plan.is_empty and goal.move is None:
+                transaction.abandon()
+                if goal.removes_root and not was_absent:
+                    transaction.remove_root()
+                _note_history(session, goal, Moment(goal.snapshot.id, goal.scope, was_absent))
+                return result_of(goal, plan, current, target, safety_id=None, is_dry_run=False)
+            if not plan.is_empty:
+                refuse_unchangeable(session.context)
+            if capture.trusts_watcher and not goal.force:
+                _refuse_stale(session.context, plan, observed)
+            label = f"{goal.label} {goal.snapshot.id[:12]}"
+            moved = {} if goal.move is None else {**goal.move.metadata, "plan": goal.move.before}
+            if goal.not_kept is not None:
+                safety = _publish_in_place(session, goal.snapshot, f"not kept {label}")
+            else:
+                safety = capture.publish(
+                    capture.record(kind=SnapshotKind.SAFETY, label=label, **moved)
+                )
+    except BaseException as error:
+        transaction.abandon()
+        if goal.is_way_back and _is_want_of_room(error):
+            raise NoRoomToKeep(_text_of(error)) from error
+        raise
+    history = goal.history_step(
+        load_history(session.root), Moment(safety.id, goal.scope, was_absent)
+    )
+    commit = Commit(
+        target_id=goal.snapshot.id,
+        safety_id=safety.id,
+        paths=plan.paths,
+        directories=plan.finishes,
+        history=HISTORY.payload(history),
+        touch=goal.touch,
+        removes_root=goal.removes_root,
+        is_way_back=goal.is_way_back,
+        removes_first=goal.removes_first,
+        keeps_nothing=goal.not_kept is not None,
+        plan=_moved(goal.move, safety),
+    )
+    still_open: tuple[OpenFile, ...] = ()
+    in_place: Journal | None = None
+    try:
+        if plan.is_empty:
+            transaction.run_without_files(current, commit)
+        else:
+            work = RestoreWork(
+                plan=plan,
+                current=current,
+                target=target,
+                observed=observed,
+                rules=rules_of(goal),
+                touch=goal.touch,
+            )
+            if goal.removes_first:
+                in_place = transaction.commit_in_place(work, commit)
+            else:
+                still_open = transaction.run(work, commit)
+    except BaseException as error:
+        transaction.abandon()
+        if goal.is_way_back and _is_want_of_room(error):
+            raise NoRoomToStage(_text_of(error)) from error
+        raise
+    if in_place is not None:
+        _carry_out_in_place(session, in_place)
+    if was_absent:
+        with suppress(OSError):  # the files are back; a move of them is only not noticed
+            session.root.note_identity()
+    kept = safety.id if goal.not_kept is None else None
+    result = result_of(goal, plan, current, target, safety_id=kept, is_dry_run=False)
+    return replace(result, open_files=still_open, not_kept=goal.not_kept)
+
+
+def _made_since(context: Context, goal: Goal, target: State) -> frozenset[bytes]:
+    """Returns the directories above the scope that the failed step made, and nothing else is in.
+
+    The goal's snapshot has all directories above its paths that were there.
+    """
+    scope = goal.scope or ()
+    above = sorted(ancestors_of(scope) - {treepath.ROOT}, reverse=True)
+    going: set[bytes] = set()
+    root_fd = context.fs.open(context.root, OPEN_DIRECTORY)
+    try:
+        with DirectoryChain(context.fs, root_fd) as chain:
+            for path in above:  # what is below comes first
+                if _entry_in(goal.snapshot, target, path) is not None:
+                    continue
+                try:
+                    names = context.fs.list_names(chain.open(path))
+                except OSError:  # not there, or not a directory
+                    continue
+                inside = {treepath.join(path, os.fsencode(name)) for name in names}
+                if inside <= going.union(scope):
+                    going.add(path)
+    finally:
+        context.fs.close(root_fd)
+    return frozenset(going)
+
+
+def _entry_in(snapshot: Snapshot, target: State, path: bytes) -> Entry | None:
+    """Returns what a snapshot has at a path, in its scope or above it."""
+    entry: Entry | None = snapshot.record.root
+    for name in treepath.components(path):
+        if entry is None or not entry.is_directory:
+            return None
+        entry = target.trees.lookup(entry.tree_id, name)
+    return entry
+
+
+def _refuse_stale(context: Context, plan: RestorePlan, observed: Observed) -> None:
+    """Raises _Stale unless every path to be touched is what it was when it was last read.
+
+    So what changes from here on is another's edit, and a conflict, although a watcher may have
+    missed an older one. Costs one look for each path to be touched, and at what directories hold
+    that go as a whole, as applying the plan does.
+    """
+    fs = context.fs
+    root_fd = fs.open(context.root, OPEN_DIRECTORY)
+    try:
+        with DirectoryChain(fs, root_fd) as chain:
+            for path in sorted(plan.touched):
+                if not _is_as_observed(fs, chain, path, observed):
+                    raise _Stale(conflict(path))
+    finally:
+        fs.close(root_fd)
+
+
+def _is_as_observed(fs: FileSystem, chain: DirectoryChain, path: bytes, observed: Observed) -> bool:
+    directory, name = treepath.split(path)
+    try:
+        fd = chain.open(directory)
+        try:
+            found = fs.lstat(name, dir_fd=fd)
+        except FileNotFoundError:
+            return observed.key(path) is None
+        if key_of(found) != observed.key(path):
+            return False
+        if not S_ISDIR(found.st_mode):
+            return True
+        return observed.is_unchanged_below(fs, chain.open(path), path, frozenset(), frozenset())
+    except OSError as error:
+        if error.errno in NO_DIRECTORY:
+            return False
+        raise
+
+
+def _is_want_of_room(error: BaseException) -> bool:
+    return isinstance(error, StorageFull) or (isinstance(error, OSError) and is_full(error))
+
+
+def _text_of(error: BaseException) -> str:
+    return error_text(error) if isinstance(error, Exception) else str(error)
+
+
+def _publish_in_place(session: Session, snapshot: Snapshot, label: str) -> Snapshot:
+    """Publishes the state to go to where that before should be, which there is no room for.
+
+    So the history has a moment of this restore's own, as every other one. Takes a few KiB, on
+    a full disk from the store's reserve.
+    """
+    store, root = session.store, session.root
+    goal = snapshot.record
+
+    def publish() -> Snapshot:
+        listing = store.snapshots.listing(root.id)
+        record = SnapshotRecord(
+            root=goal.root,
+            links=goal.links,
+            root_path=os.fsencode(session.context.root),
+            created_at_ns=session.context.clock_ns(),
+            totals=goal.totals,
+            kind=SnapshotKind.SAFETY,
+            scope=goal.scope,
+            rules=goal.rules,
+            unstable=goal.unstable,
+            parent=listing.newest.id if listing.newest is not None else None,
+            label=label,
+            host=os.uname().nodename,
+        )
+        with Writer(store) as writer:
+            _, name = writer.publish(record, root.id, listing.next_sequence)
+        return store.snapshots.load(root.id, name)
+
+    return Reserve(session.fs, store.layout).backs(publish)
+
+
+def _carry_out_in_place(session: Session, journal: Journal) -> None:
+    """Does what recovery would do; raises OperationFailed where the rest is left to that."""
+    root_fd = session.fs.open(session.context.root, OPEN_DIRECTORY)
+    try:
+        Completion(session, journal).run(root_fd)
+    except (TreesnapError, OSError) as error:
+        raise OperationFailed(
+            f"The restore could not be finished yet ({error_text(error)}); "
+            "the next command on this root goes on with it",
+            code=ErrorCode.RESTORE_INTERRUPTED,
+            path=session.context.root,
+        ) from error
+    finally:
+        session.fs.close(root_fd)
+
+
+def _moved(move: PlanMove | None, safety: Snapshot) -> PlanCopy | None:
+    """Returns the plan as it will be once the restore is done."""
+    return PlanCopy(move.before.plan_id, move.after(safety)) if move is not None else None
+
+
+def _note_history(session: Session, goal: Goal, moment: Moment) -> None:
+    """Moves undo and redo on when there was nothing to do; a plain restore leaves no trace."""
+    if goal.history_step is not RestoreHistory.restored:
+        history = goal.history_step(load_history(session.root), moment)
+        session.root.write("history", HISTORY, history)

@@ -1,0 +1,382 @@
+"""Finishing an interrupted restore, before anything else happens in a root.
+
+A restore that was not committed is taken back: nothing but its staging directory is
+in the tree. A committed one is done again, for the paths that its journal names:
+what they hold now is compared with both states, and planned from there. So it does
+not matter which of its steps were done, what a power cut took away of them, or
+whether this is a copy of the tree with other inodes.
+
+A path that holds neither state, nor nothing, was changed by somebody else since.
+It is left as it is. The other paths get the new state if they have it already, and
+the old one otherwise. What lies in the staging directory and is of neither state
+goes into a snapshot before it is removed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from treesnap import treepath
+from treesnap.codec.journal import Commit, Journal
+from treesnap.errors import (
+    Conflict,
+    ErrorCode,
+    NotFound,
+    Refused,
+    TreesnapError,
+    shown,
+)
+from treesnap.model import Snapshot, SnapshotId
+from treesnap.ops.capture import preview
+from treesnap.ops.references import resolve_in
+from treesnap.ops.restore.plan import RestorePlan, make_plan, refuse_blocked
+from treesnap.ops.restore.preserve import rescue
+from treesnap.ops.restore.standing import Standing, standing_of
+from treesnap.ops.restore.transaction import RestoreWork, Transaction
+from treesnap.ops.session import Session
+from treesnap.ops.state import State, recorded_state, walked_state
+from treesnap.store.journal import read_journal
+from treesnap.worktree.apply.removal import remove_paths
+from treesnap.worktree.apply.sight import Observed
+from treesnap.worktree.apply.stage import (
+    clear_stage,
+    open_stage,
+    remove_stages,
+    remove_subvolume_stages,
+)
+from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
+
+if TYPE_CHECKING:
+    from treesnap.fs.base import FileSystem
+    from treesnap.ops.context import Context
+
+ATTEMPTS = 3
+"""How often recovery begins anew when somebody changes the tree meanwhile."""
+_SHOWN_MAX = 5
+"""Paths named in one remark."""
+
+
+class Walked(NamedTuple):
+    """Some paths of the tree, as they are."""
+
+    state: State
+    observed: Observed
+
+
+class Look(NamedTuple):
+    """The paths of an interrupted restore, and where each stands."""
+
+    standings: dict[bytes, Standing]
+    walked: Walked
+
+    def paths(self, *standings: Standing) -> tuple[bytes, ...]:
+        """Returns the paths that stand in one of some ways."""
+        return tuple(path for path, found in self.standings.items() if found in standings)
+
+    @property
+    def is_forward(self) -> bool:
+        """Whether the restore is finished rather than taken back."""
+        return not (self.paths(Standing.CHANGED) and self.paths(Standing.OPEN))
+
+
+def recover_locked(session: Session) -> str | None:
+    """Finishes an interrupted restore and says so. The caller holds the root's lock.
+
+    Returns what was done, or None where nothing is to do, or nothing can be done
+    because the root is absent: the journal then stays until it is back, or is
+    restored anew. Raises Refused where another file system is in the root's place.
+    """
+    journal = read_journal(session.root)
+    if journal is None:
+        return None
+    done = _recover(session, journal)
+    if done is not None:
+        session.monitor.remark(done[0].upper() + done[1:])
+    return done
+
+
+def look_at(session: Session, journal: Journal) -> tuple[str | None, dict[bytes, Standing]]:
+    """Returns what recovery would do, and where each path stands; changes nothing.
+
+    None where nothing was committed. Raises what recovery would raise. The caller
+    holds the root's lock.
+    """
+    if journal.commit is None:
+        return None, {}
+    transaction = Transaction(session, journal)
+    if not os.path.lexists(session.context.root):
+        if journal.commit.removes_root and transaction.is_finished():
+            return "all is done; the next command on this root tidies up", {}
+        return "it waits until the root is back, or is restored anew", {}
+    root_fd = opened_root(session.context)
+    try:
+        _refuse_other_directory(session.context, root_fd, journal, transaction)
+        if not journal.commit.paths or transaction.is_finished():
+            standings = dict.fromkeys(journal.commit.paths, Standing.DONE)
+            return "all is done; the next command on this root tidies up", standings
+        completion = Completion(session, journal)
+        look = completion.look(root_fd)
+    finally:
+        session.fs.close(root_fd)
+    way = "finishes it" if look.is_forward else "takes it back"
+    left = " and leaves what somebody changed" if look.paths(Standing.CHANGED) else ""
+    return f"the next command on this root {way}{left}", look.standings
+
+
+def opened_root(context: Context) -> int:
+    """Returns a descriptor of the root; raises Refused for what is no directory."""
+    try:
+        return context.fs.open(context.root, OPEN_DIRECTORY)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Refused(
+            f"The root {shown(context.root)!r} is no directory any more, so that an "
+            "interrupted restore cannot be finished",
+            code=ErrorCode.NOT_A_DIRECTORY,
+            path=context.root,
+        ) from error
+
+
+def is_its_tree(fs: FileSystem, root_fd: int, journal: Journal) -> bool:
+    """Returns whether an open directory is the tree of a journal, or a copy of it."""
+    stat = fs.fstat(root_fd)
+    if stat.st_dev == journal.device and journal.inode in (None, stat.st_ino):
+        return True
+    stage_fd = open_stage(fs, root_fd, journal.stage_name)
+    if stage_fd is None:
+        return False
+    fs.close(stage_fd)
+    return True
+
+
+def _refuse_other_directory(
+    context: Context, root_fd: int, journal: Journal, transaction: Transaction
+) -> None:
+    """Raises Refused for a directory that is not the tree of a journal.
+
+    But not on the same file system where no more than the staging directory is to be removed. A
+    directory on another one may be the empty one below a lost mount.
+    """
+    if is_its_tree(context.fs, root_fd, journal):
+        return
+    what = f"A restore of {shown(context.root)!r} was interrupted, and another"
+    if context.fs.fstat(root_fd).st_dev != journal.device:
+        why = f"{what} file system is in its place now. Mount the one that it was on"
+    elif journal.commit is not None and not transaction.is_finished():
+        why = (
+            f"{what} directory is in its place now. Move the one that was restored back, or run "
+            f"'snap root move {shown(context.root)}' in it, which finishes the restore"
+        )
+    else:
+        return
+    raise Refused(why, code=ErrorCode.RESTORE_INTERRUPTED, path=context.root)
+
+
+def _recover(session: Session, journal: Journal) -> str | None:
+    transaction = Transaction(session, journal)
+    try:
+        root_fd = opened_root(session.context)
+    except FileNotFoundError:
+        if journal.commit is not None:
+            if not (journal.commit.removes_root and transaction.is_finished()):
+                return None
+            transaction.forget_removed()
+            return "completed an interrupted restore"
+        transaction.give_up()
+        return "forgot a restore that was interrupted early: the root is gone"
+    try:
+        _refuse_other_directory(session.context, root_fd, journal, transaction)
+        if journal.commit is not None and transaction.is_finished():
+            return _tidied(session, journal, transaction, root_fd)
+        if journal.commit is not None and not journal.commit.paths:
+            transaction.resume_without_files(root_fd)
+            return "completed an interrupted restore"
+        if journal.commit is not None:
+            return Completion(session, journal).run(root_fd)
+    finally:
+        session.fs.close(root_fd)
+    transaction.give_up()
+    return "removed what an interrupted restore had prepared; the tree is as before it"
+
+
+def _tidied(
+    session: Session, journal: Journal, transaction: Transaction, root_fd: int
+) -> str | None:
+    """Removes what a finished restore kept aside; that keeps no command from its work."""
+    try:
+        rescue(session, journal)
+        transaction.end(root_fd)
+    except (TreesnapError, OSError) as error:
+        session.monitor.remark(f"What a finished restore kept aside could not be removed: {error}")
+        return None
+    return "completed an interrupted restore"
+
+
+class Completion:
+    """A committed restore that is done again, or taken back."""
+
+    def __init__(self, session: Session, journal: Journal) -> None:
+        assert journal.commit is not None
+        self._session = session
+        self._journal = journal
+        self._commit: Commit = journal.commit
+        self._safety = self._snapshot(self._commit.safety_id)
+        self._target = self._snapshot(self._commit.target_id)
+        records = (self._safety.record, self._target.record)
+        self._rules = tuple(dict.fromkeys(rule for record in records for rule in record.rules))
+        self._old = recorded_state(session, self._safety.record, self._commit.paths)
+        self._new = recorded_state(session, self._target.record, self._commit.paths)
+        self._revealed = frozenset(
+            path
+            for path in self._commit.paths
+            if self._commit.is_way_back and self._is_replaced(path)
+        )
+        """Directories in the way, of which the way back has kept what is excluded too."""
+
+    def _snapshot(self, identity: SnapshotId) -> Snapshot:
+        try:
+            return resolve_in(self._session, identity)
+        except NotFound as error:
+            raise Refused(
+                f"Snapshot {identity[:12]}, which an interrupted restore needs, is gone",
+                code=ErrorCode.RESTORE_INTERRUPTED,
+            ) from error
+
+    def _is_replaced(self, path: bytes) -> bool:
+        old, new = self._old.entry(path), self._new.entry(path)
+        return old is not None and old.is_directory and new is not None and not new.is_directory
+
+    def run(self, root_fd: int) -> str:
+        """Brings all paths that nobody else changed to one state; returns what was done."""
+        reason: TreesnapError | OSError | None = None
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                rescue(self._session, self._journal)
+                if self._commit.removes_first:
+                    self._remove_first(root_fd)
+                # Before the walk, because it changes the times of other names of what is in it.
+                name = self._journal.stage_name
+                tops = self._journal.stage_tops
+                remove_subvolume_stages(self._session.fs, root_fd, name, tops)
+                clear_stage(self._session.fs, root_fd, name)
+                look = self.look(root_fd)
+                forward = self._commit.removes_first or (reason is None and look.is_forward)
+                self._carry_out(look, forward=forward)
+            except Conflict:
+                if attempt == ATTEMPTS:
+                    raise
+            except (TreesnapError, OSError) as error:
+                if reason is not None or attempt == ATTEMPTS or self._commit.removes_first:
+                    raise reason or error from error
+                reason = error
+            else:
+                self._warn_of_loss()
+                return _words(reason, look.paths(Standing.CHANGED), forward=forward)
+        raise AssertionError
+
+    def _remove_first(self, root_fd: int) -> None:
+        """Removes what goes or makes way, durably; takes no space, and gives it back."""
+        fs, name = self._session.fs, self._journal.stage_name
+        remove_stages(fs, root_fd, name, self._journal.stage_tops)
+        plan, _, _ = self._planned(self.look(root_fd), self._target)
+        remove_paths(fs, root_fd, plan.removed)
+        fs.sync_file_system(root_fd)
+
+    def _warn_of_loss(self) -> None:
+        if self._commit.keeps_nothing:
+            self._session.monitor.remark(
+                "What the failed step left is not kept: there was no room for it"
+            )
+
+    def look(self, root_fd: int) -> Look:
+        """Compares every path of the restore with both states."""
+        reachable = self._reachable(root_fd)
+        walked = self._walk(tuple(reachable))
+        current = walked.state
+        standings = dict.fromkeys(self._commit.paths, Standing.CHANGED)
+        for path in reachable:
+            standings[path] = standing_of(
+                current.entry(path), current, path, self._old, self._new, touch=self._commit.touch
+            )
+            if self._commit.keeps_nothing and standings[path] == Standing.CHANGED:
+                standings[path] = Standing.OPEN  # no snapshot has what the step left there
+        return Look(standings, walked)
+
+    def _reachable(self, root_fd: int) -> list[bytes]:
+        """Returns the paths whose directories are still directories."""
+        found = []
+        with DirectoryChain(self._session.fs, root_fd) as chain:
+            for path in self._commit.paths:
+                try:
+                    chain.open(treepath.split(path)[0])
+                except OSError as error:
+                    if error.errno not in NO_DIRECTORY:
+                        raise
+                    continue
+                found.append(path)
+        return found
+
+    def _walk(self, scope: tuple[bytes, ...]) -> Walked:
+        recorder: dict[bytes, bytes] = {}
+        seen = preview(
+            self._session,
+            scope,
+            self._rules,
+            recorder,
+            heeds_ignore_files=not self._commit.is_way_back,
+            revealed=self._revealed,
+        )
+        return Walked(walked_state(seen.result, seen.objects.get), Observed(recorder, seen.cache))
+
+    def _carry_out(self, look: Look, *, forward: bool) -> None:
+        goal = self._target if forward else self._safety
+        plan, wanted, walked = self._planned(look, goal)
+        if plan.blocked:
+            # Somebody made there what no snapshot has: the directories stay as they are.
+            for path in self._commit.paths:
+                if any(treepath.is_within(blocked, path) for blocked in plan.blocked):
+                    look.standings[path] = Standing.CHANGED
+            plan, wanted, walked = self._planned(look, goal)
+        refuse_blocked(plan)
+        for path, old, new in self._commit.directories:
+            plan.directories[path] = (old, new) if forward else (new or old, old)
+        transaction = Transaction(self._session, self._journal)
+        work = RestoreWork(
+            plan=plan,
+            current=walked.state,
+            target=wanted,
+            observed=walked.observed,
+            rules=self._rules,
+            touch=self._commit.touch and forward,
+        )
+        transaction.resume(work, forward=forward)
+
+    def _planned(self, look: Look, goal: Snapshot) -> tuple[RestorePlan, State, Walked]:
+        """Returns a plan for all paths that nobody else changed, and both of its sides."""
+        scope = look.paths(Standing.DONE, Standing.OPEN)
+        walked = look.walked if scope == self._commit.paths else self._walk(scope)
+        wanted = recorded_state(self._session, goal.record, scope)
+        plan = make_plan(walked.state, wanted, scope) if scope else RestorePlan()
+        hidden = frozenset(plan.blocked) - self._revealed if self._commit.is_way_back else None
+        if hidden:  # the snapshot has something else there, which proves that it is the step's
+            self._revealed |= hidden
+            walked = self._walk(scope)
+            plan = make_plan(walked.state, wanted, scope)
+        return plan, wanted, walked
+
+
+def _words(reason: Exception | None, changed: Sequence[bytes], *, forward: bool) -> str:
+    """Returns what was done, for people."""
+    done = "completed an interrupted restore"
+    if not forward:
+        done = "took an interrupted restore back"
+        if reason is not None:
+            done += f", because it could not be finished ({reason})"
+    if changed:
+        named = ", ".join(repr(shown(path)) for path in sorted(changed)[:_SHOWN_MAX])
+        more = ", ..." if len(changed) > _SHOWN_MAX else ""
+        done += f", but left what somebody changed meanwhile as it is: {named}{more}"
+    return done

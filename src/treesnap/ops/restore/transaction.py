@@ -1,0 +1,675 @@
+"""One restore in a root: its journal, its staging directory, and its steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from treesnap import treepath
+from treesnap.codec.envelope import FileKind
+from treesnap.codec.history import HISTORY, decode_history
+from treesnap.codec.journal import JOURNAL, Commit, Journal, Subvolume
+from treesnap.codec.plan import PLAN_PAYLOAD
+from treesnap.codec.reader import TreeReader
+from treesnap.errors import (
+    Corrupt,
+    ErrorCode,
+    OperationFailed,
+    Refused,
+    TreesnapError,
+    shown,
+)
+from treesnap.events import NullMonitor, Phase
+from treesnap.fs.durable import Prepared, sync_directory
+from treesnap.fs.failure import error_text
+from treesnap.model import Entry, IgnoreRules, Totals
+from treesnap.ops.capture import scan_settings
+from treesnap.ops.restore.plan import RestorePlan
+from treesnap.ops.restore.preserve import rescue
+from treesnap.ops.session import Session
+from treesnap.ops.state import MemoryObjects, State, totals_of_entry, walked_state
+from treesnap.store.layout import plan_file_name
+from treesnap.store.reserve import Reserve
+from treesnap.worktree.apply.applier import Applier
+from treesnap.worktree.apply.finish import Finisher, settle
+from treesnap.worktree.apply.open_files import open_files
+from treesnap.worktree.apply.removal import refuse_protected
+from treesnap.worktree.apply.sight import Observed
+from treesnap.worktree.apply.stage import (
+    Item,
+    StagePlaces,
+    Stager,
+    begin_building,
+    end_building,
+    new_stage_name,
+    open_stages,
+    release,
+    remove_stages,
+    reserve,
+    stage_places,
+)
+from treesnap.worktree.apply.step import UNSEEN, Action, RestoreStep, kept_name, staged_name
+from treesnap.worktree.directory import (
+    NO_DIRECTORY,
+    OPEN_DIRECTORY,
+    DirectoryChain,
+    path_of_root,
+)
+from treesnap.worktree.scan.scanner import Scanner
+
+if TYPE_CHECKING:
+    from treesnap.results import OpenFile
+
+_Result = TypeVar("_Result")
+_SHOWN_MAX = 5
+"""Paths named in one remark."""
+
+
+class _Prepared(NamedTuple):
+    """Small files that take their names when a restore is done."""
+
+    history: Prepared
+    plan: Prepared | None
+
+
+class Transaction:
+    """The journal of one root, and what follows from it. The caller holds the root's lock.
+
+    ``journal`` is the one that a crash left, for going on with it.
+    """
+
+    def __init__(self, session: Session, journal: Journal | None = None) -> None:
+        self._fs = session.fs
+        self._session = session
+        self._xattrs = TreeReader(session.store.get).xattrs
+        self._journal = journal
+
+    def _write(self, journal: Journal) -> None:
+        """Replaces the journal; on a full disk in the place of the store's reserve."""
+        self._backed(lambda: self._session.root.write("journal", JOURNAL, journal))
+        self._journal = journal
+
+    def _backed(self, write: Callable[[], _Result]) -> _Result:
+        return Reserve(self._fs, self._session.store.layout).backs(write)
+
+    def _begin(self, root_before: Entry | None, subvolumes: tuple[Subvolume, ...] = ()) -> None:
+        """Writes the journal that takes everything back; :meth:`abandon` removes it again.
+
+        Raises Refused while an earlier restore is not tidied up after: its staging
+        directory is found through its journal only.
+        """
+        if root_before is not None and self._session.root.is_interrupted:
+            raise Refused(
+                "An earlier restore of this root is not tidied up after yet",
+                code=ErrorCode.RESTORE_INTERRUPTED,
+                path=self._session.context.root,
+            )
+        held = (
+            self._session.context.root
+            if root_before
+            else os.path.dirname(self._session.context.root)
+        )
+        stat = self._fs.lstat(held)
+        self._journal = Journal(
+            root_id=self._session.root.id,
+            stage_name=new_stage_name(),
+            root_before=root_before,
+            device=stat.st_dev,
+            inode=stat.st_ino if root_before else None,
+            started_at_ns=self._session.context.clock_ns(),
+            subvolumes=subvolumes,
+        )
+        self._write(self._journal)
+
+    def ensure_root(self) -> None:
+        """Makes the root when it is absent; a crash from here on removes it again."""
+        if not os.path.lexists(self._session.context.root):
+            self._begin(None)
+            self._fs.make_directory(self._session.context.root)
+            sync_directory(self._fs, os.path.dirname(self._session.context.root))
+
+    def abandon(self, root_fd: int | None = None) -> None:
+        """Ends a transaction that was not committed; does nothing when none was begun."""
+        if self._journal is not None and self._journal.commit is None:
+            self.give_up(root_fd)
+
+    def run(self, work: RestoreWork, commit: Commit) -> tuple[OpenFile, ...]:
+        """Stages, commits and applies a plan; returns which of the replaced files were open.
+
+        When this raises, the tree is as it was before, or the journal is left for
+        the next operation to finish.
+        """
+        steps = Steps(self._session, work, commit.paths)
+        with self._opened_root() as root_fd:
+            places = stage_places(self._fs, root_fd, work.plan.touched)
+            subvolumes = self._subvolumes(work, places)
+            commit = replace(commit, directories=work.plan.finishes)
+            if self._journal is None:
+                self._begin(work.current.root, subvolumes)
+            try:
+                self._run(root_fd, steps, places, commit)
+            except BaseException:
+                # Through the open root: by its path it may not be found any more.
+                self.abandon(root_fd)
+                raise
+        self._remark_degraded(steps.degraded)
+        return steps.open_files
+
+    def _run(self, root_fd: int, steps: Steps, places: StagePlaces, commit: Commit) -> None:
+        assert self._journal is not None
+        journal = self._committed(root_fd, commit)
+        with self._prepared(commit) as prepared:
+            with steps.staged(root_fd, journal.stage_name, places) as applier:
+                self._commit(journal)
+                self._apply(root_fd, applier, journal, prepared)
+            self._end_or_remark(root_fd, prepared)
+
+    def run_without_files(self, current: State, commit: Commit) -> None:
+        """Commits a restore of which nothing but history and plan are to change.
+
+        When this raises, neither has changed, or the journal is left for the next operation.
+        """
+        assert not commit.paths
+        if self._journal is None:
+            self._begin(current.root)
+        assert self._journal is not None
+        with self._opened_root() as root_fd, self._prepared(commit) as prepared:
+            journal = self._committed(root_fd, commit)
+            self._commit(journal)
+            self._note_finished(journal, prepared)
+            self._end_or_remark(root_fd, prepared)
+
+    def resume_without_files(self, root_fd: int) -> None:
+        """Finishes what :meth:`run_without_files` began."""
+        assert self._journal is not None
+        assert self._journal.commit is not None
+        with self._prepared(self._journal.commit) as prepared:
+            self._note_finished(self._journal, prepared)
+            self.end(root_fd, prepared)
+
+    def _committed(self, root_fd: int, commit: Commit) -> Journal:
+        """Returns the journal with a commit, and with the root that was perhaps made meanwhile."""
+        assert self._journal is not None
+        stat = self._fs.fstat(root_fd)
+        return replace(self._journal, device=stat.st_dev, inode=stat.st_ino, commit=commit)
+
+    def _end_or_remark(self, root_fd: int, prepared: _Prepared) -> None:
+        try:
+            self.end(root_fd, prepared)
+        except (TreesnapError, OSError) as error:
+            self._session.monitor.remark(
+                f"The restore is done, but not cleaned up after ({error_text(error)}); "
+                "the next command on this root goes on with that"
+            )
+
+    def commit_in_place(self, work: RestoreWork, commit: Commit) -> Journal:
+        """Commits a plan of which nothing is staged; what it removes first is not kept aside.
+
+        The tree is as it was when this returns, or raises. From then on a recovery carries the
+        journal out, whichever process does that. Raises OperationFailed for what not even its
+        owner may remove.
+        """
+        with self._opened_root() as root_fd:
+            refuse_protected(self._fs, root_fd, work.plan.removed)
+            places = stage_places(self._fs, root_fd, work.plan.touched)
+            subvolumes = self._subvolumes(work, places)
+            if self._journal is None:
+                self._begin(work.current.root, subvolumes)
+            assert self._journal is not None
+            commit = replace(commit, directories=work.plan.finishes)
+            self._write(self._committed(root_fd, commit))
+        return self._journal
+
+    def resume(self, work: RestoreWork, *, forward: bool) -> None:
+        """Carries a plan out under a journal that was committed before.
+
+        There is no staging directory any more. ``forward`` says whether the plan
+        finishes the restore or takes it back. When this raises, the journal is left,
+        and the tree is still between both states.
+        """
+        journal = self._journal
+        assert journal is not None
+        assert journal.commit is not None
+        commit = journal.commit
+        steps = Steps(self._session, work, commit.paths)
+        with self._opened_root() as root_fd, self._prepared(commit) as prepared:
+            places = stage_places(self._fs, root_fd, work.plan.touched)
+            known = {item.path: item for item in journal.subvolumes}
+            new = [item for item in self._subvolumes(work, places) if item.path not in known]
+            if new:
+                journal = replace(journal, subvolumes=(*journal.subvolumes, *new))
+                self._write(journal)
+            with steps.staged(root_fd, journal.stage_name, places) as applier:
+                self._carry_out(root_fd, applier)
+                if forward:
+                    self._note_finished(journal, prepared)
+                self._remark_denied(applier.denied)
+            if forward:
+                self.end(root_fd, prepared)
+            else:
+                self.give_up(root_fd)
+        self._remark_degraded(steps.degraded)
+
+    def _subvolumes(self, work: RestoreWork, places: StagePlaces) -> tuple[Subvolume, ...]:
+        """Returns the subvolumes in which something is staged, and notes that in the plan.
+
+        The staging directory changes the time of the directory that holds it.
+        """
+        found = []
+        for path in places.subvolumes:
+            before = work.current.entry(path)
+            if before is not None:
+                work.plan.directories.setdefault(path, (before, before))
+                found.append(Subvolume(path, before))
+        return tuple(found)
+
+    @contextmanager
+    def _opened_root(self) -> Iterator[int]:
+        root_fd = self._fs.open(self._session.context.root, OPEN_DIRECTORY)
+        try:
+            yield root_fd
+        finally:
+            self._fs.close(root_fd)
+
+    @contextmanager
+    def _prepared(self, commit: Commit) -> Iterator[_Prepared]:
+        """Writes the history and the plan aside: behind the commit point, their names need
+        no space.
+        """
+        root, plan = self._session.root, commit.plan
+        with ExitStack() as stack:
+            decoded = decode_history(commit.history)
+            history = self._backed(lambda: root.prepare("history", HISTORY, decoded))
+            stack.callback(history.discard)
+            moved = None
+            if plan is not None:
+                moved = root.prepare(plan_file_name(plan.plan_id), PLAN_PAYLOAD, plan.payload)
+                stack.callback(moved.discard)
+            yield _Prepared(history, moved)
+
+    def _commit(self, journal: Journal) -> None:
+        """Writes the journal that must be carried out.
+
+        When that fails, nobody knows which journal a power cut would leave, so the
+        one that takes everything back is written again before anything is removed.
+        """
+        staging = self._journal
+        assert staging is not None
+        try:
+            self._write(journal)
+        except BaseException:
+            self._journal = None
+            self._write(staging)
+            raise
+
+    def _apply(self, root_fd: int, applier: Applier, journal: Journal, prepared: _Prepared) -> None:
+        """Carries a committed journal out, or takes all of it back and raises."""
+        try:
+            self._carry_out(root_fd, applier)
+            self._note_finished(journal, prepared)
+        except (TreesnapError, OSError) as error:
+            self._take_back(root_fd, applier, error)
+            raise
+        self._remark_denied(applier.denied)
+
+    def _carry_out(self, root_fd: int, applier: Applier) -> None:
+        """Does all steps, durably; raises Conflict for what changed until then."""
+        release(self._fs, applier.stages[treepath.ROOT])
+        applier.apply()
+        self._fs.sync_file_system(root_fd)
+        applier.check_aside()
+
+    def _remark_degraded(self, paths: tuple[bytes, ...]) -> None:
+        if paths:
+            names = ", ".join(repr(shown(path)) for path in paths[:_SHOWN_MAX])
+            more = ", ..." if len(paths) > _SHOWN_MAX else ""
+            self._session.monitor.remark(
+                "The owner or privileged attributes could not be put back, "
+                f"which needs privileges: {names}{more}"
+            )
+
+    def _remark_denied(self, paths: list[bytes]) -> None:
+        for path in paths:
+            self._session.monitor.remark(
+                f"The metadata of {shown(path or b'.')!r} could not be put back: "
+                "only its owner may change it"
+            )
+
+    def _take_back(self, root_fd: int, applier: Applier, error: TreesnapError | OSError) -> None:
+        """Undoes every step, and only when that is durable, forgets the commit.
+
+        Until then a crash lets the next command finish the restore: nobody was told yet.
+        """
+        journal = self._journal
+        assert journal is not None
+        try:
+            applier.roll_back()
+            self._fs.sync_file_system(root_fd)
+            root_path = path_of_root(self._fs, root_fd, self._session.context.root)
+            rescue(self._session, journal, root_path)
+            self.give_up(root_fd)
+        except (TreesnapError, OSError) as second:
+            raise OperationFailed(
+                f"The restore failed ({error_text(error)}) and could not be taken back yet "
+                f"({error_text(second)}); the next command on this root goes on with it",
+                code=ErrorCode.RESTORE_INTERRUPTED,
+                path=self._session.context.root,
+            ) from error
+        for path in applier.left:
+            self._session.monitor.remark(
+                f"{shown(path)!r} was changed by somebody else meanwhile and was left so"
+            )
+
+    def is_finished(self) -> bool:
+        """Returns whether every step of the journal is done and durable.
+
+        The history says so: it is written after the steps and before anything that
+        was kept aside is removed, and every restore's is another, because it names
+        that restore's own safety snapshot.
+        """
+        assert self._journal is not None
+        assert self._journal.commit is not None
+        try:
+            found = self._session.root.read("history", FileKind.HISTORY)
+        except Corrupt:
+            return False
+        return found == self._journal.commit.history
+
+    def _note_finished(self, journal: Journal, prepared: _Prepared) -> None:
+        """Notes in the history that every step is done and durable.
+
+        When the history cannot be replaced nothing was noted, and the restore can be
+        taken back; when only the sync of its name failed, it stands there, and a power
+        cut that takes it away leaves a journal to go on with.
+        """
+        self._journal = journal
+        try:
+            prepared.history.publish()
+        except OSError:
+            if not self.is_finished():
+                raise
+
+    def end(self, root_fd: int, prepared: _Prepared | None = None) -> None:
+        """Ends a restore that is noted as finished: nothing is taken back any more.
+
+        The plan follows the files; then what was kept aside is removed, then the journal. A
+        crash lets the next operation do no more than this.
+        """
+        journal = self._journal
+        assert journal is not None
+        assert journal.commit is not None
+        plan = journal.commit.plan
+        if prepared is not None and prepared.plan is not None:
+            prepared.plan.publish()
+        elif plan is not None:
+            self._session.root.write(plan_file_name(plan.plan_id), PLAN_PAYLOAD, plan.payload)
+        remove_stages(self._fs, root_fd, journal.stage_name, journal.stage_tops)
+        with DirectoryChain(self._fs, root_fd) as chain:
+            commit = journal.commit
+            finisher = Finisher(
+                self._fs, chain, commit.directories, self._xattrs, touch=commit.touch
+            )
+            finisher.finish_tops(journal.stage_tops)
+            self._remark_denied(finisher.denied)
+        self._fs.sync(root_fd)
+        if commit.removes_root:
+            self.remove_root()
+        self._forget()
+
+    def forget_removed(self) -> None:
+        """Ends a restore of which nothing was left to do but to forget that the root is gone."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._session.root.remove("journal")
+        self._journal = None
+
+    def give_up(self, root_fd: int | None = None) -> None:
+        """Ends a restore of which nothing is left in the tree but the staging directories.
+
+        ``root_fd`` is the root where the caller has it open: it may have been moved away.
+        """
+        journal = self._journal
+        assert journal is not None
+        if root_fd is not None:
+            self._unstage(root_fd, journal)
+        else:
+            try:
+                with self._opened_root() as opened_fd:
+                    self._unstage(opened_fd, journal)
+            except FileNotFoundError:
+                self._forget()
+                return
+        if journal.root_before is None:
+            self.remove_root()
+        self._forget()
+
+    def _unstage(self, root_fd: int, journal: Journal) -> None:
+        """Removes the staging directories, and gives what held them the metadata from before."""
+        remove_stages(self._fs, root_fd, journal.stage_name, journal.stage_tops)
+        if journal.root_before is None:
+            return
+        with DirectoryChain(self._fs, root_fd) as chain:
+            for path, before in (*journal.subvolumes, (treepath.ROOT, journal.root_before)):
+                try:
+                    fd = chain.open(path)
+                except OSError as error:
+                    if error.errno in NO_DIRECTORY:
+                        continue
+                    raise
+                try:
+                    settle(self._fs, fd, (before,), before, self._xattrs)
+                except PermissionError:  # another's directory, whose time changed all the same
+                    if self._fs.fstat(fd).st_uid == os.geteuid():
+                        raise
+                self._fs.sync(fd)
+
+    def remove_root(self) -> None:
+        """Removes a root that is not to be there, unless something is in it by now."""
+        try:
+            self._fs.remove_directory(self._session.context.root)
+        except OSError:
+            return
+        sync_directory(self._fs, os.path.dirname(self._session.context.root))
+
+
+_RESERVE_BASE_BYTES = 64 << 10
+
+
+_BLOCK_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreWork:
+    """What a restore has to do, and what it was planned from."""
+
+    plan: RestorePlan
+    current: State
+    """The state that it was planned from."""
+    target: State
+    """The state that the plan leads to."""
+    observed: Observed
+    """What was there when it was planned."""
+    rules: tuple[IgnoreRules, ...] = ()
+    """Exclusions that held beside those in the tree."""
+    touch: bool
+    """Whether restored files get the present time."""
+
+    @property
+    def reserve_bytes(self) -> int:
+        """A bound on what moving may take: directories that grow, attributes that move out."""
+        changed = len(self.plan.directories) + len(self.plan.metadata)
+        return _RESERVE_BASE_BYTES + _BLOCK_BYTES * changed
+
+
+class Steps:
+    """The steps of one plan. ``paths`` are those that the journal numbers.
+
+    A recovery may have steps below these: they get the numbers behind.
+    """
+
+    def __init__(self, session: Session, work: RestoreWork, paths: Sequence[bytes]) -> None:
+        self._fs = session.fs
+        self._session = session
+        self._work = work
+        above = set(paths)
+        below = [path for path in work.plan.touched if path not in above]
+        self._numbers = {path: number for number, path in enumerate([*paths, *below])}
+        self.degraded: tuple[bytes, ...] = ()
+        """Paths whose owner or privileged attributes were not permitted to be put back."""
+        self.open_files: tuple[OpenFile, ...] = ()
+        """What processes had open of what is replaced, just before."""
+
+    @contextmanager
+    def staged(self, root_fd: int, stage_name: bytes, places: StagePlaces) -> Iterator[Applier]:
+        """Builds all that will be put; yields what carries the steps out.
+
+        Raises Conflict when a path is not what was planned from any more, and OSError,
+        for want of space too: nothing in the tree was touched then.
+        """
+        fs, work = self._fs, self._work
+        with open_stages(fs, root_fd, stage_name, places) as stages:
+            main_fd = stages[treepath.ROOT]
+            begin_building(fs, main_fd)
+            built = [step for top in stages for step in self._build(stages[top], top, places)]
+            steps = [self._expecting(step) for step in [*built, *self._others(places)]]
+            touched = {step.before.identity for step in steps if step.before is not None}
+            mapped = work.current.mapped
+
+            def unchanged(fd: int, path: bytes) -> bool:
+                return work.observed.is_unchanged_below(fs, fd, path, touched, mapped)
+
+            with Applier(
+                fs,
+                root_fd,
+                stages,
+                work.plan.finishes,
+                TreeReader(self._session.store.get).xattrs,
+                steps,
+                unchanged_below=unchanged,
+                second_look=SecondReading(self._session, work, root_fd, stage_name),
+                mapped=mapped,
+                touch=work.touch,
+            ) as applier:
+                applier.check()
+                self.open_files = open_files(self._session.context.root, steps)
+                reserve(fs, main_fd, work.reserve_bytes)
+                end_building(fs, main_fd)
+                fs.sync_file_system(main_fd)
+                self._session.monitor.begin(Phase.APPLY, len(steps), None)
+                yield applier
+
+    def _build(self, stage_fd: int, top: bytes, places: StagePlaces) -> list[RestoreStep]:
+        """Builds what will be put from one staging directory; returns the steps that put it."""
+        work = self._work
+        puts = {
+            path: entry for path, (entry, _) in work.plan.puts.items() if places.of(path) == top
+        }
+        totals = Totals()
+        for entry in puts.values():
+            totals = totals.plus(totals_of_entry(entry, work.target.trees))
+        self._session.monitor.begin(Phase.STAGE, totals.files + totals.others, totals.size_bytes)
+        stager = Stager(
+            self._fs,
+            stage_fd,
+            self._session.store.get,
+            work.target.groups,
+            self._session.monitor,
+            trees=work.target.trees,
+            touch=work.touch,
+        )
+        steps = []
+        try:
+            items = [
+                Item(entry, path, staged_name(self._numbers[path])) for path, entry in puts.items()
+            ]
+            stager.put_all(items)
+            for entry, path, name in items:
+                inode = self._fs.lstat(name, dir_fd=stage_fd).st_ino
+                steps.append(RestoreStep(Action.PUT, path, name, top, inode, new=entry))
+        finally:
+            stager.close()
+        self.degraded += tuple(stager.degraded)
+        return steps
+
+    def _others(self, places: StagePlaces) -> list[RestoreStep]:
+        """Returns the steps for which nothing has to be built."""
+        plan = self._work.plan
+        removals = [
+            RestoreStep(Action.REMOVE, path, kept_name(self._numbers[path]), places.of(path))
+            for path in plan.removals
+        ]
+        return removals + [
+            RestoreStep(Action.METADATA, path, b"m", old=old, new=new)
+            for path, (old, new) in plan.metadata.items()
+        ]
+
+    def _expecting(self, step: RestoreStep) -> RestoreStep:
+        """Returns a step with what was at its path when it was planned.
+
+        A cached row may be damaged, and not say it: then the path is read again.
+        """
+        before = self._work.observed.key(step.path)
+        puts_new = step.action == Action.PUT and self._work.plan.puts[step.path][1] is None
+        if before is None and not puts_new:
+            before = UNSEEN
+        return step._replace(before=before)
+
+
+class SecondReading:
+    """Reads paths again, with all that they hold, and trusts no cached row.
+
+    Implements :class:`treesnap.worktree.apply.sight.SecondLook`.
+    """
+
+    def __init__(
+        self, session: Session, work: RestoreWork, root_fd: int, stage_name: bytes
+    ) -> None:
+        self._session = session
+        self._work = work
+        self._root_fd = root_fd
+        self._stage_name = stage_name
+
+    def is_same(self, path: bytes) -> bool:
+        """Returns whether the tree still has at a path what the plan saw, nothing included."""
+        try:
+            found = self._read(b"", path, self._work.rules, heeds=True)
+        except (TreesnapError, OSError):
+            return False
+        return found == self._work.current.entry(path)
+
+    def is_same_aside(self, path: bytes, stage: bytes, name: bytes) -> bool:
+        """Returns whether what was moved from a path to a staging directory is what the plan saw.
+
+        Moving a directory may give it permissions, and on some file systems a time.
+        """
+        try:
+            found = self._read(os.path.join(stage, self._stage_name), name, (), heeds=False)
+        except (TreesnapError, OSError):
+            return False
+        return _moved(found) == _moved(self._work.current.entry(path))
+
+    def _read(
+        self, below: bytes, path: bytes, rules: tuple[IgnoreRules, ...], *, heeds: bool
+    ) -> Entry | None:
+        root = path_of_root(self._session.fs, self._root_fd, self._session.context.root)
+        top = os.path.join(root, os.fsdecode(below)) if below else root
+        objects = MemoryObjects(self._session.store)
+        settings = replace(
+            scan_settings(self._session.context, (path,), rules), root=top, heeds_ignore_files=heeds
+        )
+        result = Scanner(self._session.fs, settings, objects, NullMonitor()).scan()
+        return walked_state(result, objects.get).entry(path)
+
+
+def _moved(entry: Entry | None) -> Entry | None:
+    """Returns what moving leaves as it was."""
+    if entry is None:
+        return None
+    entry = entry._replace(name=b"")
+    if entry.is_directory:
+        return entry._replace(mode=entry.mode | 0o700, mtime_ns=0)
+    return entry

@@ -1,0 +1,454 @@
+"""What the operations of the library return: frozen records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Self
+
+from treesnap.model import Change, Skipped, Snapshot, SnapshotId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateStats:
+    """What a capture found and what it cost."""
+
+    files: int
+    directories: int
+    others: int
+    """Symlinks, FIFOs and devices."""
+    size_bytes: int
+    """Logical bytes of all files, holes included."""
+    files_read: int
+    """Files whose content was read, because the stat cache could not vouch for them."""
+    read_bytes: int
+    objects_added: int
+    added_bytes: int
+    """Bytes that were new in the packs, as ``list`` and ``stats`` show them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateResult:
+    """Outcome of ``create``.
+
+    ``snapshot`` is the one that was published; with ``skip_unchanged`` and
+    nothing changed it is the newest existing one, and ``unchanged`` is true.
+    """
+
+    snapshot: Snapshot
+    unchanged: bool
+    skipped: tuple[Skipped, ...]
+    absent: tuple[bytes, ...]
+    """The paths of its scope at which there was nothing: a restore removes what is there then."""
+    stats: CreateStats
+
+    @property
+    def id(self) -> SnapshotId:
+        """The snapshot's id."""
+        return self.snapshot.id
+
+    @property
+    def root_hash(self) -> str:
+        """Identity of the captured state."""
+        return self.snapshot.root_hash
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing was unreadable."""
+        return self.snapshot.complete
+
+
+class SnapshotList(tuple[Snapshot, ...]):
+    """The snapshots that ``list`` found or ``delete`` removed: a tuple of the readable ones."""
+
+    damaged: tuple[SnapshotId, ...]
+    """The others, of which nothing but the id is known."""
+
+    def __new__(cls, readable: Iterable[Snapshot] = (), damaged: Iterable[SnapshotId] = ()) -> Self:
+        """Returns both as one value."""
+        made = super().__new__(cls, readable)
+        made.damaged = tuple(damaged)
+        return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusResult:
+    """How the live tree differs from the newest snapshot."""
+
+    snapshot: Snapshot | None
+    """The snapshot compared with, or None when there is none yet."""
+    changes: tuple[Change, ...]
+    skipped: tuple[Skipped, ...]
+    recovered: str | None = None
+    """What was done about an interrupted restore, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPath:
+    """A path that ``find`` matched, with the snapshots that hold it."""
+
+    path: bytes
+    snapshot_ids: tuple[SnapshotId, ...]
+    """Newest first."""
+
+
+class OpenFile(NamedTuple):
+    """A file that a restore replaced or removed while a process had it open."""
+
+    path: bytes
+    process_id: int
+    program: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreResult:
+    """Outcome of ``restore``, ``undo`` and ``redo``."""
+
+    snapshot: Snapshot
+    """The snapshot that the tree now equals, within the scope."""
+    scope: tuple[bytes, ...] | None
+    """The paths that it concerned, or None for the whole root."""
+    restored: int
+    """Paths whose content, type or metadata was put back."""
+    created: int
+    """Paths that were missing and exist again."""
+    deleted: int
+    """Paths that the snapshot proves were absent, and that are gone."""
+    unchanged: int
+    """Paths that were already as in the snapshot and were not touched."""
+    untouched: tuple[Skipped, ...]
+    """Paths left alone because one of both states does not hold them."""
+    changes: tuple[Change, ...]
+    """Every path that differed, from the tree's point of view."""
+    safety_id: SnapshotId | None
+    """The snapshot that takes this restore back, or None when nothing differed."""
+    dry_run: bool
+    not_kept: str | None = None
+    """Why what a failed step left could not be kept, where there was no room for a safety
+    snapshot; None where it was kept."""
+    open_files: tuple[OpenFile, ...] = ()
+    """Files that processes had open when they were replaced: those still have the old ones."""
+    links_broken: tuple[bytes, ...] = ()
+    """Files that were replaced and have other names, outside of the scope or the root: those
+    still name the old file."""
+    plan_id: str | None = None
+    """The plan that went with the files, or None when none did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionResult:
+    """Outcome of a rollback of the position."""
+
+    snapshot: Snapshot
+    """What was rolled back to."""
+    position: Snapshot
+    """The snapshot that the root stands at now; its state is that of ``snapshot``."""
+    restore: RestoreResult | None
+    """What happened to the files, or None when they were left alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """Outcome of ``run``."""
+
+    exit_code: int
+    """The command's own exit code, of its last attempt."""
+    attempts: int
+    snapshot_id: SnapshotId
+    """The checkpoint taken before the first attempt."""
+    rolled_back: bool
+    restore: RestoreResult | None
+    """The last roll-back, or None when the command succeeded."""
+
+
+class UnfinishedWork(StrEnum):
+    """What can be interrupted half-way."""
+
+    RESTORE = "restore"
+    EXPORT = "export"
+    """A restore to another directory."""
+    COLLECTION = "collection"
+    PLAN = "plan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfinished:
+    """One piece of work that was interrupted."""
+
+    work: UnfinishedWork
+    root: bytes | None = None
+    """The root that it is about, or None for the whole store."""
+    outlook: str
+    """What becomes of it, in words."""
+    blocked: bool = False
+    """Whether it waits for something that a person has to do."""
+    started_at_ns: int | None = None
+    """Nanoseconds since 1970 in UTC, or None where nobody noted it."""
+    target_id: SnapshotId | None = None
+    """The snapshot that was being restored, once the restore had been committed."""
+    safety_id: SnapshotId | None = None
+    """The snapshot of the state before."""
+    paths: int = 0
+    """How many paths the restore has to change."""
+    done: int = 0
+    """How many of them have the new state."""
+    changed: tuple[bytes, ...] = ()
+    """Those that somebody else changed since; they will be left as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorResult:
+    """Outcome of ``doctor``."""
+
+    unfinished: tuple[Unfinished, ...]
+    looked_at_ns: int
+    """Nanoseconds since 1970 in UTC, by the clock of the machine."""
+    forgotten: bool
+    """Whether an interrupted restore was given up because the caller asked for it."""
+
+    @property
+    def blocked(self) -> bool:
+        """Whether something waits for a person."""
+        return any(item.blocked for item in self.unfinished)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneResult:
+    """Outcome of ``prune``."""
+
+    kept: tuple[Snapshot, ...]
+    """Newest first."""
+    removed: tuple[Snapshot, ...]
+    """Newest first."""
+    reasons: Mapping[SnapshotId, tuple[str, ...]]
+    """Why each snapshot was kept."""
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcResult:
+    """Outcome of ``gc``."""
+
+    freed_bytes: int
+    removed_objects: int
+    removed_packs: int
+    rewritten_packs: int
+    kept_objects: int
+    dry_run: bool
+    postponed: str | None = None
+    """Why part of the garbage was left for the next collection, or None."""
+    damaged: tuple[SnapshotId, ...] = ()
+    """Snapshots in which damage was met; ``verify`` names all that it concerns."""
+
+
+class RootDirectory(StrEnum):
+    """What is at the path of a root."""
+
+    PRESENT = "present"
+    """The directory that was captured last, as far as the file system tells."""
+    ABSENT = "absent"
+    """Nothing, or nothing that can be looked at."""
+    REPLACED = "replaced"
+    """Another directory than the one that was captured last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootInfo:
+    """A root that a store knows."""
+
+    id: str
+    """32 hex digits, which a move does not change."""
+    path: bytes
+    """Its real path."""
+    snapshots: int
+    newest_at_ns: int | None
+    """When the newest readable snapshot was taken, or None without any."""
+    directory: RootDirectory
+    interrupted: bool = False
+    """Whether a restore of it waits to be finished, or is under way."""
+    earlier_paths: tuple[bytes, ...] = ()
+    """Where it was before, the newest last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootStats:
+    """Sizes of one root's history."""
+
+    root: bytes
+    """Its path."""
+    snapshots: int
+    logical_bytes: int
+    """Sum of the sizes of its snapshots, as if each were a full copy."""
+    unique_bytes: int
+    """Bytes in packs that no other root needs: what removing all its snapshots would free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotStats:
+    """Sizes of one snapshot."""
+
+    snapshot: Snapshot
+    unique_bytes: int
+    """Bytes in packs that no other snapshot needs: what removing this one alone would free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatsResult:
+    """Sizes of a store and of a root's history in it.
+
+    Bytes in packs are those of compressed objects with a header of 52 bytes each. While
+    others write or collect, the numbers may belong to different moments.
+    """
+
+    roots: int
+    snapshots: int
+    root_snapshots: int
+    """Snapshots of the handle's own root."""
+    logical_bytes: int
+    """Sum of the sizes of the root's snapshots, as if each were a full copy."""
+    all_logical_bytes: int
+    """The same of all roots."""
+    objects: int
+    raw_bytes: int
+    """Bytes of all stored objects before compression."""
+    stored_bytes: int
+    """Bytes of all stored objects in their packs: compressed, with a header of 52 bytes each."""
+    needed_raw_bytes: int
+    """Bytes of the objects that snapshots need, before compression."""
+    needed_bytes: int
+    """Bytes in packs of the objects that snapshots need."""
+    waste_bytes: int
+    """Bytes in packs of objects that no snapshot needs, and of second copies."""
+    disk_bytes: int
+    """Bytes of all files of the store."""
+    output_bytes: int
+    """Bytes of what steps of plans wrote, as far as it is kept."""
+    packs: int
+    files: int
+    damaged_snapshots: int
+    """Snapshots that could not be walked: what they need counts as waste, or as unique."""
+    by_root: tuple[RootStats, ...]
+    """Every root that was captured, by path."""
+    by_snapshot: tuple[SnapshotStats, ...]
+    """The snapshots of the handle's own root, newest first."""
+
+    @property
+    def dedup_ratio(self) -> float | None:
+        """How many times larger full copies of all snapshots are than what is kept of them."""
+        return self.all_logical_bytes / self.needed_raw_bytes if self.needed_raw_bytes else None
+
+    @property
+    def compression_ratio(self) -> float | None:
+        """How many times larger the needed objects are before compression."""
+        return self.needed_raw_bytes / self.needed_bytes if self.needed_bytes else None
+
+
+class SettingSource(StrEnum):
+    """Who said that a setting holds."""
+
+    DEFAULT = "default"
+    STORE = "store"
+    ROOT = "root"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting that holds for a root."""
+
+    key: str
+    value: str | None
+    """As it is written in ``snap config KEY VALUE``, or None when there is no such limit."""
+    source: SettingSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigResult:
+    """Outcome of ``config``."""
+
+    settings: tuple[Setting, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One piece of damage that ``verify`` found."""
+
+    code: str
+    """What kind of damage: for example ``missing-object``, ``bad-pack``."""
+    message: str
+    where: str
+    """The file of the store, or the object."""
+    snapshot_ids: tuple[SnapshotId, ...] = ()
+    """The snapshots that are partial because of it."""
+    paths: tuple[bytes, ...] = ()
+    """The first paths that it makes unrestorable."""
+    path_count: int = 0
+    """How many paths it makes unrestorable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partial:
+    """A snapshot that cannot be restored whole, and what of it cannot."""
+
+    snapshot_id: SnapshotId
+    name: str | None
+    root: bytes
+    """The root that was captured."""
+    paths: tuple[bytes, ...]
+    """The first paths that cannot be restored, sorted; of a directory, what is below it too."""
+    path_count: int
+    """How many such paths there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenBack:
+    """A lost object that was found in a live tree and stored again."""
+
+    object_id: str
+    root: bytes
+    path: bytes
+    """The file or directory below the root that has the same content."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyResult:
+    """Outcome of ``verify``."""
+
+    problems: tuple[Problem, ...]
+    """What was found, before anything was repaired."""
+    left: tuple[Problem, ...] = ()
+    """What is still so after a repair; without one, all that was found."""
+    partial: tuple[Partial, ...] = ()
+    """The snapshots of which something cannot be restored; after a repair, if there was one."""
+    repaired: tuple[str, ...] = ()
+    """A sentence for each repair."""
+    taken_back: tuple[TakenBack, ...] = ()
+    snapshots: int
+    objects: int
+    read_bytes: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that was looked at was as it must be."""
+        return not self.problems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchStatus:
+    """What a watcher that runs by itself says of itself."""
+
+    process_id: int
+    started_at_ns: int
+    directories: int
+    """How many it watches."""
+    every_ms: int | None
+    """How often it makes a snapshot, or None when time is no reason for one."""
+    on_change: bool
+    """Whether it makes one after something changed."""
+    snapshots: int
+    """How many it has made."""
+    last_snapshot: str | None
+    last_error: str | None
+    """Why its last attempt at a snapshot failed, or None."""
+    why_lost: str | None
+    """Why it gave up what it knew and began anew, the last time; or None."""

@@ -1,0 +1,48 @@
+"""What a root notes of its restores: the journal of one under way, and the history for undo."""
+
+from __future__ import annotations
+
+from treesnap.codec.envelope import FileKind
+from treesnap.codec.history import RestoreHistory, decode_history
+from treesnap.codec.journal import Journal
+from treesnap.errors import Corrupt, ErrorCode, shown
+from treesnap.model import SnapshotId
+from treesnap.store.roots import Root
+
+
+def read_journal(root: Root) -> Journal | None:
+    """Returns the journal of a root, or None when there is none.
+
+    Raises Corrupt, for a journal that was copied from another root too: what it says of that
+    one's metadata and files would be done to this one.
+    """
+    from treesnap.codec.journal import decode_journal
+
+    payload = root.read("journal", FileKind.JOURNAL)
+    if payload is None:
+        return None
+    journal = decode_journal(payload)
+    if journal.root_id != root.id:
+        path = root.file("journal")
+        raise Corrupt(
+            f"The journal {shown(path)!r} of an interrupted restore is of another root",
+            code=ErrorCode.RESTORE_INTERRUPTED,
+            path=path,
+        )
+    return journal
+
+
+def needed_snapshots(root: Root) -> frozenset[SnapshotId]:
+    """Returns the snapshots without which an interrupted restore could not be finished."""
+    journal = read_journal(root)
+    commit = journal.commit if journal is not None else None
+    return frozenset({commit.target_id, commit.safety_id} if commit is not None else ())
+
+
+def load_history(root: Root) -> RestoreHistory:
+    """Returns a root's restore history; an unreadable one counts as empty."""
+    try:
+        payload = root.read("history", FileKind.HISTORY)
+        return decode_history(payload) if payload is not None else RestoreHistory()
+    except Corrupt:
+        return RestoreHistory()

@@ -1,0 +1,1 @@
+"""Keeping a store small and sound: what nothing needs goes, what is damaged is found."""

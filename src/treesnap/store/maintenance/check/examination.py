@@ -1,0 +1,260 @@
+"""What ``verify`` looks at, and what it finds.
+
+Damage is attributed: a missing or damaged object is reported with the snapshots
+and paths that need it, and with nothing else. Looking changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import NamedTuple
+
+from treesnap.codec.index import IndexEntry
+from treesnap.codec.pack import RECORD_HEADER_SIZE
+from treesnap.errors import Corrupt, NotFound, TreesnapError
+from treesnap.events import Phase
+from treesnap.model import ObjectId, ObjectKind, Snapshot, SnapshotId
+from treesnap.results import Partial, Problem
+from treesnap.store.maintenance.check.losses import Loss, Losses
+from treesnap.store.maintenance.check.small_files import CheckPlace, Finding, SmallFiles
+from treesnap.store.snapshots import SnapshotName
+from treesnap.store.store import Store
+
+PATHS_MAX = 1000
+"""Paths listed for one problem, and for one snapshot."""
+_MISSING = "is missing"
+_ADVANCE_SIZE = 4 << 20
+"""Bytes that are read between two reports of progress."""
+
+
+class Damaged(NamedTuple):
+    """A snapshot that lost something."""
+
+    snapshot: Snapshot
+    losses: list[Loss]
+
+
+class BadSnapshot(NamedTuple):
+    """A file of a snapshot that cannot be used."""
+
+    root_id: str
+    name: SnapshotName
+
+
+class Examination:
+    """One look at a whole store. ``read_data`` reads the content of objects in the sample."""
+
+    def __init__(self, store: Store, sample: Sample, place: CheckPlace, *, read_data: bool) -> None:
+        self._place = place
+        self._monitor = place.monitor
+        self._store = store
+        self._sample = sample
+        self._read_data = read_data
+        self.problems: list[Problem] = []
+        self.partial: list[Partial] = []
+        self.findings: list[Finding] = []
+        """Small files that are damaged, with what mends each."""
+        self.checked: dict[ObjectId, str | None] = {}
+        """Every object that was looked at, with what is wrong with it, or None."""
+        self.damaged: list[Damaged] = []
+        self.bad_snapshots: list[BadSnapshot] = []
+        self.bad_packs: set[bytes] = set()
+        self.bad_records: set[tuple[bytes, int]] = set()
+        """Pack and offset of records whose content is damaged."""
+        self.right: set[ObjectId] = set()
+        """Objects whose content was read and has their id."""
+        self.kinds: dict[ObjectId, ObjectKind] = {}
+        """What each lost object is."""
+        self._known: set[ObjectId] = set()
+        self.snapshots = 0
+        self.read_bytes = 0
+
+    def run(self, known: Examination | None = None) -> Examination:
+        """Looks at everything; objects that ``known`` found right are not read again."""
+        if known is not None:
+            self._known = known.right
+            self.right |= known.right
+            self.bad_records |= known.bad_records
+        self._examine_index()
+        if self._read_data:
+            self._examine_packs()
+        self._monitor.begin(Phase.VERIFY, None, None)
+        self._examine_snapshots()
+        self.findings += SmallFiles(self._store, self._place).findings()
+        self.problems += [finding.problem for finding in self.findings]
+        self._forget_deleted()
+        self._attribute()
+        return self
+
+    @property
+    def lost(self) -> dict[ObjectId, ObjectKind]:
+        """Every object that a snapshot needs and that is not there, or not right."""
+        return {
+            loss.object_id: self.kinds[loss.object_id]
+            for item in self.damaged
+            for loss in item.losses
+        }
+
+    def _examine_index(self) -> None:
+        index = self._store.index
+        for part in index.parts.values():
+            try:
+                part.verify()
+            except Corrupt as error:
+                index.damaged.setdefault(os.path.basename(part.where), error.message)
+        for name, reason in index.damaged.items():
+            self.problems.append(Problem(code="bad-index", message=reason, where=f"index/{name}"))
+        known = self._store.packs.sizes()
+        for pack_id, covered in index.covered().items():
+            if pack_id in known and known[pack_id] < covered:
+                self._note_bad_pack(pack_id, "it is shorter than what was written to it")
+
+    def _examine_packs(self) -> None:
+        """Reads every record of every pack, needed or not, unless it is known to be right.
+
+        What no index part covers may be what a killed writer left. It may be torn, and is no
+        damage; where a snapshot needs it, its objects are.
+        """
+        sizes = self._store.packs.sizes()
+        self._monitor.begin(Phase.VERIFY, None, sum(sizes.values()) // self._sample.parts)
+        covered = self._store.index.covered()
+        for pack_id in sizes:
+            size = covered.get(pack_id, 0)
+            try:
+                inventory = self._store.inventory(pack_id)
+            except FileNotFoundError:  # a collection removed it meanwhile
+                continue
+            if inventory.damaged_at is not None and inventory.damaged_at < size:
+                self._note_bad_pack(pack_id, f"what is at {inventory.damaged_at} is damaged")
+            with suppress(FileNotFoundError):
+                self._examine_records(inventory.entries, size)
+
+    def _examine_records(self, entries: list[IndexEntry], covered: int) -> None:
+        """Reads the records of one pack that are in the sample."""
+        count = size = 0
+        for entry in entries:
+            is_bad = (entry.pack_id, entry.offset) in self.bad_records
+            if not self._sample.holds(entry.id) or (entry.id in self._known and not is_bad):
+                continue
+            try:
+                self.read_bytes += len(self._store.packs.read(entry))
+                self.right.add(entry.id)
+            except Corrupt as error:
+                self.bad_records.add((entry.pack_id, entry.offset))
+                if entry.offset < covered:
+                    self._note_bad_pack(entry.pack_id, error.message)
+            count += 1
+            size += entry.stored_size + RECORD_HEADER_SIZE
+            if size >= _ADVANCE_SIZE:
+                self._monitor.advance(count, size)
+                count = size = 0
+        self._monitor.advance(count, size)
+
+    def _note_bad_pack(self, pack_id: bytes, reason: str) -> None:
+        self.bad_packs.add(pack_id)
+        self.problems.append(
+            Problem(
+                code="bad-pack",
+                message=f"Pack {pack_id.hex()}: {reason}",
+                where=f"packs/{pack_id.hex()}",
+            )
+        )
+
+    def _examine_snapshots(self) -> None:
+        log = self._store.snapshots
+        losses = Losses(
+            self._store.get, self._check, self._note, lambda: self._monitor.advance(1, 0)
+        )
+        for root_id, name in list(log.all_names()):
+            try:
+                snapshot = log.load(root_id, name)
+            except NotFound:
+                continue
+            except TreesnapError as error:
+                self.bad_snapshots.append(BadSnapshot(root_id, name))
+                where = os.path.relpath(log.path(root_id, name), self._store.path)
+                self.problems.append(
+                    Problem(
+                        code="bad-snapshot",
+                        message=error.message,
+                        where=where,
+                        snapshot_ids=(name.id,),
+                    )
+                )
+                continue
+            self.snapshots += 1
+            found = losses.of(snapshot.record)
+            if found:
+                self.damaged.append(Damaged(snapshot, found))
+
+    def _note(self, kind: ObjectKind, identity: ObjectId, reason: str) -> None:
+        self.checked[identity] = self.checked.get(identity) or reason
+        self.kinds[identity] = kind
+
+    def _check(self, kind: ObjectKind, identity: ObjectId) -> bool:
+        """Returns whether an object is there, and right when data is to be read."""
+        if identity in self.checked:
+            return self.checked[identity] is None
+        problem = None
+        is_read = self._read_data and self._sample.holds(identity)
+        if (is_read and identity not in self.right) or not self._store.has(identity):
+            try:
+                self.read_bytes += len(self._store.get(kind, identity))
+            except Corrupt as error:
+                problem = error.message
+        self.checked[identity] = problem
+        if problem is not None:
+            self.kinds[identity] = kind
+        return problem is None
+
+    def _forget_deleted(self) -> None:
+        """Leaves out what was deleted meanwhile: a collection may have taken its objects."""
+        present = {name.id for _, name in self._store.snapshots.all_names()}
+        self.damaged = [item for item in self.damaged if item.snapshot.id in present]
+
+    def _attribute(self) -> None:
+        """Names for each lost object who needs it, and for each snapshot what it lost."""
+        snapshot_ids: dict[ObjectId, dict[SnapshotId, None]] = {}
+        paths: dict[ObjectId, set[bytes]] = {}
+        for snapshot, losses in self.damaged:
+            for loss in losses:
+                snapshot_ids.setdefault(loss.object_id, {})[snapshot.id] = None
+                paths.setdefault(loss.object_id, set()).add(loss.path)
+            lost_paths = sorted({loss.path for loss in losses})
+            self.partial.append(
+                Partial(
+                    snapshot_id=snapshot.id,
+                    name=snapshot.name,
+                    root=snapshot.record.root_path,
+                    paths=tuple(lost_paths[:PATHS_MAX]),
+                    path_count=len(lost_paths),
+                )
+            )
+        for identity, needed_by in snapshot_ids.items():
+            reason = self.checked.get(identity) or f"it {_MISSING}"
+            self.problems.append(
+                Problem(
+                    code="missing-object" if _MISSING in reason else "damaged-object",
+                    message=reason,
+                    where=identity.hex(),
+                    snapshot_ids=tuple(needed_by),
+                    paths=tuple(sorted(paths[identity])[:PATHS_MAX]),
+                    path_count=len(paths[identity]),
+                )
+            )
+
+
+class Sample(NamedTuple):
+    """One of several equal parts of all objects, chosen by their ids."""
+
+    part: int
+    """From 1 to ``parts``."""
+    parts: int
+
+    def holds(self, identity: ObjectId) -> bool:
+        """Returns whether an object belongs to this part; each belongs to one of them."""
+        return int.from_bytes(identity[:4], "big") % self.parts == self.part - 1
+
+
+ALL = Sample(1, 1)

@@ -1,0 +1,192 @@
+"""What ``verify --repair`` does about what was found.
+
+It never removes an object that is right, nor a readable snapshot; what it takes out of
+the way lies in ``quarantine``. Everything is done beside writers and readers; the
+collector is kept out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from treesnap.codec.index import IndexEntry
+from treesnap.codec.snapshot import (
+    RECORD_SIZE_MAX,
+    SNAPSHOT,
+    decode_snapshot,
+    records_in,
+    snapshot_id,
+)
+from treesnap.errors import Corrupt, TreesnapError
+from treesnap.events import Monitor, Phase
+from treesnap.fs.durable import read_file, replace_file, sync_directory, unlink_if_present
+from treesnap.fs.failure import error_text
+from treesnap.model import SnapshotId
+from treesnap.results import TakenBack
+from treesnap.store.layout import is_hex
+from treesnap.store.quarantine import Quarantine
+from treesnap.store.slot import notes
+from treesnap.store.store import Store
+from treesnap.store.writer import Writer
+
+if TYPE_CHECKING:
+    from treesnap.store.maintenance.check.examination import Examination
+
+
+class Repair:
+    """Repairs what an examination found. The caller holds the collector's lock."""
+
+    def __init__(
+        self,
+        store: Store,
+        found: Examination,
+        *,
+        monitor: Monitor,
+        salvage: Callable[[], list[TakenBack]],
+    ) -> None:
+        self._monitor = monitor
+        self._fs = store.fs
+        self._take_back = salvage
+        self._store = store
+        self._found = found
+        self._quarantine = Quarantine(store.fs, store.layout)
+        self.repaired: list[str] = []
+        """A sentence for everything that was done."""
+        self.taken_back: list[TakenBack] = []
+
+    def run(self) -> None:
+        """Does everything that can be done; what cannot be done is a remark."""
+        # Snapshots first: what they say of roots and journals is needed for the others.
+        self._try(self._mend_snapshots)
+        for finding in self._found.findings:
+            self._try(partial(finding.mend, self._store))
+        if {problem.code for problem in self._found.problems} & {
+            "bad-index",
+            "bad-pack",
+            "missing-object",
+            "damaged-object",
+        }:
+            self._try(self._empty_bad_packs)
+            self._try(self._rebuild_index)
+            self._try(self._salvage)
+
+    def _try(self, mend: Callable[[], str | None]) -> None:
+        try:
+            done = mend()
+        except (TreesnapError, OSError) as error:
+            self._monitor.remark(f"Something could not be repaired: {error_text(error)}")
+            return
+        if done is not None:
+            self.repaired.append(done)
+
+    def _rebuild_index(self) -> str:
+        """Writes one part for all that the packs hold, without the records that are damaged."""
+        index = self._store.index
+        old = [*index.parts, *index.damaged]
+        entries: list[IndexEntry] = []
+        covered = {}
+        for pack_id in self._store.packs.sizes():
+            sound = self._store.sound(pack_id)
+            covered[pack_id] = sound.covered
+            entries += [
+                entry
+                for entry in sound.entries
+                if entry.offset < sound.covered
+                and (pack_id, entry.offset) not in self._found.bad_records
+            ]
+        self._store.sync_names_of(covered)
+        index.write_part(entries, covered, durable=True)
+        index.remove_parts(old)
+        return f"Rebuilt the index from {len(covered)} packs with {len(entries)} objects"
+
+    def _empty_bad_packs(self) -> str | None:
+        """Copies what is right in damaged packs, durably, and moves them to quarantine.
+
+        Not those that a writer has open.
+        """
+        present = self._store.packs.sizes()
+        busy = {note.pack_id for note in notes(self._fs, self._store.layout) if note.is_busy}
+        bad = sorted(self._found.bad_packs & present.keys() - busy)
+        if not bad:
+            return None
+        right = [
+            entry
+            for pack_id in bad
+            for entry in self._store.inventory(pack_id).entries
+            if self._store.is_right(entry)
+        ]
+        self._monitor.begin(Phase.REWRITE, len(right), None)
+        with Writer(self._store) as writer:
+            writer.copy(right, frozenset(bad))
+        self._store.packs.close()
+        for pack_id in bad:
+            self._quarantine.take(self._store.layout.pack(pack_id))
+        words = "damaged pack" if len(bad) == 1 else "damaged packs"
+        return (
+            f"Moved {len(bad)} {words} to quarantine, after {len(right)} objects in them "
+            "that are right were copied"
+        )
+
+    def _salvage(self) -> str | None:
+        """Takes lost objects back from live trees; a capture after this reads every file."""
+        if not self._found.damaged:
+            return None
+        self.taken_back += self._take_back()
+        layout = self._store.layout
+        for root_id in self._fs.list_names(layout.roots):
+            if is_hex(root_id, 32):
+                unlink_if_present(self._fs, layout.root_file(root_id, "cache"))
+        return (
+            f"Took {len(self.taken_back)} lost objects back from live trees; "
+            "the next capture of each root reads every file again"
+        )
+
+    def _mend_snapshots(self) -> str | None:
+        """Writes the files of snapshots anew whose records are there, wherever they are."""
+        records = dict(self._records())
+        log = self._store.snapshots
+        for bad in self._found.bad_snapshots:
+            path = log.path(bad.root_id, bad.name)
+            short = bad.name.id[:12]
+            if bad.name.id in records:
+                self._quarantine.keep_copy(path)
+                content = SNAPSHOT.frame(records[bad.name.id])
+                replace_file(self._fs, path, content, temporary=self._store.layout.temporary)
+                self.repaired.append(f"Wrote the file of snapshot {short} anew")
+                continue
+            try:
+                target = self._quarantine.take(path)
+            except FileNotFoundError:
+                continue
+            # A state without a snapshot would say that one was lost.
+            if unlink_if_present(self._fs, self._store.layout.state(bad.name.id)):
+                sync_directory(self._fs, self._store.layout.states)
+            self.repaired.append(f"Moved the damaged snapshot {short} to {target}")
+        return None
+
+    def _records(self) -> Iterator[tuple[SnapshotId, bytes]]:
+        """Yields what of the damaged files is a whole record that is wanted, with its id.
+
+        The frame around a record may be damaged, or the file be that of another snapshot.
+        """
+        wanted = {bad.name.id for bad in self._found.bad_snapshots}
+        for bad in self._found.bad_snapshots:
+            path = self._store.snapshots.path(bad.root_id, bad.name)
+            try:
+                data = read_file(self._fs, path, RECORD_SIZE_MAX)
+            except FileNotFoundError:
+                continue
+            for payload in records_in(data):
+                identity = snapshot_id(payload)
+                if identity in wanted and _is_readable(payload):
+                    yield identity, payload
+
+
+def _is_readable(payload: bytes) -> bool:
+    try:
+        decode_snapshot(payload)
+    except Corrupt:
+        return False
+    return True

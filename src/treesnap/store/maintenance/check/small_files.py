@@ -1,0 +1,314 @@
+"""The small files of a store: what is wrong with them, and what mends each.
+
+What can be thrown away (stat caches, slots, pending snapshots, export records) is not
+here: whoever meets a damaged one does without it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import NamedTuple
+
+from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, unseal
+from treesnap.codec.history import decode_history
+from treesnap.codec.snapshot import decode_state
+from treesnap.errors import Corrupt, TreesnapError, UnsupportedFormat, shown
+from treesnap.events import Monitor
+from treesnap.fs.durable import read_file, unlink_if_present
+from treesnap.hashing import root_id
+from treesnap.model import SnapshotId, SnapshotKind, SnapshotState
+from treesnap.results import Problem
+from treesnap.store.collector import oldest_epoch_possible, read_state, rebuild_state
+from treesnap.store.journal import needed_snapshots
+from treesnap.store.layout import PLAN_PREFIX, is_hex
+from treesnap.store.quarantine import Quarantine
+from treesnap.store.roots import Root, RootRecord, copied_record, recorded_root
+from treesnap.store.snapshots import SnapshotName
+from treesnap.store.store import Store, format_problem
+
+Mend = Callable[[Store], str | None]
+"""Mends a file and returns what was done, or None when there is nothing to mend any more."""
+
+
+class Finding(NamedTuple):
+    """A damaged file, and what mends it."""
+
+    problem: Problem
+    mend: Mend
+
+
+class CheckPlace(NamedTuple):
+    """Where a check runs, and how patient it is."""
+
+    root: bytes
+    """Path of the root that it was asked from: its files may be all that names it."""
+    monitor: Monitor
+    wait_s: float
+    """How long a mend waits for the lock of a root."""
+
+
+class SmallFiles:
+    """Looks at the small files of a store."""
+
+    def __init__(self, store: Store, place: CheckPlace) -> None:
+        self._place = place
+        self._fs = store.fs
+        self._store = store
+        self._layout = store.layout
+
+    def findings(self) -> Iterator[Finding]:
+        """Yields what is damaged."""
+        yield from self._format()
+        yield from self._collector()
+        yield from self._states()
+        named = [*self._fs.list_names(self._layout.roots), *self._store.snapshots.root_ids()]
+        for name in sorted(set(named)):
+            if is_hex(name, 32):
+                yield from self._root(name)
+
+    def _format(self) -> Iterator[Finding]:
+        reason = format_problem(read_file(self._fs, self._layout.format, 1 << 16))
+        if reason is not None:
+            problem = Problem(code="bad-format", message=reason, where="format")
+            yield Finding(problem, lambda store: store.rewrite_format())
+
+    def _collector(self) -> Iterator[Finding]:
+        where = os.path.relpath(self._layout.collector_state, self._store.path)
+        try:
+            needed = oldest_epoch_possible(self._fs, self._layout)
+            if read_state(self._fs, self._layout).epoch >= needed:
+                return
+            message = "The collector state is older than a writer that is at work"
+        except (Corrupt, UnsupportedFormat) as error:
+            message = error.message
+        problem = Problem(code="bad-collector", message=message, where=where)
+        yield Finding(problem, rebuild_state)
+
+    def _states(self) -> Iterator[Finding]:
+        """Looks at pins and counts. A state without its snapshot proves that one was lost."""
+        going = {name.id for _, name in self._store.snapshots.forgotten() if name is not None}
+        found = [
+            name
+            for name in self._fs.list_names(self._layout.states)
+            if is_hex(name, 64) and name not in going
+        ]
+        known = {
+            name.id: self._root_of(root_name, name)
+            for root_name, name in self._store.snapshots.all_names()
+            if name.id in found
+        }
+        for name in found:
+            identity = SnapshotId(name)
+            path = self._layout.state(identity)
+            try:
+                data = read_file(self._fs, path, 1 << 16)
+            except FileNotFoundError:
+                continue
+            message = None
+            try:
+                decode_state(unseal(data, FileKind.SNAPSHOT_STATE, path), identity)
+            except (Corrupt, UnsupportedFormat) as error:
+                message = f"{error.message}: the snapshot counts as pinned"
+            if identity not in known:
+                problem = Problem(
+                    code="lost-snapshot",
+                    message=f"Snapshot {identity} is gone, but was not deleted",
+                    where=f"states/{name}",
+                    snapshot_ids=(identity,),
+                )
+                yield Finding(problem, _taking(path, "what is known of a lost snapshot"))
+            elif message is not None:
+                problem = Problem(
+                    code="bad-state",
+                    message=message,
+                    where=f"states/{name}",
+                    snapshot_ids=(identity,),
+                )
+                yield Finding(problem, _pinning(identity, known[identity], self._place.wait_s))
+
+    def _root_of(self, root_name: str, name: SnapshotName) -> Root | None:
+        """Returns the root whose lock protects a state, or None when nobody can tell."""
+        try:
+            record = self._store.snapshots.load(root_name, name).record
+        except TreesnapError:
+            return None
+        return self._store.root_by_id(root_name, record.root_path)
+
+    def _root(self, name: str) -> Iterator[Finding]:
+        path = self._layout.root_file(name, "root")
+        recorded = None
+        try:
+            recorded = recorded_root(self._fs, self._layout, name)
+            reason = f"File {path!r} is missing"
+        except (Corrupt, UnsupportedFormat) as error:
+            reason = error.message
+        known = recorded or self._record_of(name)
+        if recorded is not None and self._store.root(recorded.path).id != name:
+            message = f"The root {shown(recorded.path)!r} is not found at its path"
+            problem = Problem(code="bad-root", message=message, where=f"roots/{name}/root")
+            yield Finding(problem, _registering(name, recorded))
+        # Without snapshots a missing record is what a killed command left, and no damage.
+        is_needed = bool(self._store.snapshots.names(name))
+        if recorded is None and (is_needed or os.path.lexists(path)):
+            problem = Problem(code="bad-root", message=reason, where=f"roots/{name}/root")
+            yield Finding(problem, _registering(name, known))
+        yield from self._history(name)
+        yield from self._plans(name)
+        if known is not None:
+            yield from self._journal(self._store.root_by_id(name, known.path))
+
+    def _record_of(self, name: str) -> RootRecord | None:
+        """Returns what a damaged record said: a copy says it, or the snapshots do."""
+        copy = copied_record(self._fs, self._layout, name)
+        if copy is not None:
+            return copy
+        path = self._path_of(name)
+        return RootRecord(id=name, path=path) if path is not None else None
+
+    def _path_of(self, name: str) -> bytes | None:
+        for snapshot_name in self._store.snapshots.names(name):
+            try:
+                record = self._store.snapshots.load(name, snapshot_name).record
+            except TreesnapError:
+                continue
+            if root_id(record.root_path) == name:
+                return record.root_path
+        own = self._place.root
+        return own if root_id(own) == name else None
+
+    def _history(self, name: str) -> Iterator[Finding]:
+        path = self._layout.root_file(name, "history")
+        try:
+            payload = unseal(read_file(self._fs, path, 256 << 20), FileKind.HISTORY, path)
+            decode_history(payload)
+        except FileNotFoundError:
+            return
+        except (Corrupt, UnsupportedFormat) as error:
+            message = f"{error.message}: 'undo' and 'redo' find nothing"
+            problem = Problem(code="bad-history", message=message, where=f"roots/{name}/history")
+            yield Finding(problem, _taking(path, "a history of restores"))
+
+    def _plans(self, name: str) -> Iterator[Finding]:
+        """Looks at the frames of plans; what they say is the business of their own layer."""
+        try:
+            names = self._fs.list_names(self._layout.root_directory(name))
+        except FileNotFoundError:
+            return
+        for file_name in names:
+            if not file_name.startswith(PLAN_PREFIX) or "." in file_name:
+                continue
+            path = self._layout.root_file(name, file_name)
+            try:
+                unseal(read_file(self._fs, path, SEALED_SIZE_MAX), FileKind.PLAN, path)
+            except FileNotFoundError:
+                continue
+            except (Corrupt, UnsupportedFormat) as error:
+                message = f"{error.message}: the plan cannot be resumed or rolled back"
+                where = f"roots/{name}/{file_name}"
+                problem = Problem(code="bad-plan", message=message, where=where)
+                yield Finding(problem, _taking(path, "a plan"))
+
+    def _journal(self, root: Root) -> Iterator[Finding]:
+        reason = _why_unfinishable(self._store, root)
+        if reason is not None:
+            message = (
+                f"A restore of {shown(root.path)!r} was interrupted and cannot be finished: "
+                f"{reason}"
+            )
+            problem = Problem(code="bad-journal", message=message, where=f"roots/{root.id}/journal")
+            yield Finding(problem, _forgetting(self._place.wait_s, root.id, root.path))
+
+
+def _why_unfinishable(store: Store, root: Root) -> str | None:
+    """Returns what keeps every recovery of a root from working, or None."""
+    try:
+        needed = needed_snapshots(root)
+        names = {name.id: name for name in store.snapshots.names(root.id)}
+        for identity in sorted(needed):
+            try:
+                store.snapshots.load(root.id, names[identity])
+            except (KeyError, TreesnapError):
+                if needed_snapshots(root) == needed:  # the restore may have ended meanwhile
+                    return f"snapshot {identity[:12]}, which it needs, is gone or damaged"
+    except Corrupt as error:
+        return error.message
+    return None
+
+
+def _taking(path: str, what: str) -> Mend:
+    """Returns what moves a file to quarantine."""
+
+    def mend(store: Store) -> str | None:
+        try:
+            target = Quarantine(store.fs, store.layout).take(path)
+        except FileNotFoundError:
+            return None
+        return f"Moved {what} to {target}"
+
+    return mend
+
+
+def _pinning(identity: SnapshotId, root: Root | None, wait_s: float) -> Mend:
+    def mend(store: Store) -> str | None:
+        with root.locked("verify", wait_s) if root is not None else nullcontext():
+            kept = Quarantine(store.fs, store.layout).keep_copy(store.layout.state(identity))
+            if kept is None:
+                return None
+            store.snapshots.set_state(identity, SnapshotState(pinned=True))
+        return f"Pinned snapshot {identity[:12]}, because it may have been; the old state is {kept}"
+
+    return mend
+
+
+def _registering(name: str, known: RootRecord | None) -> Mend:
+    def mend(store: Store) -> str | None:
+        if known is None:
+            unlink_if_present(store.fs, store.layout.root_file(name, "root"))
+            return f"Removed the record of root {name}, of which nothing is in the store"
+        store.root_by_id(name, known.path).repair(known)
+        return f"Wrote the record of the root {shown(known.path)!r} anew"
+
+    return mend
+
+
+def _forgetting(wait_s: float, name: str, path: bytes) -> Mend:
+    def mend(store: Store) -> str | None:
+        """Takes a journal away that nobody can follow, and protects the state before."""
+        root = store.root_by_id(name, path)
+        with root.locked("verify", wait_s):
+            if _why_unfinishable(store, root) is None:
+                return None
+            safety = _newest_safety(store, root)
+            if safety is not None:
+                state = store.snapshots.state(safety)
+                if not state.pinned:
+                    store.snapshots.set_state(safety, SnapshotState(pinned=True))
+            try:
+                target = Quarantine(store.fs, store.layout).take(root.file("journal"))
+            except FileNotFoundError:
+                return None
+        before = (
+            f"the state before it is probably snapshot {safety[:12]}, which is pinned now"
+            if safety is not None
+            else "no snapshot of the state before it is there"
+        )
+        return (
+            f"Gave up the interrupted restore of {shown(path)!r}: its files stay as they are, some "
+            f"may be old and some new, and what it kept aside stays in the directory "
+            f"'.treesnap-restore-...' there; {before}; the journal is {target}"
+        )
+
+    return mend
+
+
+def _newest_safety(store: Store, root: Root) -> SnapshotId | None:
+    for name in store.snapshots.names(root.id):
+        try:
+            snapshot = store.snapshots.load(root.id, name)
+        except TreesnapError:
+            continue
+        if snapshot.record.kind == SnapshotKind.SAFETY:
+            return snapshot.id
+    return None

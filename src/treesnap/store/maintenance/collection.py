@@ -1,0 +1,300 @@
+"""``gc``: give back the space of everything that no snapshot needs.
+
+The order, and why it is safe beside any number of writers, is in
+:mod:`treesnap.store.collector`. What a readable record or tree refers to is never deleted.
+Where one is damaged, the objects count as needed whose ids still stand in its bytes, the
+snapshot is named, and the collection goes on; see ``docs/adr``. An automatic collection deletes
+nothing then. An error of the disk is not damage: it stops the collection.
+
+A pack that is damaged or torn goes too, with what is needed of it copied, when every
+object that snapshots need was found: then nothing needed can be hidden in it.
+
+A pack whose needed content turns out to be damaged when it is copied is left alone.
+
+Packs are rewritten in as many rounds as the room on the disk demands, usually one. On a
+disk that is full the first round drops what is dead, which makes room for the next.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+from treesnap.codec.index import IndexEntry
+from treesnap.codec.snapshot import RECORD_SIZE_MAX
+from treesnap.errors import Corrupt, NotFound
+from treesnap.events import Monitor, Phase
+from treesnap.fs.durable import read_file, sweep_temporary, unlink_if_present
+from treesnap.fs.failure import is_full
+from treesnap.model import ObjectId, SnapshotId
+from treesnap.results import GcResult
+from treesnap.store.collector import (
+    CollectorState,
+    note_size,
+    oldest_epoch_possible,
+    read_state,
+    write_state,
+)
+from treesnap.store.maintenance.pack_usage import Survey, SurveyedPack, held_slots
+from treesnap.store.maintenance.reachability import Reachability
+from treesnap.store.reserve import Reserve
+from treesnap.store.slot import is_slot_name, sweep_pending
+from treesnap.store.store import Store
+from treesnap.store.writer import Writer
+
+DRAIN_WAIT_S = 2.0
+"""How long to let older writers finish at most, to spare them doing their capture again."""
+
+
+_COPY_OVERHEAD_SIZE = 64 << 10
+
+
+_ENTRY_OVERHEAD_SIZE = 128
+"""What a copied record takes at most beside itself: in the footer and in the index."""
+
+
+class Collection:
+    """One garbage collection. The caller holds the collector's lock."""
+
+    def __init__(
+        self,
+        store: Store,
+        reserve: Reserve,
+        *,
+        monitor: Monitor,
+        wait_s: float,
+        is_automatic: bool,
+    ) -> None:
+        self._monitor = monitor
+        self._wait_s = wait_s
+        self._fs = store.fs
+        self._store = store
+        self._reserve = reserve
+        self._reachable = Reachability(store, around_damage=True)
+        self._is_automatic = is_automatic
+        self._damaged: dict[SnapshotId, None] = {}
+        self._marked: set[str] = set()
+        self._new: list[ObjectId] = []
+        """What snapshots need that were not there, or not published, when packs were read."""
+        self._deleted: set[bytes] = set()
+        self._copied_bytes = 0
+        self._postponed: list[str] = []
+
+    def collect(self, *, dry_run: bool) -> GcResult:
+        """Does one whole collection."""
+        store = self._store
+        old_parts = list(store.index.parts) + list(store.index.damaged)
+        sweep_pending(self._fs, store.layout)
+        self._monitor.begin(Phase.MARK, None, None)
+        self._mark()  # before any pack is read: what a snapshot needs is there by then
+        survey = Survey(store, self._reachable.seen)
+        kept = len(self._reachable.seen)
+        if dry_run:
+            going = [*survey.dead, *survey.rewritten]
+            self._copied_bytes = sum(pack.needed_bytes for pack in survey.rewritten)
+        elif self._must_not_delete():
+            going = []
+            note_size(self._fs, store.layout, store.size_bytes())  # no look until it has grown
+        else:
+            self._sweep(survey, old_parts)
+            going = [pack for pack in survey.packs.values() if pack.id in self._deleted]
+        if not dry_run and self._must_not_delete():
+            self._postpone(f"{_snapshots(len(self._damaged))} damaged")
+        dead = sum(not pack.needed_count for pack in going)
+        return GcResult(
+            freed_bytes=max(0, sum(pack.size_bytes for pack in going) - self._copied_bytes),
+            removed_objects=sum(pack.count - pack.needed_count for pack in going),
+            removed_packs=dead,
+            rewritten_packs=len(going) - dead,
+            kept_objects=kept,
+            dry_run=dry_run,
+            damaged=tuple(self._damaged),
+            postponed=" and ".join([*survey.postponed, *self._postponed]) or None,
+        )
+
+    def _mark(self) -> list[ObjectId]:
+        """Walks every snapshot that was not walked yet; pending ones first.
+
+        Those that are pending have writers, and cannot be given up: one that cannot be read
+        stops the collection. Of a published one that is damaged, what its bytes still name
+        is needed. Returns what they need that no earlier one did.
+        """
+        log = self._store.snapshots
+        layout = self._store.layout
+        new: list[ObjectId] = []
+        for name in self._fs.list_names(layout.pending):
+            if not is_slot_name(name):
+                continue  # nobody publishes it
+            path = os.path.join(layout.pending, name)
+            try:
+                record = log.load_record(path, None)
+            except NotFound:
+                continue
+            new += [identity for _, identity in self._reachable.add(record)]
+        for root_id, snapshot_name in list(log.all_names()):
+            if snapshot_name.id in self._marked:
+                continue
+            try:
+                record = log.load_record(log.path(root_id, snapshot_name), snapshot_name.id)
+            except NotFound:
+                continue
+            except Corrupt:
+                self._damaged[snapshot_name.id] = None
+                new += self._remains(log.path(root_id, snapshot_name))
+                continue
+            damaged = len(self._reachable.damaged)
+            new += [identity for _, identity in self._reachable.add(record)]
+            self._marked.add(snapshot_name.id)
+            if len(self._reachable.damaged) > damaged:
+                self._damaged[snapshot_name.id] = None
+        return new
+
+    def _remains(self, path: str) -> list[ObjectId]:
+        """Returns what the damaged file of a snapshot still names that nothing else did."""
+        try:
+            data = read_file(self._fs, path, RECORD_SIZE_MAX)
+        except (FileNotFoundError, Corrupt):
+            return []
+        self._store.scan_uncovered()
+        self._store.scan_everything()
+        return [identity for _, identity in self._reachable.add_remains(data)]
+
+    def _sweep(self, survey: Survey, old_parts: list[str]) -> None:
+        """Deletes what can go, in rounds, and leaves index, state and reserve in order."""
+        dead, rewritten = survey.dead, survey.rewritten
+        going = frozenset(pack.id for pack in [*dead, *rewritten])
+        while dead or rewritten:
+            fitting = self._fitting(rewritten)
+            if not dead and not fitting:
+                break
+            rewritten = [pack for pack in rewritten if pack not in fitting]
+            try:
+                self._copy(fitting, going)
+            except Corrupt:
+                self._copying.is_damaged = True
+                rewritten = [pack for pack in [*fitting, *rewritten] if not pack.is_damaged]
+                continue
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                rewritten, fitting = [*fitting, *rewritten], []
+                if not dead:
+                    break
+            self._delete(frozenset(pack.id for pack in [*dead, *fitting]))
+            dead = []
+        if rewritten:
+            self._postpone(f"there is no room to rewrite {_packs(len(rewritten))}")
+        if self._deleted or survey.is_index_stale():
+            try:
+                self._reserve.backs(lambda: survey.rebuild_index(self._deleted, old_parts))
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                self._postpone("there is no room to write the index")
+        state = read_state(self._fs, self._store.layout)
+        if state.condemned:
+            self._write_state(CollectorState(epoch=state.epoch))
+        sweep_temporary(self._fs, self._store.layout.temporary)
+        self._store.snapshots.finish_forgetting()
+        self._reserve.fill()
+        note_size(self._fs, self._store.layout, self._store.size_bytes())
+
+    def _must_not_delete(self) -> bool:
+        """Returns whether nothing may go, because nobody is there to decide about damage."""
+        return self._is_automatic and bool(self._damaged)
+
+    def _postpone(self, reason: str) -> None:
+        self._postponed.append(reason)
+
+    def _fitting(self, packs: list[SurveyedPack]) -> list[SurveyedPack]:
+        """Returns the packs for whose copies there is room, those that need least first."""
+        fd = self._fs.open(self._store.layout.packs, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            room = self._fs.free_bytes(fd) - _COPY_OVERHEAD_SIZE
+        finally:
+            self._fs.close(fd)
+        found = []
+        for pack in sorted(packs, key=lambda item: item.needed_bytes):
+            room -= pack.needed_bytes + _ENTRY_OVERHEAD_SIZE * pack.needed_count
+            if room < 0:
+                break
+            found.append(pack)
+        return found
+
+    def _copy(self, packs: list[SurveyedPack], going: frozenset[bytes]) -> None:
+        """Copies what is needed of packs into others, verified and durable.
+
+        Never into one that is going, in this round or a later one. Raises Corrupt when
+        something needed is damaged in the pack that is being copied.
+
+        Raises OSError. What was copied until then is taken back.
+        """
+        if not packs:
+            return
+        wanted = sum(pack.needed_count for pack in packs)
+        self._monitor.begin(Phase.REWRITE, wanted, None)
+        with Writer(self._store) as writer:
+            writer.copy(self._needed_of(packs), going)
+            self._copied_bytes += writer.added_bytes
+
+    def _needed_of(self, packs: list[SurveyedPack]) -> Iterator[IndexEntry]:
+        for pack in packs:
+            self._copying = pack
+            yield from pack.needed
+
+    def _delete(self, condemned: frozenset[bytes]) -> None:
+        """Condemns, looks again, deletes what nothing new needs.
+
+        What is deleted was copied durably first. The deletion itself is not synced: a pack
+        that a power cut brings back is collected again. The epoch is raised beyond that of
+        every writer at work, so that a state that somebody put back fools none of them.
+        """
+        layout = self._store.layout
+        seen = oldest_epoch_possible(self._fs, layout)
+        epoch = max(read_state(self._fs, layout).epoch, seen) + 1
+        self._write_state(CollectorState(epoch=epoch, condemned=condemned))
+        self._let_writers_finish(epoch)
+        self._write_state(CollectorState(epoch=epoch + 1, condemned=condemned))
+        self._store.index.refresh()
+        self._new += self._mark()
+        if self._must_not_delete():
+            return
+        going = condemned - self._spared(condemned)
+        for pack_id in going:
+            unlink_if_present(self._fs, self._store.layout.pack(pack_id))
+        self._store.packs.close()  # a file takes room for as long as it is open
+        self._deleted |= going
+
+    def _write_state(self, state: CollectorState) -> None:
+        self._reserve.backs(lambda: write_state(self._fs, self._store.layout, state))
+
+    def _let_writers_finish(self, epoch: int) -> None:
+        """Waits a little for writers of an older epoch; correctness does not need it."""
+        deadline = time.monotonic() + min(DRAIN_WAIT_S, self._wait_s)
+        while self._has_older_writer(epoch) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _has_older_writer(self, epoch: int) -> bool:
+        return any(slot.read()[0] < epoch for slot in held_slots(self._store))
+
+    def _spared(self, condemned: frozenset[bytes]) -> frozenset[bytes]:
+        """Returns the condemned packs that hold the only copy of something newly needed."""
+        spared: set[bytes] = set()
+        if self._new:
+            self._store.scan_uncovered()
+        for identity in self._new:
+            places = {entry.pack_id for entry in self._store.index.find_all(identity)}
+            if not places:
+                return condemned
+            if not self._store.has(identity, condemned):
+                spared |= places & condemned
+        return frozenset(spared)
+
+
+def _snapshots(count: int) -> str:
+    return "1 snapshot is" if count == 1 else f"{count} snapshots are"
+
+
+def _packs(count: int) -> str:
+    return "1 pack" if count == 1 else f"{count} packs"

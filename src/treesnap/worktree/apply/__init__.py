@@ -1,0 +1,1 @@
+"""Changing a live tree: building aside, then steps of which each can be undone."""

@@ -1,0 +1,333 @@
+"""Applying a restore: steps, each of which can be taken back.
+
+What was at a path is kept aside in the staging directory until every step is done
+and durable; until then all of it can be taken back. After a crash nothing here is
+taken up again: the restore is planned anew (ops/recover.py).
+
+Each path is looked at just before it is touched, and what was moved aside is
+looked at again afterwards, so that a change by somebody else is noticed whenever
+it comes. All moves are renames: a path has its old content or its new content at
+every instant.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat as stat_module
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Self
+
+from treesnap import treepath
+from treesnap.codec.journal import Finish
+from treesnap.errors import Conflict
+from treesnap.fs.base import FileSystem
+from treesnap.model import Entry, EntryKind, Xattrs
+from treesnap.worktree.apply.finish import Finisher, opened_for_metadata
+from treesnap.worktree.apply.sight import SecondLook, Sight, UnchangedBelow, blaming, conflict
+from treesnap.worktree.apply.step import Action, FileIdentity, RestoreStep, aside_name
+from treesnap.worktree.attributes import apply_metadata, apply_owner, apply_xattrs, path_of
+from treesnap.worktree.directory import DirectoryChain
+
+_CANNOT_EXCHANGE = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
+_DENIED = frozenset({errno.EACCES, errno.EPERM})
+
+
+class Applier:
+    """Carries out, or takes back, the steps of one restore. Use as a context manager.
+
+    ``stages`` has a descriptor of each staging directory, by the directory that holds it.
+    The descriptors belong to the caller. With ``touch`` the modification times of
+    what changes become the present.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        root_fd: int,
+        stages: Mapping[bytes, int],
+        directories: Sequence[Finish],
+        xattrs: Callable[[Entry], Xattrs],
+        steps: Sequence[RestoreStep],
+        *,
+        unchanged_below: UnchangedBelow,
+        second_look: SecondLook,
+        mapped: AbstractSet[int] = frozenset(),
+        touch: bool = False,
+    ) -> None:
+        self._fs = fs
+        self.stages = stages
+        self._steps = list(steps)
+        self._xattrs = xattrs
+        self._touch = touch
+        self._chain = DirectoryChain(fs, root_fd)
+        self._sight = Sight(
+            fs, self._chain, stages, self._steps, unchanged_below, second_look, mapped
+        )
+        self._finisher = Finisher(fs, self._chain, directories, xattrs, touch=touch)
+        self._changed_files: dict[FileIdentity, int] = {}
+        """Files whose metadata was changed in place, under whichever of their names."""
+        self.left: list[bytes] = []
+        """Paths that were not taken back, because somebody else changed them."""
+
+    @property
+    def denied(self) -> list[bytes]:
+        """Directories of others, whose metadata only they may put back."""
+        return self._finisher.denied
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._chain.forget()
+
+    def check(self) -> None:
+        """Raises Conflict unless every path still is what the plan saw; nothing is done yet.
+
+        Raises OperationFailed for what not even its owner may move or remove.
+        """
+        self._sight.refuse_one_name(self._steps)
+        for number, step in enumerate(self._steps):
+            with blaming(step.path):
+                self._steps[number], found = self._sight.expect(step, with_ctime=True)
+                self._sight.refuse_protected(step, *found)
+        # Where case is folded, a name that goes has to make way for one that differs in case.
+        self._steps.sort(key=lambda step: step.path not in self._sight.in_the_way)
+        self._sight.note(self._steps)
+
+    def apply(self) -> None:
+        """Does every step; raises Conflict or OSError."""
+        for number, step in enumerate(self._steps):
+            with blaming(step.path):
+                if step.action == Action.METADATA:
+                    self._change_metadata_once(number)
+                else:
+                    self._move(*self._expected(number))
+        self._finish(forward=True)
+
+    def _expected(self, number: int) -> tuple[RestoreStep, int, bytes, os.stat_result | None]:
+        """Returns a step and what is at its path, which is what the plan saw."""
+        step, found = self._sight.expect(self._steps[number], with_ctime=False)
+        self._steps[number] = step
+        return step, *found
+
+    def check_aside(self) -> None:
+        """Raises Conflict if something that was put or moved aside was changed since.
+
+        The paths are looked up anew: a directory may have been moved away, and with it
+        what was put there.
+        """
+        self._chain.forget()
+        for step in self._steps:
+            with blaming(step.path):
+                if step.action == Action.PUT:
+                    found = self._sight.look(step)[2]
+                    if found is None or found.st_ino != step.inode:
+                        raise conflict(step.path)
+                if step.action != Action.METADATA and step.before is not None:
+                    self._sight.check_aside(step)
+
+    def roll_back(self) -> None:
+        """Undoes every step that was done; raises OSError.
+
+        What somebody else changed meanwhile is newer than both states and stays; see
+        ``left``. The state before is in the safety snapshot.
+        """
+        for step in reversed(self._steps):
+            try:
+                with blaming(step.path):
+                    if step.action == Action.METADATA:
+                        self._take_back_metadata(step)
+                    elif step.action == Action.PUT:
+                        self._take_back_put(step)
+                    else:
+                        self._take_back_removal(step)
+            except Conflict:
+                self.left.append(step.path)
+        self._finish(forward=False)
+
+    def _move(self, step: RestoreStep, fd: int, name: bytes, found: os.stat_result | None) -> None:
+        """Puts or removes one path, and looks at what was moved aside."""
+        if step.action == Action.REMOVE:
+            self._permitted(step, fd, lambda: self._rename_out(step, fd, name, step.staged), found)
+            self._sight.check_aside(step)
+        elif found is None:
+            self._permitted(step, fd, lambda: self._rename_in(step, fd, name), None)
+        else:
+            self._permitted(step, fd, lambda: self._replace(step, fd, name), found)
+            self._sight.check_aside(step)
+
+    def _rename_out(self, step: RestoreStep, fd: int, name: bytes, staged: bytes) -> None:
+        stage_fd = self.stages[step.stage]
+        self._fs.rename_to_absent(name, staged, source_dir_fd=fd, target_dir_fd=stage_fd)
+
+    def _rename_in(self, step: RestoreStep, fd: int, name: bytes) -> None:
+        try:
+            self._rename_back(step, step.staged, fd, name)
+        except FileExistsError as error:
+            raise conflict(step.path) from error
+
+    def _rename_back(self, step: RestoreStep, staged: bytes, fd: int, name: bytes) -> None:
+        stage_fd = self.stages[step.stage]
+        self._fs.rename_to_absent(staged, name, source_dir_fd=stage_fd, target_dir_fd=fd)
+
+    def _exchange(self, step: RestoreStep, fd: int, name: bytes) -> None:
+        stage_fd = self.stages[step.stage]
+        self._fs.exchange(step.staged, name, source_dir_fd=stage_fd, target_dir_fd=fd)
+
+    def _replace(self, step: RestoreStep, fd: int, name: bytes) -> None:
+        try:
+            self._exchange(step, fd, name)
+        except OSError as error:
+            if error.errno not in _CANNOT_EXCHANGE:
+                raise
+            self._rename_out(step, fd, name, aside_name(step.staged))
+            self._rename_in(step, fd, name)
+
+    def _permitted(
+        self, step: RestoreStep, fd: int, move: Callable[[], None], found: os.stat_result | None
+    ) -> None:
+        """Does a move; gives its owner write permission on the directories first if need be.
+
+        The permission is taken away again with the final metadata of the parent,
+        and by taking the step back.
+        """
+        try:
+            move()
+        except OSError as error:
+            if error.errno not in _DENIED:
+                raise
+            try:
+                self._permit(step, fd, found)
+            except OSError:
+                raise error from None
+            move()
+
+    def _permit(self, step: RestoreStep, fd: int, found: os.stat_result | None) -> None:
+        own = self._fs.fstat(fd)
+        self._fs.change_mode(fd, stat_module.S_IMODE(own.st_mode) | 0o700)
+        if found is not None and stat_module.S_ISDIR(found.st_mode):
+            name = treepath.split(step.path)[1]
+            with opened_for_metadata(self._fs, name, fd) as moved:
+                self._fs.change_mode(moved, stat_module.S_IMODE(found.st_mode) | 0o700)
+
+    def _take_back_put(self, step: RestoreStep) -> None:
+        fd, name, found = self._sight.look(step)
+        is_aside = self._sight.staged(step, aside_name(step.staged)) is not None
+        if not self._sight.is_done(step) and not is_aside:
+            self._give_mode_back(step, fd, name, found)
+            return
+        if found is not None and found.st_ino != step.inode:
+            raise conflict(step.path)
+        kept = aside_name(step.staged) if is_aside else step.staged
+        if step.before is None or is_aside:
+            if found is not None:
+                self._permitted(
+                    step, fd, lambda: self._rename_out(step, fd, name, step.staged), found
+                )
+            if step.before is not None:
+                self._permitted(step, fd, lambda: self._rename_back(step, kept, fd, name), None)
+        elif found is not None:
+            self._permitted(step, fd, lambda: self._exchange(step, fd, name), found)
+        else:
+            self._permitted(step, fd, lambda: self._rename_back(step, kept, fd, name), None)
+        self._give_mode_back(step, fd, name, self._sight.look(step)[2])
+
+    def _take_back_removal(self, step: RestoreStep) -> None:
+        fd, name, found = self._sight.look(step)
+        if self._sight.is_done(step):
+            if found is not None:
+                raise conflict(step.path)
+            self._permitted(step, fd, lambda: self._rename_back(step, step.staged, fd, name), None)
+            found = self._sight.look(step)[2]
+        self._give_mode_back(step, fd, name, found)
+
+    def _give_mode_back(
+        self, step: RestoreStep, fd: int, name: bytes, found: os.stat_result | None
+    ) -> None:
+        """Gives a directory that was moved and came back what that took."""
+        before = step.before
+        if before is None or found is None or not stat_module.S_ISDIR(before.mode):
+            return
+        if found.st_ino == before.inode:
+            mode = stat_module.S_IMODE(before.mode)
+            self._give_back(fd, name, found, mode, before.mtime_ns)
+
+    def _change_metadata_once(self, number: int) -> None:
+        """Changes metadata in place, of a file with several names under the first of them."""
+        before = self._steps[number].before
+        assert before is not None
+        if before.identity not in self._changed_files:
+            step, *_ = self._expected(number)
+            assert step.before is not None
+            self._changed_files[step.before.identity] = step.before.inode
+            self._change_metadata(step, step.new)
+
+    def _take_back_metadata(self, step: RestoreStep) -> None:
+        """Puts metadata back; what was written to by somebody else keeps its time."""
+        assert step.before is not None
+        assert step.old is not None
+        assert step.new is not None
+        if step.before.identity not in self._changed_files:
+            return
+        found = self._sight.look(step)[2]
+        known = {step.old.mtime_ns, step.new.mtime_ns}
+        if found is not None and (
+            found.st_size != step.before.size or found.st_mtime_ns not in known
+        ):
+            raise conflict(step.path)
+        self._change_metadata(step, step.old)
+
+    def _change_metadata(self, step: RestoreStep, wanted: Entry | None) -> None:
+        """Changes metadata in place; does nothing when another file is there by now."""
+        fd, name, found = self._sight.look(step)
+        assert wanted is not None
+        assert step.before is not None
+        inode = self._changed_files[step.before.identity]
+        if found is None or found.st_ino != inode:
+            return
+        touch = self._touch and wanted is step.new
+        if wanted.kind == EntryKind.SYMLINK:
+            apply_owner(self._fs, name, wanted.uid, wanted.gid, dir_fd=fd)
+            apply_xattrs(self._fs, path_of(fd, name), self._xattrs(wanted))
+            if not touch:
+                self._fs.change_times(name, wanted.mtime_ns, dir_fd=fd)
+            return
+        with opened_for_metadata(self._fs, name, fd) as opened:
+            if self._fs.fstat(opened).st_ino == inode:
+                try:
+                    apply_metadata(self._fs, opened, wanted, self._xattrs(wanted), touch=touch)
+                finally:
+                    # An overlay copies a file of a lower layer up when it is changed.
+                    now = self._fs.fstat(opened).st_ino
+                    self._changed_files[step.before.identity] = now
+
+    def _finish(self, *, forward: bool) -> None:
+        """Gives all directories but the root their final metadata."""
+        if forward:
+            for step in self._steps:
+                with blaming(step.path):
+                    self._finish_put(step)
+        self._finisher.finish(forward=forward)
+
+    def _finish_put(self, step: RestoreStep) -> None:
+        """Gives a directory that was put what moving it took: its permissions, its time."""
+        if step.action != Action.PUT or step.new is None or not step.new.is_directory:
+            return
+        fd, name, found = self._sight.look(step)
+        if found is not None and found.st_ino == step.inode:
+            mtime_ns = found.st_mtime_ns if self._touch else step.new.mtime_ns
+            self._give_back(fd, name, found, step.new.mode, mtime_ns)
+
+    def _give_back(
+        self, fd: int, name: bytes, found: os.stat_result, mode: int, mtime_ns: int
+    ) -> None:
+        """Gives a directory its permissions and its time, where they are others."""
+        if (stat_module.S_IMODE(found.st_mode), found.st_mtime_ns) == (mode, mtime_ns):
+            return
+        with opened_for_metadata(self._fs, name, fd) as moved:
+            if stat_module.S_IMODE(found.st_mode) != mode:
+                self._fs.change_mode(moved, mode)
+            if found.st_mtime_ns != mtime_ns:
+                self._fs.change_times(moved, mtime_ns)

@@ -1,0 +1,108 @@
+"""What keeps a file from being moved or removed: flags, and permissions that a step took away.
+
+Immutable and append-only files are found before anything is touched, because a directory that
+holds one can be moved aside, but never be removed again; see chattr(1). What a failed step
+closed to its owner is opened again: only what belongs to this process's user is changed, and
+only the owner's own permission bits are added. The restore that follows sets them as its
+snapshot has them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from stat import S_ISDIR, S_ISREG
+
+from treesnap import treepath
+from treesnap.errors import OperationFailed, shown
+from treesnap.fs.base import FileSystem
+from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
+
+
+def protected(path: bytes) -> OperationFailed:
+    """Returns the error for a path; the root has the empty one."""
+    return OperationFailed(
+        f"{shown(path) or '.'!r} is immutable or append-only (see 'chattr -i -a'): "
+        f"{os.strerror(errno.EPERM)}",
+        path=path,
+        errno=errno.EPERM,
+    )
+
+
+def refuse_protected_below(fs: FileSystem, fd: int, path: bytes) -> None:
+    """Raises OperationFailed when a directory, open as ``fd``, holds a protected path.
+
+    Costs one system call for each path below it; does not recurse.
+    """
+    pending: list[tuple[list[bytes], bytes]] = [([], path)]
+    with DirectoryChain(fs, fd) as chain:
+        while pending:
+            names, directory = pending.pop()
+            below = chain.open_names(names)
+            with fs.scan(below) as entries:
+                for entry in entries:
+                    name = os.fsencode(entry.name)
+                    where = treepath.join(directory, name)
+                    if fs.is_protected(name, dir_fd=below):
+                        raise protected(where)
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(([*names, name], where))
+
+
+_DIRECTORY_BITS = 0o700
+
+
+_FILE_BITS = 0o400
+
+
+def unlock_root(fs: FileSystem, root: str) -> None:
+    """Opens the root itself, where that is possible."""
+    with suppress(OSError):
+        _unlock(fs, root, None)
+
+
+def unlock_paths(fs: FileSystem, root: str, paths: Iterable[bytes]) -> bool:
+    """Opens paths and all below them; returns whether any could be."""
+    is_any = False
+    root_fd = fs.open(root, OPEN_DIRECTORY)
+    try:
+        with DirectoryChain(fs, root_fd) as chain:
+            for path in paths:
+                is_any |= _unlock_below(fs, chain, path)
+    finally:
+        fs.close(root_fd)
+    return is_any
+
+
+def _unlock_below(fs: FileSystem, chain: DirectoryChain, path: bytes) -> bool:
+    is_any = False
+    pending = [path]
+    while pending:
+        path = pending.pop()
+        above, name = treepath.split(path)
+        try:
+            mode, is_changed = _unlock(fs, name, chain.open(above))
+            is_any |= is_changed
+            if S_ISDIR(mode):
+                names = fs.list_names(chain.open(path))
+                pending += [treepath.join(path, os.fsencode(text)) for text in names]
+        except OSError:  # gone, another's, or on a file system that cannot
+            chain.forget()
+    return is_any
+
+
+def _unlock(fs: FileSystem, name: str | bytes, dir_fd: int | None) -> tuple[int, bool]:
+    """Adds the owner's bits to a file or directory; returns its mode, and whether they lacked."""
+    fd = fs.open(name, os.O_PATH, dir_fd=dir_fd)
+    try:
+        status = fs.fstat(fd)
+        mode = status.st_mode
+        wanted = _DIRECTORY_BITS if S_ISDIR(mode) else _FILE_BITS if S_ISREG(mode) else 0
+        if mode & wanted == wanted or status.st_uid != os.geteuid():
+            return mode, False
+        fs.change_mode(fd, (mode & 0o7777) | wanted)
+        return mode, True
+    finally:
+        fs.close(fd)

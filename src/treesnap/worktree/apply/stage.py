@@ -1,0 +1,697 @@
+"""Staging: building files and whole directories aside, complete and verified.
+
+What is staged has its final content and metadata, except that directories keep
+write permission for their owner until they are in place, because a directory
+without it cannot be moved. Nothing in the tree proper is touched.
+
+The reading side is a function that returns verified objects, so that no byte
+gets here unchecked.
+
+A *staging directory* lies in the root, because only there it is sure to be on the root's own
+file system; captures never include it, and it exists only during a restore. What a restore
+takes away is kept aside in it until the end. Nothing can be renamed from one btrfs subvolume
+to another. So each subvolume in the root in which a path changes has a staging directory of
+the same name at its top.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat as stat_module
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, TypeVar
+
+from treesnap import treepath
+from treesnap.codec.journal import STAGE_PREFIX
+from treesnap.codec.reader import Get, TreeReader, read_segments
+from treesnap.errors import Corrupt
+from treesnap.events import Monitor, NullMonitor
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import write_all_at
+from treesnap.fs.forked import Report, helper_count, share_out
+from treesnap.model import Entry, EntryKind, ObjectKind, Totals
+from treesnap.worktree import directory
+from treesnap.worktree.attributes import apply_owner, apply_xattrs, path_of, read_xattrs
+from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.folding import collision, spelled
+from treesnap.worktree.scan.links import Groups
+
+HELPED_FILES_MIN = 4096
+"""Files of a directory from which on other processes help: starting one takes milliseconds."""
+HELPED_PUTS_MIN = 1024
+"""Files that are put one by one from which on other processes help."""
+_SHARES_EACH = 8
+_RUN_COUNT = 64
+"""Files that are put one by one and make one share."""
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+_PAGE_SIZE = 4096
+_ZERO_PAGE = bytes(_PAGE_SIZE)
+
+
+class Share(NamedTuple):
+    """A directory that was made, and still has to be filled."""
+
+    entry: Entry
+    path: bytes
+    """Where it will be in the tree."""
+    names: tuple[bytes, ...]
+    """The way to it from the staging directory."""
+
+
+class Item(NamedTuple):
+    """What is put by itself, under a name of its own in the staging directory."""
+
+    entry: Entry
+    path: bytes
+    """Where it will be in the tree."""
+    staged: bytes
+
+
+_Part = TypeVar("_Part", Share, list[Item])
+"""What a helper builds whole, or not."""
+
+
+class Stager:
+    """Builds entries below one staging directory.
+
+    ``root_fd`` is the staging directory; it belongs to the caller. ``degraded``
+    lists what could not be put back for want of privileges.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        root_fd: int,
+        get: Get,
+        groups: Groups,
+        monitor: Monitor,
+        *,
+        trees: TreeReader | None = None,
+        touch: bool = False,
+    ) -> None:
+        self._fs = fs
+        self._root_fd = root_fd
+        self._get = get
+        self._trees = trees or TreeReader(get)
+        self._groups = groups
+        self._monitor = monitor
+        self._touch = touch
+        self._chain = DirectoryChain(fs, root_fd)
+        self._links: dict[bytes, bytes] = {}
+        """For each hard-link group that was begun, a name in the staging directory."""
+        self.degraded: list[bytes] = []
+
+    def close(self) -> None:
+        """Removes the names that only served to make hard links."""
+        self._chain.forget()
+        for name in self._links.values():
+            self._fs.unlink(name, dir_fd=self._root_fd)
+        self._links = {}
+
+    def put_all(self, items: Sequence[Item]) -> None:
+        """Builds what the tree has at some paths, each whole."""
+        files: list[Item] = []
+        for item in items:
+            if item.entry.is_directory:
+                self._put_directory(item)
+            elif item.path in self._groups:
+                self._put_items([item])
+            else:
+                files.append(item)
+        runs = [files[start : start + _RUN_COUNT] for start in range(0, len(files), _RUN_COUNT)]
+        helpers = helper_count() if len(files) >= HELPED_PUTS_MIN else 0
+        self._share_out(runs, helpers)
+
+    def _put_items(self, items: list[Item]) -> None:
+        """Builds some files."""
+        for entry, path, staged in items:
+            self._put_leaf(self._root_fd, entry._replace(name=staged), path)
+        self._monitor.advance(len(items), sum(item.entry.size for item in items))
+
+    def _put_directory(self, item: Item) -> None:
+        entry, path, staged = item
+        self._make_directory(self._root_fd, staged)
+        share = Share(entry, path, (staged,))
+        helpers = 0
+        if not self._groups and self._trees.totals(entry.tree_id).files >= HELPED_FILES_MIN:
+            helpers = helper_count()
+        if helpers:
+            self._put_with(helpers, share)
+        else:
+            self._put_below(share)
+
+    def _put_below(self, share: Share) -> None:
+        """Builds what is below a directory that was made, then gives it its metadata."""
+        stack = [(share.entry, share.path, [*share.names], self._entries_of(share.entry))]
+        while stack:
+            directory, directory_path, names, entries = stack[-1]
+            below = self._put_children(directory_path, names, entries)
+            if below is not None:
+                child_path = treepath.join(directory_path, below.name)
+                child_names = [*names, below.name]
+                stack.append((below, child_path, child_names, self._entries_of(below)))
+                continue
+            stack.pop()
+            self._finish(Share(directory, directory_path, tuple(names)))
+
+    def _entries_of(self, entry: Entry) -> Iterator[Entry]:
+        return self._trees.entries(entry.tree_id)
+
+    def _put_with(self, helpers: int, share: Share) -> None:
+        """Builds a large directory in several processes, each of which takes some below it."""
+        files = self._trees.totals(share.entry.tree_id).files
+        opened, shares = self._open_up(share, files // (_SHARES_EACH * (helpers + 1)))
+        self._share_out(shares, helpers)
+        for item in reversed(opened):
+            self._finish(item)
+
+    def _open_up(self, top: Share, files_max: int) -> tuple[list[Share], list[Share]]:
+        """Builds the files of a directory and makes its subdirectories.
+
+        Goes on with those that hold much, unless it is their own files that are many.
+        Returns the directories of which that was done, and those that are still empty.
+        """
+        opened: list[Share] = []
+        shares: list[Share] = []
+        pending = [top]
+        while pending:
+            share = pending.pop()
+            opened.append(share)
+            entries = self._entries_of(share.entry)
+            while (entry := self._put_children(share.path, [*share.names], entries)) is not None:
+                path = treepath.join(share.path, entry.name)
+                below = Share(entry, path, (*share.names, entry.name))
+                is_divided = self._weight(below) > files_max >= self._own_count(below)
+                (pending if is_divided else shares).append(below)
+        return opened, shares
+
+    def _weight(self, part: _Part) -> int:
+        totals = self._totals(part)
+        return totals.files + totals.directories + totals.others
+
+    def _own_count(self, share: Share) -> int:
+        tree = self._trees.tree(share.entry.tree_id)
+        return len(tree.entries) + sum(page.entry_count for page in tree.pages)
+
+    def _share_out(self, parts: Sequence[_Part], helpers: int) -> None:
+        """Builds some parts here and in so many helpers."""
+        weights = [self._weight(part) for part in parts]
+        share_out(parts, weights, helpers, work=self._work, help_with=self._help, take=self._take)
+
+    def _totals(self, part: _Part) -> Totals:
+        if isinstance(part, Share):
+            return self._trees.totals(part.entry.tree_id)
+        return Totals(files=len(part), size_bytes=sum(item.entry.size for item in part))
+
+    def _work(self, pile: Sequence[_Part]) -> None:
+        for part in pile:
+            self._build(part)
+
+    def _build(self, part: _Part) -> None:
+        if isinstance(part, Share):
+            self._put_below(part)
+        else:
+            self._put_items(part)
+
+    def _help(self, pile: Sequence[_Part], report: Report) -> None:
+        """Builds some parts as a helper, and reports each that is whole."""
+        self._monitor = NullMonitor()
+        self._chain = DirectoryChain(self._fs, self._root_fd)
+        for number, part in enumerate(pile):
+            self.degraded = []
+            self._build(part)
+            words = [b"%d" % number, *(path.hex().encode() for path in self.degraded)]
+            report(b" ".join(words) + b"\n")
+
+    def _take(self, pile: Sequence[_Part], reports: bytes) -> None:
+        """Takes over what a helper built, and builds what it left."""
+        left = dict(enumerate(pile))
+        for line in reports.split(b"\n")[:-1]:
+            number, *degraded = line.decode().split()
+            part = left.pop(int(number))
+            self.degraded += map(bytes.fromhex, degraded)
+            totals = self._totals(part)
+            self._monitor.advance(totals.files + totals.others, totals.size_bytes)
+        for part in left.values():
+            self._clear(part)
+            self._build(part)
+
+    def _clear(self, part: _Part) -> None:
+        """Removes what a helper may have made of a part."""
+        if isinstance(part, Share):
+            remove_below(self._fs, self._chain.open_names([*part.names]))
+            return
+        for item in part:
+            with suppress(FileNotFoundError):
+                self._fs.unlink(item.staged, dir_fd=self._root_fd)
+
+    def _finish(self, share: Share) -> None:
+        fd = self._chain.open_names([*share.names])
+        self._finish_directory(fd, share.entry, share.path, is_top=len(share.names) == 1)
+
+    def _put_children(
+        self, path: bytes, names: list[bytes], entries: Iterator[Entry]
+    ) -> Entry | None:
+        """Builds entries up to the first directory, which is made and returned."""
+        files = size_bytes = 0
+        name = b""
+        try:
+            fd = self._chain.open_names(names)
+            for entry in entries:
+                name = entry.name
+                if entry.is_directory:
+                    self._make_directory(fd, name)
+                    return entry
+                if not entry.is_skipped:
+                    self._put_leaf(fd, entry, treepath.join(path, entry.name))
+                    files += 1
+                    size_bytes += entry.size
+            return None
+        except FileExistsError:
+            other = spelled(self._fs, fd, name)
+            if other is None:
+                raise
+            raise collision(treepath.join(path, other), treepath.join(path, name)) from None
+        finally:
+            self._monitor.advance(files, size_bytes)
+
+    def _make_directory(self, dir_fd: int, name: bytes) -> None:
+        self._fs.make_directory(name, 0o700, dir_fd=dir_fd)
+
+    def _put_leaf(self, dir_fd: int, entry: Entry, path: bytes) -> None:
+        group = self._groups.get(path)
+        if group is None:
+            self._make_leaf(dir_fd, entry, path)
+            return
+        known = self._links.get(group[0])
+        if known is None:
+            known = b"l%d" % len(self._links)
+            self._make_leaf(self._root_fd, entry._replace(name=known), path)
+            self._links[group[0]] = known
+        self._fs.link(known, entry.name, source_dir_fd=self._root_fd, target_dir_fd=dir_fd)
+
+    def _make_leaf(self, dir_fd: int, entry: Entry, path: bytes) -> None:
+        if entry.kind == EntryKind.FILE:
+            self._make_file(dir_fd, entry, path)
+            return
+        if entry.kind == EntryKind.SYMLINK:
+            self._fs.make_symlink(entry.content, entry.name, dir_fd=dir_fd)
+        elif entry.kind == EntryKind.FIFO:
+            self._fs.make_node(entry.name, stat_module.S_IFIFO | 0o600, dir_fd=dir_fd)
+        else:
+            is_character = entry.kind == EntryKind.CHARACTER_DEVICE
+            kind = stat_module.S_IFCHR if is_character else stat_module.S_IFBLK
+            device = os.makedev(*entry.content)
+            self._fs.make_node(entry.name, kind | 0o600, device, dir_fd=dir_fd)
+        permitted = apply_owner(self._fs, entry.name, entry.uid, entry.gid, dir_fd=dir_fd)
+        if entry.kind != EntryKind.SYMLINK:
+            self._fs.change_mode(entry.name, entry.mode, dir_fd=dir_fd)
+        if entry.xattrs is not None:
+            permitted &= apply_xattrs(
+                self._fs, path_of(dir_fd, entry.name), self._trees.xattrs(entry)
+            )
+        if not self._touch:
+            self._fs.change_times(entry.name, entry.mtime_ns, dir_fd=dir_fd)
+        self._note(path, permitted=permitted)
+
+    def _make_file(self, dir_fd: int, entry: Entry, path: bytes) -> None:
+        fd = self._fs.open(entry.name, _CREATE, entry.mode & 0o777, dir_fd=dir_fd)
+        try:
+            self._write_content(fd, entry)
+            permitted = self._give_owner_and_mode(fd, entry)
+            if entry.xattrs is not None:
+                permitted &= apply_xattrs(self._fs, fd, self._trees.xattrs(entry))
+            if not self._touch:
+                self._fs.change_times(fd, entry.mtime_ns)
+        finally:
+            self._fs.close(fd)
+        self._note(path, permitted=permitted)
+
+    def _give_owner_and_mode(self, fd: int, entry: Entry) -> bool:
+        """Sets what a new file does not have by being made; returns whether that was permitted.
+
+        A change of the owner takes permission bits away, so that they are set again.
+        """
+        born = self._fs.fstat(fd)
+        if (born.st_uid, born.st_gid) == (entry.uid, entry.gid):
+            permitted = True
+            if stat_module.S_IMODE(born.st_mode) == entry.mode:
+                return True
+        else:
+            permitted = apply_owner(self._fs, fd, entry.uid, entry.gid)
+        self._fs.change_mode(fd, entry.mode)
+        return permitted
+
+    def _write_content(self, fd: int, entry: Entry) -> None:
+        position = 0
+        ends_in_hole = False
+        for segment in read_segments(entry.content, self._get):
+            ends_in_hole = segment.id is None
+            if segment.id is not None:
+                data = self._get(ObjectKind.CHUNK, segment.id)
+                if len(data) != segment.size:
+                    raise Corrupt(f"Object {segment.id.hex()} does not have the size stated")
+                end = position
+                for start, part in _without_zero_pages(data, position):
+                    write_all_at(self._fs, fd, part, start)
+                    end = start + len(part)
+                ends_in_hole = end < position + segment.size
+            position += segment.size
+        if ends_in_hole:
+            self._fs.truncate(fd, position)
+
+    def _finish_directory(self, fd: int, entry: Entry, path: bytes, *, is_top: bool) -> None:
+        permitted = apply_owner(self._fs, fd, entry.uid, entry.gid)
+        self._fs.change_mode(fd, entry.mode | (0o700 if is_top else 0))
+        if entry.xattrs is not None:
+            permitted &= apply_xattrs(self._fs, fd, self._trees.xattrs(entry))
+        if not self._touch:
+            self._fs.change_times(fd, entry.mtime_ns)
+        self._note(path, permitted=permitted)
+
+    def _note(self, path: bytes, *, permitted: bool) -> None:
+        if not permitted:
+            self.degraded.append(path)
+
+
+def _without_zero_pages(data: bytes, position: int) -> Iterator[tuple[int, bytes | memoryview]]:
+    """Yields what has to be written of a chunk, and where: pages of zeros become holes.
+
+    So a file that had holes of less than a block takes no more space than it did. The chunk
+    may hold the beginning or the end of a page only: zeros there are left out too, and the
+    page becomes a hole unless the next chunk or the one before writes to it. Mostly costs one
+    look at each page.
+    """
+    size = len(data)
+    start = page = 0
+    next_page = min(size, _PAGE_SIZE - position % _PAGE_SIZE)
+    while page < size:
+        if data[page] == 0 and data.startswith(_ZERO_PAGE[: next_page - page], page):
+            if page > start:
+                yield position + start, memoryview(data)[start:page]
+            start = next_page
+        page, next_page = next_page, min(size, next_page + _PAGE_SIZE)
+    if start < size:
+        yield position + start, memoryview(data)[start:] if start else data
+
+
+_CREATE_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+
+
+BUILDING = b"building"
+"""A file that is there while what will be put is built: nothing is kept aside yet."""
+
+
+RESERVE = b"reserve"
+"""A file that holds space until the commit point."""
+
+
+HELPED_REMOVALS_MIN = 1024
+"""Files of a directory from which on other processes help to remove them."""
+
+
+_UNLINKED_AT_ONCE = 64
+"""Files that are removed as one share."""
+
+
+def new_stage_name(prefix: bytes = STAGE_PREFIX) -> bytes:
+    """Returns a name that no staging directory had before."""
+    return prefix + os.urandom(8).hex().encode()
+
+
+class StagePlaces:
+    """Which directory holds the staging directory for each path of a restore.
+
+    ``tops`` has the topmost directory of each subvolume by the directories in it that were
+    asked for; all others belong to the root.
+    """
+
+    def __init__(self, tops: Mapping[bytes, bytes]) -> None:
+        self._tops = tops
+        self.subvolumes: tuple[bytes, ...] = tuple(sorted(set(tops.values())))
+        """Directories other than the root that hold a staging directory, in order."""
+
+    def of(self, path: bytes) -> bytes:
+        """Returns the directory that holds the staging directory for a path."""
+        return self._tops.get(treepath.split(path)[0], treepath.ROOT)
+
+
+def stage_places(fs: FileSystem, root_fd: int, paths: Iterable[bytes]) -> StagePlaces:
+    """Returns where to stage what some paths get. Costs a look at each directory above one.
+
+    A directory that is gone belongs to the root; applying finds out.
+    """
+    root_device = fs.fstat(root_fd).st_dev
+    tops: dict[bytes, bytes] = {}
+    with DirectoryChain(fs, root_fd) as chain:
+
+        def device(directory: bytes) -> int:
+            try:
+                return fs.fstat(chain.open(directory)).st_dev
+            except OSError as error:
+                if error.errno in NO_DIRECTORY:
+                    return root_device
+                raise
+
+        for directory in sorted({treepath.split(path)[0] for path in paths}):
+            own = device(directory)
+            if own == root_device:
+                continue
+            top = directory
+            while (above := treepath.split(top)[0]) and device(above) == own:
+                top = above
+            tops[directory] = top
+    return StagePlaces(tops)
+
+
+@contextmanager
+def open_stages(
+    fs: FileSystem, root_fd: int, name: bytes, places: StagePlaces
+) -> Iterator[dict[bytes, int]]:
+    """Makes all staging directories; yields a descriptor of each by what holds it."""
+    stages: dict[bytes, int] = {}
+    try:
+        stages[treepath.ROOT] = make_stage(fs, root_fd, name)
+        with DirectoryChain(fs, root_fd) as chain:
+            for top in places.subvolumes:
+                stages[top] = make_stage(fs, chain.open(top), name)
+        yield stages
+    finally:
+        for fd in stages.values():
+            fs.close(fd)
+
+
+def remove_stages(fs: FileSystem, root_fd: int, name: bytes, subvolumes: Iterable[bytes]) -> None:
+    """Removes the staging directories of subvolumes, then the root's own.
+
+    The root's shows that this is the tree of the journal, so that it goes last.
+    """
+    remove_subvolume_stages(fs, root_fd, name, subvolumes)
+    remove_stage(fs, root_fd, name)
+
+
+def remove_subvolume_stages(
+    fs: FileSystem, root_fd: int, name: bytes, subvolumes: Iterable[bytes]
+) -> None:
+    """Removes the staging directories of subvolumes that are still there."""
+    with DirectoryChain(fs, root_fd) as chain:
+        for top in subvolumes:
+            try:
+                fd = chain.open(top)
+            except OSError as error:
+                if error.errno in NO_DIRECTORY:
+                    continue
+                raise
+            remove_stage(fs, fd, name)
+
+
+def make_stage(fs: FileSystem, root_fd: int, name: bytes) -> int:
+    """Makes the staging directory and returns a descriptor of it.
+
+    A root without write permission gets it for its owner; the journal has the
+    root's own metadata, which is put back at the end. Inherited ACLs are taken
+    off, so that nothing staged inherits them. Recovery has left an empty one.
+    """
+    try:
+        with suppress(FileExistsError):
+            fs.make_directory(name, 0o700, dir_fd=root_fd)
+    except PermissionError as refused:
+        own = fs.fstat(root_fd)
+        try:
+            fs.change_mode(root_fd, stat_module.S_IMODE(own.st_mode) | 0o700)
+        except PermissionError:
+            raise _foreign(fs, root_fd, refused) from None
+        fs.make_directory(name, 0o700, dir_fd=root_fd)
+    return _opened_private(fs, root_fd, name)
+
+
+def make_private_directory(fs: FileSystem, parent_fd: int, name: bytes) -> int:
+    """Makes a directory for staging where nobody's permissions may be changed for it."""
+    try:
+        fs.make_directory(name, 0o700, dir_fd=parent_fd)
+    except PermissionError as refused:
+        raise _foreign(fs, parent_fd, refused) from None
+    return _opened_private(fs, parent_fd, name)
+
+
+def _foreign(fs: FileSystem, fd: int, refused: PermissionError) -> PermissionError:
+    """Returns the error for a directory that cannot be written to: it names that, not the new name.
+
+    The error that was met first counts: what was tried to get around it may fail otherwise.
+    """
+    reason = "the directory belongs to another user, and cannot be written to"
+    if fs.fstat(fd).st_uid == os.geteuid():
+        reason = os.strerror(refused.errno or 0)
+    return PermissionError(refused.errno, reason, directory.path_of(fs, fd))
+
+
+def _opened_private(fs: FileSystem, parent_fd: int, name: bytes) -> int:
+    fd = fs.open(name, OPEN_DIRECTORY, dir_fd=parent_fd)
+    try:
+        for attribute, _ in read_xattrs(fs, fd) or ():
+            if attribute.startswith(b"system.posix_acl_"):
+                fs.remove_xattr(fd, os.fsdecode(attribute))
+        fs.change_mode(fd, 0o700)
+    except BaseException:
+        fs.close(fd)
+        raise
+    return fd
+
+
+def begin_building(fs: FileSystem, stage_fd: int) -> None:
+    """Notes that nothing in the directory is complete."""
+    fs.close(fs.open(BUILDING, _CREATE_NEW, dir_fd=stage_fd))
+
+
+def end_building(fs: FileSystem, stage_fd: int) -> None:
+    """Notes that everything to put is complete; old files may be kept aside from now on."""
+    fs.unlink(BUILDING, dir_fd=stage_fd)
+
+
+def is_building(fs: FileSystem, stage_fd: int) -> bool:
+    """Returns whether nothing was kept aside yet."""
+    try:
+        fs.lstat(BUILDING, dir_fd=stage_fd)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def reserve(fs: FileSystem, stage_fd: int, size_bytes: int) -> None:
+    """Takes space that :func:`release` gives back; raises OSError when there is none."""
+    fd = fs.open(RESERVE, _CREATE_NEW, dir_fd=stage_fd)
+    try:
+        fs.allocate(fd, size_bytes)
+    except OSError as error:
+        if error.errno != errno.EFBIG:  # a limit of the process, which says nothing of the disk
+            raise
+    finally:
+        fs.close(fd)
+
+
+def release(fs: FileSystem, stage_fd: int) -> None:
+    """Gives back the space that was reserved; at the latest it goes with the directory."""
+    with suppress(OSError):
+        fs.unlink(RESERVE, dir_fd=stage_fd)
+
+
+def open_stage(fs: FileSystem, root_fd: int, name: bytes) -> int | None:
+    """Returns a descriptor of the staging directory, or None when there is none."""
+    try:
+        return fs.open(name, OPEN_DIRECTORY, dir_fd=root_fd)
+    except FileNotFoundError:
+        return None
+
+
+def remove_stage(fs: FileSystem, root_fd: int, name: bytes) -> None:
+    """Removes the staging directory and everything in it; does nothing when it is gone."""
+    fd = open_stage(fs, root_fd, name)
+    if fd is None:
+        return
+    try:
+        remove_below(fs, fd)
+    finally:
+        fs.close(fd)
+    fs.remove_directory(name, dir_fd=root_fd)
+
+
+def clear_stage(fs: FileSystem, root_fd: int, name: bytes) -> None:
+    """Leaves an empty staging directory: it shows that this is the tree of the journal."""
+    fd = open_stage(fs, root_fd, name)
+    if fd is None:
+        fd = make_stage(fs, root_fd, name)
+    try:
+        remove_below(fs, fd)
+    finally:
+        fs.close(fd)
+
+
+def remove_below(fs: FileSystem, fd: int) -> None:
+    """Removes everything in a directory, read-only directories included.
+
+    Follows no link and needs no memory beyond one directory per level. Other processes
+    help where a directory holds many files: freeing their space takes longer than the names.
+    """
+    pending: list[tuple[list[bytes], bool]] = [([], False)]
+    with DirectoryChain(fs, fd) as chain:
+        while pending:
+            names, is_empty = pending.pop()
+            if is_empty:
+                parent = chain.open_names(names[:-1])
+                fs.remove_directory(names[-1], dir_fd=parent)
+                continue
+            if names:
+                pending.append((names, True))
+            below = _remove_files(fs, _opened_writable(fs, chain, names))
+            pending.extend(([*names, name], False) for name in below)
+
+
+def _opened_writable(fs: FileSystem, chain: DirectoryChain, names: list[bytes]) -> int:
+    if names:
+        parent = chain.open_names(names[:-1])
+        mode = stat_module.S_IMODE(fs.lstat(names[-1], dir_fd=parent).st_mode)
+        if mode & 0o700 != 0o700:
+            fs.change_mode(names[-1], mode | 0o700, dir_fd=parent)
+    return chain.open_names(names)
+
+
+def _remove_files(fs: FileSystem, fd: int) -> list[bytes]:
+    """Removes what is no directory; returns the names of the directories."""
+    directories: list[bytes] = []
+    files: list[bytes] = []
+    with fs.scan(fd) as entries:
+        for entry in entries:
+            name = os.fsencode(entry.name)
+            (directories if entry.is_dir(follow_symlinks=False) else files).append(name)
+    _unlink_all(fs, fd, files)
+    return directories
+
+
+def _unlink_all(fs: FileSystem, fd: int, names: Sequence[bytes]) -> None:
+    """Removes names of a directory, here and in helpers if they are many."""
+
+    def unlink(runs: Sequence[Sequence[bytes]]) -> None:
+        for run in runs:
+            for name in run:
+                fs.unlink(name, dir_fd=fd)
+
+    def help_with(runs: Sequence[Sequence[bytes]], report: Report) -> None:
+        unlink(runs)
+        report(b"done")
+
+    def take(runs: Sequence[Sequence[bytes]], reports: bytes) -> None:
+        for run in runs if not reports else ():
+            for name in run:
+                with suppress(FileNotFoundError):
+                    fs.unlink(name, dir_fd=fd)
+
+    runs = [
+        names[start : start + _UNLINKED_AT_ONCE]
+        for start in range(0, len(names), _UNLINKED_AT_ONCE)
+    ]
+    helpers = helper_count() if len(names) >= HELPED_REMOVALS_MIN else 0
+    share_out(
+        runs, [len(run) for run in runs], helpers, work=unlink, help_with=help_with, take=take
+    )

@@ -1,0 +1,1 @@
+"""Reading a live tree: from what is there to trees of entries."""

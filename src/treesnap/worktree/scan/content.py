@@ -1,0 +1,190 @@
+"""Reading the content of one file as chunks and holes.
+
+A file that changes while it is read is read again; after three attempts the
+last one is kept and reported as unstable. A sparse file is read extent by
+extent (SEEK_DATA and SEEK_HOLE, see lseek(2)), so that holes cost nothing.
+
+What a file holds decides what is recorded, and not how it is stored: a whole block of
+zeros is recorded as a hole, be it one or not. A range that was reserved and never
+written looks like a hole until a program reads it, and like data from then on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from treesnap.codec.chunklist import Put, fold
+from treesnap.fs.base import FileSystem
+from treesnap.model import ObjectKind, Segment
+from treesnap.worktree.scan.chunking import SINGLE_SIZE_MAX, cut
+
+ATTEMPTS = 3
+WINDOW_SIZE = 8 << 20
+"""Bytes of a large file in memory at once."""
+
+ZERO_BLOCK = bytes(64 << 10)
+"""So many zeros, at a multiple of their size, are a hole. Fewer are data, however stored."""
+_BLOCK_SIZE = len(ZERO_BLOCK)
+
+EMPTY: tuple[Any, ...] = (0,)
+
+
+class FileContent(NamedTuple):
+    """What a file held, and its metadata after it was read."""
+
+    content: tuple[Any, ...]
+    size: int
+    """Bytes that the content covers, holes included."""
+    stat: os.stat_result
+    read_bytes: int
+    is_stable: bool
+
+
+def read_content(fs: FileSystem, fd: int, put: Put, before: os.stat_result) -> FileContent:
+    """Returns the content of an open regular file, storing its chunks through ``put``.
+
+    ``before`` is its metadata from before. Memory is bounded by WINDOW_SIZE,
+    whatever the file's size.
+    """
+    read_bytes = 0
+    for _ in range(ATTEMPTS):
+        content, size, data_size = _read_once(fs, fd, put, before)
+        read_bytes += data_size
+        after = fs.fstat(fd)
+        if (
+            size == after.st_size
+            and before.st_mtime_ns == after.st_mtime_ns
+            and before.st_ctime_ns == after.st_ctime_ns
+        ):
+            return FileContent(content, size, after, read_bytes, is_stable=True)
+        before = after
+    return FileContent(content, size, after, read_bytes, is_stable=False)
+
+
+def _read_once(
+    fs: FileSystem, fd: int, put: Put, stat: os.stat_result
+) -> tuple[tuple[Any, ...], int, int]:
+    """Returns the content, the bytes that it covers, and those that are no holes."""
+    size = stat.st_size
+    # The blocks that stat counts cannot tell: attributes and reserved space take some too.
+    is_dense = size == 0 or fs.next_hole(fd, 0) >= size
+    if size <= SINGLE_SIZE_MAX and is_dense:
+        data = fs.read_at(fd, size + 1, 0)
+        held = len(data)
+        if not _has_zero_block(data):
+            return (0, put(ObjectKind.CHUNK, data), held) if data else EMPTY, held, held
+    segments = list(_segments(fs, fd, size, put, is_dense=is_dense))
+    covered = sum(segment.size for segment in segments)
+    data_size = sum(segment.size for segment in segments if segment.id is not None)
+    return fold(segments, put), covered, data_size
+
+
+def _has_zero_block(data: bytes) -> bool:
+    return any(_is_zero(data, start) for start in range(0, len(data), _BLOCK_SIZE))
+
+
+def _is_zero(data: bytes, start: int) -> bool:
+    """Returns whether a whole block at a place in the data is zeros. Mostly costs one look."""
+    return data[start] == 0 and data.startswith(ZERO_BLOCK, start)
+
+
+def _segments(fs: FileSystem, fd: int, size: int, put: Put, *, is_dense: bool) -> Iterator[Segment]:
+    """Yields the chunks and holes of a file; stops early when the file became shorter."""
+    run = _Run(put)
+    hole = position = 0
+    while position < size:
+        end = size
+        if not is_dense:
+            data_start = fs.next_data(fd, position)
+            start = size if data_start is None else min(data_start, size)
+            start -= (start - position) % _BLOCK_SIZE
+            if start > position:
+                yield from run.end()
+                hole += start - position
+                position = start
+            if data_start is None or data_start >= size:
+                end = size
+            else:
+                end = min(size, _rounded_up(fs.next_hole(fd, data_start)))
+        piece = (
+            fs.read_at(fd, min(WINDOW_SIZE, end - position), position) if end > position else b""
+        )
+        if not piece:
+            break
+        position += len(piece)
+        for part, is_zero in _parts(piece, ends=position >= size, follows_hole=hole > 0):
+            if is_zero:
+                yield from run.end()
+                hole += len(part)
+                continue
+            if hole:
+                yield Segment(None, hole)
+                hole = 0
+            yield from run.add(part)
+    yield from run.end()
+    if hole:
+        yield Segment(None, hole)
+
+
+def _rounded_up(position: int) -> int:
+    return -(-position // _BLOCK_SIZE) * _BLOCK_SIZE
+
+
+def _parts(piece: bytes, *, ends: bool, follows_hole: bool) -> Iterator[tuple[bytes, bool]]:
+    """Yields the parts of a piece that begins with a block, and whether they are zeros.
+
+    Zeros at the end of a file that fill no block belong to the hole before them.
+    """
+    start = 0
+    was_zero = follows_hole
+    for block in range(0, len(piece), _BLOCK_SIZE):
+        rest = len(piece) - block
+        is_zero = _is_zero(piece, block) or (
+            ends and was_zero and rest < _BLOCK_SIZE and not any(piece[block:])
+        )
+        if block and is_zero != was_zero and block > start:
+            yield piece[start:block], was_zero
+            start = block
+        was_zero = is_zero
+    yield piece[start:] if start else piece, was_zero
+
+
+class _Run:
+    """Cuts data between two holes into chunks, the same ones however it arrives."""
+
+    def __init__(self, put: Put) -> None:
+        self._put = put
+        self._rest = b""
+        self._is_cut = False
+
+    def add(self, data: bytes) -> Iterator[Segment]:
+        """Takes more data; yields the chunks that are certain."""
+        self._rest = self._rest + data if self._rest else data
+        if self._is_cut or len(self._rest) > SINGLE_SIZE_MAX:
+            self._is_cut = True
+            yield from self._chunks(cut(memoryview(self._rest), is_last=False))
+
+    def end(self) -> Iterator[Segment]:
+        """Yields the last chunks; the next data begins another run."""
+        rest = self._rest
+        if rest and not self._is_cut:
+            yield Segment(self._put(ObjectKind.CHUNK, rest), len(rest))
+        elif rest:
+            yield from self._chunks(cut(memoryview(rest), is_last=True))
+        self._rest, self._is_cut = b"", False
+
+    def _chunks(self, sizes: Iterator[int]) -> Iterator[Segment]:
+        taken = 0
+        for size in sizes:
+            chunk = self._rest[taken : taken + size]
+            yield Segment(self._put(ObjectKind.CHUNK, chunk), size)
+            taken += size
+        self._rest = self._rest[taken:]
+
+
+def store_bytes(data: bytes, put: Put) -> tuple[Any, ...]:
+    """Returns the content of bytes in memory, cut and stored like a file's, without holes."""
+    run = _Run(put)
+    return fold([*run.add(data), *run.end()], put)

@@ -1,0 +1,200 @@
+"""Which names a capture leaves out: ``.snapignore`` files and given patterns.
+
+Patterns have gitignore syntax and are relative to the directory of their file,
+or to the root when they were given with the capture. A later pattern overrules
+an earlier one and ``!`` takes names back in, except below a directory that is
+itself left out. Other tools' ignore files mean nothing here. What a pattern
+matches is said in :mod:`treesnap.worktree.scan.patterns`.
+
+A pattern that can match nothing is passed over in a file, as git does, and refused
+where a caller gives it. Rules that cannot be known hide everything that they could
+speak of: see :class:`UnreadableRules`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from stat import S_ISDIR
+from typing import NamedTuple
+
+from treesnap import treepath
+from treesnap.errors import InvalidArgument, shown
+from treesnap.hashing import checksum
+from treesnap.model import IgnoreRules
+from treesnap.worktree.scan.patterns import Matcher, parse_lines, parse_pattern
+
+IGNORE_FILE = b".snapignore"
+IGNORE_FILE_SIZE_MAX = 1 << 20
+RULES_SIZE_MAX = 16 << 20
+"""Bytes of all rules in force in one walk; a snapshot's record has to hold them."""
+NO_RULES = b""
+EVERYTHING = ("*",)
+_LINES_NAMED_MAX = 3
+
+
+class UnreadableRules(OSError):
+    """The ignore file of a directory cannot be read whole.
+
+    It may leave out anything below, and a restore must not touch what was left out. So
+    the directory is one that cannot be read.
+    """
+
+    def __init__(self, directory: bytes, number: int, why: str) -> None:
+        where = shown(treepath.join(directory, IGNORE_FILE))
+        place = repr(shown(directory)) if directory else "the root"
+        self.message = f"{where!r} {why}, so nothing in {place} is captured or restored"
+        super().__init__(number, self.message, os.fsdecode(directory))
+
+
+class _Active(NamedTuple):
+    """Rules in force, ready to be asked."""
+
+    position: int
+    rule: IgnoreRules
+    matcher: Matcher
+
+
+class Exclusions:
+    """The rules in force in one directory.
+
+    Rules that are given may be of any directory, and are in force from there on, see
+    :meth:`at`. They come before those of ignore files, which :meth:`entering` adds. Without
+    ``heeds_files`` it does not, and what ignore files say is nothing but content.
+    """
+
+    def __init__(self, rules: Iterable[IgnoreRules] = (), *, heeds_files: bool = True) -> None:
+        self._given: dict[bytes, list[tuple[int, IgnoreRules]]] = {}
+        for position, rule in enumerate(rules):
+            self._given.setdefault(rule.directory, []).append((position, rule))
+        self.heeds_files = heeds_files
+        self._active_given: tuple[_Active, ...] = ()
+        self._active_here: tuple[_Active, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self._active_given or self._active_here)
+
+    @cached_property
+    def rules(self) -> tuple[IgnoreRules, ...]:
+        """The rules in force, in order."""
+        return tuple(active.rule for active in (*self._active_given, *self._active_here))
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """Equal for equal rules in force; empty when there are none."""
+        if not self:
+            return NO_RULES
+        text = repr([(rule.directory, rule.patterns) for rule in self.rules])
+        return checksum(text.encode("utf-8", "surrogateescape"), 16)
+
+    def at(self, directory: bytes) -> Exclusions:
+        """Returns these rules with those that were given for a directory."""
+        given_here = self._given.get(directory)
+        if given_here is None:
+            return self
+        new = [_Active(position, rule, _matcher(rule)) for position, rule in given_here]
+        return self._with(
+            tuple(sorted((*self._active_given, *new), key=lambda active: active.position)),
+            self._active_here,
+        )
+
+    def entering(self, rule: IgnoreRules) -> Exclusions:
+        """Returns these rules with those of an ignore file."""
+        if not rule.patterns or not self.heeds_files:
+            return self
+        return self._with(
+            self._active_given, (*self._active_here, _Active(0, rule, _matcher(rule)))
+        )
+
+    def _with(self, given: tuple[_Active, ...], here: tuple[_Active, ...]) -> Exclusions:
+        exclusions = Exclusions(heeds_files=self.heeds_files)
+        exclusions._given = self._given
+        exclusions._active_given = given
+        exclusions._active_here = here
+        return exclusions
+
+    def names_in(self, directory: bytes) -> Callable[[bytes, int], bool]:
+        """Returns what says whether a name in a directory is left out.
+
+        It takes the name and its mode. All rules in force are of the
+        directory or of one above it, which is not left out itself.
+        """
+        asked = []
+        for active in (*self._active_here[::-1], *self._active_given[::-1]):
+            top = active.rule.directory
+            below = directory[len(top) + 1 :] if top else directory
+            asked.append((active.matcher.verdict, below + b"/" if below else b""))
+
+        def hides(name: bytes, mode: int) -> bool:
+            is_directory = S_ISDIR(mode)
+            for verdict, prefix in asked:
+                found = verdict(name, prefix + name, is_directory=is_directory)
+                if found is not None:
+                    return found
+            return False
+
+        return hides
+
+
+def _matcher(rule: IgnoreRules) -> Matcher:
+    return Matcher(text.encode("utf-8", "surrogateescape") for text in rule.patterns)
+
+
+def size_of(rule: IgnoreRules) -> int:
+    """Returns about how many bytes rules take in a record, and no fewer."""
+    patterns = "".join(rule.patterns).encode("utf-8", "surrogateescape")
+    return len(rule.directory) + 16 + len(patterns) + 5 * len(rule.patterns)
+
+
+def parse_ignore_file(directory: bytes, data: bytes) -> tuple[IgnoreRules, str | None]:
+    """Returns what an ignore file says, and a message about lines that can match nothing."""
+    patterns, useless = parse_lines(data)
+    texts = tuple(line.decode("utf-8", "surrogateescape") for line in patterns)
+    rule = IgnoreRules(directory, texts)
+    if not useless:
+        return rule, None
+    where = shown(treepath.join(directory, IGNORE_FILE))
+    named = [f"line {number} ({shown(line)!r})" for number, line in useless[:_LINES_NAMED_MAX]]
+    if len(useless) > _LINES_NAMED_MAX:
+        named.append(f"{len(useless) - _LINES_NAMED_MAX} more")
+    return rule, f"Ignored in {where!r}, because it can match nothing: {', '.join(named)}"
+
+
+def given(patterns: Iterable[str], directory: bytes = b"") -> tuple[IgnoreRules, ...]:
+    """Returns rules for patterns that a caller gave.
+
+    Raises InvalidArgument for one that is not a text or can match nothing: nothing else
+    would tell the caller of a slip. No character has a meaning that it lacks in an ignore
+    file, but spaces at the end and a ``#`` at the beginning stand for themselves.
+    """
+    if isinstance(patterns, str | bytes):
+        raise InvalidArgument("Patterns are a list of texts, not one text")
+    kept = tuple(patterns)
+    for text in kept:
+        if not isinstance(text, str):
+            raise InvalidArgument(f"A pattern is a text, not {type(text).__name__}")
+        try:
+            encoded = text.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raise InvalidArgument(f"The pattern {text!a} is not UTF-8") from None
+        if parse_pattern(encoded) is None:
+            raise InvalidArgument(f"The pattern {shown(text)!r} can match nothing")
+    rules = (IgnoreRules(directory, kept),) if kept else ()
+    if sum(map(size_of, rules)) > RULES_SIZE_MAX:
+        raise InvalidArgument("The patterns are too long")
+    return rules
+
+
+def too_long(directory: bytes) -> UnreadableRules:
+    """Returns the error for an ignore file of more bytes than are read."""
+    size_kib = IGNORE_FILE_SIZE_MAX >> 10
+    return UnreadableRules(directory, errno.EFBIG, f"is longer than {size_kib} KiB")
+
+
+def too_many(directory: bytes) -> UnreadableRules:
+    """Returns the error for rules that would not fit into a snapshot beside the others."""
+    size_mib = RULES_SIZE_MAX >> 20
+    why = f"holds rules beyond the {size_mib} MiB that a snapshot takes of them"
+    return UnreadableRules(directory, errno.EFBIG, why)

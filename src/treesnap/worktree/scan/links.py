@@ -1,0 +1,110 @@
+"""Hard-link groups: which names of a tree are the same file.
+
+Trees know nothing of them, so that equal directories stay equal objects. A
+snapshot has one table of its groups, stored like a file: a sequence of msgpack
+arrays, each the sorted paths of one group, sorted by first path. Memory is one
+entry per name that has another name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from treesnap.codec.chunklist import Put
+from treesnap.codec.message import pack, require, unpack_groups
+from treesnap.codec.reader import Get, read_segments
+from treesnap.errors import Corrupt, InvalidArgument
+from treesnap.hashing import checksum
+from treesnap.model import ObjectKind
+from treesnap.treepath import parse
+from treesnap.worktree.scan.content import store_bytes
+
+GROUP_LENGTH_MAX = 1 << 31
+"""More names than any Linux file system allows for one file."""
+PATH_SIZE_MAX = 4 << 20
+"""Bytes of one path: as deep as captures go, with the longest names."""
+
+Groups = dict[bytes, tuple[bytes, ...]]
+"""Each path that has other names, with all names of its group, itself included."""
+
+
+class LinkGroups:
+    """Collects names by device and inode."""
+
+    def __init__(self) -> None:
+        self._paths: dict[tuple[int, int], list[bytes]] = {}
+        self._link_counts: dict[tuple[int, int], int] = {}
+
+    def add(self, device: int, inode: int, link_count: int, path: bytes) -> None:
+        """Notes one name of a file that has several."""
+        self._paths.setdefault((device, inode), []).append(path)
+        self._link_counts[device, inode] = link_count
+
+    def shared(self, *, is_broken_by_changes: bool = False) -> frozenset[bytes]:
+        """Returns the names of files that must not be changed in place.
+
+        They have more names than were noted. On an overlay these are all files with
+        several names: a change under one of them copies the file up from its layer, and
+        the other names stay with what is there.
+        """
+        return frozenset(
+            path
+            for identity, paths in self._paths.items()
+            if is_broken_by_changes or len(paths) < self._link_counts[identity]
+            for path in paths
+        )
+
+    def unfinished(self) -> bytes:
+        """Returns what stands for all groups with names that were not found; empty for none.
+
+        Equal for equal groups. A name that appears where nobody looked makes it another.
+        """
+        groups = sorted(
+            (*identity, self._link_counts[identity], len(paths))
+            for identity, paths in self._paths.items()
+            if len(paths) < self._link_counts[identity]
+        )
+        return checksum(pack(tuple(groups)), 16) if groups else b""
+
+    def store(self, put: Put) -> tuple[Any, ...] | None:
+        """Stores the table and returns its content, or None when there is no group."""
+        groups = sorted(tuple(sorted(paths)) for paths in self._paths.values() if len(paths) > 1)
+        if not groups:
+            return None
+        return store_bytes(b"".join(pack(group) for group in groups), put)
+
+
+def load_groups(content: tuple[Any, ...] | None, get: Get) -> Groups:
+    """Returns the groups of a snapshot by path; raises Corrupt."""
+    if content is None:
+        return {}
+    groups: Groups = {}
+    previous: tuple[bytes, ...] = ()
+    for group in unpack_groups(
+        _pieces(content, get),
+        "hard-link table",
+        length_max=GROUP_LENGTH_MAX,
+        item_size_max=PATH_SIZE_MAX,
+    ):
+        require(len(group) > 1, "hard-link table", "a group has no two names")
+        require(group > previous, "hard-link table", "its groups are not in order")
+        previous = group
+        for path in group:
+            try:
+                parse(path)
+            except InvalidArgument as error:
+                raise Corrupt(f"Stored hard-link table is not valid: {error}") from error
+            require(path not in groups, "hard-link table", "a path occurs twice")
+            groups[path] = group
+    return groups
+
+
+def _pieces(content: tuple[Any, ...], get: Get) -> Iterator[bytes]:
+    """Yields the bytes of a table; a table has no holes, which would cost nothing to store."""
+    for segment in read_segments(content, get):
+        require(segment.id is not None, "hard-link table", "it has a hole")
+        assert segment.id is not None
+        data = get(ObjectKind.CHUNK, segment.id)
+        require(len(data) == segment.size, "hard-link table", "a chunk has a wrong size")
+        yield data

@@ -1,0 +1,248 @@
+"""Listing one directory: what ``lstat`` says of each name, exclusions applied."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
+from stat import S_ISDIR, S_ISLNK, S_ISREG
+from typing import Any
+
+from treesnap import treepath
+from treesnap.codec.journal import STAGE_PREFIX
+from treesnap.errors import shown
+from treesnap.fs.base import FileSystem
+from treesnap.fs.record_locks import close_after_reading, open_for_reading
+from treesnap.model import IgnoreRules, SkipReason
+from treesnap.worktree.folding import is_folding
+from treesnap.worktree.scan.capture import blames_file
+from treesnap.worktree.scan.ignore import (
+    EVERYTHING,
+    IGNORE_FILE,
+    IGNORE_FILE_SIZE_MAX,
+    Exclusions,
+    UnreadableRules,
+    parse_ignore_file,
+    too_long,
+)
+
+Scope = dict[bytes, Any]
+"""Names to look at, each with the names below it, or None for everything below."""
+
+_HIDDEN = (0, 0, 0, 0, 0, 0)
+
+
+@dataclass(slots=True)
+class DirectoryListing:
+    """One directory's names, sorted by raw name."""
+
+    exclusions: Exclusions
+    observations: list[Any] = field(default_factory=list)
+    """Observations as plain tuples: they are made by the hundred thousand."""
+    linked: list[tuple[bytes, int, int, int]] = field(default_factory=list)
+    """Names with more than one hard link, with device, inode and the number of links."""
+    hidden: list[tuple[bytes, int]] = field(default_factory=list)
+    """Names that are left out, with the reason."""
+    rule: IgnoreRules | None = None
+    """The directory's own exclusions, when it has some that are not yet in force."""
+    messages: list[str] = field(default_factory=list)
+    """What a person should read of the directory's ignore file."""
+    is_unreadable: bool = False
+    """Whether all names are left out because the root's rules cannot be read."""
+
+
+def scope_of(paths: tuple[bytes, ...] | None) -> Scope | None:
+    """Returns the names to look at for a set of paths that are not nested."""
+    if paths is None or b"" in paths:
+        return None
+    scope: Scope = {}
+    for path in paths:
+        *parents, name = treepath.components(path)
+        level = scope
+        for parent in parents:
+            level = level.setdefault(parent, {})
+        level[name] = None
+    return scope
+
+
+def list_directory(
+    fs: FileSystem,
+    fd: int,
+    path: bytes,
+    exclusions: Exclusions,
+    scope: Scope | None,
+    encoding: str,
+) -> DirectoryListing:
+    """Looks at every name of a directory once; raises OSError, UnreadableRules.
+
+    Excluded names are observed as zeros: their changes do not count. So are all names
+    of the root when its rules cannot be read, because no directory above it can be
+    left out instead; from then on its rules leave out everything.
+    """
+    listing = DirectoryListing(exclusions.at(path))
+    if scope is not None:
+        _observe_scope(fs, fd, scope, listing)
+        has_ignore_file = has_stage = True
+    else:
+        has_ignore_file, has_stage = _observe_all(fs, fd, listing, encoding)
+    if has_ignore_file and exclusions.heeds_files:
+        try:
+            read_ignore_file(fs, fd, path, listing)
+        except UnreadableRules as error:
+            if path:
+                raise
+            listing.messages.append(error.message)
+            listing.is_unreadable = True
+            _enter_rule(IgnoreRules(path, EVERYTHING), listing)
+    if listing.exclusions or has_stage:
+        hide(path, listing)
+    return listing
+
+
+def _observe_all(
+    fs: FileSystem, fd: int, listing: DirectoryListing, encoding: str
+) -> tuple[bool, bool]:
+    """Observes every name; returns whether one is an ignore file, one a staging directory."""
+    observations = listing.observations
+    linked = listing.linked
+    has_ignore_file = has_stage = False
+    with fs.scan(fd) as entries:
+        for entry in entries:
+            try:
+                stat = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            text = entry.name
+            name = text.encode(encoding, "surrogateescape")
+            mode = stat.st_mode
+            inode = stat.st_ino
+            device = stat.st_dev
+            observations.append(
+                (name, mode, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, inode, device)
+            )
+            if stat.st_nlink > 1 and not S_ISDIR(mode):
+                linked.append((name, device, inode, stat.st_nlink))
+            if text[0] == ".":
+                has_ignore_file |= text == ".snapignore"
+                has_stage |= name.startswith(STAGE_PREFIX)
+    observations.sort()
+    return has_ignore_file, has_stage
+
+
+def _observe_scope(fs: FileSystem, fd: int, scope: Scope, listing: DirectoryListing) -> None:
+    """Looks at the names in scope; below a link or a file there is nothing of the tree."""
+    observe_names(fs, fd, scope, listing)
+    for item in list(listing.observations):
+        name, mode = item[0], item[1]
+        if scope[name] is None or S_ISDIR(mode):
+            continue
+        listing.observations.remove(item)
+        listing.linked = [other for other in listing.linked if other[0] != name]
+
+
+def observe_names(
+    fs: FileSystem, fd: int, names: Iterable[bytes], listing: DirectoryListing
+) -> None:
+    """Looks at some names of a directory, in order; those that are gone are left out.
+
+    So are those that are there in another case only; where one is found, that costs one look.
+    """
+    is_exact: bool | None = None
+    present: Container[bytes] = ()
+    for name in sorted(names):
+        try:
+            stat = fs.lstat(name, dir_fd=fd)
+        except FileNotFoundError:
+            continue
+        if is_exact is None and name.upper() != name.lower():
+            is_exact = not is_folding(fs, fd, name)
+            present = () if is_exact else {os.fsencode(text) for text in fs.list_names(fd)}
+        if is_exact is False and name not in present:
+            continue
+        listing.observations.append(
+            (
+                name,
+                stat.st_mode,
+                stat.st_size,
+                stat.st_mtime_ns,
+                stat.st_ctime_ns,
+                stat.st_ino,
+                stat.st_dev,
+            )
+        )
+        if stat.st_nlink > 1 and not S_ISDIR(stat.st_mode):
+            listing.linked.append((name, stat.st_dev, stat.st_ino, stat.st_nlink))
+
+
+def read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: DirectoryListing) -> None:
+    """Adds what the directory's own ignore file says to its exclusions.
+
+    Only a regular file says something. A link does not, but it was surely meant to; like
+    git, this does not follow it. Raises UnreadableRules, and OSError where that does not
+    blame the file.
+    """
+    if not listing.exclusions.heeds_files:
+        return
+    try:
+        mode = fs.lstat(IGNORE_FILE, dir_fd=fd).st_mode
+        if S_ISLNK(mode):
+            raise UnreadableRules(path, errno.ELOOP, "is a symbolic link, which is not followed")
+        if not S_ISREG(mode):
+            where = shown(treepath.join(path, IGNORE_FILE))
+            listing.messages.append(f"{where!r} is not a regular file, and excludes nothing")
+            return
+        data = _read_whole(fs, fd, path)
+    except FileNotFoundError:
+        return
+    except UnreadableRules:
+        raise
+    except OSError as error:
+        if not blames_file(error):
+            raise
+        number = error.errno or errno.EIO
+        why = f"cannot be read ({os.strerror(number)})"
+        raise UnreadableRules(path, number, why) from error
+    rule, message = parse_ignore_file(path, data)
+    if message is not None:
+        listing.messages.append(message)
+    _enter_rule(rule, listing)
+
+
+def _read_whole(fs: FileSystem, fd: int, path: bytes) -> bytes:
+    ignore_fd = open_for_reading(fs, IGNORE_FILE, os.O_RDONLY | os.O_NONBLOCK, dir_fd=fd)
+    try:
+        if not S_ISREG(fs.fstat(ignore_fd).st_mode):
+            raise UnreadableRules(path, errno.ESTALE, "changed its type while it was read")
+        data = fs.read_at(ignore_fd, IGNORE_FILE_SIZE_MAX + 1, 0)
+    finally:
+        close_after_reading(fs, ignore_fd)
+    if len(data) > IGNORE_FILE_SIZE_MAX:
+        raise too_long(path)
+    return data
+
+
+def _enter_rule(rule: IgnoreRules, listing: DirectoryListing) -> None:
+    if rule.patterns and rule not in listing.exclusions.rules:
+        listing.exclusions = listing.exclusions.entering(rule)
+        listing.rule = rule
+
+
+def hide(path: bytes, listing: DirectoryListing) -> None:
+    """Replaces what was observed of names that are left out by zeros."""
+    hides = listing.exclusions.names_in(path) if listing.exclusions else None
+    for position, item in enumerate(listing.observations):
+        name, mode = item[0], item[1]
+        if name.startswith(STAGE_PREFIX):
+            reason = SkipReason.RESERVED
+        elif listing.is_unreadable:
+            reason = SkipReason.UNREADABLE
+        elif hides is not None and hides(name, mode):
+            reason = SkipReason.EXCLUDED
+        else:
+            continue
+        listing.observations[position] = (name, *_HIDDEN)
+        listing.hidden.append((name, int(reason)))
+    if listing.hidden:
+        left_out = {name for name, _ in listing.hidden}
+        listing.linked = [item for item in listing.linked if item[0] not in left_out]

@@ -1,0 +1,176 @@
+"""Looking for changes in a large tree from several processes, before it is walked.
+
+Each process lists some of the directories and compares each with its cached row in one go. Of
+what is found nothing is taken: the walk looks again at every directory in which something
+differs, and at no other. So a helper has nothing to hand over but paths, and one that fails
+leaves its directories to the walk.
+
+A directory counts as changed, too, where its row alone could not say otherwise: names that
+are distrusted, files that are mapped for writing or have other links, exclusions.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from stat import S_ISDIR
+from typing import NamedTuple
+
+from treesnap import treepath
+from treesnap.codec.statcache import Row, encode_observations
+from treesnap.errors import Corrupt
+from treesnap.fs.base import FileSystem
+from treesnap.fs.forked import Report, helper_count, share_out
+from treesnap.worktree.directory import DirectoryChain
+from treesnap.worktree.scan.changed import Changed
+from treesnap.worktree.scan.ignore import NO_RULES, Exclusions
+from treesnap.worktree.scan.listing import list_directory
+from treesnap.worktree.scan.mappings import names_of
+from treesnap.worktree.scan.statcache import StatCache, subdirectories
+
+ROWS_MIN = 1024
+"""Cached rows from which on other processes help: starting one takes milliseconds."""
+_SHARES_EACH = 8
+_LISTED, _WHOLE, _DONE = b"listed", b"whole", b"done"
+
+Finding = tuple[bytes, bytes]
+"""Whether a directory's own names or all below it are to be looked at, and its path."""
+
+
+class _Share(NamedTuple):
+    """A directory to look at."""
+
+    path: bytes
+    is_deep: bool
+    """Whether what is below it belongs to the share."""
+    weight: int
+
+
+def survey(
+    fs: FileSystem, root_fd: int, cache: StatCache, mapped: frozenset[int]
+) -> Changed | None:
+    """Returns what differs from the rows of a cache, or None when helpers are of no use.
+
+    ``mapped`` are inode numbers of files that count as changed. The root itself is always to be
+    looked at, and everything in which it differs.
+    """
+    found = cache.find(b"")
+    helpers = helper_count() if cache.base.count >= ROWS_MIN and not cache.is_grown else 0
+    if found is None or found[0].rules != NO_RULES or not helpers:
+        return None
+    totals = found[0].totals
+    weight_max = (totals.files + totals.directories) // (_SHARES_EACH * (helpers + 1))
+    shares = list(_shares(cache, found[0], weight_max))
+    changed = Changed(is_listed=True)
+    share_out(
+        shares,
+        [share.weight for share in shares],
+        helpers,
+        work=lambda pile: _note(changed, _looked(fs, root_fd, cache, mapped, pile)),
+        help_with=partial(_help, fs, root_fd, cache, mapped),
+        take=lambda pile, reports: _note(changed, _reported(pile, reports)),
+    )
+    return changed
+
+
+def _shares(cache: StatCache, root: Row, weight_max: int) -> Iterator[_Share]:
+    """Yields all that is below the root, in parts of at most some weight if possible."""
+    pending = [(b"", root)]
+    while pending:
+        path, row = pending.pop()
+        try:
+            names = subdirectories(row)
+        except Corrupt:
+            continue  # nothing in it counts as known, so that all below it is walked
+        for name in names:
+            below = treepath.join(path, name)
+            found = cache.find(below)
+            if found is None:
+                yield _Share(below, is_deep=True, weight=1)
+                continue
+            totals = found[0].totals
+            weight = totals.files + totals.directories + totals.others + 1
+            is_divided = weight > weight_max and totals.directories > 0
+            yield _Share(below, is_deep=not is_divided, weight=1 if is_divided else weight)
+            if is_divided:
+                pending.append((below, found[0]))
+
+
+def _help(
+    fs: FileSystem,
+    root_fd: int,
+    cache: StatCache,
+    mapped: frozenset[int],
+    pile: Sequence[_Share],
+    report: Report,
+) -> None:
+    """Looks at some directories as a helper."""
+    lines = [
+        b"%s %s\n" % (what, path.hex().encode())
+        for what, path in _looked(fs, root_fd, cache, mapped, pile)
+    ]
+    report(b"".join([*lines, _DONE, b" \n"]))
+
+
+def _reported(pile: Sequence[_Share], reports: bytes) -> Iterator[Finding]:
+    """Yields what a helper found; all of its directories when it did not end well."""
+    words = [line.split(b" ") for line in reports.split(b"\n")[:-1]]
+    if not words or words[-1][0] != _DONE:
+        yield from ((_WHOLE if share.is_deep else _LISTED, share.path) for share in pile)
+        return
+    for what, path in words[:-1]:
+        yield what, bytes.fromhex(path.decode())
+
+
+def _note(changed: Changed, findings: Iterable[Finding]) -> None:
+    for what, path in findings:
+        node = changed.at(path)
+        node.is_listed |= what == _LISTED
+        node.is_whole |= what == _WHOLE
+
+
+def _looked(
+    fs: FileSystem,
+    root_fd: int,
+    cache: StatCache,
+    mapped: frozenset[int],
+    pile: Sequence[_Share],
+) -> Iterator[Finding]:
+    """Yields what differs in some directories; raises nothing but what ends a process."""
+    nothing = Exclusions()
+    encoding = sys.getfilesystemencoding()
+    with DirectoryChain(fs, root_fd) as chain:
+        for share in sorted(pile):
+            pending = [share.path]
+            while pending:
+                path = pending.pop()
+                found = cache.find(path)
+                if found is None:
+                    yield _WHOLE, path
+                    continue
+                row = found[0]
+                try:
+                    fd = chain.open(path)
+                    listing = list_directory(fs, fd, path, nothing, None, encoding)
+                except OSError:
+                    yield _WHOLE, path
+                    continue
+                if row.rules != NO_RULES or listing.exclusions:
+                    yield _WHOLE, path
+                    continue
+                is_same = encode_observations(listing.observations) == row.observations
+                if (
+                    not is_same
+                    or row.distrusted
+                    or row.linked
+                    or names_of(mapped, listing.observations)
+                ):
+                    yield _LISTED, path
+                if share.is_deep:
+                    left_out = {name for name, _ in row.skipped}
+                    pending += [
+                        treepath.join(path, item[0])
+                        for item in reversed(listing.observations)
+                        if S_ISDIR(item[1]) and item[0] not in left_out
+                    ]
