@@ -40,6 +40,16 @@ class Tree:
     def start(self, script: str) -> subprocess.Popen[str]:
         return subprocess.Popen(self.words(script), stderr=subprocess.PIPE, text=True)
 
+    def program(self, text: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Runs a program of ours on the tree and its store."""
+        return subprocess.run(
+            [sys.executable, "-c", text, str(self.root), str(self.store), *words],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+        )
+
     def told(self) -> str:
         """The line that a command writes into the fifo; waits for that, but not for ever."""
         fd = self.fifo_fd
@@ -157,13 +167,7 @@ except KeyboardInterrupt:
 def test_second_interrupt_does_not_break_the_way_back(tree):
     before = record(tree.root)
 
-    result = subprocess.run(
-        [sys.executable, "-c", SECOND, str(tree.root), str(tree.store), "block"],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-    )
+    result = tree.program(SECOND, "block")
 
     assert (result.stdout, result.returncode) == ("interrupted\n", 0), result.stderr
     assert difference(before, record(tree.root)) == []
@@ -204,13 +208,7 @@ except Late:
 def test_a_handler_of_the_program_that_raises_does_not_break_the_way_back(tree):
     before = record(tree.root)
 
-    result = subprocess.run(
-        [sys.executable, "-c", ALARM, str(tree.root), str(tree.store)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-    )
+    result = tree.program(ALARM)
 
     assert (result.stdout, result.returncode) == ("late True\n", 0), result.stderr
     assert difference(before, record(tree.root)) == []
@@ -233,13 +231,7 @@ def test_a_limit_on_the_size_of_files_does_not_break_the_way_back(tree):
     """What is there does not fit into a safety snapshot then, as on a full disk."""
     before = record(tree.root)
 
-    result = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(tree.root), str(tree.store)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-    )
+    result = tree.program(LIMITED)
 
     assert (result.stdout, result.returncode) == ("back\n", 0), result.stderr
     assert difference(before, record(tree.root)) == []
