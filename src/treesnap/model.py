@@ -22,8 +22,6 @@ ObjectId = NewType("ObjectId", bytes)
 
 SnapshotId = NewType("SnapshotId", str)
 """The 64 hex digits that identify a snapshot."""
-
-
 _FIRST_TIME = datetime.min.replace(tzinfo=UTC)
 _LAST_TIME = datetime.max.replace(tzinfo=UTC)
 

@@ -60,8 +60,6 @@ def decode_export(payload: bytes) -> ExportRecord:
 
 
 EXPORT = Format(FileKind.EXPORT, encode_export, decode_export, EXPORT_SIZE_MAX)
-
-
 EXPORT_MOVES_NAME = b"moves"
 """A file that is there in the staging directory while names are moved out of it."""
 

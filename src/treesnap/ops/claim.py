@@ -18,8 +18,6 @@ from treesnap.treepath import is_within
 
 OVERLAPS = ("wait", "refuse")
 """What to do while another process, thread or task may go back over the same paths."""
-
-
 entered: ContextVar[frozenset[SnapshotId]] = ContextVar("inside", default=frozenset())
 """The checkpoints that the running code is inside of: what it does belongs to them."""
 

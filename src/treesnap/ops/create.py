@@ -54,8 +54,6 @@ _NAME_SHOWN_MAX = 80
 """Characters of a name that is refused, which may be very long."""
 ATTEMPTS = 5
 """How often a capture that collections overtook is done again."""
-
-
 NO_PURPOSE = Purpose()
 _NOTHING: dict[str, Any] = {
     "root": Entry(b"", EntryKind.DIRECTORY, 0, 0, 0, 0, 0, bytes(32), None),

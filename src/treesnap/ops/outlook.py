@@ -30,15 +30,9 @@ from treesnap.worktree.scan.statcache import StatCache
 
 WALK_EVERY_NS = 3600 * 10**9
 """After this time a walk looks at everything again, for what no kernel reports."""
-
-
 CHANGES_MAX = 50_000
 """With more changes a whole walk is no slower."""
-
-
 _STATUS_SIZE_MAX = 4 << 20
-
-
 _RIGHTS = (b"Uid:", b"Gid:", b"Groups:", b"CapEff:")
 """Lines of a process's status that decide what it may read; see proc_pid_status(5)."""
 

@@ -28,17 +28,9 @@ from treesnap.ops.session import Session
 from treesnap.store.snapshots import SnapshotListing, SnapshotName
 
 _LATEST = re.compile(r"(latest|newest)(?:~(\d{1,9}))?\Z")
-
-
 _STEP = re.compile(r"step:(\d{1,18})\Z")
-
-
 _FOREIGN_DIGITS_MIN = 12
-
-
 _ABBREVIATION = re.compile(r"[0-9a-f]{4,64}\Z")
-
-
 STEP_MAX = 10**18 - 1
 """The largest step that a reference can name."""
 
@@ -255,8 +247,6 @@ def unknown(ref: str) -> NotFound:
 
 
 FILE = "names"
-
-
 UNREAD_MAX = 32
 """When more records than these are behind the table, whoever may write notes them."""
 

@@ -191,8 +191,6 @@ def _disk_use(fs: FileSystem, path: str) -> tuple[int, int]:
 
 SEVERAL_ROOTS = -1
 """The share of what snapshots of several roots need."""
-
-
 _ROOTS = -2
 """The share of what several snapshots of root 0 need; those of the next roots lie below."""
 

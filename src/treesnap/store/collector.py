@@ -134,8 +134,6 @@ def note_size(fs: FileSystem, layout: Layout, size_bytes: int) -> None:
 
 LEAP = 1 << 32
 """More than all collections between two notes of the epoch can raise it."""
-
-
 _LEAP_MAX = 1 << 62
 
 

@@ -246,22 +246,12 @@ def _refused(root: str, why: str) -> Refused:
 
 UNTIMED = frozenset({"overlay", "tmpfs"})
 """File systems on which writes through a mapping may move no time."""
-
-
 CHANGES_MAX = 1 << 18
 """More changed names are forgotten, the oldest first."""
-
-
 COOKIE_PREFIX = "cookie-"
-
-
 _TAKES_MAX = 64
 """How often it takes reports at a time: whoever asks has to wait meanwhile."""
-
-
 _MOUNTED = "file systems were mounted or unmounted"
-
-
 _CAME, _REMOVED, _MOVED = range(3)
 
 

@@ -477,8 +477,6 @@ class Transaction:
 
 
 _RESERVE_BASE_BYTES = 64 << 10
-
-
 _BLOCK_BYTES = 4096
 
 

@@ -45,11 +45,7 @@ from treesnap.store.writer import Writer
 
 DRAIN_WAIT_S = 2.0
 """How long to let older writers finish at most, to spare them doing their capture again."""
-
-
 _COPY_OVERHEAD_SIZE = 64 << 10
-
-
 _ENTRY_OVERHEAD_SIZE = 128
 """What a copied record takes at most beside itself: in the footer and in the index."""
 

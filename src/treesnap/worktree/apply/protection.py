@@ -52,8 +52,6 @@ def refuse_protected_below(fs: FileSystem, fd: int, path: bytes) -> None:
 
 
 _DIRECTORY_BITS = 0o700
-
-
 _FILE_BITS = 0o400
 
 

@@ -398,20 +398,12 @@ def _without_zero_pages(data: bytes, position: int) -> Iterator[tuple[int, bytes
 
 
 _CREATE_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-
-
 BUILDING = b"building"
 """A file that is there while what will be put is built: nothing is kept aside yet."""
-
-
 RESERVE = b"reserve"
 """A file that holds space until the commit point."""
-
-
 HELPED_REMOVALS_MIN = 1024
 """Files of a directory from which on other processes help to remove them."""
-
-
 _UNLINKED_AT_ONCE = 64
 """Files that are removed as one share."""
 

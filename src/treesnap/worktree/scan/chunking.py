@@ -30,8 +30,6 @@ NORMALIZATION: Literal[2] = 2
 
 _PROBE_SIZE = 1 << 20
 _PROBE_CHECKSUM = "68c2ceba9171d9139c4d58403f835c72"
-
-
 _own = threading.local()
 
 
