@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from everywhere import SPARSE, assert_turns_once, fail_everywhere, kill_everywhere
-from treesnap.testing.faulty import Fault, FaultMoment, error_at
+from treesnap.testing.faulty import error_at, kill_halfway
 from treesnap.testing.state import differences, tree_state
-from treesnap.testing.wrapped import Kind
 
 
 def target_of(scene) -> Path:
@@ -90,9 +89,6 @@ class TestKilled:
         assert set(outcomes) == {"whole"}
 
     def test_may_happen_while_a_write_arrives_by_half(self, scene):
-        def by_half(number: int) -> Fault:
-            return Fault(number=number, kinds=frozenset({Kind.WRITE}), moment=FaultMoment.HALFWAY)
-
         def check() -> str:
             scene.handle().status()
             assert litter(scene) == []
@@ -103,7 +99,7 @@ class TestKilled:
             "restored",
             lambda handle: handle.restore("before", to=target_of(scene)),
             check,
-            at=by_half,
+            at=kill_halfway,
             every=SPARSE,
         )
 

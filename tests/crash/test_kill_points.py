@@ -18,10 +18,9 @@ import pytest
 
 from everywhere import POINTS_MAX, SPARSE, assert_turns_once, kill_everywhere
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault, FaultMoment, kill_at
+from treesnap.testing.faulty import Fault, kill_at, kill_halfway
 from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.state import tree_state
-from treesnap.testing.wrapped import Kind
 
 NO_EXCHANGE = Fault(methods=frozenset({"exchange"}), errno=errno.EINVAL, lasting=True)
 
@@ -55,15 +54,12 @@ class TestRestore:
         assert_turns_once(outcomes, "after", "before")
 
     def test_leaves_one_of_both_when_a_write_arrives_by_half(self, scene):
-        def by_half(number: int) -> Fault:
-            return Fault(number=number, kinds=frozenset({Kind.WRITE}), moment=FaultMoment.HALFWAY)
-
         assert kill_everywhere(
             scene,
             "changed",
             lambda handle: handle.restore("before"),
             lambda: scene.recovered("after", "before"),
-            at=by_half,
+            at=kill_halfway,
             every=SPARSE,
         )
 
@@ -160,7 +156,7 @@ def test_recovery_may_be_killed_too(scene, share):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", list(FaultMoment))
+@pytest.mark.parametrize("kill", [kill_at, kill_halfway])
 @pytest.mark.parametrize(
     ("start", "verb", "words", "states"),
     [
@@ -174,8 +170,8 @@ def test_recovery_may_be_killed_too(scene, share):
         ("restored", "delete", ("before",), ("before",)),
     ],
 )
-def test_every_moment_of_every_call(scene, start, verb, words, states, moment):
-    """Before, after, and for writes in the middle of each call."""
+def test_every_moment_of_every_call(scene, start, verb, words, states, kill):
+    """Before each call, which is after the one before it, and in the middle of each write."""
 
     def check() -> str:
         handle = scene.handle()
@@ -191,7 +187,7 @@ def test_every_moment_of_every_call(scene, start, verb, words, states, moment):
         start,
         lambda handle: getattr(handle, verb)(*words),
         check,
-        at=lambda number: kill_at(number, moment),
+        at=kill,
     )
 
 
@@ -216,15 +212,12 @@ class TestCreate:
         assert kill_everywhere(scene, "populated", lambda handle: handle.create(), check)
 
     def test_publishes_nothing_that_arrived_by_half(self, scene):
-        def by_half(number: int) -> Fault:
-            return Fault(number=number, kinds=frozenset({Kind.WRITE}), moment=FaultMoment.HALFWAY)
-
         assert kill_everywhere(
             scene,
             "changed",
             lambda handle: handle.create(),
             lambda: scene.recovered("after"),
-            at=by_half,
+            at=kill_halfway,
         )
 
 

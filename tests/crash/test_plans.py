@@ -24,7 +24,7 @@ from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at
 from treesnap.plans import Milestones, Plan, Planner, PlanState, Step
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import FaultMoment, FaultyFileSystem, error_at, kill_at
+from treesnap.testing.faulty import Fault, FaultyFileSystem, error_at, kill_at, kill_halfway
 from treesnap.testing.unsynced import UnsyncedFileSystem
 
 POINTS_MAX = 5000
@@ -128,14 +128,13 @@ def check(place: Place, *, may_be_none: bool) -> str:
 
 
 def outcomes(
-    place: Place, name: str, first: int, every: int, moment: FaultMoment = FaultMoment.BEFORE
+    place: Place, name: str, first: int, every: int, kill: Callable[[int], Fault] = kill_at
 ) -> Iterator[str]:
     """Yields how far each kill lets an operation come."""
     operation = OPERATIONS[name]
     for number in range(first, POINTS_MAX, every):
         place.reset(STARTS[name])
-        fault = kill_at(number, moment)
-        ended = killed(lambda fs: operation(Planner(place.handle_on(fs))), fault)
+        ended = killed(lambda fs: operation(Planner(place.handle_on(fs))), kill(number))
         assert ended.error is None, ended.error
         if not ended.was_killed:
             return
@@ -153,10 +152,10 @@ def test_a_kill_leaves_a_plan_that_agrees_with_its_files_and_goes_on(place, name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", list(FaultMoment))
+@pytest.mark.parametrize("kill", [kill_at, kill_halfway])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_kill_at_every_call(place, name, moment):
-    found = list(outcomes(place, name, 1, 1, moment))
+def test_a_kill_at_every_call(place, name, kill):
+    found = list(outcomes(place, name, 1, 1, kill))
 
     assert len(found) > 30
     if name.startswith("run"):

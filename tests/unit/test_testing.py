@@ -12,7 +12,7 @@ from treesnap.testing.children import in_child, killed
 from treesnap.testing.faulty import Fault, FaultMoment, FaultyFileSystem, Killed, error_at, kill_at
 from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.state import differences, tree_state
-from treesnap.testing.wrapped import Kind
+from treesnap.testing.wrapped import MUTATING, Kind
 
 
 def write(fs, path, content: bytes) -> None:
@@ -125,7 +125,7 @@ class TestKills:
         assert os.listdir(tmp_path) == []
 
     def test_a_call_without_effect_kills_too(self, tmp_path):
-        fs = FaultyFileSystem(kill_at(1, FaultMoment.AFTER))
+        fs = FaultyFileSystem(Fault(kinds=MUTATING, moment=FaultMoment.AFTER))
 
         with pytest.raises(Killed):
             fs.make_directory(str(tmp_path))

@@ -60,9 +60,14 @@ class Fault:
         return wanted and (self.where is None or self.where(call))
 
 
-def kill_at(number: int, moment: FaultMoment = FaultMoment.BEFORE) -> Fault:
-    """Returns the fault that kills the process at its n-th call that changes the disk."""
-    return Fault(number=number, kinds=MUTATING, moment=moment)
+def kill_at(number: int) -> Fault:
+    """Returns the fault that kills the process before its n-th call that changes the disk."""
+    return Fault(number=number, kinds=MUTATING)
+
+
+def kill_halfway(number: int) -> Fault:
+    """Returns the fault that kills the process in the middle of its n-th write."""
+    return Fault(number=number, kinds=frozenset({Kind.WRITE}), moment=FaultMoment.HALFWAY)
 
 
 def error_at(number: int, errno: int, *, lasting: bool = False) -> Fault:

@@ -24,10 +24,10 @@ from treesnap.fs.durable import (
 )
 from treesnap.fs.local import LocalFileSystem
 from treesnap.testing.cuts import cuts
-from treesnap.testing.faulty import Fault, FaultMoment, FaultyFileSystem, Killed, kill_at
+from treesnap.testing.faulty import Fault, FaultMoment, FaultyFileSystem, Killed
 from treesnap.testing.power import PoweredFileSystem
 from treesnap.testing.recording import RecordingFileSystem
-from treesnap.testing.wrapped import Call, Kind, WrappedFileSystem
+from treesnap.testing.wrapped import MUTATING, Call, Kind, WrappedFileSystem
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_replacing_syncs_content_then_name(fs, tmp_path, temporary, options, syn
 def test_a_kill_leaves_the_old_content_or_the_new(tmp_path, temporary, number, moment):
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    fs = FaultyFileSystem(kill_at(number, moment))
+    fs = FaultyFileSystem(Fault(number=number, kinds=MUTATING, moment=moment))
 
     with pytest.raises(Killed):
         replace_file(fs, str(path), b"new content", temporary=temporary)
