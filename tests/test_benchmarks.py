@@ -191,6 +191,28 @@ def test_the_page_names_every_number_in_which_a_peer_is_better():
     assert "| venv | first snapshot | store | 30.0 MB | borg 20.0 MB (1.5 ×) |" in page
 
 
+def test_the_page_begins_with_the_headline_and_marks_the_best_of_each_row():
+    page = report.page(
+        results_with(
+            ((LINUX, "nothing changed", "treesnap"), 0.9),
+            ((LINUX, "nothing changed", "git"), 0.6),
+            ((LINUX, "first snapshot", "restic", "store_bytes"), 20e6),
+        ),
+        [("headline.svg", "Headline"), ("sizes.svg", "Sizes")],
+    )
+
+    lines = [line for line in page.splitlines() if line]
+    assert lines[:3] == [
+        "# Benchmarks",
+        "![Headline](headline.svg)",
+        "| task | treesnap | treesnap, watch | git | restic | borg | rsync | tar \\| zstd |",
+    ]
+    assert len(lines[4:10]) == sum(line.startswith("| ") for line in lines[4:11])
+    assert lines[5] == "| snapshot, nothing changed | 900 ms |  | **600 ms** |  |  |  |  |"
+    assert lines[9] == "| size of the store |  |  |  | **20.0 MB** |  |  |  |"
+    assert page.index("## Promises") < page.index("![Sizes](sizes.svg)")
+
+
 def test_numbers_come_back_from_their_file():
     results = results_with(((LINUX, "nothing changed", "git"), 0.5, 0.25))
     results.trees[LINUX] = {"files": 3, "directories": 1, "size_bytes": 10}

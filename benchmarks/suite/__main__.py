@@ -11,10 +11,15 @@ from benchmarks.suite.floors import PROJECT
 from benchmarks.suite.results import Results
 from benchmarks.suite.session import Options, Session
 
+DEFAULT = Options(
+    work=PROJECT / "build" / "benchmark",
+    out=PROJECT / "docs" / "benchmarks",
+    numbers=PROJECT / "benchmarks" / "results.json",
+)
+
 
 def parser() -> argparse.ArgumentParser:
     """Returns what reads the options."""
-    default = Options(PROJECT / "build" / "benchmark", PROJECT / "docs" / "benchmarks")
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.suite",
         description="Compares treesnap with other tools; writes numbers, a page and pictures.",
@@ -27,20 +32,20 @@ def parser() -> argparse.ArgumentParser:
         help=f"comma-separated, of {', '.join(session.TREES)}, database-MIB, files-N",
     )
     made.add_argument("--tools", type=_names, help=f"comma-separated, of {', '.join(names)}")
-    made.add_argument("--rounds", type=int, help=f"default {default.rounds}")
+    made.add_argument("--rounds", type=int, help=f"default {DEFAULT.rounds}")
     made.add_argument(
         "--repeat-seconds",
         type=float,
         help="a tool does not repeat a work once its rounds have taken so long together;"
-        f" default {default.repeat_s:g}",
+        f" default {DEFAULT.repeat_s:g}",
     )
     made.add_argument(
         "--minutes",
         type=float,
-        help=f"nothing is begun after so long; default {default.minutes:g}",
+        help=f"nothing is begun after so long; default {DEFAULT.minutes:g}",
     )
     made.add_argument(
-        "--checkpoints", type=int, help=f"in the series of many; default {default.checkpoints}"
+        "--checkpoints", type=int, help=f"in the series of many; default {DEFAULT.checkpoints}"
     )
     made.add_argument("--linux", type=Path, help="an unpacked Linux source; it is copied")
     made.add_argument(
@@ -48,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="let all tools capture 1,000,000 files, which takes an hour more",
     )
-    made.add_argument("--out", type=Path, help="where numbers, page and pictures go")
+    made.add_argument("--out", type=Path, help="where page, pictures and numbers go")
     made.add_argument("--work", type=Path, help="where trees and stores go; trees are kept")
     made.add_argument(
         "--render",
@@ -66,7 +71,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def options_of(arguments: argparse.Namespace) -> Options:
     """Returns what the arguments ask for."""
-    options = Options(PROJECT / "build" / "benchmark", PROJECT / "docs" / "benchmarks")
+    options = DEFAULT
     if arguments.quick:
         options = options.made_quick()
     given = {
@@ -78,6 +83,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         "checkpoints": arguments.checkpoints,
         "linux": arguments.linux and arguments.linux.absolute(),
         "out": arguments.out and arguments.out.absolute(),
+        "numbers": arguments.out and arguments.out.absolute() / "results.json",
         "work": arguments.work and arguments.work.absolute(),
         "all_tools_with_many": arguments.all_tools_with_many,
     }
@@ -102,7 +108,7 @@ def main() -> None:
             running.run()
         except KeyboardInterrupt:
             results.leave_out("The run was interrupted.")
-    session.write(results, options.out)
+    session.write(results, options)
     print("\n".join(report.summary(results)))
     for sentence in results.left_out:
         print(f"left out: {sentence}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The pictures: cost against the size of the tree, the number of changes, and of checkpoints."""
+"""The pictures: the headline, and cost against the size of the tree, changes and checkpoints."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suite import floors, peers, trees, watching
+from benchmarks.suite import floors, peers, promises, trees, watching
 from benchmarks.suite.results import Case, Results, distinct
 from benchmarks.suite.series import CHANGES, TOOLS
 
+HEADLINE = "headline.svg"
+HEADLINE_TOOLS = ("treesnap", watching.WATCH, "git", "restic", "borg", "rsync", "tar | zstd")
 COLOURS = {
     "treesnap": "#d62728",
     watching.WATCH: "#ff9896",
@@ -37,6 +39,7 @@ def draw(results: Results, directory: Path) -> list[tuple[str, str]]:
     mpl.rcParams["svg.hashsalt"] = "treesnap"  # equal numbers give an equal file
     mpl.rcParams["svg.fonttype"] = "none"
     pictures: list[tuple[str, str, Callable[[Results], Any]]] = [
+        (HEADLINE, "Five tasks on the Linux source; a shorter bar is better", _headline),
         ("sizes.svg", "Cost against the size of the tree", _sizes),
         ("changes.svg", "Cost against the number of changed files", _changes),
         ("checkpoints.svg", "Many checkpoints with one small change each", _checkpoints),
@@ -55,7 +58,7 @@ def draw(results: Results, directory: Path) -> list[tuple[str, str]]:
 
 
 def _tidy(path: Path) -> None:
-    """Takes the blanks at the ends of lines away."""
+    """Removes the blanks at the ends of lines."""
     lines = path.read_text(encoding="utf-8").splitlines()
     path.write_text("\n".join(line.rstrip() for line in lines) + "\n", encoding="utf-8")
 
@@ -90,6 +93,27 @@ def _finish(axes: Any, title: str, x: str, y: str, *, logarithmic: bool = True) 
     axes.grid(visible=True, alpha=0.3)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=8)
+
+
+def _headline(results: Results) -> Any:
+    """Returns the time of five tasks for each tool, as bars on the Linux source."""
+    from matplotlib import pyplot as plt
+
+    tasks = (peers.FIRST, peers.SAME, promises.TEN, promises.BACK, peers.RESTORE)
+    figure, panels = plt.subplots(1, len(tasks), figsize=(15, 3.2), sharey=True)
+    has_bars = False
+    for axes, task in zip(panels, tasks, strict=True):
+        for place, tool in enumerate(reversed(HEADLINE_TOOLS)):
+            value = results.median(Case(trees.LINUX, task, tool))
+            if value is not None:
+                has_bars = True
+                axes.barh(place, value, color=COLOURS[tool])
+                axes.text(value, place, f" {value:.2g} s", va="center", fontsize=8)
+        axes.set_title(task, fontsize=10)
+        axes.set_xlabel("seconds")
+        axes.margins(x=0.25)
+        axes.set_yticks(range(len(HEADLINE_TOOLS)), reversed(HEADLINE_TOOLS))
+    return figure if has_bars else None
 
 
 def _sizes(results: Results) -> Any:

@@ -1,11 +1,14 @@
-"""The page: what was promised, where a peer is better, and all tables, from the numbers alone."""
+"""The page: the headline first, then promises, where a peer is better, and all tables.
+
+Everything on it comes from the numbers alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.suite import floors, peers, promises, trees, watching
+from benchmarks.suite import floors, peers, plots, promises, trees, watching
 from benchmarks.suite.promises import PROMISES, Form, Promise, State, Verdict
 from benchmarks.suite.results import ADDED, CPU, MEMORY, SECONDS, STORE, Case, Results, distinct
 
@@ -19,36 +22,46 @@ QUANTITIES = {
     MEMORY: "peak memory",
 }
 
-INTRODUCTION = f"""\
-# Benchmarks
+HEADLINE_TASKS = (
+    ("first snapshot", Case(trees.LINUX, peers.FIRST, "")),
+    ("snapshot, nothing changed", Case(trees.LINUX, peers.SAME, "")),
+    ("snapshot, 10 files changed", Case(trees.LINUX, promises.TEN, "")),
+    ("roll those 10 files back", Case(trees.LINUX, promises.BACK, "")),
+    ("restore everything", Case(trees.LINUX, peers.RESTORE, "")),
+    ("size of the store", Case(trees.LINUX, peers.FIRST, "", STORE)),
+)
+"""The rows that the page begins with; the tool of each case is left open."""
 
-`{COMMAND}` makes this page, its [numbers](results.json) and its pictures anew. Nothing here is
-written by hand.
+HEADLINE_WORDS = """\
+The Linux source; medians; **the best of each row** in bold. A cell is empty where the tool cannot
+do the task. *treesnap, watch* runs beside `snap watch`. treesnap syncs everything before it reports
+success; tar and rsync sync nothing. Below: [every number in which a peer is
+better](#where-a-peer-is-better), and the complete tables.
 """
 
 METHOD = """\
 ## How it is measured
 
-- Every work is a whole process, or a pipeline of them, from its start to its end. Before each,
-  everything that was written is synced, so nobody pays for somebody else's writing.
-- All tools work on the same tree in the same run, in turn, round by round, and each round begins
-  with another tool. Numbers are medians; *n* is how many samples the work that was repeated most
-  has. A work that takes a tool long is repeated less often.
-- Caches are warm: the tree is read before every work that reads files, because borg drops what
-  it has read from the cache.
-- Rolling back means: after the snapshot of the change the same files were changed once more, and
-  go back to what they were before both. The content is compared afterwards, and so are the counts
-  of files and bytes after *restore all*.
-- Sizes of stores are the sum of all their files, hard links counted once; directories, of which
-  rsync makes all anew each time, are not counted. New bytes are what the store grew by.
-- Peak memory is that of the largest single process, also of tools that work in several. Whatever
-  starts programs takes about 14 MB itself, and no smaller number can be seen.
-- *+ 20 %* in a promise is taken to raise the bound of the row above it by a fifth.
+- A task is measured as one process, or one pipeline, from start to end. Everything that was
+  written before is synced first, so no tool pays for what another wrote.
+- All tools work on the same tree in the same run. They take turns, and each round begins with
+  another tool. Numbers are medians; *n* is the number of samples of the task that was repeated
+  most. A task that takes a tool long is repeated less often.
+- Caches are warm: the tree is read before every task that reads files, because borg drops what it
+  has read from the cache.
+- To roll back means: after the snapshot of the change, the same files change once more, and then
+  return to their state before both changes. The suite compares the content afterwards. After
+  *restore all* it compares the number of files and bytes.
+- The size of a store is the sum of its files, each hard link counted once. Directories do not
+  count; rsync makes all of them anew each time. New bytes are what the store grew by.
+- Peak memory is that of the largest single process, also for tools that use several. The process
+  that starts a program takes about 14 MB itself, so smaller numbers cannot be seen.
+- *+ 20 %* in a promise raises the limit of the row above it by a fifth.
 - The library, the walk in Python, and reading, hashing and compressing are measured inside a
   process, without its start.
-- Single questions have scripts of their own beside the suite: what ten thousand checkpoints cost,
-  a store of a million objects, how long a tree is in motion, how files are cut, what tools bring
-  back.
+- Scripts beside the suite answer single questions: the cost of ten thousand checkpoints, a store
+  of a million objects, how long a restore keeps a tree in motion, how to cut files, and what each
+  tool brings back.
 """
 
 
@@ -66,14 +79,18 @@ class BetterPeer:
 
 def page(results: Results, pictures: Sequence[tuple[str, str]] = ()) -> str:
     """Returns the page in Markdown; ``pictures`` are names of files with their titles."""
+    headline = [picture for picture in pictures if picture[0] == plots.HEADLINE]
+    others = [picture for picture in pictures if picture[0] != plots.HEADLINE]
     sections = [
-        INTRODUCTION,
+        "# Benchmarks\n",
+        _images(headline),
+        _headline(results),
         _machine(results),
         _promises(results),
+        _section("How cost grows", _images(others)),
         _better_peers(results),
         *(_tree(results, tree) for tree in _tree_names(results)),
         _starts(results),
-        _pictures(pictures),
         _left_out(results),
         METHOD,
         _tools(results),
@@ -137,6 +154,26 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(escaped)} |"
 
 
+def _headline(results: Results) -> str:
+    rows = []
+    for words, case in HEADLINE_TASKS:
+        values = [results.median(case._replace(tool=tool)) for tool in plots.HEADLINE_TOOLS]
+        best = min((value for value in values if value is not None), default=None)
+        cells = ["" if value is None else shown(value, case.quantity) for value in values]
+        rows.append(
+            (
+                words,
+                *(
+                    f"**{cell}**" if value is not None and value == best else cell
+                    for cell, value in zip(cells, values, strict=True)
+                ),
+            )
+        )
+    if not any("".join(cells) for _, *cells in rows):
+        return ""
+    return table(("task", *plots.HEADLINE_TOOLS), rows) + "\n" + HEADLINE_WORDS
+
+
 def _machine(results: Results) -> str:
     facts = results.facts
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
@@ -147,10 +184,15 @@ def _machine(results: Results) -> str:
     )
     if facts.get("completed_by"):
         words += (
-            "\n\nWhat that run had no time for is from others, close to it and on the same machine."
+            "\n\nNumbers that this run had no time for are from other runs at about the same time,"
+            " on the same machine."
         )
     if facts.get("quick"):
-        words += "\n\nThis was a quick run: fewer trees, one round. It is no basis for a verdict."
+        words += "\n\nThis was a quick run: fewer trees, one round. It cannot support a verdict."
+    words += (
+        f"\n\n`{COMMAND}` writes this page, its pictures and the numbers behind them, which are in"
+        " `benchmarks/results.json`."
+    )
     return words + "\n"
 
 
@@ -183,9 +225,8 @@ def _promises(results: Results) -> str:
         for verdict in verdicts
     ]
     return (
-        f"## What is promised, and what is kept\n\n{summary[:1].upper()}{summary[1:]}. Unless a row"
-        " names another tree, it is the Linux source.\n\n"
-        + table(("work", "promise", "measured", "verdict"), rows)
+        f"## Promises\n\n{summary[:1].upper()}{summary[1:]}. A row is about the Linux source unless"
+        " it names another tree.\n\n" + table(("task", "promise", "measured", "verdict"), rows)
     )
 
 
@@ -193,7 +234,7 @@ def _better_peers(results: Results) -> str:
     found = better_peers(results)
     title = "## Where a peer is better\n\n"
     if not found:
-        return title + "In nothing that was measured in this run.\n"
+        return title + "Nowhere in this run.\n"
     rows: dict[tuple[str, ...], list[str]] = {}
     for better in found:
         what = (better.tree, better.work, QUANTITIES[better.quantity])
@@ -201,11 +242,11 @@ def _better_peers(results: Results) -> str:
         words = f"{better.tool} {shown(better.theirs, better.quantity)}{factor}"
         rows.setdefault((*what, shown(better.ours, better.quantity)), []).append(words)
     return (
-        title + "Every number of this run in which another tool beats treesnap without a watcher,"
-        " whatever it leaves undone; processor time is in the tables below. In brackets: how many"
-        " times theirs treesnap's is.\n\n"
+        title + "Every number in which another tool beats treesnap without a watcher, even where"
+        " that tool does less. In brackets: treesnap's number as a multiple of the tool's."
+        " Processor time is in the tables below.\n\n"
         + table(
-            ("tree", "work", "what", "treesnap", "better"),
+            ("tree", "task", "quantity", "treesnap", "better"),
             [(*what, ", ".join(words)) for what, words in rows.items()],
         )
     )
@@ -238,11 +279,11 @@ def _tree(results: Results, tree: str) -> str:
         else ""
     )
     most = max((len(results.samples[case]) for case in cases), default=0)
-    words = f"{about}n is at most {most}. In brackets: how many times treesnap's."
+    words = f"{about}n is at most {most}. In brackets: the number as a multiple of treesnap's."
     if floor_words:
         words += f" Floors: {', '.join(floor_words)}."
     title = trees.tree_named(tree).title
-    return f"## {title[:1].upper()}{title[1:]}\n\n{words}\n\n" + table(("work", *tools), rows)
+    return f"## {title[:1].upper()}{title[1:]}\n\n{words}\n\n" + table(("task", *tools), rows)
 
 
 def _cell(results: Results, case: Case) -> str:
@@ -265,20 +306,21 @@ def _starts(results: Results) -> str:
             rows.append((f"`{case.work}`", shown(value, SECONDS), f"{value / click:.2f} ×"))
     if not rows:
         return ""
-    return "## How long programs take to start\n\n" + table(
-        ("command", "time", "of `import click`"), rows
+    return "## Start of programs\n\n" + table(
+        ("command", "time", "relative to `import click`"), rows
     )
 
 
-def _pictures(pictures: Sequence[tuple[str, str]]) -> str:
-    if not pictures:
-        return ""
-    lines = [f"![{title}]({name})\n" for name, title in pictures]
-    return "## How cost grows\n\n" + "\n".join(lines)
+def _images(pictures: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(f"![{title}]({name})\n" for name, title in pictures)
+
+
+def _section(title: str, body: str) -> str:
+    return f"## {title}\n\n{body}" if body else ""
 
 
 def _left_out(results: Results) -> str:
-    title = "## What this run left out\n\n"
+    title = "## Not measured\n\n"
     if not results.left_out:
         return title + "Nothing.\n"
     return title + "\n".join(f"- {sentence}" for sentence in results.left_out) + "\n"
@@ -287,7 +329,7 @@ def _left_out(results: Results) -> str:
 def _tools(results: Results) -> str:
     used = {case.tool for case in results.samples}
     rows = [(tool.name, tool.remark) for tool in peers.all_tools() if tool.name in used]
-    return "## What the tools do\n\n" + table(("tool", "how it is used"), rows) + RUN
+    return "## How the tools are used\n\n" + table(("tool", "commands"), rows) + RUN
 
 
 RUN = f"""
@@ -300,9 +342,9 @@ sudo apt install git restic borgbackup zstd rsync gcc npm linux-source-6.1 pytho
 {COMMAND}
 ```
 
-`{COMMAND} -- --quick` takes minutes. `--trees` and `--tools` choose, `--minutes` bounds the whole,
-`--work` names a directory for trees and stores, `--help` tells the rest. What does not fit the
-time or the disk is left out, and named above.
+`{COMMAND} -- --quick` takes minutes. `--trees` and `--tools` select, `--minutes` limits the whole
+run, `--work` names a directory for trees and stores, and `--help` lists the rest. The run skips
+what does not fit the time or the disk, and the page lists it.
 """
 
 

@@ -96,15 +96,19 @@ class Results:
             {**case._asdict(), "median": statistics.median(values), "samples": values}
             for case, values in self.samples.items()
         ]
-        data = {
-            "schema": SCHEMA,
-            "facts": self.facts,
-            "trees": self.trees,
-            "left_out": self.left_out,
-            "cases": [_rounded(case) for case in cases],
-            "checkpoints": _rounded(self.checkpoints),
+        series = (
+            f"{json.dumps(tool)}: {_one_line_each(points)}"
+            for tool, points in self.checkpoints.items()
+        )
+        parts = {
+            "schema": json.dumps(SCHEMA),
+            "facts": json.dumps(self.facts),
+            "trees": json.dumps(self.trees),
+            "left_out": _one_line_each(self.left_out),
+            "cases": _one_line_each(cases),
+            "checkpoints": "{" + ",\n".join(series) + "}",
         }
-        return json.dumps(data, indent=1) + "\n"
+        return "{\n" + ",\n".join(f'"{name}": {text}' for name, text in parts.items()) + "\n}\n"
 
     @classmethod
     def from_json(cls, text: str) -> Results:
@@ -123,8 +127,13 @@ def distinct(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(values))
 
 
+def _one_line_each(records: Iterable[Any]) -> str:
+    """Returns a JSON array with a line for each record, so that runs can be compared."""
+    return "[\n" + ",\n".join(json.dumps(_rounded(record)) for record in records) + "\n]"
+
+
 def _rounded(value: Any) -> Any:
-    """Returns the same with times cut to a tenth of a millisecond's hundredth."""
+    """Returns the same with numbers rounded to six digits after the point."""
     if isinstance(value, float):
         return round(value, 6)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""One run: prepares the trees, lets everybody work, and writes what came of it."""
+"""One run: prepares the trees, lets every tool work on them, and writes the results."""
 
 from __future__ import annotations
 
@@ -54,6 +54,11 @@ class Options:
 
     work: Path
     out: Path
+    """Where the page and its pictures go."""
+
+    numbers: Path
+    """The file that all numbers go to."""
+
     trees: tuple[str, ...] = TREES
     tools: tuple[str, ...] = ()
     """Empty: all that are installed."""
@@ -200,13 +205,14 @@ class Session:
             self.results.leave_out(f"Checkpoints: failed, {error}.")
 
 
-def write(results: Results, out: Path) -> None:
+def write(results: Results, options: Options) -> None:
     """Writes numbers, pictures and page; without matplotlib the pictures are left out."""
+    out = options.out
     out.mkdir(parents=True, exist_ok=True)
     if plots.is_possible():
         pictures = plots.draw(results, out)
     else:
         pictures = []
         print("no pictures: matplotlib is not installed", file=sys.stderr)
-    (out / "results.json").write_text(results.to_json(), encoding="utf-8")
+    options.numbers.write_text(results.to_json(), encoding="utf-8")
     (out / "index.md").write_text(report.page(results, pictures), encoding="utf-8")
