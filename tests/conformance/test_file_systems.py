@@ -7,11 +7,11 @@ import os
 
 import pytest
 
+from disk import load
+from power import PoweredFileSystem
 from treesnap.fs.local import LocalFileSystem
 from treesnap.testing.conformance import FileSystemTests
-from treesnap.testing.disk import load
 from treesnap.testing.faulty import Fault, FaultyFileSystem, error_at
-from treesnap.testing.power import PoweredFileSystem
 from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.testing.wrapped import KINDS, WrappedFileSystem

@@ -1,7 +1,7 @@
 """Interrupts the installed ``snap`` at every writing system call, and at random instants.
 
-Run as ``python -m crash.run_black_box`` with tests/ on the path; ``tox -e crash`` does. Ends
-with 1 when anything was lost. A case that is printed is repeated by giving it, and the
+``tox -e crash`` runs it, as ``python -m crash.run_black_box`` with the paths that it needs.
+Ends with 1 when anything was lost. A case that is printed is repeated by giving it, and the
 seed, as ``--only``.
 """
 

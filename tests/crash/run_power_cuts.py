@@ -1,7 +1,8 @@
 """Pulls the plug of disks on which the installed ``snap`` is at work, then looks at them.
 
-Run as ``python -m crash.run_power_cuts`` with tests/ on the path; ``tox -e crash`` does. Root
-and store lie on one disk. Cuts come at random instants, several in one run of a command,
+``tox -e crash`` runs it, as ``python -m crash.run_power_cuts`` with the paths that it needs.
+
+Root and store lie on one disk. Cuts come at random instants, several in one run of a command,
 and at writing system calls: there the command is killed and the plug pulled at once. After
 each, the tree has to be the old one or the new one, and the new one when the command
 had returned success. Ends with 1 when anything was lost.

@@ -2,7 +2,7 @@
 
 Every operation that writes runs on a real disk, and is recorded. From the recording
 every state is made that a power cut may leave: what was synced, and any part of what
-was not; see treesnap.testing.power and .cuts. Each is put where the real one was,
+was not; see tests/support/power.py and cuts.py. Each is put where the real one was,
 with new inodes, and the next commands run on it. What an operation has reported as
 done has to be there, whatever was lost.
 
@@ -19,6 +19,8 @@ from random import Random
 
 import pytest
 
+from cuts import Cut
+from power import Recording
 from power_cases import (
     CASES,
     FIRST_CREATE_SYNCS,
@@ -32,8 +34,6 @@ from power_cases import (
     names_of_syncs,
     recorded,
 )
-from treesnap.testing.cuts import Cut
-from treesnap.testing.power import Recording
 
 STATES_MAX = 20
 """States of each case that the suite itself tries."""

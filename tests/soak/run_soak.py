@@ -1,7 +1,7 @@
 """Lets many processes work on one store, kills and stops some, and looks at what is left.
 
-Run as ``python -m soak.run_soak`` with tests/ on the path; ``tox -e soak`` does. Ends with 1
-when anything was wrong.
+``tox -e soak`` runs it, as ``python -m soak.run_soak`` with the paths that it needs.
+Ends with 1 when anything was wrong.
 """
 
 from __future__ import annotations

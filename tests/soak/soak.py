@@ -99,7 +99,7 @@ class Soak:
         source = Path(sys.modules["treesnap"].__file__ or "").parent.parent
         variables = {
             **environment(self.place.directory),
-            "PYTHONPATH": os.pathsep.join(map(str, (source, TESTS))),
+            "PYTHONPATH": os.pathsep.join(map(str, (source, TESTS, TESTS / "support"))),
         }
         with (self.place.logs / f"{role}-{number}").open("ab") as log:
             process = subprocess.Popen(

@@ -9,6 +9,8 @@ from random import Random
 
 import pytest
 
+from cuts import cuts
+from power import PoweredFileSystem
 from treesnap.fs.durable import (
     Prepared,
     Temporary,
@@ -23,9 +25,7 @@ from treesnap.fs.durable import (
     write_all_at,
 )
 from treesnap.fs.local import LocalFileSystem
-from treesnap.testing.cuts import cuts
 from treesnap.testing.faulty import Fault, FaultMoment, FaultyFileSystem, Killed
-from treesnap.testing.power import PoweredFileSystem
 from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.wrapped import MUTATING, Call, Kind, WrappedFileSystem
 

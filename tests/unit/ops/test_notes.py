@@ -8,14 +8,14 @@ from random import Random
 
 import pytest
 
+from cuts import cuts
+from power import PoweredFileSystem
 from treesnap.errors import ErrorCode, OperationFailed, Refused
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import Change, ChangeKind
 from treesnap.ops.notes import NotePlace, write_note
 from treesnap.testing.children import killed
-from treesnap.testing.cuts import cuts
 from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
-from treesnap.testing.power import PoweredFileSystem
 from treesnap.testing.state import tree_state
 
 PLACE = NotePlace(".tool/*/note.json")

@@ -1,4 +1,4 @@
-"""Patterns: what they match is git's say, see tests/test_gitignore.py; here is what it costs."""
+"""What patterns cost; that they match as git does is in tests/ignore/test_gitignore.py."""
 
 from __future__ import annotations
 

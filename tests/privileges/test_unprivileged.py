@@ -12,7 +12,7 @@ import pytest
 import treesnap
 from mutations import mutate
 from oracle import Record, difference, record
-from privileges import as_nobody
+from privileges import as_nobody, everything_is_loaded
 from trees import build_small, is_directory, paths_below
 from treesnap.model import SkipReason
 
@@ -22,17 +22,6 @@ def make(root: Path, *paths: str) -> None:
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(path)
-
-
-def everything_is_loaded(directory: Path) -> None:
-    """Runs every operation that the children of a test use, so that all modules are loaded."""
-    (directory / "load").mkdir()
-    handle = treesnap.open(directory / "load", directory / "load-store")
-    identity = handle.create(exclude=["x"]).id
-    make(directory / "load", "file")
-    handle.restore(identity)
-    handle.undo()
-    handle.redo()
 
 
 def test_unreadable_things_make_a_snapshot_incomplete_and_are_left_alone(open_directory):

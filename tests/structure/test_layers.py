@@ -9,7 +9,7 @@ from pathlib import Path
 
 from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
 
-PROJECT = Path(__file__).parent.parent
+PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "src" / "treesnap"
 CONFIGURATION = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
 MODULES = {

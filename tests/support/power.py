@@ -1,9 +1,8 @@
 """Power cuts: every state of the disk that one may leave, by what was synced.
 
 A :class:`PoweredFileSystem` works on the real disk and writes down what every call
-changes and what every sync makes durable; :mod:`treesnap.testing.cuts` makes the
-disks of it that a power cut may leave. The rules are those of
-:mod:`treesnap.fs.base`, and no kinder:
+changes and what every sync makes durable; ``cuts`` makes the disks of it that a
+power cut may leave. The rules are those of :mod:`treesnap.fs.base`, and no kinder:
 
 - Bytes and size of a file are durable after ``sync`` or ``sync_data`` of it, its
   metadata only after ``sync``. A new file without its bytes is empty.
@@ -23,8 +22,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from treesnap.fs.base import FileSystem, Name
-from treesnap.testing.disk import (
+from disk import (
     TOP,
     Disk,
     DiskPlace,
@@ -38,6 +36,7 @@ from treesnap.testing.disk import (
     facts_at,
     load,
 )
+from treesnap.fs.base import FileSystem, Name
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.testing.wrapped import Call, WrappedFileSystem
 

@@ -21,7 +21,7 @@ from treesnap.codec.message import pack, unpack
 from treesnap.errors import Corrupt, NotFound, OperationFailed, UnsupportedFormat
 from treesnap.ops.handle import Handle
 from treesnap.testing.state import tree_state
-from world import HOWS, World, damage
+from world import FORMATS, HOWS, World, damage
 
 
 @pytest.fixture(scope="module")
@@ -312,19 +312,6 @@ def test_a_damaged_root_record_stops_nobody(world):
     damage(world.only("roots/*/root"), "30")
 
     assert world.restores("second")
-
-
-FORMATS = {
-    "empty": b"",
-    "no JSON": b"{",
-    "no object": b"[]",
-    "nested": b"[" * 60_000,
-    "no version": b'{"format": 1}',
-    "text": b'{"format": "1", "min_reader": 1, "min_writer": 1}',
-    "bool": b'{"format": true, "min_reader": true, "min_writer": true}',
-    "huge": b'{"format": ' + b"9" * 60_000 + b', "min_reader": 1, "min_writer": 1}',
-    "not UTF-8": b"\xff\xfe",
-}
 
 
 @pytest.mark.parametrize("content", FORMATS)

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from treesnap.testing.cuts import Cut, Torn, cuts, cuts_at, moments
-from treesnap.testing.disk import (
+from cuts import Cut, Torn, cuts, cuts_at, moments
+from disk import (
     TOP,
     Disk,
     DiskPlace,
@@ -21,7 +21,7 @@ from treesnap.testing.disk import (
     load,
     materialise,
 )
-from treesnap.testing.power import PoweredFileSystem
+from power import PoweredFileSystem
 from treesnap.testing.state import tree_state
 
 NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL

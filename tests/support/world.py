@@ -70,3 +70,16 @@ def damage(path: Path, how: str) -> None:
 
 
 HOWS = ["empty", "cut", "longer", "zeros", "version", "0", "8", "10", "20", "30", "-1", "-33"]
+
+FORMATS = {
+    "empty": b"",
+    "no JSON": b"{",
+    "no object": b"[]",
+    "nested": b"[" * 60_000,
+    "no version": b'{"format": 1}',
+    "text": b'{"format": "1", "min_reader": 1, "min_writer": 1}',
+    "bool": b'{"format": true, "min_reader": true, "min_writer": true}',
+    "huge": b'{"format": ' + b"9" * 60_000 + b', "min_reader": 1, "min_writer": 1}',
+    "not UTF-8": b"\xff\xfe",
+}
+"""Contents of a file ``format`` that say nothing."""

@@ -21,7 +21,7 @@ from compat.make_store import describe
 from treesnap.model import Entry, EntryKind
 from treesnap.store.store import FORMAT_VERSION
 
-ARCHIVES = Path(__file__).parent / "compat"
+ARCHIVES = Path(__file__).parent
 VERSIONS = range(1, FORMAT_VERSION + 1)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-PROJECT = Path(__file__).parent.parent
+PROJECT = Path(__file__).parents[2]
 DOCS = PROJECT / "docs"
 REFERENCE = DOCS / "reference"
 PAGES = [PROJECT / "README.md", *sorted(DOCS.rglob("*.md"))]

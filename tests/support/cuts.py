@@ -20,8 +20,8 @@ from functools import cached_property
 from itertools import combinations, groupby
 from random import Random
 
-from treesnap.testing.disk import Disk, Effect
-from treesnap.testing.power import Awaited, PowerStep, Recording, Returned, Sync
+from disk import Disk, Effect
+from power import Awaited, PowerStep, Recording, Returned, Sync
 
 ALL_SUBSETS_MAX = 6
 """Up to so many pending effects, every subset of them is a disk of its own."""

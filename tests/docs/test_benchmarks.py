@@ -24,7 +24,7 @@ from benchmarks.suite.results import Case, Results
 from benchmarks.suite.trees import make_database, make_files, measure
 from benchmarks.suite.works import Clock, Comparison, Contender
 
-PROJECT = Path(__file__).parent.parent
+PROJECT = Path(__file__).parents[2]
 MIB = 1 << 20
 CLICK = ("", "python -c 'import click'", "floor", "seconds")
 LINUX = "linux"

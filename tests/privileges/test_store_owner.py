@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from privileges import NOBODY_ID, as_nobody
-from test_unprivileged import everything_is_loaded
+from privileges import NOBODY_ID, as_nobody, everything_is_loaded
 from treesnap.plans import Planner, Step
 from treesnap.watch import control
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.testing.disk import Node, load
-from treesnap.testing.power import PoweredFileSystem, PowerStep, Recording, Sync
+from disk import Node, load
+from power import PoweredFileSystem, PowerStep, Recording, Sync
 
 NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from test_damaged_store import FORMATS
 from treesnap.codec.envelope import FileKind, seal
 from treesnap.codec.journal import Commit, Journal, encode_journal
 from treesnap.codec.message import pack
@@ -23,7 +22,7 @@ from treesnap.store.slot import notes
 from treesnap.store.store import Store
 from treesnap.store.writer import EpochChanged, Writer
 from treesnap.testing.state import tree_state
-from world import World, damage
+from world import FORMATS, World, damage
 
 HOWS = ["empty", "zeros", "30"]
 

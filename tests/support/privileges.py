@@ -5,11 +5,24 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
+from pathlib import Path
 
+import treesnap
 from treesnap.testing.children import in_child
 
 NOBODY_ID = 65534
 PR_SET_DUMPABLE = 4
+
+
+def everything_is_loaded(directory: Path) -> None:
+    """Runs every operation that the children of a test use, so that all modules are loaded."""
+    (directory / "load").mkdir()
+    handle = treesnap.open(directory / "load", directory / "load-store")
+    identity = handle.create(exclude=["x"]).id
+    (directory / "load" / "file").write_text("file")
+    handle.restore(identity)
+    handle.undo()
+    handle.redo()
 
 
 def as_nobody(action: Callable[[], object]) -> None:

@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from cuts import Cut, cuts, cuts_at, moments
+from disk import load, materialise
+from power import PoweredFileSystem, Recording
 from power_checks import (
     after_collection,
     after_create,
@@ -32,10 +35,7 @@ from treesnap.fs.base import FileSystem
 from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
-from treesnap.testing.cuts import Cut, cuts, cuts_at, moments
-from treesnap.testing.disk import load, materialise
 from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed, kill_at
-from treesnap.testing.power import PoweredFileSystem, Recording
 from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.wrapped import Kind
 
