@@ -218,7 +218,7 @@ def text_or_none(path: Path) -> str | None:
 
 
 EXPERIMENTS: dict[str, Callable[[Tool], bool]] = {
-    "works in a directory that is no repository": works_without_repository,
+    "works in a directory that is not a repository": works_without_repository,
     "brings back files that `.gitignore` names": ignored_files,
     "… empty directories": empty_directories,
     "… all permission bits (0640)": permission_bits,
@@ -226,9 +226,9 @@ EXPERIMENTS: dict[str, Callable[[Tool], bool]] = {
     "… extended attributes": extended_attributes,
     "… hard links as links": hard_links,
     "… the `.git` of a repository inside": nested_repository,
-    "files created since are removed": created_files_go,
-    "going back can itself be taken back": way_back_can_be_taken_back,
-    "killed half-way: old or new tree after the next command": killed_half_way,
+    "removes files created since": created_files_go,
+    "going back can itself be undone": way_back_can_be_taken_back,
+    "killed midway: old or new tree after the next command": killed_half_way,
 }
 
 
