@@ -65,7 +65,7 @@ class Tool:
     back = "true"
     after_kill = "true"
     take_back = "false"
-    """How the way back itself is taken back, where the tool has such a thing."""
+    """How the way back itself is undone, where the tool has such a thing."""
 
 
 class GitStash(Tool):
@@ -168,7 +168,7 @@ def created_files_go(tool: Tool) -> bool:
     return not (tool.root / "b").exists()
 
 
-def way_back_can_be_taken_back(tool: Tool) -> bool:
+def way_back_can_be_undone(tool: Tool) -> bool:
     round_trip(tool, "echo a >a", "echo newer >a")
     try:
         tool.run(tool.take_back)
@@ -227,7 +227,7 @@ EXPERIMENTS: dict[str, Callable[[Tool], bool]] = {
     "… hard links as links": hard_links,
     "… the `.git` of a repository inside": nested_repository,
     "removes files created since": created_files_go,
-    "going back can itself be undone": way_back_can_be_taken_back,
+    "going back can itself be undone": way_back_can_be_undone,
     "killed midway: old or new tree after the next command": killed_half_way,
 }
 

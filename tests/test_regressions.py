@@ -28,7 +28,7 @@ class Remarks(NullMonitor):
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def remark(self, message: str) -> None:
+    def warn(self, message: str) -> None:
         """Keeps one sentence."""
         self.said.append(message)
 
@@ -142,7 +142,7 @@ def test_restore_that_cannot_be_cleaned_up_after_is_done(changed: Path) -> None:
     assert handle_on(changed).undo().restored == 3
 
 
-def test_restore_that_cannot_note_its_end_is_taken_back(changed: Path) -> None:
+def test_restore_that_cannot_note_its_end_is_undone(changed: Path) -> None:
     """It exited 8, which means that nothing changed, with everything restored."""
     before = tree_state(changed)
     fault = failing(errno.ENOSPC, "rename", lambda path: path.endswith("/history"))

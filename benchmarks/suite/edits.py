@@ -1,4 +1,4 @@
-"""What is changed in a tree between two captures, and taken back afterwards."""
+"""What is changed in a tree between two captures, and undone afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEED = 6
 
 
 class Edit(Protocol):
-    """A change that can be made again and again, and taken back."""
+    """A change that can be made again and again, and undone."""
 
     name: str
     """What a table calls it."""

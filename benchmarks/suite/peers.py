@@ -37,7 +37,7 @@ class Tool:
     again: str | None = None
     back: str | None = None
     restore: str | None = None
-    remark: str = ""
+    usage: str = ""
 
     def command(self, work: str) -> str | None:
         """Returns the command line for one of ``WORKS``."""
@@ -68,7 +68,7 @@ def _treesnap() -> Tool:
         again=f"{snap} create",
         back=f"{snap} restore latest~1",
         restore=f"{snap} restore latest --to {{out}}",
-        remark="every work syncs; rolling back captures the state before first",
+        usage="every work syncs; rolling back captures the state before first",
     )
 
 
@@ -88,7 +88,7 @@ def _git() -> Tool:
         # with an index of its own: else the shadow's would describe the files in {out}
         restore="mkdir {out} && GIT_INDEX_FILE={out}.index git --git-dir={store}"
         " --work-tree={out} checkout -f HEAD -- . && rm {out}.index",
-        remark="a shadow repository: `add -A -f` and `commit`, `reset --hard`; loses empty"
+        usage="a shadow repository: `add -A -f` and `commit`, `reset --hard`; loses empty"
         " directories, modes and times; its own collection is off, as it would run beside the"
         " others",
     )
@@ -105,7 +105,7 @@ def _restic() -> Tool:
         first=f"{restic} backup .",
         again=f"{restic} backup .",
         restore=f"{restic} restore latest --target {{out}}",
-        remark="`backup`, `restore`; encrypts, which cannot be turned off",
+        usage="`backup`, `restore`; encrypts, which cannot be turned off",
     )
 
 
@@ -118,7 +118,7 @@ BORG = Tool(
     first="borg create {store}::{now} .",
     again="borg create {store}::{now} .",
     restore="mkdir {out} && cd {out} && borg extract {store}::{now}",
-    remark="`create`, `extract`; not encrypted, its own default compression",
+    usage="`create`, `extract`; not encrypted, its own default compression",
 )
 
 TAR = Tool(
@@ -129,7 +129,7 @@ TAR = Tool(
     setup="mkdir {store}",
     first="tar cf - . | zstd -q -f -1 -T2 -o {store}/tree.zst",
     restore="mkdir {out} && zstd -q -dc {store}/tree.zst | tar xf - -C {out}",
-    remark="`zstd -1 -T2`; keeps one state, syncs nothing",
+    usage="`zstd -1 -T2`; keeps one state, syncs nothing",
 )
 
 TAR_SYNC = replace(
@@ -138,7 +138,7 @@ TAR_SYNC = replace(
     version="tar --version",
     first=f"{TAR.first} && sync {{store}}/tree.zst",
     restore=f"{TAR.restore} && sync -f {{out}}",
-    remark="the same, made durable at the end",
+    usage="the same, made durable at the end",
 )
 
 RSYNC = Tool(
@@ -151,7 +151,7 @@ RSYNC = Tool(
     again="rsync -a --link-dest=../{before}/ ./ {store}/{now}/",
     back="rsync -a --delete {store}/{before}/ ./",
     restore="rsync -a {store}/{now}/ {out}/",
-    remark="`--link-dest`: one directory for each capture, unchanged files are hard links; syncs"
+    usage="`--link-dest`: one directory for each capture, unchanged files are hard links; syncs"
     " nothing",
 )
 

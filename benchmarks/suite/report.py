@@ -328,7 +328,7 @@ def _left_out(results: Results) -> str:
 
 def _tools(results: Results) -> str:
     used = {case.tool for case in results.samples}
-    rows = [(tool.name, tool.remark) for tool in peers.all_tools() if tool.name in used]
+    rows = [(tool.name, tool.usage) for tool in peers.all_tools() if tool.name in used]
     return "## How the tools are used\n\n" + table(("tool", "commands"), rows) + RUN
 
 

@@ -17,7 +17,7 @@ from functools import wraps
 from types import FunctionType
 from typing import Any, TypeVar
 
-from treesnap.errors import InvalidArgument, shown
+from treesnap.errors import InvalidArgument, printable
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class")
@@ -275,7 +275,7 @@ _KINDS = {
     "PathLike": _Kind("a path", _path),
     "Mapping[str, str]": _Kind("a mapping of text to text", _texts),
     "tuple[int, int]": _Kind("two whole numbers", _two_numbers),
-    "Monitor": _Kind("a Monitor", _object_with("begin", "advance", "remark")),
+    "Monitor": _Kind("a Monitor", _object_with("begin", "advance", "warn")),
     "PlanMonitor": _Kind(
         "a PlanMonitor",
         _object_with("attempt_began", "output", "attempt_ended", "checkpoint_taken"),
@@ -297,7 +297,7 @@ def _described(value: Any) -> str:
         return text if value is None or isinstance(value, bool) else f"the number {text}"
     if isinstance(value, str):
         cut = value if len(value) <= _SHOWN_MAX else value[:_SHOWN_MAX] + "..."
-        return f"the text {shown(cut.encode('utf-8', 'surrogatepass'))!r}"
+        return f"the text {printable(cut.encode('utf-8', 'surrogatepass'))!r}"
     name = type(value).__name__
     return name if isinstance(value, bytes) else f"{_article(name)} {name}"
 

@@ -66,7 +66,7 @@ class ErrorCode(StrEnum):
     OPERATION_FAILED = "operation-failed"
 
 
-def shown(path: bytes | str) -> str:
+def printable(path: bytes | str) -> str:
     """Returns a path as text that is safe to print on one line.
 
     Bytes that are not UTF-8 and control characters are written as escapes.
@@ -127,7 +127,7 @@ class Refused(TreesnapError):
 
 
 class Conflict(Refused):
-    """A path changed while a restore was under way; what was done was taken back."""
+    """A path changed while a restore was under way; what was done was undone."""
 
     code = ErrorCode.CONFLICT
 
@@ -164,7 +164,7 @@ class StorageFull(TreesnapError):
 
 
 class OperationFailed(TreesnapError):
-    """A system call failed; whatever had been done was taken back.
+    """A system call failed; whatever had been done was undone.
 
     ``errno`` is the operating system's error number, or None.
     """

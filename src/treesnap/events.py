@@ -23,7 +23,7 @@ class Phase(StrEnum):
 
 
 class Monitor(Protocol):
-    """Receives progress and remarks of one operation."""
+    """Receives progress and warnings of one operation."""
 
     def begin(self, phase: Phase, files: int | None, size_bytes: int | None) -> None:
         """A phase begins; the totals are estimates, or None when unknown."""
@@ -31,7 +31,7 @@ class Monitor(Protocol):
     def advance(self, files: int, size_bytes: int) -> None:
         """So many more files and bytes are done in the current phase."""
 
-    def remark(self, message: str) -> None:
+    def warn(self, message: str) -> None:
         """Something that a person should read, for example a recovery."""
 
 
@@ -44,16 +44,16 @@ class NullMonitor:
     def advance(self, files: int, size_bytes: int) -> None:
         """Ignores the progress."""
 
-    def remark(self, message: str) -> None:
-        """Ignores the remark."""
+    def warn(self, message: str) -> None:
+        """Ignores the warning."""
 
 
 class CollectingMonitor(NullMonitor):
-    """Keeps the remarks in ``remarks``; for programs that log them."""
+    """Keeps the warnings in ``warnings``; for programs that log them."""
 
     def __init__(self) -> None:
-        self.remarks: list[str] = []
+        self.warnings: list[str] = []
 
-    def remark(self, message: str) -> None:
-        """Keeps the remark."""
-        self.remarks.append(message)
+    def warn(self, message: str) -> None:
+        """Keeps the warning."""
+        self.warnings.append(message)

@@ -304,7 +304,7 @@ class Snapshot:
 
     @property
     def label(self) -> str | None:
-        """The remark given by the caller."""
+        """The text given by the caller."""
         return self.record.label
 
     @property

@@ -179,7 +179,7 @@ class Unfinished:
     work: UnfinishedWork
     root: bytes | None = None
     """The root that it is about, or None for the whole store."""
-    outlook: str
+    resolution: str
     """What becomes of it, in words."""
     blocked: bool = False
     """Whether it waits for something that a person has to do."""
@@ -401,7 +401,7 @@ class Partial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakenBack:
+class RecoveredObject:
     """A lost object that was found in a live tree and stored again."""
 
     object_id: str
@@ -422,7 +422,7 @@ class VerifyResult:
     """The snapshots of which something cannot be restored; after a repair, if there was one."""
     repaired: tuple[str, ...] = ()
     """A sentence for each repair."""
-    taken_back: tuple[TakenBack, ...] = ()
+    recovered: tuple[RecoveredObject, ...] = ()
     snapshots: int
     objects: int
     read_bytes: int

@@ -64,7 +64,7 @@ def test_shows_how_far_a_restore_came_and_changes_nothing(snap, crash, root: Pat
     assert (found["work"], found["root"], found["blocked"]) == ("restore", str(root), False)
     assert (found["paths"], found["done"], found["changed"]) == (3, 1, [])
     assert 0 <= time.time_ns() - found["started_at_ns"] < 3600 * 10**9
-    assert "finishes it" in found["outlook"]
+    assert "finishes it" in found["resolution"]
     ids = {item["id"] for item in snap("list", "--json").json["snapshots"]}
     assert {found["target_id"], found["safety_id"]} <= ids
 
@@ -89,23 +89,23 @@ def test_counts_what_somebody_changed(snap, crash, root: Path):
     (found,) = snap("doctor", "--json").json["unfinished"]
 
     assert found["changed"] == [{"path": "two"}]
-    assert "takes it back" in found["outlook"]
+    assert "undoes it" in found["resolution"]
     assert "1 changed by somebody else" in snap("doctor").out
 
 
 @pytest.mark.parametrize(
-    ("fault", "outlook"),
+    ("fault", "resolution"),
     [
         (Fault(number=1, methods=frozenset({"sync_file_system"})), "as before"),
         (Fault(number=1, methods=frozenset({"remove_directory"})), "tidies up"),
     ],
 )
-def test_knows_what_is_not_begun_and_what_is_done(snap, crash, fault, outlook):
+def test_knows_what_is_not_begun_and_what_is_done(snap, crash, fault, resolution):
     crash(fault)
 
     (found,) = snap("doctor", "--json").json["unfinished"]
 
-    assert outlook in found["outlook"]
+    assert resolution in found["resolution"]
     assert not found["blocked"]
 
 
@@ -124,7 +124,7 @@ def test_says_that_a_root_is_gone(snap, crash, root: Path, tmp_path: Path):
 
     (found,) = snap("-C", root, "doctor", "--json", cwd=tmp_path).json["unfinished"]
 
-    assert "until the root is back" in found["outlook"]
+    assert "until the root is back" in found["resolution"]
 
 
 class TestWhatIsBlocked:

@@ -2,7 +2,7 @@
 
 from treesnap.cli import verify_forms
 from treesnap.model import SnapshotId
-from treesnap.results import Partial, Problem, TakenBack, VerifyResult
+from treesnap.results import Partial, Problem, RecoveredObject, VerifyResult
 
 PARTIAL = SnapshotId("ab" * 32)
 PROBLEM = Problem(
@@ -28,20 +28,20 @@ def partial(*paths: bytes) -> Partial:
 
 
 def test_repairs_and_problems_are_named_with_what_they_cost():
-    taken_back = TakenBack(object_id="cd" * 32, root=b"/mnt/d", path=b"b")
+    recovered = RecoveredObject(object_id="cd" * 32, root=b"/mnt/d", path=b"b")
 
     result = verified(
         problems=(PROBLEM,),
         left=(PROBLEM,),
         repaired=("Rebuilt the index",),
-        taken_back=(taken_back, taken_back),
+        recovered=(recovered, recovered),
         partial=(partial(b"a\xff\n", b""),),
     )
 
     assert list(verify_forms.lines(result)) == [
         "problem: A record is damaged [bad-pack, packs/x]",
         "repaired: Rebuilt the index",
-        "taken back: what is in /mnt/d/b",
+        "recovered: what is in /mnt/d/b",
         "partial: snapshot abababababab (step) of /mnt/d",
         "  cannot be restored: a\\xff\\n",
         "  cannot be restored: .",

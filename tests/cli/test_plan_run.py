@@ -49,9 +49,9 @@ class TestRun:
         plan = snap("plan", "list", "--json").json["plans"][0]["plan_id"]
         assert result.code == 1
         assert result.out.endswith(
-            f"Plan {plan} failed at step 2 of 2, tune: exit code 1; it was taken back\n"
+            f"Plan {plan} failed at step 2 of 2, tune: exit code 1; it was undone\n"
         )
-        assert result.err.count("tune failed; what it did was taken back") == 2
+        assert result.err.count("tune failed; what it did was undone") == 2
         assert result.err.endswith(f"To try again from there: snap plan resume {plan}\n")
         assert os.listdir(root) == ["code"]
 
@@ -60,7 +60,7 @@ class TestRun:
 
         document = result.json
         assert (result.code, result.err) == (1, "")
-        assert set(document) == {*PLAN_FIELDS, "remarks"}
+        assert set(document) == {*PLAN_FIELDS, "warnings"}
         assert (document["schema"], document["state"]) == ("treesnap.plan.run/1", "failed")
         assert [step["state"] for step in document["steps"]] == ["completed", "failed"]
         assert document["steps"][1] == {

@@ -9,7 +9,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from treesnap.cli.progress import ProgressMonitor, RemarkMonitor
+from treesnap.cli.progress import ProgressMonitor, WarningMonitor
 from treesnap.cli.text_forms import size_text, time_text
 from treesnap.events import Phase
 
@@ -35,14 +35,14 @@ def screen():
 
 
 @pytest.fixture
-def remarks():
+def warnings():
     return []
 
 
 @pytest.fixture
-def monitor(clock, screen, remarks):
+def monitor(clock, screen, warnings):
     console = Console(file=screen, force_terminal=True, width=120)
-    monitor = ProgressMonitor(remarks.append, clock=clock, make_console=lambda: console)
+    monitor = ProgressMonitor(warnings.append, clock=clock, make_console=lambda: console)
     yield monitor
     monitor.close()
 
@@ -91,14 +91,14 @@ def test_next_phase_begins_from_nothing(monitor, clock, screen):
     assert "0 of 3 files  0 B of 50 B" in screen.getvalue()
 
 
-def test_remark_is_passed_on_while_a_bar_is_shown(monitor, clock, remarks):
+def test_remark_is_passed_on_while_a_bar_is_shown(monitor, clock, warnings):
     monitor.begin(Phase.SCAN, 5, 100)
-    monitor.remark("early")
+    monitor.warn("early")
     clock.now = 1.0
     monitor.advance(1, 1)
-    monitor.remark("late")
+    monitor.warn("late")
 
-    assert remarks == ["early", "late"]
+    assert warnings == ["early", "late"]
     assert monitor.is_visible
 
 
@@ -112,14 +112,14 @@ def test_close_takes_the_bar_away_and_may_be_called_again(monitor, clock):
     assert not monitor.is_visible
 
 
-def test_monitor_without_a_bar_only_passes_remarks_on(remarks):
-    monitor = RemarkMonitor(remarks.append)
+def test_monitor_without_a_bar_only_passes_remarks_on(warnings):
+    monitor = WarningMonitor(warnings.append)
     monitor.begin(Phase.SCAN, 1, 1)
     monitor.advance(1, 1)
-    monitor.remark("said")
+    monitor.warn("said")
     monitor.close()
 
-    assert remarks == ["said"]
+    assert warnings == ["said"]
 
 
 def test_importing_progress_does_not_import_rich():

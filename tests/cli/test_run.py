@@ -32,7 +32,7 @@ def test_command_that_fails_is_rolled_back_and_gives_its_exit_code(snap, tree):
     assert (tree / "a").read_text() == "before\n"
 
 
-def test_roll_back_can_be_taken_back(snap, tree):
+def test_roll_back_can_be_undone(snap, tree):
     snap("run", "--", "sh", "-c", "echo after > a; exit 1", **RUN)
 
     snap("undo")

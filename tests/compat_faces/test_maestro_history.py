@@ -132,7 +132,7 @@ class TestMixedReset:
         assert (root / "code.py").read_text() == "a"
         assert differing() == []
 
-    def test_is_taken_back_by_one_to_where_it_came_from(self, first, manager, session_id):
+    def test_is_undone_by_one_to_where_it_came_from(self, first, manager, session_id):
         newest = manager.list_checkpoints(session_id)[0]
 
         manager.rollback_to_checkpoint(session_id, newest.checkpoint_id)

@@ -30,7 +30,7 @@ FAILED, UNFINISHED, NO_SNAPSHOT, NO_SPACE = 1, 3, 5, 8
 """Exit codes of ``snap``."""
 DEGRADED = "could not be put back"
 """What a restore says of metadata that it was not permitted to set."""
-TO_BE_FINISHED = "could not be taken back yet"
+TO_BE_FINISHED = "could not be undone yet"
 """What a restore says when the next command has to go on with it."""
 NEEDED = frozenset({OPEN, "write"})
 """Calls without which no command could say what went wrong."""
@@ -129,7 +129,7 @@ def after_error(
 ) -> tuple[str, list[str]]:
     """Returns the state of the tree after a call failed, and every problem.
 
-    An error that happens once is taken back at once, or coped with. One that lasts may
+    An error that happens once is undone at once, or coped with. One that lasts may
     leave the rest to the next command.
     """
     problems = message_problems(ended, number, lasting=lasting)

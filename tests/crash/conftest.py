@@ -118,7 +118,7 @@ def populate(root: Path) -> None:
 
 
 def change(root: Path) -> None:
-    """Changes a tree in every way that a restore has to take back."""
+    """Changes a tree in every way that a restore has to undo."""
     for number in range(3):
         (root / f"changes-{number}").write_bytes(b"after, longer %d" % number)
     shutil.rmtree(root / "becomes-file")

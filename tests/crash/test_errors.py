@@ -26,7 +26,7 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def assert_taken_back_or_done(scene, error: TreesnapError | None, old: str, new: str) -> str:
+def assert_undone_or_done(scene, error: TreesnapError | None, old: str, new: str) -> str:
     """Asserts that the tree is as before with an error, and as after without one."""
     if error is None:
         scene.handle().recover()
@@ -36,25 +36,25 @@ def assert_taken_back_or_done(scene, error: TreesnapError | None, old: str, new:
 
 class TestRestore:
     @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-    def test_is_taken_back_or_done(self, scene, number):
+    def test_is_undone_or_done(self, scene, number):
         outcomes = fail_everywhere(
             scene,
             "changed",
             lambda handle: handle.restore("before"),
-            lambda error: assert_taken_back_or_done(scene, error, "after", "before"),
+            lambda error: assert_undone_or_done(scene, error, "after", "before"),
             lambda point: error_at(point, number),
             every=1 if number == errno.EIO else SPARSE,
         )
 
         assert set(outcomes) == {"after", "before"}
 
-    def test_is_taken_back_or_done_where_something_is_not_permitted(self, scene):
+    def test_is_undone_or_done_where_something_is_not_permitted(self, scene):
         """But for metadata: where that is not permitted, the restore says so and goes on."""
         outcomes = fail_everywhere(
             scene,
             "changed",
             lambda handle: handle.restore("before"),
-            lambda error: assert_taken_back_or_done(scene, error, "after", "before"),
+            lambda error: assert_undone_or_done(scene, error, "after", "before"),
             lambda point: Fault(
                 number=point, errno=errno.EACCES, kinds=frozenset({Kind.NAME, Kind.WRITE})
             ),
@@ -63,12 +63,12 @@ class TestRestore:
 
         assert set(outcomes) == {"after", "before"}
 
-    def test_is_taken_back_where_names_cannot_be_exchanged(self, scene):
+    def test_is_undone_where_names_cannot_be_exchanged(self, scene):
         outcomes = fail_everywhere(
             scene,
             "changed",
             lambda handle: handle.restore("before"),
-            lambda error: assert_taken_back_or_done(scene, error, "after", "before"),
+            lambda error: assert_undone_or_done(scene, error, "after", "before"),
             lambda point: error_at(point, errno.EIO),
             NO_EXCHANGE,
             every=SPARSE,
@@ -126,12 +126,12 @@ class TestRestore:
         assert open_descriptors() == before
 
 
-def test_undo_is_taken_back_or_done(scene):
+def test_undo_is_undone_or_done(scene):
     assert fail_everywhere(
         scene,
         "restored",
         lambda handle: handle.undo(),
-        lambda error: assert_taken_back_or_done(scene, error, "before", "after"),
+        lambda error: assert_undone_or_done(scene, error, "before", "after"),
         lambda point: error_at(point, errno.EIO),
         every=2 * SPARSE,
     )

@@ -423,7 +423,7 @@ class TestUnreadableRules:
         assert left_out == ({b"sub"} if directory else {os.fsencode(n) for n in os.listdir(root)})
         assert {*reasons(blind).values()} == {SkipReason.UNREADABLE}
         assert {item.path for item in handle.skipped(blind.id)} == left_out
-        assert [message for message in monitor.remarks if ".snapignore" in message]
+        assert [message for message in monitor.warnings if ".snapignore" in message]
         for force in (False, True, True):
             restored = handle.restore(whole, force=force)
             assert left_out & {item.path for item in restored.untouched}
@@ -507,7 +507,7 @@ class TestUnreadableRules:
 
         assert result.complete
         assert b"sub/kept" in {b"sub/" + item.name for item in handle.ls(result.id, "sub")}
-        assert [message for message in monitor.remarks if "sub/.snapignore" in message]
+        assert [message for message in monitor.warnings if "sub/.snapignore" in message]
 
     def test_more_rules_than_a_snapshot_takes_leave_their_directories_out(self, handle, root):
         lines = b"".join(b"%04000d\n" % number for number in range(250))
@@ -550,7 +550,7 @@ class TestUselessPatterns:
         result = handle.create()
 
         assert set(reasons(result)) == {b"sub/a.log"}
-        [message] = [text for text in monitor.remarks if "snapignore" in text]
+        [message] = [text for text in monitor.warnings if "snapignore" in text]
         assert "'sub/.snapignore'" in message
         assert "line 1 ('a\\\\')" in message
         assert "line 3 ('!'), line 4 ('[z'), 2 more" in message

@@ -21,7 +21,7 @@ import treesnap
 from mounting import mounting
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.handle import Handle
-from treesnap.ops.outlook import WALK_EVERY_NS
+from treesnap.ops.known_changes import WALK_EVERY_NS
 from treesnap.ops.places import context_at
 from treesnap.worktree.scan import lookahead as survey
 from treesnap.worktree.scan.mappings import mapped_now

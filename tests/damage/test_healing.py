@@ -113,7 +113,7 @@ class TestTakingBack:
 
         result = handle.verify(read_data=True, repair=True)
 
-        assert [(item.root, item.path) for item in result.taken_back] == [
+        assert [(item.root, item.path) for item in result.recovered] == [
             (os.fsencode(handle.root), b"a")
         ]
         assert (result.ok, result.left, result.partial) == (False, (), ())
@@ -129,7 +129,7 @@ class TestTakingBack:
 
         result = handle.verify(read_data=True, repair=True)
 
-        assert [item.path for item in result.taken_back] == [b"sub/other"]
+        assert [item.path for item in result.recovered] == [b"sub/other"]
         assert restored(handle, first.id, tmp_path / "out")["a"] == content
 
     def test_another_root_gives_it_back_too(self, tmp_path):
@@ -145,7 +145,7 @@ class TestTakingBack:
 
         result = handle.verify(read_data=True, repair=True)
 
-        assert [(item.root, item.path) for item in result.taken_back] == [
+        assert [(item.root, item.path) for item in result.recovered] == [
             (os.fsencode(twin), b"same")
         ]
         assert restored(handle, first.id, tmp_path / "out")["a"] == content
@@ -164,7 +164,7 @@ class TestTakingBack:
 
         result = handle.verify(read_data=True, repair=True)
 
-        assert {item.path for item in result.taken_back} >= {b"", b"a", b"sub", b"sub/b", b"big"}
+        assert {item.path for item in result.recovered} >= {b"", b"a", b"sub", b"sub/b", b"big"}
         assert result.left == ()
         assert restored(handle, "latest", tmp_path / "out") == expected
         assert os.getxattr(tmp_path / "out" / "a", "user.b")
@@ -178,7 +178,7 @@ class TestTakingBack:
 
         result = handle.verify(read_data=True, repair=True)
 
-        assert result.taken_back == ()
+        assert result.recovered == ()
         (partial,) = result.partial
         assert (partial.snapshot_id, partial.name, partial.paths) == (first.id, "first", (b"a",))
         assert handle.verify(read_data=True).partial == result.partial
@@ -191,7 +191,7 @@ class TestTakingBack:
         os.mkfifo(tmp_path / "root" / "a")
         lose(tmp_path / "store", content)
 
-        assert handle.verify(read_data=True, repair=True).taken_back == ()
+        assert handle.verify(read_data=True, repair=True).recovered == ()
 
 
 def test_a_root_that_is_gone_holds_up_no_search_in_the_others(tmp_path):
@@ -208,6 +208,6 @@ def test_a_root_that_is_gone_holds_up_no_search_in_the_others(tmp_path):
 
     result = beside.verify(read_data=True, repair=True)
 
-    assert [(item.root, item.path) for item in result.taken_back] == [(os.fsencode(twin), b"same")]
+    assert [(item.root, item.path) for item in result.recovered] == [(os.fsencode(twin), b"same")]
     assert [item.paths for item in result.partial] == [(b"sub/b",)]
     assert handle.read(first.id, "a") == contents[0]

@@ -158,7 +158,7 @@ def test_the_journal_of_another_root_changes_nothing(interrupted, stage):
     assert caught.value.code == ErrorCode.RESTORE_INTERRUPTED
     (found,) = (item for item in beside.doctor().unfinished if item.root == os.fsencode(other))
     assert found.blocked
-    assert "of another root" in found.outlook
+    assert "of another root" in found.resolution
     assert [item.code for item in beside.verify().problems] == ["bad-journal"]
     assert tree_state(other) == before
     if stage == Stage.STAGING:

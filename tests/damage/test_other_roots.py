@@ -17,7 +17,7 @@ from treesnap.codec.reader import read_lists
 from treesnap.errors import TreesnapError
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import EntryKind, ObjectId
-from treesnap.ops import upkeep
+from treesnap.ops import auto_maintenance as upkeep
 from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at
 from treesnap.ops.state import trees_of
@@ -218,7 +218,7 @@ class TestAutomatic:
         for _ in range(count):
             world.change(GROWTH_SIZE)
             handle.create(kind=SnapshotKind.RUN)
-        return [text for text in monitor.remarks if "garbage" in text]
+        return [text for text in monitor.warnings if "garbage" in text]
 
     def test_it_deletes_nothing_and_says_so_once(self, world):
         identity = self.rot(world)
@@ -258,5 +258,5 @@ class TestAutomatic:
             handle.create()
 
         assert before <= set(packs(world.store))
-        assert any(identity[:12] in text for text in monitor.remarks)
+        assert any(identity[:12] in text for text in monitor.warnings)
         handle.verify(repair=True)

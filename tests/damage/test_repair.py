@@ -84,10 +84,10 @@ class TestCollectorState:
             for slot in world.store.glob("slots/*"):
                 damage(slot, "zeros")
             damage(self.path(world), "30")
-            remarks = CollectingMonitor()
-            handle = world.handle(monitor=remarks)
+            warnings = CollectingMonitor()
+            handle = world.handle(monitor=warnings)
             assert [item.code for item in handle.verify(repair=True).left] == ["bad-collector"]
-        assert "writer is at work" in remarks.remarks[0]
+        assert "writer is at work" in warnings.warnings[0]
         repaired(world, "bad-collector", "collector/state")
 
     def test_one_from_an_older_time_is_found_while_it_matters(self, world):

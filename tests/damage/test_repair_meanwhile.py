@@ -58,7 +58,7 @@ def mended(world: World, fs: Interfering) -> tuple[treesnap.VerifyResult, list[s
     monitor = CollectingMonitor()
     result = world.handle(fs=fs, monitor=monitor).verify(repair=True)
     assert fs.left <= 0
-    return result, list(monitor.remarks)
+    return result, list(monitor.warnings)
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_what_goes_before_it_is_mended_needs_no_mending(world, make):
     lock = str(world.store / "collector/lock")
     fs = Interfering("lock", 1, path.unlink, where=lambda call: call.path == lock)
 
-    result, remarks = mended(world, fs)
+    result, warnings = mended(world, fs)
 
     assert len(result.problems) == 1
-    assert (result.repaired, result.left, remarks) == ((), (), [])
+    assert (result.repaired, result.left, warnings) == ((), (), [])
     assert world.handle().create().snapshot.complete
 
 
@@ -93,10 +93,10 @@ def test_a_journal_that_goes_while_it_is_given_up_is_not_missed(world):
     damage(path, "empty")
     fs = Interfering("rename", 1, path.unlink, where=lambda call: call.path == str(path))
 
-    result, remarks = mended(world, fs)
+    result, warnings = mended(world, fs)
 
     assert [item.code for item in result.problems] == ["bad-journal"]
-    assert (result.repaired, result.left, remarks) == ((), (), [])
+    assert (result.repaired, result.left, warnings) == ((), (), [])
 
 
 def test_all_that_is_known_of_a_root_but_its_snapshots_may_be_gone(world):

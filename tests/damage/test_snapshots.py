@@ -33,7 +33,7 @@ class Remarks:
 
     def advance(self, *_: object) -> None: ...
 
-    def remark(self, message: str) -> None:
+    def warn(self, message: str) -> None:
         self.found.append(message)
 
 
@@ -69,13 +69,13 @@ OFFSETS = [3, 9, 17, 30, -10]
 def test_a_damaged_record_stops_nobody(world, tmp_path, offset):
     other = other_root(world, tmp_path)
     identity = flip_in_record(world, "second", offset)
-    remarks = Remarks()
+    warnings = Remarks()
 
-    listed = world.handle(monitor=remarks).list()
+    listed = world.handle(monitor=warnings).list()
 
     assert identity not in {item.id for item in listed}
     assert len(listed) >= 1
-    assert any(identity[:12] in remark for remark in remarks.found)
+    assert any(identity[:12] in warning for warning in warnings.found)
     for handle in (world.handle(), other):
         assert identity in handle.gc().damaged
         handle.prune(treesnap.Policy(keep_last=1))
@@ -133,11 +133,11 @@ def test_what_a_damaged_record_names_is_kept_until_it_is_repaired(world):
 
 def test_a_damaged_record_is_deleted_by_its_id(world):
     identity = flip_in_record(world, "second", 60)
-    remarks = Remarks()
+    warnings = Remarks()
 
-    world.handle(monitor=remarks).delete(identity[:16])
+    world.handle(monitor=warnings).delete(identity[:16])
 
-    assert any(identity[:12] in remark for remark in remarks.found)
+    assert any(identity[:12] in warning for warning in warnings.found)
     assert not list(world.store.glob(f"snapshots/*/*-{identity}"))
     assert world.handle().gc().damaged == ()
     assert world.handle().verify(read_data=True).ok

@@ -243,7 +243,7 @@ def test_a_run_completes_another_where_that_has_no_numbers():
     assert results.trees == other.trees
 
 
-def test_edits_change_what_they_say_and_are_taken_back(tmp_path):
+def test_edits_change_what_they_say_and_are_undone(tmp_path):
     files, database = tmp_path / "files", tmp_path / "database"
     for directory in (files, database):
         directory.mkdir()
@@ -258,14 +258,14 @@ def test_edits_change_what_they_say_and_are_taken_back(tmp_path):
         row.apply(number)
     changed = [path for path, content in before.items() if path.read_bytes() != content]
     assert len(changed) == 10
-    assert not edit.is_taken_back()
-    assert not row.is_taken_back()
+    assert not edit.is_undone()
+    assert not row.is_undone()
     edit.take_back()
     row.take_back()
 
     assert all(path.read_bytes() == content for path, content in before.items())
-    assert edit.is_taken_back()
-    assert row.is_taken_back()
+    assert edit.is_undone()
+    assert row.is_undone()
     assert measure(database)["files"] == 1
 
 

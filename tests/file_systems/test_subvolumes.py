@@ -133,7 +133,7 @@ POINTS = [
 
 
 @pytest.mark.parametrize("point", range(len(POINTS)))
-def test_a_killed_restore_is_finished_or_taken_back_whole(place, point):
+def test_a_killed_restore_is_finished_or_undone_whole(place, point):
     handle = Handle(context_at(root=place.root, store_path=str(place.store)))
     handle.create(name="before")
     before = tree_state(place.root)
@@ -153,7 +153,7 @@ def test_a_killed_restore_is_finished_or_taken_back_whole(place, point):
 
 
 @pytest.mark.parametrize("number", [1, 3, 5])
-def test_a_restore_that_fails_is_taken_back_whole(place, number):
+def test_a_restore_that_fails_is_undone_whole(place, number):
     Handle(context_at(root=place.root, store_path=str(place.store))).create(name="before")
     change(place)
     changed = tree_state(place.root)

@@ -199,6 +199,6 @@ def test_an_interrupted_plan_is_shown_by_the_doctor_and_waits_for_a_person(proce
     assert shown.returncode == 3
     (item,) = json.loads(shown.stdout)["unfinished"]
     assert (item["work"], item["root"], item["blocked"]) == ("plan", str(processes.root), True)
-    assert plan in item["outlook"]
+    assert plan in item["resolution"]
     assert processes.snap("plan", "resume", plan).returncode == 0
     assert processes.snap("doctor").returncode == 0

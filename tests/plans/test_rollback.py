@@ -305,14 +305,14 @@ class TestOfAnInterruptedPlan:
         assert result.checkpoint.reason != "before_rollback"
 
     def test_resume_says_what_it_takes_back(self, bench, interrupted):
-        remarks = CollectingMonitor()
+        warnings = CollectingMonitor()
         handle = Handle(
-            context_at(root=bench.root, store_path=str(bench.store), monitor=remarks, wait_s=5)
+            context_at(root=bench.root, store_path=str(bench.store), monitor=warnings, wait_s=5)
         )
 
         assert Planner(handle).resume("latest").state == PlanState.COMPLETED
 
-        (said,) = [text for text in remarks.remarks if "was interrupted" in text]
+        (said,) = [text for text in warnings.warnings if "was interrupted" in text]
         assert "1 restored, 0 created, 2 deleted; the state before is snapshot" in said
 
 

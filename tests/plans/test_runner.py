@@ -1,4 +1,4 @@
-"""Carrying out plans: order, attempts, and what is taken back."""
+"""Carrying out plans: order, attempts, and what is undone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_steps_run_in_order_in_the_root(bench):
 
 
 class TestAFailingStep:
-    def test_is_taken_back_whole_and_ends_the_plan(self, bench):
+    def test_is_undone_whole_and_ends_the_plan(self, bench):
         (bench.root / "kept").write_text("kept")
         (bench.root / ".gitignore").write_text("litter\n")
         before = record(bench.root)
@@ -136,7 +136,7 @@ class TestWhatRunsThePlansOwnRoot:
         assert plan.content.progress[0].exit_code == 6
         assert os.listdir(bench.root) == []
 
-    def test_many_snapshots_of_a_step_do_not_push_out_what_it_is_taken_back_to(self, bench):
+    def test_many_snapshots_of_a_step_do_not_push_out_what_it_is_undone_to(self, bench):
         def crowd() -> None:
             for number in range(70):
                 (bench.root / "file").write_text(str(number))
@@ -199,7 +199,7 @@ class TestCallables:
         assert caught.value.code == ErrorCode.INVALID_PLAN
         assert bench.lines() == []
 
-    def test_that_are_interrupted_are_taken_back(self, bench):
+    def test_that_are_interrupted_are_undone(self, bench):
         def stop() -> None:
             (bench.root / "litter").touch()
             raise KeyboardInterrupt
@@ -265,7 +265,7 @@ class TestPrompts:
         assert (plan.state, plan.next_index, bench.lines()) == (PlanState.PENDING, 1, ["one"])
 
 
-def test_a_monitor_that_raises_interrupts_and_the_step_is_taken_back(bench):
+def test_a_monitor_that_raises_interrupts_and_the_step_is_undone(bench):
     def stop(data: bytes) -> None:
         raise BrokenPipeError
 
@@ -302,9 +302,7 @@ def test_a_full_store_fails_before_the_step(bench):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, BrokenPipeError])
-def test_an_interrupted_step_without_a_checkpoint_is_taken_back_and_leaves_no_snapshot(
-    bench, error
-):
+def test_an_interrupted_step_without_a_checkpoint_is_undone_and_leaves_no_snapshot(bench, error):
     def stop(data: bytes) -> None:
         raise error
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exporting import STAGE_NAME, records, remarks, write_record
+from exporting import STAGE_NAME, records, warnings, write_record
 from treesnap.codec.export import ExportRecord, encode_export
 from world import World
 
@@ -38,7 +38,7 @@ def test_whatever_a_power_cut_has_kept_is_removed(world, place, names):
         (place / name).chmod(0o500)
     write_record(world, encode_export(ExportRecord(os.fsencode(place / STAGE_NAME))))
 
-    assert len(remarks(world, lambda handle: handle.create())) == 1
+    assert len(warnings(world, lambda handle: handle.create())) == 1
     assert os.listdir(place) == []
     assert records(world) == []
 
@@ -54,7 +54,7 @@ def test_what_is_no_tree_beside_the_place_of_a_record_is_left_alone(world, place
         path.write_text("precious")
     write_record(world, encode_export(ExportRecord(os.fsencode(place / STAGE_NAME))))
 
-    remarks(world, lambda handle: handle.create())
+    warnings(world, lambda handle: handle.create())
 
     assert os.listdir(place) == [WHOLE_NAME]
     assert (tmp_path / "elsewhere" / "file").exists()
@@ -70,7 +70,7 @@ def test_a_tree_of_somebody_else_without_a_directory_of_ours_is_left_to_them(wor
         os.chown(place / name, NOBODY_ID, NOBODY_ID)
     write_record(world, encode_export(ExportRecord(os.fsencode(place / STAGE_NAME))))
 
-    assert remarks(world, lambda handle: handle.create()) == []
+    assert warnings(world, lambda handle: handle.create()) == []
     assert set(os.listdir(place)) == {WHOLE_NAME, *theirs}
     assert (place / WHOLE_NAME).stat().st_mode & 0o777 == 0o500
     assert len(records(world)) == 1

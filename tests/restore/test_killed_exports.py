@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from exporting import STAGE_NAME, records, remarks, write_record
+from exporting import STAGE_NAME, records, warnings, write_record
 from oracle import difference, record
 from treesnap.codec.export import ExportRecord, encode_export
 from treesnap.codec.message import pack
@@ -93,14 +93,14 @@ COMMANDS: dict[str, Callable[[Handle], object]] = {
 def test_the_next_command_removes_what_was_left_and_says_so(world, place, name):
     left = kill_export(world, place)
 
-    said = remarks(world, COMMANDS[name])
+    said = warnings(world, COMMANDS[name])
 
     assert os.listdir(place) == []
     assert records(world) == []
     assert [line for line in said if left in line] == [
         f"Removed what an interrupted restore to another directory had left: '{place / left}'"
     ]
-    assert remarks(world, lambda handle: handle.status()) == []
+    assert warnings(world, lambda handle: handle.status()) == []
 
 
 def test_one_that_is_at_work_is_left_alone(world, place):
@@ -108,7 +108,7 @@ def test_one_that_is_at_work_is_left_alone(world, place):
 
     class Meanwhile(CollectingMonitor):
         def advance(self, files: int, size_bytes: int) -> None:
-            said.extend(remarks(world, lambda handle: handle.create()))
+            said.extend(warnings(world, lambda handle: handle.create()))
             assert len(os.listdir(place)) == 1
             assert len(records(world)) == 1
 
@@ -127,7 +127,7 @@ def test_of_several_each_is_removed(world, place, tmp_path):
     shutil.copytree(place, other)
     write_record(world, encode_export(ExportRecord(os.fsencode(other / left))))
 
-    assert len(remarks(world, lambda handle: handle.status())) == 2
+    assert len(warnings(world, lambda handle: handle.status())) == 2
     assert os.listdir(place) == os.listdir(other) == []
 
 
@@ -135,7 +135,7 @@ def test_a_directory_that_is_gone_is_no_news(world, place):
     kill_export(world, place)
     shutil.rmtree(place)
 
-    assert remarks(world, lambda handle: handle.status()) == []
+    assert warnings(world, lambda handle: handle.status()) == []
     assert records(world) == []
 
 
@@ -144,7 +144,7 @@ def test_a_damaged_record_is_removed_and_says_so(world, place, how):
     kill_export(world, place)
     damage(records(world)[0], how)
 
-    (said,) = remarks(world, lambda handle: handle.status())
+    (said,) = warnings(world, lambda handle: handle.status())
 
     assert said.startswith("Removed the record of an interrupted restore: File ")
     assert records(world) == []
@@ -155,7 +155,7 @@ def test_a_record_of_a_newer_program_is_left_alone(world, place, how):
     left = kill_export(world, place)
     damage(records(world)[0], how)
 
-    assert remarks(world, lambda handle: handle.create()) == []
+    assert warnings(world, lambda handle: handle.create()) == []
     assert os.listdir(place) == [left]
     assert len(records(world)) == 1
 
@@ -182,7 +182,7 @@ def test_no_record_removes_a_directory_of_another_name(world, place, path):
     before = record(place)
     write_record(world, pack({"version": 1, "stage_path": os.fsencode(f"{place}/{path}")}))
 
-    remarks(world, lambda handle: handle.create())
+    warnings(world, lambda handle: handle.create())
 
     assert difference(before, record(place)) == []
     assert records(world) == []
@@ -194,7 +194,7 @@ def test_a_path_that_is_not_absolute_or_none_is_refused(world, place, value, mon
     (place / STAGE_NAME).mkdir()
     write_record(world, pack({"version": 1, "stage_path": value}))
 
-    remarks(world, lambda handle: handle.create())
+    warnings(world, lambda handle: handle.create())
 
     assert os.listdir(place) == [STAGE_NAME]
 
@@ -215,7 +215,7 @@ def test_no_link_is_followed(world, place, tmp_path, kind):
         path = place / "above" / STAGE_NAME
     write_record(world, encode_export(ExportRecord(os.fsencode(path))))
 
-    remarks(world, lambda handle: handle.create())
+    warnings(world, lambda handle: handle.create())
 
     assert difference(before, record(elsewhere)) == []
     assert len(os.listdir(place)) == 1
@@ -233,7 +233,7 @@ def test_a_record_that_is_no_file_harms_nothing(world, place, kind):
     else:
         path.mkdir()
 
-    remarks(world, lambda handle: handle.create())
+    warnings(world, lambda handle: handle.create())
 
     assert world.restores("second")
     assert place.exists()
@@ -244,12 +244,12 @@ def test_the_directory_of_somebody_else_is_left_to_them(world, place):
     left = kill_export(world, place)
     os.chown(place / left, NOBODY_ID, NOBODY_ID)
 
-    assert remarks(world, lambda handle: handle.create()) == []
+    assert warnings(world, lambda handle: handle.create()) == []
     assert os.listdir(place) == [left]
     assert len(records(world)) == 1
 
     os.chown(place / left, 0, 0)
-    assert len(remarks(world, lambda handle: handle.create())) == 1
+    assert len(warnings(world, lambda handle: handle.create())) == 1
     assert os.listdir(place) == []
 
 
@@ -325,7 +325,7 @@ def test_a_store_that_may_only_be_read_is_restored_from_all_the_same(open_world)
         Handle(context_at(root=world.root, store_path=str(world.store), monitor=monitor)).restore(
             "second", to=target
         )
-        assert [text for text in monitor.remarks if "cannot be written to" in text]
+        assert [text for text in monitor.warnings if "cannot be written to" in text]
 
     ended = in_child(export)
 
@@ -403,7 +403,7 @@ class TestParentsThatAreNotThere:
             )
             was_killed = self.export(world, place, at_call)
             if was_killed:
-                remarks(world, Handle.status)
+                warnings(world, Handle.status)
                 left = os.listdir(place)
                 assert left in ([], ["new"])
                 if left:

@@ -93,13 +93,13 @@ class Place:
         """Returns whether a path was left as it was found, and that was said.
 
         Either it could not be read, and then the safety snapshot is incomplete, or it
-        could not be taken back, and then there is a remark and the safety snapshot
+        could not be undone, and then there is a remark and the safety snapshot
         has what was there.
         """
         newest = self.handle().list()[0]
         if newest.kind == SnapshotKind.SAFETY and not newest.complete:
             return True
-        if not any("was left so" in remark for remark in self.monitor.remarks):
+        if not any("was left so" in warning for warning in self.monitor.warnings):
             return False
         kept = b"".join(self.handle().cat(newest.id, "d/changed"))
         return newest.kind == SnapshotKind.SAFETY and kept == b"changed since"

@@ -137,7 +137,7 @@ def test_by_rollback_on_error(place):
         fail_in(place)
 
     wanted = "'made' (excluded), 'made/a.o' (excluded)"
-    assert [line for line in monitor.remarks if wanted in line]
+    assert [line for line in monitor.warnings if wanted in line]
 
 
 def test_a_mount_point_that_came_later(place):

@@ -28,10 +28,10 @@ class Said(NullMonitor):
     """Keeps the remarks."""
 
     def __init__(self) -> None:
-        self.remarks: list[str] = []
+        self.warnings: list[str] = []
 
-    def remark(self, text: str) -> None:
-        self.remarks.append(text)
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
 
 
 class Births(UnsyncedFileSystem):
@@ -95,7 +95,7 @@ def test_a_directory_that_was_renamed_keeps_its_history(place):
     found = place.ids(place.new, monitor=said)
 
     assert found == [place.second.id, place.first.id]
-    assert any(str(place.old) in text and str(place.new) in text for text in said.remarks)
+    assert any(str(place.old) in text and str(place.new) in text for text in said.warnings)
     assert not place.on(place.new).status().changes
     place.on(place.new).restore("first")
     assert (place.new / "file").read_text() == "first"
@@ -115,7 +115,7 @@ def test_what_was_at_the_old_path_is_told_where_it_went(place):
 
     assert place.ids(place.old, monitor=said) == []
 
-    assert [text for text in said.remarks if str(place.new) in text]
+    assert [text for text in said.warnings if str(place.new) in text]
 
 
 def test_a_new_directory_at_the_old_path_begins_its_own_history(place):
@@ -177,7 +177,7 @@ def test_a_directory_with_a_used_inode_is_not_the_root(place):
     said = Said()
 
     assert place.ids(place.new, fs=Births(12345), monitor=said) == []
-    assert said.remarks == []
+    assert said.warnings == []
 
 
 def test_without_a_birth_time_there_is_a_hint_only(place):
@@ -186,7 +186,7 @@ def test_without_a_birth_time_there_is_a_hint_only(place):
 
     assert place.ids(place.new, fs=Births(None), monitor=said) == []
 
-    assert [text for text in said.remarks if f"snap root move {place.old}" in text]
+    assert [text for text in said.warnings if f"snap root move {place.old}" in text]
     place.on(place.new, fs=Births(None)).root_move(place.old)
     assert len(place.ids(place.new, fs=Births(None))) == 2
 
@@ -432,7 +432,7 @@ def test_a_damaged_record_of_a_moved_root_is_repaired(place, damaged):
     assert place.ids(place.new) == [place.second.id, place.first.id]
 
 
-def test_lost_content_is_taken_back_where_the_root_was_moved(place):
+def test_lost_content_is_undone_where_the_root_was_moved(place):
     place.old.rename(place.new)
     place.ids(place.new)
     for pack in (place.store / "packs").iterdir():
@@ -440,4 +440,4 @@ def test_lost_content_is_taken_back_where_the_root_was_moved(place):
         data[-30] ^= 1
         pack.write_bytes(data)
 
-    assert place.on(place.new).verify(repair=True, read_data=True).taken_back
+    assert place.on(place.new).verify(repair=True, read_data=True).recovered

@@ -196,7 +196,7 @@ class TestMovedAfterAKill:
 
         Handle(context_at(root=moved.root, store_path=moved.store_path, monitor=monitor)).create()
 
-        assert [text for text in monitor.remarks if stage.name in text]
+        assert [text for text in monitor.warnings if stage.name in text]
 
     @pytest.mark.parametrize(("method", "number"), [("exchange", 2), ("sync_file_system", 2)])
     def test_another_directory_in_its_place_is_left_alone(
@@ -220,7 +220,7 @@ class TestMovedAfterAKill:
         assert listed.interrupted
         (work,) = handle.doctor().unfinished
         assert work.blocked
-        assert "another directory is in its place" in work.outlook
+        assert "another directory is in its place" in work.resolution
         with pytest.raises(Refused, match="is not the directory that was restored"):
             handle.root_move(root, root)
 
@@ -271,7 +271,7 @@ class TestMovedAfterAKill:
                 with pytest.raises(Refused):
                     act()
             (work,) = handle.doctor().unfinished
-            assert "another file system is in its place" in work.outlook
+            assert "another file system is in its place" in work.resolution
 
             assert differences(tree_state(root), found) == []
 

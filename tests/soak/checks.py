@@ -18,7 +18,7 @@ SIZE_RATIO_MAX = 1.25
 """What the store may take, beside a fresh one with the same snapshots."""
 
 
-class Examination:
+class Checker:
     """Looks at everything that a soak has left, and keeps every problem."""
 
     def __init__(self, place: Place) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from crash.scene import workspace
-from soak.checks import Examination
+from soak.checks import Checker
 from soak.place import Place
 from soak.soak import Soak, timed
 
@@ -46,7 +46,7 @@ def soak(
     with timed(run.done, "soaked"):
         run.run(goes_on)
     with timed(run.done, "checked"):
-        examination = Examination(place)
+        examination = Checker(place)
         examination.run()
     for line in counts.lines():
         run.done[f"{line['who'].partition('-')[0]}: {line['what']}"] += 1

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 import treesnap
-from soak.checks import Examination
+from soak.checks import Checker
 from soak.place import Place
 from soak.run_soak import soak
 from treesnap.model import SnapshotKind
@@ -66,12 +66,12 @@ class TestWhatIsNoticed:
 
     def problems(self, place: Place) -> list[str]:
         """Returns what is found wrong."""
-        examination = Examination(place)
+        examination = Checker(place)
         examination.run()
         return examination.problems
 
     def test_nothing_where_nothing_is_wrong(self, place):
-        examination = Examination(place)
+        examination = Checker(place)
         examination.run()
 
         assert examination.problems == []

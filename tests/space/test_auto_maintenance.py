@@ -123,7 +123,7 @@ class TestPolicy:
         finally:
             os.close(fd)
 
-        assert monitor.remarks == []
+        assert monitor.warnings == []
         assert len(world.ids()) < 32
 
     def test_an_error_of_it_is_a_remark_and_fails_no_snapshot(self, world):
@@ -141,7 +141,7 @@ class TestPolicy:
         newest = world.create()
 
         assert world.handle.context.fs.hits_of(fault) == 1
-        (said,) = world.handle.context.monitor.remarks
+        (said,) = world.handle.context.monitor.warnings
         assert said.startswith("The store could not be tidied: ")
         assert "Input/output error" in said
         assert newest == world.ids()[0]
@@ -177,7 +177,7 @@ class TestGrowth:
         assert difference(newest, record(world.root)) == []
 
     def test_garbage_is_collected_once_the_packs_have_grown(self, world, monkeypatch):
-        monkeypatch.setattr("treesnap.ops.upkeep.GROWTH_BYTES_MIN", 1 << 20)
+        monkeypatch.setattr("treesnap.ops.auto_maintenance.GROWTH_BYTES_MIN", 1 << 20)
         world.handle.config("keep.last", "2")
         for key in ("keep.hourly", "keep.daily", "keep.weekly"):
             world.handle.config(key, "0")
@@ -275,7 +275,7 @@ class TestQuota:
                 world.create(max_size_bytes=1)
 
         assert caught.value.code == ErrorCode.OVER_QUOTA
-        (said,) = monitor.remarks
+        (said,) = monitor.warnings
         assert said.startswith("The store could not be tidied: ")
         assert len(world.ids()) == 1
 
@@ -301,7 +301,7 @@ class TestFullDisk:
         with pytest.raises(StorageFull, match="Could not take a snapshot"):
             world.create()
 
-        assert world.handle.context.monitor.remarks == []
+        assert world.handle.context.monitor.warnings == []
         assert not world.store.exists()
 
     def test_automatic_snapshots_make_room(self, tmp_path, monkeypatch):

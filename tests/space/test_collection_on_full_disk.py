@@ -147,7 +147,7 @@ class TestFullDisk:
 
 
 @pytest.mark.parametrize("has_begun", [True, False], ids=["behind others", "in a new pack"])
-def test_copies_that_exceed_a_quota_are_taken_back(tmp_path, has_begun):
+def test_copies_that_exceed_a_quota_are_undone(tmp_path, has_begun):
     """Free space says nothing about a quota: the copy runs into it."""
     (tmp_path / "root").mkdir()
     packs = tmp_path / "store/packs"

@@ -233,7 +233,7 @@ class Machine(RuleBasedStateMachine):
         return stands_at if is_new else multiple()
 
     def restored(self, moment: Moment, scope: Scope, result: RestoreResult) -> None:
-        """Compares after a restore, and notes how it is taken back."""
+        """Compares after a restore, and notes how it is undone."""
         before = self.look()
         self.compare(moment, scope, before)
         if result.safety_id is None:

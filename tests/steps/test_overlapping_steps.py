@@ -228,10 +228,10 @@ class Recorded(NullMonitor):
     """Keeps what is said."""
 
     def __init__(self) -> None:
-        self.remarks: list[str] = []
+        self.warnings: list[str] = []
 
-    def remark(self, text: str) -> None:
-        self.remarks.append(text)
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
 
 
 @pytest.mark.parametrize("is_lasting", [True, False])
@@ -259,5 +259,5 @@ def test_hold_for_which_there_is_no_room_is_written_in_place_of_the_reserve_or_m
         is_held = bool(list(Path(handle.store_path).rglob("hold-*")))
 
     assert is_held != is_lasting
-    said = [text for text in monitor.remarks if text.startswith("The checkpoint cannot be held")]
+    said = [text for text in monitor.warnings if text.startswith("The checkpoint cannot be held")]
     assert bool(said) == is_lasting

@@ -32,10 +32,10 @@ class Recorded(NullMonitor):
     """Keeps what is said."""
 
     def __init__(self) -> None:
-        self.remarks: list[str] = []
+        self.warnings: list[str] = []
 
-    def remark(self, text: str) -> None:
-        self.remarks.append(text)
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
 
 
 class Failed(Exception):
@@ -203,7 +203,7 @@ def test_way_back_says_what_it_could_not_keep(tmp_path: Path, place: str):
             assert result.restore.safety_id is None
             assert "No space left on device" in result.restore.not_kept
             lost = "What the failed step left is not kept: there was no room for it"
-            assert lost in monitor.remarks
+            assert lost in monitor.warnings
             assert json_forms.restore_fields(result.restore)["not_kept"] is not None
 
 

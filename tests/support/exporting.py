@@ -20,11 +20,11 @@ def records(world: World) -> list[Path]:
     return list(world.store.glob("roots/*/export-*"))
 
 
-def remarks(world: World, command: Callable[[Handle], object]) -> list[str]:
+def warnings(world: World, command: Callable[[Handle], object]) -> list[str]:
     """Runs a command and returns what it remarked."""
     monitor = CollectingMonitor()
     command(Handle(context_at(root=world.root, store_path=str(world.store), monitor=monitor)))
-    return monitor.remarks
+    return monitor.warnings
 
 
 def write_record(world: World, payload: bytes) -> Path:

@@ -97,7 +97,7 @@ def after_collection(scene) -> str:
 
 
 def after_restore(scene) -> str:
-    """The restore can be done again if need be, and taken back."""
+    """The restore can be done again if need be, and undone."""
     name = settled(scene, "after", "before")
     scene.handle().undo()
     scene.name_of_state("after")
@@ -105,7 +105,7 @@ def after_restore(scene) -> str:
 
 
 def after_undo(scene) -> str:
-    """The undo can be taken back if it was done, and what it took back is still there."""
+    """The undo can be undone if it was done, and what it undid is still there."""
     name = settled(scene, "before", "after", snapshots=())
     if name == "after":
         scene.handle().redo()

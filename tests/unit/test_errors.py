@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from treesnap import errors
-from treesnap.errors import ErrorCode, OperationFailed, TreesnapError, shown
+from treesnap.errors import ErrorCode, OperationFailed, TreesnapError, printable
 from treesnap.events import CollectingMonitor, NullMonitor, Phase
 
 CLASSES = [
@@ -52,7 +52,7 @@ def test_errors_are_what_callers_know(error_class, base):
     ],
 )
 def test_paths_are_shown_on_one_line_and_safely(path, text):
-    assert shown(path) == text
+    assert printable(path) == text
 
 
 def test_monitors_may_ignore_everything_or_keep_remarks():
@@ -60,6 +60,6 @@ def test_monitors_may_ignore_everything_or_keep_remarks():
     for monitor in (silent, collecting):
         monitor.begin(Phase.SCAN, None, None)
         monitor.advance(1, 2)
-        monitor.remark("Something happened")
+        monitor.warn("Something happened")
 
-    assert collecting.remarks == ["Something happened"]
+    assert collecting.warnings == ["Something happened"]

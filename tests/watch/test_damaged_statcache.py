@@ -20,7 +20,7 @@ from helping import CORES
 from treesnap.codec.message import pack
 from treesnap.codec.statcache import Row
 from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.outlook import WALK_EVERY_NS
+from treesnap.ops.known_changes import WALK_EVERY_NS
 from treesnap.worktree.scan import lookahead as survey
 from treesnap.worktree.scan.statcache import RECENT, StatCacheBuilder, load
 from watching import WatchedWorld

@@ -17,7 +17,7 @@ from mounting import mounting
 from treesnap import ErrorCode, Refused
 from treesnap.fs import notify
 from treesnap.fs.notify import CHANGED, Report
-from treesnap.ops import outlook
+from treesnap.ops import known_changes as outlook
 from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at
 from treesnap.worktree import watcher

@@ -37,7 +37,7 @@ def command(
     with invocation.open(makes_store=changes) as handle:
         result = handle.config(key, value, for_root=for_root, unset=unset)
     if key is None and not invocation.output.as_json:
-        invocation.output.remark(f"Settings of {handle.root} in the store {handle.store_path}")
+        invocation.output.warn(f"Settings of {handle.root} in the store {handle.store_path}")
     invocation.output.prints_only = not changes
     invocation.output.result(
         "config",

@@ -25,7 +25,7 @@ from treesnap.model import Purpose, SnapshotKind
     ],
 )
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
-@click.option("-m", "--label", metavar="LABEL", help="A remark for people.")
+@click.option("-m", "--label", metavar="LABEL", help="A warning for people.")
 @click.option("--name", metavar="NAME", help="A name of your own for the snapshot; a REF.")
 @click.option(
     "--tag", "tags", callback=parse_tags, multiple=True, metavar="K=V", help="A fact; repeatable."
@@ -85,8 +85,8 @@ def command(
             max_size_bytes=max_size,
         )
     if not invocation.output.as_json:
-        for remark in text_forms.create_remarks(result):
-            invocation.output.remark(remark)
+        for warning in text_forms.create_warnings(result):
+            invocation.output.warn(warning)
     invocation.output.result(
         "create", fields=lambda: json_forms.create_fields(result), lines=lambda: [result.id]
     )

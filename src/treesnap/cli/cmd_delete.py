@@ -31,4 +31,4 @@ def command(invocation: Invocation, *, refs: Sequence[str], session: str | None)
         lines=lambda: [*(snapshot.id for snapshot in removed), *removed.damaged],
     )
     if not output.as_json:
-        output.remark(f"To get their space back: {invocation.command_text('gc')}")
+        output.warn(f"To get their space back: {invocation.command_text('gc')}")

@@ -20,10 +20,10 @@ def command(invocation: Invocation, *, dry_run: bool) -> None:
     with invocation.open(needs_root=False) as handle:
         result = handle.gc(dry_run=dry_run)
     if result.postponed is not None and not invocation.output.as_json:
-        invocation.output.remark(result.postponed)
+        invocation.output.warn(result.postponed)
     if result.damaged and not invocation.output.as_json:
         shown = ", ".join(text_forms.short_id(identity) for identity in result.damaged)
-        invocation.output.remark(
+        invocation.output.warn(
             f"What can still be read of damaged snapshots was kept ({shown}); "
             "'snap verify --repair' is next"
         )

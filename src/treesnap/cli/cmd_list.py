@@ -31,7 +31,7 @@ def command(invocation: Invocation, /, *, all_roots: bool, **wanted: str | None)
     if not snapshots and not invocation.output.as_json:
         which = "No such snapshots" if any(wanted.values()) else "No snapshots"
         of_root = "" if all_roots else f" of {handle.root}"
-        invocation.output.remark(f"{which}{of_root} in {handle.store_path}")
+        invocation.output.warn(f"{which}{of_root} in {handle.store_path}")
     invocation.output.result(
         "list",
         fields=lambda: json_forms.list_fields(snapshots),

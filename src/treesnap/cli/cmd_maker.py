@@ -9,7 +9,7 @@ import click
 from treesnap.cli.command import SnapCommand, pass_invocation
 from treesnap.cli.failure import from_error
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.progress import RemarkMonitor
+from treesnap.cli.progress import WarningMonitor
 
 
 @click.command(
@@ -40,7 +40,7 @@ def command(invocation: Invocation, *, metadata: bool | None) -> None:
         root=invocation.directory,
         metadata=metadata,
         wait_s=invocation.wait_s,
-        monitor=RemarkMonitor(invocation.output.remark),
+        monitor=WarningMonitor(invocation.output.warn),
     )
     invocation.output.result(
         "maker", fields=lambda: result_fields(result), lines=lambda: [result_text(result)]

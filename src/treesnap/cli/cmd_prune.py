@@ -68,4 +68,4 @@ def command(
         lines=lambda: prune_forms.lines(result),
     )
     if result.removed and not (dry_run or output.as_json):
-        output.remark(f"To get their space back: {invocation.command_text('gc')}")
+        output.warn(f"To get their space back: {invocation.command_text('gc')}")

@@ -1,4 +1,4 @@
-"""``snap run``: runs a command that can be taken back."""
+"""``snap run``: runs a command that can be undone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIGNAL_BASE = 128
     metavar="N",
     help="Run a failing command again, up to N times, each time from the checkpoint.",
 )
-@click.option("-m", "--label", metavar="LABEL", help="A remark for people on the checkpoint.")
+@click.option("-m", "--label", metavar="LABEL", help="A warning for people on the checkpoint.")
 @pass_invocation
 def command(
     invocation: Invocation, *, words: Sequence[str], retries: int, label: str | None
@@ -49,11 +49,11 @@ def command(
         result = handle.run(words, retries=retries, label=label)
     exit_code = result.exit_code if result.exit_code >= 0 else SIGNAL_BASE - result.exit_code
     if result.restore is not None and not output.as_json:
-        output.remark(f"{words[0]} failed with exit code {exit_code}; rolled back")
-        output.remark(text_forms.restore_line(result.restore))
-        for remark in text_forms.skipped_lines(result.restore.untouched, "left alone"):
-            output.remark(remark)
+        output.warn(f"{words[0]} failed with exit code {exit_code}; rolled back")
+        output.warn(text_forms.restore_line(result.restore))
+        for warning in text_forms.skipped_lines(result.restore.untouched, "left alone"):
+            output.warn(warning)
         if result.restore.safety_id is not None:
-            output.remark(f"To take this back: {invocation.command_text('undo')}")
+            output.warn(f"To take this back: {invocation.command_text('undo')}")
     output.result("run", fields=lambda: json_forms.run_fields(result, exit_code), lines=lambda: ())
     click.get_current_context().exit(exit_code)

@@ -27,7 +27,7 @@ def command(invocation: Invocation, *, with_snapshots: bool) -> None:
     with invocation.open() as handle:
         result = handle.stats()
     if result.damaged_snapshots:
-        invocation.output.remark(
+        invocation.output.warn(
             f"{count_text(result.damaged_snapshots, 'snapshot')} could not be read whole: what "
             "they need is counted as waste"
         )

@@ -25,14 +25,12 @@ def command(invocation: Invocation) -> None:
     with invocation.open() as handle:
         result = handle.status()
     if result.snapshot is None:
-        invocation.output.remark(
-            f"No snapshot of the whole of {handle.root} in {handle.store_path}"
-        )
+        invocation.output.warn(f"No snapshot of the whole of {handle.root} in {handle.store_path}")
     elif not result.changes and not invocation.output.as_json:
-        invocation.output.remark(f"Nothing changed since {text_forms.short_id(result.snapshot.id)}")
+        invocation.output.warn(f"Nothing changed since {text_forms.short_id(result.snapshot.id)}")
     if not invocation.output.as_json:
-        for line in text_forms.unreadable_remarks(result.skipped):
-            invocation.output.remark(line)
+        for line in text_forms.unreadable_warnings(result.skipped):
+            invocation.output.warn(line)
     invocation.output.result(
         "status",
         fields=lambda: json_forms.status_fields(result),

@@ -103,12 +103,12 @@ def _watch(
     output = invocation.output
 
     def made(result: CreateResult) -> None:
-        for remark in text_forms.create_remarks(result):
-            said(f"{result.id[:12]}: {remark}")
+        for warning in text_forms.create_warnings(result):
+            said(f"{result.id[:12]}: {warning}")
 
     def said(message: str) -> None:
         if not output.as_json:  # the one object is printed already
-            output.remark(message)
+            output.warn(message)
 
     def ready(status: WatchStatus) -> None:
         _show(invocation, handle, status)

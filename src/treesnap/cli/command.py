@@ -75,7 +75,7 @@ def global_options() -> list[click.Parameter]:
             "--json", "as_json", is_flag=True, help="Print one JSON object, errors included."
         ),
         _global_option(
-            "-q", "--quiet", "quiet", is_flag=True, help="Print no remarks and no progress."
+            "-q", "--quiet", "quiet", is_flag=True, help="Print no warnings and no progress."
         ),
     ]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from treesnap.cli.json_forms import change_fields
 from treesnap.cli.patch import LineCounts, count_lines, hunks, is_binary
 from treesnap.cli.text_forms import count_text, size_text, time_text
-from treesnap.errors import NotFound, OperationFailed, shown
+from treesnap.errors import NotFound, OperationFailed, printable
 from treesnap.model import Change, ChangeKind, Entry, EntryKind
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class DiffForms:
         """
         for change in changes:
             texts = self.texts(change)
-            name = shown(change.path) or "."
+            name = printable(change.path) or "."
             yield _line(f"diff a/{name} b/{name}")
             yield from map(_line, header_lines(change))
             if texts.note is not None:
@@ -61,7 +61,9 @@ class DiffForms:
 
     def stat_lines(self, changes: Iterable[Change]) -> Iterator[str]:
         """Yields a line for each path, how much of it changed, and the sums."""
-        rows = [(shown(change.path) or ".", change, self.line_counts(change)) for change in changes]
+        rows = [
+            (printable(change.path) or ".", change, self.line_counts(change)) for change in changes
+        ]
         width = max((len(name) for name, _, _ in rows), default=0)
         most = max((sum(counts) for _, _, counts in rows if counts), default=0)
         for name, change, counts in rows:
@@ -172,4 +174,4 @@ def _line(text: str) -> bytes:
 def _harmless(line: bytes) -> bytes:
     """Returns a line of a text without anything that acts on a terminal, tabs excepted."""
     body, newline, _ = line.partition(b"\n")
-    return b"\t".join(shown(part).encode() for part in body.split(b"\t")) + newline
+    return b"\t".join(printable(part).encode() for part in body.split(b"\t")) + newline

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from treesnap.errors import ErrorCode, InvalidArgument, NotFound, shown
+from treesnap.errors import ErrorCode, InvalidArgument, NotFound, printable
 from treesnap.ops.references import means_something_else
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _is_ref(
             raise
         if is_path or _was_path(handle, refs[0] if refs else "latest", session, path):
             return False
-        raise NotFound(f"{shown(word)!r} is neither a snapshot nor a path") from error
+        raise NotFound(f"{printable(word)!r} is neither a snapshot nor a path") from error
     if is_path:
         raise click.UsageError(
             f"{word!r} is both a snapshot and a path; write '--' before the first path"

@@ -7,7 +7,7 @@ from typing import Any
 
 from treesnap.cli.json_forms import path_fields
 from treesnap.cli.text_forms import count_text
-from treesnap.errors import shown
+from treesnap.errors import printable
 from treesnap.results import DoctorResult, Unfinished, UnfinishedWork
 
 _WORDS = {
@@ -32,7 +32,7 @@ def _unfinished_fields(item: Unfinished) -> dict[str, Any]:
     return {
         "work": item.work.value,
         **(path_fields(item.root, "root") if item.root is not None else {"root": None}),
-        "outlook": item.outlook,
+        "resolution": item.resolution,
         "blocked": item.blocked,
         "started_at_ns": item.started_at_ns,
         "target_id": item.target_id,
@@ -53,11 +53,11 @@ def lines(result: DoctorResult) -> Iterator[str]:
         yield _headline(item, result.looked_at_ns)
         if item.target_id is not None and item.safety_id is not None:
             yield f"  from {item.safety_id[:12]} to {item.target_id[:12]}: {_counts(item)}"
-        yield f"  {item.outlook}"
+        yield f"  {item.resolution}"
 
 
 def _headline(item: Unfinished, now_ns: int) -> str:
-    of = f" of {shown(item.root)!r}" if item.root is not None else ""
+    of = f" of {printable(item.root)!r}" if item.root is not None else ""
     text = f"Interrupted {_WORDS[item.work]}{of}"
     if item.started_at_ns is None:
         return text

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import click
 
 from treesnap.cli.exits import EXIT_CODES, ExitCode
-from treesnap.errors import ErrorCode, TreesnapError, shown
+from treesnap.errors import ErrorCode, TreesnapError, printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,11 +157,11 @@ def _failure(
 
 def text_lines(failure: Failure, program: str) -> list[str]:
     """Returns the lines that a person reads; names in them cannot act on a terminal."""
-    message = shown(failure.message)
-    path = shown(failure.path) if failure.path else ""
+    message = printable(failure.message)
+    path = printable(failure.path) if failure.path else ""
     if failure.code == ErrorCode.OPERATION_FAILED.value and path not in message:
         message = f"{message}: {path}"
     lines = [f"{program}: {message}"]
     if failure.hint is not None:
-        lines.append(f"hint: {shown(failure.hint)}")
+        lines.append(f"hint: {printable(failure.hint)}")
     return lines

@@ -48,7 +48,7 @@ class Invocation:
         NotFound or Refused when ``-C`` names neither a directory nor a root with a history,
         unless the command is about the store alone.
         """
-        from treesnap.cli.progress import ProgressMonitor, RemarkMonitor
+        from treesnap.cli.progress import ProgressMonitor, WarningMonitor
         from treesnap.ops import handle as library
         from treesnap.ops.places import (
             current_directory,
@@ -57,12 +57,12 @@ class Invocation:
             require_store,
         )
 
-        remark = self.output.remark
+        warn = self.output.warn
         store_path = self._store_path()
         root = self._root(store_path, markers)
         wanted = progress and not (self.output.as_json or self.output.quiet)
         shows_bar = wanted and is_terminal("stderr")
-        monitor = ProgressMonitor(remark) if shows_bar else RemarkMonitor(remark)
+        monitor = ProgressMonitor(warn) if shows_bar else WarningMonitor(warn)
         try:
             handle = library.open(root, store_path, monitor=monitor, wait_s=self.wait_s)
             self.output.place = Place(handle.root, handle.store_path)
@@ -74,7 +74,7 @@ class Invocation:
                 current_directory()
             )
             if is_unsaid and not self.output.as_json:
-                remark(f"The root is {handle.root}")
+                warn(f"The root is {handle.root}")
             yield handle
         finally:
             monitor.close()

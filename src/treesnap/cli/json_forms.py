@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from treesnap.errors import shown
+from treesnap.errors import printable
 from treesnap.model import EntryKind, SkipReason
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def path_fields(path: bytes | str, key: str = "path") -> Fields:
     except UnicodeDecodeError:
         from base64 import b64encode
 
-        return {key: shown(raw), f"{key}_bytes": b64encode(raw).decode("ascii")}
+        return {key: printable(raw), f"{key}_bytes": b64encode(raw).decode("ascii")}
 
 
 def failure_fields(failure: Failure) -> Fields:
@@ -65,7 +65,7 @@ def failure_fields(failure: Failure) -> Fields:
     path = {"path": None} if failure.path is None else path_fields(failure.path)
     return {
         "code": failure.code,
-        "message": shown(failure.message),
+        "message": printable(failure.message),
         "hint": failure.hint,
         "exit_code": failure.exit_code,
         **path,

@@ -36,11 +36,11 @@ _UNITS = {Phase.MARK: "objects", Phase.REWRITE: "objects", Phase.VERIFY: "object
 """What is counted, where that is not files."""
 
 
-class RemarkMonitor:
-    """Passes remarks on and shows no progress."""
+class WarningMonitor:
+    """Passes warnings on and shows no progress."""
 
-    def __init__(self, remark: Callable[[str], None]) -> None:
-        self._remark = remark
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
 
     def begin(self, phase: Phase, files: int | None, size_bytes: int | None) -> None:
         """Ignores the phase."""
@@ -48,15 +48,15 @@ class RemarkMonitor:
     def advance(self, files: int, size_bytes: int) -> None:
         """Ignores the progress."""
 
-    def remark(self, message: str) -> None:
-        """Passes the remark on."""
-        self._remark(message)
+    def warn(self, message: str) -> None:
+        """Passes the warning on."""
+        self._warn(message)
 
     def close(self) -> None:
         """Does nothing: there is nothing on the terminal."""
 
 
-class ProgressMonitor(RemarkMonitor):
+class ProgressMonitor(WarningMonitor):
     """Shows files, bytes, rate and time left once an operation takes long.
 
     ``clock`` gives seconds; ``make_console`` gives the terminal to draw on.
@@ -64,13 +64,13 @@ class ProgressMonitor(RemarkMonitor):
 
     def __init__(
         self,
-        remark: Callable[[str], None],
+        warn: Callable[[str], None],
         *,
         clock: Callable[[], float] = time.monotonic,
         delay_s: float = DELAY_S,
         make_console: Callable[[], Console] | None = None,
     ) -> None:
-        super().__init__(remark)
+        super().__init__(warn)
         self._clock = clock
         self._phase_from = clock()
         self._visible_from = self._phase_from + delay_s
@@ -113,13 +113,13 @@ class ProgressMonitor(RemarkMonitor):
             with suppress(OSError):  # a terminal that is gone ends no work
                 self._draw()
 
-    def remark(self, message: str) -> None:
-        """Passes the remark on, above the bar if there is one."""
+    def warn(self, message: str) -> None:
+        """Passes the warning on, above the bar if there is one."""
         if self._bar is None:
-            self._remark(message)
+            self._warn(message)
         else:
             self._bar.stop()
-            self._remark(message)
+            self._warn(message)
             self._bar.start()
 
     def close(self) -> None:

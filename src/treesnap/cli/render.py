@@ -2,7 +2,7 @@
 
 Results go to standard output, everything else to standard error. With ``--json``
 exactly one object goes to standard output, be it a result or an error, and
-nothing to standard error; remarks are a field of that object. The text of it is
+nothing to standard error; warnings are a field of that object. The text of it is
 ASCII with escapes, so that it is valid UTF-8 whatever the names are.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from treesnap.errors import shown
+from treesnap.errors import printable
 
 if TYPE_CHECKING:
     from treesnap.cli.failure import Failure
@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 class Output:
-    """Where a command's results, remarks and errors go."""
+    """Where a command's results, warnings and errors go."""
 
     def __init__(self, program: str) -> None:
         self.program = program
@@ -45,7 +45,7 @@ class Output:
         """Whether printing is all that the command does, so that it fails where that fails."""
         self.unwritten: OSError | None = None
         """Why results did not reach standard output, of a command that did something besides."""
-        self._remarks: list[str] = []
+        self._warnings: list[str] = []
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -121,13 +121,13 @@ class Output:
             os.dup2(null, number)
         os.close(null)
 
-    def remark(self, message: str) -> None:
+    def warn(self, message: str) -> None:
         """Prints a line that people may want to know, and scripts may ignore."""
         if self.as_json:
-            self._remarks.append(shown(message))
+            self._warnings.append(printable(message))
         elif not self.quiet:
             self.flush()  # so that both streams come in order where they are one
-            print_plainly(shown(message))
+            print_plainly(printable(message))
 
     def error(self, failure: Failure) -> None:
         """Prints an error; ``--quiet`` does not silence it."""
@@ -153,8 +153,8 @@ class Output:
                 **path_fields(self.place.store, "store"),
             }
         document |= fields
-        if self._remarks:
-            document["remarks"] = self._remarks
+        if self._warnings:
+            document["warnings"] = [*document.get("warnings", ()), *self._warnings]
         with self._writing():
             sys.stdout.write(json.dumps(document) + "\n")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from treesnap.cli import json_forms, text_forms
-from treesnap.errors import shown
+from treesnap.errors import printable
 
 if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation
@@ -16,7 +16,7 @@ BACK = {"restore": "undo", "undo": "redo", "redo": "undo"}
 
 
 def show_restore(invocation: Invocation, command_name: str, result: RestoreResult) -> None:
-    """Prints the outcome, and how to take it back."""
+    """Prints the outcome, and how to undo it."""
     output = invocation.output
     plan = text_forms.change_lines(result.changes) if result.dry_run else ()
     output.result(
@@ -26,15 +26,15 @@ def show_restore(invocation: Invocation, command_name: str, result: RestoreResul
     )
     if output.as_json:
         return
-    for remark in text_forms.skipped_lines(result.untouched, "left alone"):
-        output.remark(remark)
+    for warning in text_forms.skipped_lines(result.untouched, "left alone"):
+        output.warn(warning)
     for path in result.links_broken:
-        output.remark(
-            f"Link broken: {shown(path)!r} has a name elsewhere, which keeps the old file"
+        output.warn(
+            f"Link broken: {printable(path)!r} has a name elsewhere, which keeps the old file"
         )
     if result.plan_id is not None:
-        output.remark(f"Plan {result.plan_id} went with the files")
+        output.warn(f"Plan {result.plan_id} went with the files")
     for line in text_forms.open_lines(result.open_files):
-        output.remark(line)
+        output.warn(line)
     if result.safety_id is not None:
-        output.remark(f"To take this back: {invocation.command_text(BACK[command_name])}")
+        output.warn(f"To take this back: {invocation.command_text(BACK[command_name])}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from treesnap.cli.json_forms import path_fields
 from treesnap.cli.text_forms import added_text, count_text, short_id, size_text, title_of
-from treesnap.errors import shown
+from treesnap.errors import printable
 
 if TYPE_CHECKING:
     from treesnap.results import StatsResult
@@ -49,7 +49,7 @@ def fields(result: StatsResult) -> dict[str, Any]:
 def lines(result: StatsResult, store_path: str, *, with_snapshots: bool) -> Iterator[str]:
     """Yields facts, one a line, a table of roots, and one of snapshots if wanted."""
     facts = {
-        "store": shown(store_path),
+        "store": printable(store_path),
         "roots": f"{result.roots:,}",
         "snapshots": f"{result.snapshots:,}",
         "of this root": f"{result.root_snapshots:,}",
@@ -80,7 +80,7 @@ def _root_lines(result: StatsResult) -> Iterator[str]:
                 f"{item.snapshots:,}",
                 size_text(item.logical_bytes),
                 size_text(item.unique_bytes),
-                shown(item.root),
+                printable(item.root),
             )
             for item in result.by_root
         ]

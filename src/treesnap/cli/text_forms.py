@@ -1,6 +1,6 @@
 """The records of the library as lines for people; pure.
 
-Every name goes through ``shown``, so that it stays on one line and cannot act on
+Every name goes through ``printable``, so that it stays on one line and cannot act on
 the terminal.
 """
 
@@ -10,7 +10,7 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
-from treesnap.errors import shown
+from treesnap.errors import printable
 from treesnap.model import Change, ChangeKind, Entry, EntryKind, SkipReason, Snapshot
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ ID_DIGITS = 12
 SCOPE_SHOWN_MAX = 3
 """How many paths of a scope a line names before it only counts the rest."""
 SKIPPED_SHOWN_MAX = 10
-"""How many paths a remark names before it only counts the rest."""
+"""How many paths a warning names before it only counts the rest."""
 
 CHANGE_LETTERS = {
     ChangeKind.ADDED: "A",
@@ -101,7 +101,7 @@ def title_of(snapshot: Snapshot) -> str:
     parts += [f"{key}={value}" for key, value in sorted(record.tags.items())]
     if record.scope is not None:
         parts.append(f"({scope_text(record.scope)})")
-    return shown(" ".join(parts))
+    return printable(" ".join(parts))
 
 
 def scope_text(scope: Sequence[bytes]) -> str:
@@ -110,7 +110,7 @@ def scope_text(scope: Sequence[bytes]) -> str:
 
 
 def _first(scope: Sequence[bytes]) -> str:
-    named = [shown(path) or "." for path in scope[:SCOPE_SHOWN_MAX]]
+    named = [printable(path) or "." for path in scope[:SCOPE_SHOWN_MAX]]
     if len(scope) > SCOPE_SHOWN_MAX:
         named.append(f"{len(scope) - SCOPE_SHOWN_MAX:,} more")
     return ", ".join(named)
@@ -124,7 +124,7 @@ def added_text(snapshot: Snapshot) -> str:
 
 def list_lines(snapshots: Sequence[Snapshot], *, with_roots: bool) -> Iterator[str]:
     """Yields a table, newest first: id, time, added bytes, kind, flags, what its makers said."""
-    roots = [shown(snapshot.record.root_path) if with_roots else "" for snapshot in snapshots]
+    roots = [printable(snapshot.record.root_path) if with_roots else "" for snapshot in snapshots]
     added = [added_text(snapshot) for snapshot in snapshots]
     added_width = max(map(len, added), default=0)
     kind_width = max((len(snapshot.kind.value) for snapshot in snapshots), default=0)
@@ -148,7 +148,7 @@ def show_lines(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Iterator[str]:
     record, totals = snapshot.record, snapshot.record.totals
     facts = {
         "id": snapshot.id,
-        "root": shown(record.root_path),
+        "root": printable(record.root_path),
         "created": time_text(record.created_at_ns),
         "kind": record.kind.value,
         "name": record.name,
@@ -178,38 +178,38 @@ def show_lines(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Iterator[str]:
     }
     for name, value in facts.items():
         if value is not None:
-            yield f"{name + ':':<11}{shown(str(value))}"
+            yield f"{name + ':':<11}{printable(str(value))}"
     for path in record.scope or ():
-        yield f"{'scope:':<11}{shown(path) or '.'}"
+        yield f"{'scope:':<11}{printable(path) or '.'}"
     for path in record.unstable:
-        yield f"{'unstable:':<11}{shown(path)}"
+        yield f"{'unstable:':<11}{printable(path)}"
     for item in skipped:
-        yield f"{'not held:':<11}{shown(item.path)} ({item.reason.word})"
+        yield f"{'not held:':<11}{printable(item.path)} ({item.reason.word})"
 
 
 def skipped_lines(skipped: Sequence[Skipped], verb: str) -> Iterator[str]:
-    """Yields remarks on paths that are not held, the first ones by name."""
+    """Yields warnings on paths that are not held, the first ones by name."""
     if not skipped:
         return
     yield f"{count_text(len(skipped), 'path')} {verb}:"
     for item in skipped[:SKIPPED_SHOWN_MAX]:
-        yield f"  {shown(item.path)} ({item.reason.word})"
+        yield f"  {printable(item.path)} ({item.reason.word})"
     if len(skipped) > SKIPPED_SHOWN_MAX:
         yield f"  and {len(skipped) - SKIPPED_SHOWN_MAX:,} more"
 
 
 def open_lines(files: Sequence[OpenFile]) -> Iterator[str]:
-    """Yields remarks on files that processes still have open as they were before a restore."""
+    """Yields warnings on files that processes still have open as they were before a restore."""
     for item in files[:SKIPPED_SHOWN_MAX]:
         yield (
-            f"open in {shown(item.program)} (pid {item.process_id}): {shown(item.path)}; "
+            f"open in {printable(item.program)} (pid {item.process_id}): {printable(item.path)}; "
             "it goes on with the file as it was"
         )
     if len(files) > SKIPPED_SHOWN_MAX:
         yield f"and {len(files) - SKIPPED_SHOWN_MAX:,} more open files"
 
 
-def create_remarks(result: CreateResult) -> Iterator[str]:
+def create_warnings(result: CreateResult) -> Iterator[str]:
     """Yields what people want to know beside the id."""
     stats = result.stats
     if result.unchanged:
@@ -232,11 +232,11 @@ def create_remarks(result: CreateResult) -> Iterator[str]:
     by_reason: dict[str, list[Skipped]] = {}
     for item in result.skipped:
         by_reason.setdefault(_SKIP_REMARKS.get(item.reason, "not captured"), []).append(item)
-    for remark, items in by_reason.items():
-        yield from skipped_lines(items, remark)
+    for warn, items in by_reason.items():
+        yield from skipped_lines(items, warn)
 
 
-def unreadable_remarks(skipped: Iterable[Skipped]) -> Iterator[str]:
+def unreadable_warnings(skipped: Iterable[Skipped]) -> Iterator[str]:
     """Yields what a comparison could not look at."""
     items = [item for item in skipped if item.reason == SkipReason.UNREADABLE]
     if items:
@@ -247,7 +247,7 @@ def unreadable_remarks(skipped: Iterable[Skipped]) -> Iterator[str]:
 def entry_suffix(entry: Entry) -> str:
     """Returns what follows a name: the mark of a directory, the target of a link."""
     if entry.kind == EntryKind.SYMLINK:
-        return f" -> {shown(entry.content)}"
+        return f" -> {printable(entry.content)}"
     return "/" if entry.kind == EntryKind.DIRECTORY else ""
 
 
@@ -257,9 +257,9 @@ def ls_lines(entries: Iterable[Entry], *, long: bool) -> Iterator[str]:
         if entry.is_skipped:
             if long:
                 reason = SkipReason(entry.content).word
-                yield f"{'?' * 10} {'':>11} {'':>12}  {'':<16}  {shown(entry.name)} ({reason})"
+                yield f"{'?' * 10} {'':>11} {'':>12}  {'':<16}  {printable(entry.name)} ({reason})"
         elif not long:
-            yield shown(entry.name) + ("/" if entry.is_directory else "")
+            yield printable(entry.name) + ("/" if entry.is_directory else "")
         else:
             mode = stat.filemode(_FILE_TYPES[EntryKind(entry.kind)] | entry.mode)
             owner = f"{entry.uid}:{entry.gid}"
@@ -267,7 +267,7 @@ def ls_lines(entries: Iterable[Entry], *, long: bool) -> Iterator[str]:
             if entry.kind in {EntryKind.CHARACTER_DEVICE, EntryKind.BLOCK_DEVICE}:
                 size = ", ".join(str(number) for number in entry.content)
             when = time_text(entry.mtime_ns, seconds=False)
-            name = shown(entry.name) + entry_suffix(entry)
+            name = printable(entry.name) + entry_suffix(entry)
             yield f"{mode} {owner:>11} {size:>12}  {when:<16}  {name}"
 
 
@@ -276,22 +276,22 @@ def find_lines(found: Iterable[FoundPath], *, with_ids: bool) -> Iterator[str]:
     for item in found:
         if with_ids:
             count = len(item.snapshot_ids)
-            yield f"{short_id(item.snapshot_ids[0])}  {count:>4}  {shown(item.path)}"
+            yield f"{short_id(item.snapshot_ids[0])}  {count:>4}  {printable(item.path)}"
         else:
-            yield shown(item.path)
+            yield printable(item.path)
 
 
 def change_lines(changes: Iterable[Change]) -> Iterator[str]:
     """Yields a letter and a path for each change."""
     for change in changes:
-        yield f"{CHANGE_LETTERS[change.change]}  {shown(change.path) or '.'}"
+        yield f"{CHANGE_LETTERS[change.change]}  {printable(change.path) or '.'}"
 
 
 def restore_line(result: RestoreResult) -> str:
     """Returns what a restore did, or would do, in one sentence."""
     target = short_id(result.snapshot.id)
     if result.snapshot.label:
-        target += f" ({shown(result.snapshot.label)})"
+        target += f" ({printable(result.snapshot.label)})"
     if result.scope is not None:
         target += f", {scope_text(result.scope)}"
     if not (result.restored or result.created or result.deleted):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from treesnap.cli.json_forms import path_fields
 from treesnap.cli.text_forms import count_text, short_id, size_text
-from treesnap.errors import shown
+from treesnap.errors import printable
 
 if TYPE_CHECKING:
-    from treesnap.results import Partial, Problem, TakenBack, VerifyResult
+    from treesnap.results import Partial, Problem, RecoveredObject, VerifyResult
 
 
 _SHOWN_MAX = 20
@@ -25,7 +25,7 @@ def fields(result: VerifyResult) -> dict[str, Any]:
         "left": [_problem_fields(problem) for problem in result.left],
         "partial": [_partial_fields(item) for item in result.partial],
         "repaired": list(result.repaired),
-        "taken_back": [_taken_back_fields(item) for item in result.taken_back],
+        "recovered": [_recovered_fields(item) for item in result.recovered],
         "snapshots": result.snapshots,
         "objects": result.objects,
         "read_bytes": result.read_bytes,
@@ -36,7 +36,7 @@ def _problem_fields(problem: Problem) -> dict[str, Any]:
     return {
         "code": problem.code,
         "message": problem.message,
-        "where": shown(problem.where),
+        "where": printable(problem.where),
         "snapshot_ids": list(problem.snapshot_ids),
         "paths": [path_fields(path) for path in problem.paths],
         "path_count": problem.path_count,
@@ -53,7 +53,7 @@ def _partial_fields(item: Partial) -> dict[str, Any]:
     }
 
 
-def _taken_back_fields(item: TakenBack) -> dict[str, Any]:
+def _recovered_fields(item: RecoveredObject) -> dict[str, Any]:
     return {
         "object": item.object_id,
         **path_fields(item.root, "root"),
@@ -64,14 +64,14 @@ def _taken_back_fields(item: TakenBack) -> dict[str, Any]:
 def lines(result: VerifyResult) -> Iterator[str]:
     """Yields every problem, what was done, which snapshots are partial, and the verdict."""
     for problem in result.problems:
-        yield f"problem: {shown(problem.message)} [{problem.code}, {shown(problem.where)}]"
+        yield f"problem: {printable(problem.message)} [{problem.code}, {printable(problem.where)}]"
     for action in result.repaired:
-        yield f"repaired: {shown(action)}"
-    for root, path in dict.fromkeys((item.root, item.path) for item in result.taken_back):
-        yield f"taken back: what is in {_inside(root, path)}"
+        yield f"repaired: {printable(action)}"
+    for root, path in dict.fromkeys((item.root, item.path) for item in result.recovered):
+        yield f"recovered: what is in {_inside(root, path)}"
     for item in result.partial:
-        name = f" ({shown(item.name)})" if item.name is not None else ""
-        yield f"partial: snapshot {short_id(item.snapshot_id)}{name} of {shown(item.root)}"
+        name = f" ({printable(item.name)})" if item.name is not None else ""
+        yield f"partial: snapshot {short_id(item.snapshot_id)}{name} of {printable(item.root)}"
         yield from _path_lines(item.paths, item.path_count)
     checked = (
         f"{count_text(result.snapshots, 'snapshot')}, {count_text(result.objects, 'object')}, "
@@ -85,10 +85,10 @@ def lines(result: VerifyResult) -> Iterator[str]:
 
 def _path_lines(paths: Sequence[bytes], count: int) -> Iterator[str]:
     for path in paths[:_SHOWN_MAX]:
-        yield f"  cannot be restored: {shown(path) or '.'}"
+        yield f"  cannot be restored: {printable(path) or '.'}"
     if count > _SHOWN_MAX:
         yield f"  cannot be restored: {count - _SHOWN_MAX:,} more"
 
 
 def _inside(root: bytes, path: bytes) -> str:
-    return shown(root + b"/" + path if path else root)
+    return printable(root + b"/" + path if path else root)

@@ -7,7 +7,7 @@ from typing import Any
 
 from treesnap.cli.json_forms import path_fields
 from treesnap.cli.text_forms import count_text
-from treesnap.errors import shown
+from treesnap.errors import printable
 from treesnap.results import WatchStatus
 
 
@@ -32,13 +32,13 @@ def fields(root: str, status: WatchStatus | None, *, is_stopped: bool) -> dict[s
 def lines(root: str, status: WatchStatus | None, *, is_stopped: bool) -> Iterator[str]:
     """Yields the root's state, and what is to be known of its watcher."""
     if status is None:
-        yield f"Not watched: {shown(root)}"
+        yield f"Not watched: {printable(root)}"
         return
     if is_stopped:
-        yield f"Stopped watching {shown(root)}"
+        yield f"Stopped watching {printable(root)}"
     else:
         directories = count_text(status.directories, "directory", "directories")
-        yield f"Watching {shown(root)}: {directories}, process {status.process_id}"
+        yield f"Watching {printable(root)}: {directories}, process {status.process_id}"
         if status.every_ms is not None:
             yield f"  a snapshot every {status.every_ms / 1000:g} s, if something changed"
         if status.on_change:
@@ -47,6 +47,6 @@ def lines(root: str, status: WatchStatus | None, *, is_stopped: bool) -> Iterato
         made = count_text(status.snapshots, "snapshot")
         yield f"  {made} made, the last one is {status.last_snapshot[:12]}"
     if status.last_error is not None:
-        yield f"  the last snapshot failed: {shown(status.last_error)}"
+        yield f"  the last snapshot failed: {printable(status.last_error)}"
     if status.why_lost is not None:
-        yield f"  began anew, because {shown(status.why_lost)}"
+        yield f"  began anew, because {printable(status.why_lost)}"

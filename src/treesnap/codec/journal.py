@@ -49,7 +49,7 @@ class Subvolume(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """Metadata that a directory gets when the restore is done, or taken back."""
+    """Metadata that a directory gets when the restore is done, or undone."""
 
     path: bytes
     old: Entry

@@ -70,7 +70,7 @@ class Row(NamedTuple):
     totals: Totals
     rules: bytes
     """Fingerprint of the exclusions that were in force."""
-    distrusted: tuple[bytes, ...]
+    racy: tuple[bytes, ...]
     """Names that must be looked at again whatever their observation says."""
     linked: bool
     """Whether a name has more than one hard link."""
@@ -128,14 +128,14 @@ def decode_row(payload: memoryview) -> Row:
 def _is_row(value: Any) -> bool:
     if type(value) is not tuple or len(value) != len(Row._fields):
         return False
-    path, tree_id, _, rules, distrusted, linked, skipped, observations = value
+    path, tree_id, _, rules, racy, linked, skipped, observations = value
     return (
         type(path) is bytes
         and type(tree_id) is bytes
         and len(tree_id) == ID_SIZE
         and type(rules) is bytes
-        and type(distrusted) is tuple
-        and all(type(name) is bytes for name in distrusted)
+        and type(racy) is tuple
+        and all(type(name) is bytes for name in racy)
         and type(linked) is bool
         and type(skipped) is tuple
         and all(_is_skipped(item) for item in skipped)

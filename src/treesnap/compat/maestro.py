@@ -30,13 +30,12 @@ from treesnap.compat.maestro_records import (
     tags_of,
     time_text,
 )
-from treesnap.errors import InvalidArgument, NotFound, OperationFailed, TreesnapError, shown
+from treesnap.errors import InvalidArgument, NotFound, OperationFailed, TreesnapError, printable
 from treesnap.fs.failure import error_text
 from treesnap.model import CheckpointType, SkipReason
 from treesnap.ops import handle as library
 from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.history import retire
-from treesnap.ops.notes import NotePlace, write_note
 from treesnap.ops.places import (
     check_store,
     current_directory,
@@ -44,8 +43,9 @@ from treesnap.ops.places import (
     find_root,
     refuse_dangerous,
 )
-from treesnap.ops.position import mark_position, rollback, standing
+from treesnap.ops.position import compare_with_head, mark_position, rollback
 from treesnap.ops.run import check
+from treesnap.ops.sidecar_files import SidecarPlace, write_note
 from treesnap.results import PositionResult
 from treesnap.treepath import PathLike
 
@@ -63,7 +63,7 @@ __all__ = [
 SESSIONS = ".flow/maestro/sessions"
 """Where Maestro keeps what belongs to a session, below the root."""
 
-LOGS = NotePlace(f"{SESSIONS}/*/checkpoints.json")
+LOGS = SidecarPlace(f"{SESSIONS}/*/checkpoints.json")
 """Where the logs are. They tell of the checkpoints, so they belong to none of them."""
 
 MARKERS = (".git", ".flow/maestro")
@@ -117,7 +117,7 @@ class CheckpointManager:
         try:
             refuse_dangerous(self.handle.root, self.handle.store_path)
             check_store(self.handle.store_path)
-            found = standing(self.handle.context, LOGS)
+            found = compare_with_head(self.handle.context, LOGS)
         except (TreesnapError, OSError) as error:
             message = error_text(error)
             return ValidationResult(
@@ -134,7 +134,7 @@ class CheckpointManager:
             warnings.append("There are uncommitted changes")
         return ValidationResult(
             is_valid=not unreadable,
-            errors=[f"{shown(path)!r} cannot be read" for path in unreadable],
+            errors=[f"{printable(path)!r} cannot be read" for path in unreadable],
             warnings=warnings,
             git_status=status_text(found),
             has_uncommitted_changes=has_changes,
@@ -317,7 +317,7 @@ def _checked(identity: str | UUID, what: str) -> str:
     except ValueError:
         parsed = None
     if parsed is None or parsed != identity.lower():
-        raise InvalidArgument(f"The {what} id {shown(identity)!r} is no UUID")
+        raise InvalidArgument(f"The {what} id {printable(identity)!r} is no UUID")
     return parsed
 
 

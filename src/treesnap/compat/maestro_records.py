@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from treesnap.errors import InvalidArgument, shown
+from treesnap.errors import InvalidArgument, printable
 from treesnap.model import ChangeKind, CheckpointType, Purpose, Snapshot, utc_time
 from treesnap.results import StatusResult
 
@@ -176,6 +176,6 @@ def status_text(found: StatusResult) -> str:
     """Returns what differs from the position, for people."""
     if found.snapshot is None:
         return "Nothing was captured yet"
-    head = f"At {found.snapshot.id[:12]} ({shown(found.snapshot.label or 'no description')})"
-    lines = [f"{_WORDS[item.change]:<12}{shown(item.path) or '.'}" for item in found.changes]
+    head = f"At {found.snapshot.id[:12]} ({printable(found.snapshot.label or 'no description')})"
+    lines = [f"{_WORDS[item.change]:<12}{printable(item.path) or '.'}" for item in found.changes]
     return "\n".join([head, *(lines or ["nothing to capture"])])

@@ -97,7 +97,7 @@ def _wants_metadata(handle: Handle, metadata: bool | None) -> bool:  # noqa: FBT
     except StoreMissing:
         return False
     except InvalidArgument as error:  # a checkpoint does not fail over a settings file
-        handle.context.monitor.remark(error.message)
+        handle.context.monitor.warn(error.message)
         return False
 
 

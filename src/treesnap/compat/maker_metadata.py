@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.compat.maker_result import Created
 from treesnap.errors import ErrorCode, Refused
-from treesnap.ops.notes import read_note, remove_note, write_note
+from treesnap.ops.sidecar_files import read_note, remove_note, write_note
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle

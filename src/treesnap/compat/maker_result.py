@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from treesnap.errors import shown
+from treesnap.errors import printable
 
 STRATEGY = "file-copy"
 """The one of MAKER's two words that is true: no git is used."""
@@ -217,8 +217,8 @@ def _listed(rows: Sequence[tuple[str, str]], room: int) -> list[str]:
     reserved = _cost_of_line(_others(len(rows)))
     lines: list[str] = []
     used, fitting = 0, 0
-    for word, remark in rows:
-        lines.append(f"- {_cut(word, _WORD_ROOM)}{remark}")
+    for word, warning in rows:
+        lines.append(f"- {_cut(word, _WORD_ROOM)}{warning}")
         used += _cost_of_line(lines[-1])
         if used > room:
             return [*lines[:fitting], _others(len(rows) - fitting)]
@@ -233,7 +233,7 @@ def _others(count: int) -> str:
 
 def _cut(word: str, room: int) -> str:
     """Returns a word on one line; one that costs too much loses its middle."""
-    word = shown(word)
+    word = printable(word)
     if _cost(word) <= room:
         return word
     size = min(len(word) - 1, room)

@@ -15,7 +15,7 @@ import stat as stat_module
 from collections.abc import Callable
 from contextlib import suppress
 
-from treesnap.errors import Corrupt, shown
+from treesnap.errors import Corrupt, printable
 from treesnap.fs.base import FileSystem
 
 _FIRST_READ_SIZE = 64 << 10
@@ -380,13 +380,14 @@ def put_aside(fs: FileSystem, path: str) -> None:
 
 def not_regular(path: str) -> Corrupt:
     """Returns the error for what is in the place of a file of a store."""
-    return Corrupt(f"File {shown(path)!r} is not a regular file", path=path)
+    return Corrupt(f"File {printable(path)!r} is not a regular file", path=path)
 
 
 def closed(path: str) -> Corrupt:
     """Returns the error for a file of a store that may not be opened, but is there."""
     return Corrupt(
-        f"File {shown(path)!r} cannot be opened: permission denied; it may belong to another user",
+        f"File {printable(path)!r} cannot be opened: permission denied; it may belong to another "
+        "user",
         path=path,
     )
 

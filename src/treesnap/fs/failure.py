@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from treesnap.errors import ErrorCode, OperationFailed, StorageFull, TreesnapError, shown
+from treesnap.errors import ErrorCode, OperationFailed, StorageFull, TreesnapError, printable
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """EFBIG is what a process gets that may not write files as large (``ulimit -f``)."""
@@ -23,7 +23,7 @@ def error_text(error: Exception) -> str:
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     path = error.filename if isinstance(error.filename, (str, bytes)) else None
-    where = f" at {shown(os.fsencode(path))!r}" if path is not None else ""
+    where = f" at {printable(os.fsencode(path))!r}" if path is not None else ""
     return f"{error.strerror}{where}"
 
 
@@ -39,7 +39,7 @@ def reported(doing: str) -> Iterator[None]:
         raise
     except OSError as error:
         path = error.filename if isinstance(error.filename, (str, bytes)) else None
-        where = f" at {shown(os.fsencode(path))!r}" if path is not None else ""
+        where = f" at {printable(os.fsencode(path))!r}" if path is not None else ""
         message = f"Could not {doing}{where}: {error.strerror or error}"
         if is_full(error):
             raise StorageFull(message, path=path) from error

@@ -27,7 +27,7 @@ _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What a helper leaves to its parent, with whom it ends."""
 
 Report = Callable[[bytes], None]
-Share = TypeVar("Share")
+Item = TypeVar("Item")
 
 
 def helper_count() -> int:
@@ -44,13 +44,13 @@ def helper_count() -> int:
 
 
 def share_out(
-    shares: Sequence[Share],
+    shares: Sequence[Item],
     weights: Sequence[int],
     helpers: int,
     *,
-    work: Callable[[list[Share]], None],
-    help_with: Callable[[list[Share], Report], None],
-    take: Callable[[list[Share], bytes], None],
+    work: Callable[[list[Item]], None],
+    help_with: Callable[[list[Item], Report], None],
+    take: Callable[[list[Item], bytes], None],
 ) -> None:
     """Does the work on some shares here and in so many helpers, each with about the same weight.
 
@@ -76,9 +76,9 @@ def share_out(
             take(pile, helper.reports())
 
 
-def _dealt(shares: Sequence[Share], weights: Sequence[int], piles: int) -> list[list[Share]]:
+def _dealt(shares: Sequence[Item], weights: Sequence[int], piles: int) -> list[list[Item]]:
     """Returns all shares in piles of about the same weight."""
-    found: list[list[Share]] = [[] for _ in range(piles)]
+    found: list[list[Item]] = [[] for _ in range(piles)]
     sums = [0] * piles
     for number in sorted(range(len(shares)), key=lambda number: -weights[number]):
         lightest = sums.index(min(sums))

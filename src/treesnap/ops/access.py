@@ -31,7 +31,7 @@ def opened(
     other directories left. It costs them one listing of the root's files.
 
     When another process is at work in the root, there is nothing to recover yet.
-    When the restore cannot be finished, that is a remark: history can be looked at
+    When the restore cannot be finished, that is a warning: history can be looked at
     all the same, and whatever touches the tree tries again and fails.
     OSError leaves as OperationFailed or StorageFull.
     """
@@ -45,7 +45,7 @@ def opened(
             except Busy:
                 pass
             except (TreesnapError, OSError) as error:
-                context.monitor.remark(f"An interrupted restore could not be finished: {error}")
+                context.monitor.warn(f"An interrupted restore could not be finished: {error}")
         if create or writing or sweep:
             _sweep_exports(session)
         yield session

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader, read_content
-from treesnap.errors import ErrorCode, InvalidArgument, NotFound, StoreMissing, shown
+from treesnap.errors import ErrorCode, InvalidArgument, NotFound, StoreMissing, printable
 from treesnap.fs.failure import reported
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import Entry, EntryKind, ObjectId, Skipped, SkipReason, SnapshotId
@@ -74,7 +74,7 @@ def cat(context: Context, ref: str, path: bytes) -> Iterator[bytes]:
 def _file_at(trees: TreeReader, snapshot: object, path: bytes) -> Entry:
     entry = entry_at(trees, snapshot, path)  # type: ignore[arg-type]  # a Snapshot
     if entry.kind != EntryKind.FILE:
-        raise InvalidArgument(f"{shown(path)!r} is no file in that snapshot", path=path)
+        raise InvalidArgument(f"{printable(path)!r} is no file in that snapshot", path=path)
     return entry
 
 
@@ -114,7 +114,7 @@ def read(context: Context, ref: str | None, path: bytes) -> bytes:
 
 def _no_path(path: bytes) -> NotFound:
     return NotFound(
-        f"The tree does not hold {shown(path)!r}", code=ErrorCode.PATH_NOT_FOUND, path=path
+        f"The tree does not hold {printable(path)!r}", code=ErrorCode.PATH_NOT_FOUND, path=path
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from treesnap.codec.journal import is_valid_stage_name
 from treesnap.codec.reader import check_object
 from treesnap.codec.watch import WatchNote
-from treesnap.errors import Corrupt, ErrorCode, NotFound, Refused, shown
+from treesnap.errors import Corrupt, ErrorCode, NotFound, Refused, printable
 from treesnap.events import Phase
 from treesnap.hashing import object_id
 from treesnap.model import (
@@ -23,7 +23,12 @@ from treesnap.model import (
     SnapshotId,
     SnapshotRecord,
 )
-from treesnap.ops.outlook import NOTHING_KNOWN, Outlook, outlook, surely
+from treesnap.ops.known_changes import (
+    NOTHING_KNOWN,
+    KnownChanges,
+    query_watcher,
+    walk_with_fallback,
+)
 from treesnap.ops.places import identity_of
 from treesnap.ops.references import snapshots_of
 from treesnap.ops.session import Session
@@ -67,7 +72,7 @@ def scan_settings(
     context: Context,
     scope: tuple[bytes, ...] | None,
     rules: tuple[IgnoreRules, ...],
-    known: Outlook = NOTHING_KNOWN,
+    known: KnownChanges = NOTHING_KNOWN,
 ) -> ScanSettings:
     """Returns the settings for a walk of the root that begins now.
 
@@ -114,7 +119,7 @@ def preview(
     objects = MemoryObjects(session.store)
     cache = usable_cache(session)
 
-    def walk(known: Outlook) -> ScanResult:
+    def walk(known: KnownChanges) -> ScanResult:
         if recorder is not None:
             recorder.clear()
         session.monitor.begin(Phase.SCAN, None, None)
@@ -127,7 +132,7 @@ def preview(
             session.fs, settings, objects, session.monitor, cache, recorder=recorder
         ).scan()
 
-    _, result = surely(walk, outlook(session, cache), scope)
+    _, result = walk_with_fallback(walk, query_watcher(session, cache), scope)
     return Preview(result, objects, cache)
 
 
@@ -229,14 +234,14 @@ class Capture:
         return self._known.changed is not None
 
     def _scan(self) -> ScanResult:
-        known = outlook(self._session, self.cache)
-        self._known, result = surely(self._walk, known, self._scope)
+        known = query_watcher(self._session, self.cache)
+        self._known, result = walk_with_fallback(self._walk, known, self._scope)
         stages = [item.path for item in result.skipped if is_valid_stage_name(item.path)]
         if stages:
             refuse_interrupted_elsewhere(self._session, stages)
         return result
 
-    def _walk(self, known: Outlook) -> ScanResult:
+    def _walk(self, known: KnownChanges) -> ScanResult:
         context, temporary = self._session.context, self._session.store.layout.temporary
         is_partial = known.changed is not None
         if self._builder is not None:
@@ -331,7 +336,7 @@ def refuse_interrupted_elsewhere(session: Session, stages: Iterable[bytes]) -> N
     the journal that says of which belongs to the path where it was. Of a tree that is none, and
     of one of which no journal is left, the staging directory is named.
     """
-    names = ", ".join(repr(shown(stage)) for stage in stages)
+    names = ", ".join(repr(printable(stage)) for stage in stages)
     for path in registered_roots(session.fs, session.store.layout):
         try:
             journal = read_journal(session.store.root(path))
@@ -339,14 +344,17 @@ def refuse_interrupted_elsewhere(session: Session, stages: Iterable[bytes]) -> N
             continue
         if journal is not None and journal.commit is not None and journal.stage_name in stages:
             raise Refused(
-                f"{shown(session.context.root)!r} was {shown(path)!r} when a restore of it was "
+                f"{printable(session.context.root)!r} was {printable(path)!r} when a restore of it "
+                "was "
                 "interrupted, so that some of its files are old and some new. Move it back "
-                f"there, or run 'snap root move {shown(path)}' in it, which finishes the restore",
+                f"there, or run 'snap root move {printable(path)}' in it, which finishes the "
+                "restore",
                 code=ErrorCode.RESTORE_INTERRUPTED,
                 path=session.context.root,
             )
-    session.monitor.remark(
-        f"{names} in {shown(session.context.root)!r} is what an interrupted restore had prepared "
+    session.monitor.warn(
+        f"{names} in {printable(session.context.root)!r} is what an interrupted restore had "
+        "prepared "
         "or kept aside, of this tree at another path or with another store. No snapshot holds it. "
         "Remove it when no such restore is under way"
     )

@@ -21,7 +21,7 @@ from itertools import count
 from stat import S_ISDIR
 from typing import TYPE_CHECKING, TypeVar
 
-from treesnap.errors import InvalidArgument, shown
+from treesnap.errors import InvalidArgument, printable
 from treesnap.fs.failure import reported
 from treesnap.model import SnapshotId
 from treesnap.ops.access import locked_root, opened
@@ -162,10 +162,10 @@ def go_back(
 def _restored(
     context: Context, snapshot_id: SnapshotId, *, counted: bool, move: PlanMove | None
 ) -> RestoreResult:
+    from treesnap.ops.auto_maintenance import make_room
     from treesnap.ops.restore.goal import RestoreRequest
     from treesnap.ops.restore.reach import NoRoomToKeep, NoRoomToStage
     from treesnap.ops.restores import restore
-    from treesnap.ops.upkeep import make_room
 
     request = RestoreRequest(
         ref=snapshot_id, force=True, is_way_back=True, counted=counted, move=move
@@ -187,15 +187,15 @@ def _restored(
             request = replace(request, removes_first=True)
 
 
-def remark_untouched(context: Context, result: RestoreResult) -> None:
+def warn_of_untouched(context: Context, result: RestoreResult) -> None:
     """Tells the monitor what the way back left alone, where no result of it is returned."""
     left = result.untouched
     if left:
         named = ", ".join(
-            f"{shown(item.path)!r} ({item.reason.word})" for item in left[:_NAMED_MAX]
+            f"{printable(item.path)!r} ({item.reason.word})" for item in left[:_NAMED_MAX]
         )
         more = f" and {len(left) - _NAMED_MAX} more" if len(left) > _NAMED_MAX else ""
-        context.monitor.remark(f"The roll-back left alone what it cannot put back: {named}{more}")
+        context.monitor.warn(f"The roll-back left alone what it cannot put back: {named}{more}")
 
 
 def _clear_place(context: Context) -> None:
@@ -209,6 +209,7 @@ def _clear_place(context: Context) -> None:
         aside = next(name for name in names if not os.path.lexists(name))
         with reported("put aside what is in the place of the root"):
             context.fs.rename(context.root, aside)
-        context.monitor.remark(
-            f"{shown(context.root)!r} was not a directory any more; what it was is {shown(aside)!r}"
+        context.monitor.warn(
+            f"{printable(context.root)!r} was not a directory any more; what it was is "
+            f"{printable(aside)!r}"
         )

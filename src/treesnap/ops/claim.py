@@ -6,7 +6,7 @@ import os
 from contextvars import ContextVar
 
 from treesnap.codec.hold import HoldRecord
-from treesnap.errors import Busy, shown
+from treesnap.errors import Busy, printable
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file
 from treesnap.fs.failure import error_text
@@ -62,7 +62,7 @@ class Claim:
             path = _common_path(scope, record.scope)
             if path is not None:
                 raise Overlapping(
-                    f"{shown(path or session.root.path)!r} is in use by process "
+                    f"{printable(path or session.root.path)!r} is in use by process "
                     f"{record.process_id}: {record.operation}",
                     path=path or session.root.path,
                 )
@@ -83,7 +83,7 @@ class Claim:
         try:
             self.hold = reserve.backs(lambda: session.root.hold(snapshot_id, record))
         except OSError as error:
-            session.monitor.remark(
+            session.monitor.warn(
                 f"The checkpoint cannot be held ({error_text(error)}): other commands do not see "
                 "that this one may go back, and may remove the checkpoint"
             )

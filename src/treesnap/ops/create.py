@@ -20,7 +20,7 @@ from treesnap.errors import (
     Refused,
     StorageFull,
     StoreMissing,
-    shown,
+    printable,
 )
 from treesnap.fs.failure import reported
 from treesnap.model import (
@@ -35,11 +35,11 @@ from treesnap.model import (
     Totals,
 )
 from treesnap.ops.access import locked_root, opened
+from treesnap.ops.auto_maintenance import maintain, settings_or_defaults, with_room
 from treesnap.ops.capture import Capture, latest
 from treesnap.ops.places import check_root
 from treesnap.ops.references import STEP_MAX, find_named, means_something_else, paths_in_history
 from treesnap.ops.session import Session
-from treesnap.ops.upkeep import keep_up, settings_or_defaults, with_room
 from treesnap.results import CreateResult, CreateStats
 from treesnap.store.writer import Added, EpochChanged
 from treesnap.treepath import ROOT, components, parents, without_nested
@@ -104,7 +104,7 @@ def create(context: Context, request: CreateRequest, claim: Claim | None = None)
         _refuse_unknown(context, request.paths)
     result = with_room(context, lambda: _create(context, request, scope, rules, claim))
     if not result.unchanged:
-        keep_up(context, result.snapshot.sequence)
+        maintain(context, result.snapshot.sequence)
     return result
 
 
@@ -118,7 +118,7 @@ def _refuse_links(context: Context, paths: tuple[bytes, ...]) -> None:
         with suppress(OSError):
             if stat_module.S_ISLNK(context.fs.lstat(where).st_mode):
                 raise InvalidArgument(
-                    f"The path leads through the symbolic link {shown(above)!r}", path=above
+                    f"The path leads through the symbolic link {printable(above)!r}", path=above
                 )
 
 
@@ -141,7 +141,7 @@ def _refuse_unknown(context: Context, paths: tuple[bytes, ...]) -> None:
         unknown = sorted(absent)
     if unknown:
         raise NotFound(
-            f"{shown(unknown[0])!r} exists neither now nor in a snapshot of this root",
+            f"{printable(unknown[0])!r} exists neither now nor in a snapshot of this root",
             code=ErrorCode.UNKNOWN_PATH,
             path=unknown[0],
         )
@@ -207,11 +207,11 @@ def check_words(request: CreateRequest) -> None:
         try:
             (word or "").encode()
         except UnicodeEncodeError:
-            raise InvalidArgument(f"The {what} '{shown(word or '')}' is not UTF-8") from None
+            raise InvalidArgument(f"The {what} '{printable(word or '')}' is not UTF-8") from None
     for what, name in [("name", request.name), ("session", request.session)]:
         problem = problem_of_name(name) if name is not None else None
         if name is not None and problem is not None:
-            raise InvalidArgument(f"The {what} '{shown(name[:_NAME_SHOWN_MAX])}' {problem}")
+            raise InvalidArgument(f"The {what} '{printable(name[:_NAME_SHOWN_MAX])}' {problem}")
     if request.session == "":
         raise InvalidArgument("The session is empty; without one leave it out")
     if request.name is not None and means_something_else(request.name):
@@ -270,7 +270,7 @@ def _unreadable(capture: Capture) -> Refused:
     skipped = capture.result.skipped
     paths = [item.path for item in skipped if item.reason == SkipReason.UNREADABLE]
     return Refused(
-        f"{shown(paths[0])!r} cannot be read",
+        f"{printable(paths[0])!r} cannot be read",
         code=ErrorCode.UNREADABLE,
         path=paths[0],
     )

@@ -16,7 +16,7 @@ from treesnap.ops.capture import preview
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.plan import ancestors_of, require_paths
 from treesnap.ops.session import Session
-from treesnap.ops.state import MemoryObjects, State, effective_scope, narrowed, narrowed_groups
+from treesnap.ops.state import MemoryObjects, State, effective_scope, subset, subset_groups
 from treesnap.results import StatusResult
 from treesnap.worktree.scan.links import load_groups
 
@@ -100,9 +100,9 @@ def snapshot_state(session: Session, snapshot: Snapshot, scope: tuple[bytes, ...
     trees = TreeReader(objects.get)
     groups = load_groups(snapshot.record.links, session.store.get)
     return State(
-        root=narrowed(snapshot.record.root, trees, objects, scope),
+        root=subset(snapshot.record.root, trees, objects, scope),
         trees=trees,
-        groups=narrowed_groups(groups, scope),
+        groups=subset_groups(groups, scope),
     )
 
 

@@ -1,6 +1,6 @@
 """``doctor``: what was interrupted in a store, and what becomes of it.
 
-Looks only: nothing is finished, taken back or removed, unless the caller asks to
+Looks only: nothing is finished, undone or removed, unless the caller asks to
 forget the restore of this root.
 """
 
@@ -14,9 +14,9 @@ from treesnap.codec.journal import Journal
 from treesnap.errors import Busy, Corrupt, NotFound, StoreMissing, TreesnapError
 from treesnap.ops.access import opened
 from treesnap.ops.places import context_at
-from treesnap.ops.restore.preserve import rescue
+from treesnap.ops.restore.path_state import PathState
+from treesnap.ops.restore.preserve import preserve_foreign_edits
 from treesnap.ops.restore.recover import look_at
-from treesnap.ops.restore.standing import Standing
 from treesnap.ops.session import Session
 from treesnap.results import DoctorResult, Unfinished, UnfinishedWork
 from treesnap.store.collector import read_state
@@ -58,7 +58,9 @@ def _of_root(context: Context, store: Store, path: bytes) -> list[Unfinished]:
         record = session.root.abandoned_export(name)
         if record is not None:
             with record:
-                found.append(Unfinished(work=UnfinishedWork.EXPORT, root=path, outlook=_TO_SWEEP))
+                found.append(
+                    Unfinished(work=UnfinishedWork.EXPORT, root=path, resolution=_TO_SWEEP)
+                )
     if session.root.is_interrupted:
         try:
             with session.root.locked("doctor", 0.0):
@@ -74,33 +76,31 @@ def _restore(session: Session, path: bytes) -> list[Unfinished]:
         if journal is None:
             return []
     except Corrupt as error:
-        outlook = f"its journal is damaged, and the root waits until it is forgotten: {error}"
-        return [Unfinished(work=UnfinishedWork.RESTORE, root=path, outlook=outlook, blocked=True)]
-    standings: dict[bytes, Standing] = {}
+        resolution = f"its journal is damaged, and the root waits until it is forgotten: {error}"
+        return [
+            Unfinished(work=UnfinishedWork.RESTORE, root=path, resolution=resolution, blocked=True)
+        ]
+    states: dict[bytes, PathState] = {}
     reason = None
     try:
-        looked, standings = look_at(
-            replace(session, context=_quiet(session.context, path)), journal
-        )
-        outlook = looked or _TO_CLEAN_UP
+        looked, states = look_at(replace(session, context=_quiet(session.context, path)), journal)
+        resolution = looked or _TO_CLEAN_UP
     except (TreesnapError, OSError) as error:
         reason = str(error)
-        outlook = f"it cannot be finished yet: {reason}"
+        resolution = f"it cannot be finished yet: {reason}"
     commit = journal.commit
     return [
         Unfinished(
             work=UnfinishedWork.RESTORE,
             root=path,
-            outlook=outlook,
+            resolution=resolution,
             blocked=reason is not None,
             started_at_ns=journal.started_at_ns,
             target_id=commit.target_id if commit else None,
             safety_id=commit.safety_id if commit else None,
             paths=len(commit.paths) if commit else 0,
-            done=sum(standing == Standing.DONE for standing in standings.values()),
-            changed=tuple(
-                path for path, standing in standings.items() if standing == Standing.CHANGED
-            ),
+            done=sum(state == PathState.DONE for state in states.values()),
+            changed=tuple(path for path, state in states.items() if state == PathState.CHANGED),
         )
     ]
 
@@ -109,9 +109,9 @@ def _collection(context: Context, store: Store) -> list[Unfinished]:
     try:
         is_open = bool(read_state(context.fs, store.layout).condemned)
     except TreesnapError as error:
-        outlook = f"its state is damaged: {error}"
-        return [Unfinished(work=UnfinishedWork.COLLECTION, outlook=outlook, blocked=True)]
-    return [Unfinished(work=UnfinishedWork.COLLECTION, outlook=_TO_COLLECT)] if is_open else []
+        resolution = f"its state is damaged: {error}"
+        return [Unfinished(work=UnfinishedWork.COLLECTION, resolution=resolution, blocked=True)]
+    return [Unfinished(work=UnfinishedWork.COLLECTION, resolution=_TO_COLLECT)] if is_open else []
 
 
 def _forget(session: Session) -> bool:
@@ -133,10 +133,10 @@ def _clear_stage(session: Session, journal: Journal) -> None:
     """Removes the staging directory, but not while it may hold what no snapshot has."""
     if journal.commit is not None:
         try:
-            rescue(session, journal)
+            preserve_foreign_edits(session, journal)
         except (NotFound, Corrupt) as error:
             stage = os.path.join(session.context.root, os.fsdecode(journal.stage_name))
-            session.monitor.remark(f"What was put aside stays in {stage!r}: {error.message}")
+            session.monitor.warn(f"What was put aside stays in {stage!r}: {error.message}")
             return
     root_fd = session.fs.open(session.context.root, OPEN_DIRECTORY)
     try:

@@ -323,7 +323,7 @@ class Handle:
         """Returns what holds for this root, or one setting; changes it first with a value.
 
         A change is for the whole store, or with ``for_root`` for this root alone; ``unset``
-        takes it back. Durable after return. Raises InvalidArgument for what there is not,
+        undoes it. Durable after return. Raises InvalidArgument for what there is not,
         and for a file of settings that cannot be understood.
         """
         from treesnap.ops.config import config
@@ -506,7 +506,7 @@ class Handle:
         raised. Blocks that are entered inside the body, by processes that it starts too, belong
         to it and do not wait.
         """
-        from treesnap.ops.checkpoint import held_checkpoint, remark_untouched
+        from treesnap.ops.checkpoint import held_checkpoint, warn_of_untouched
         from treesnap.ops.create import CreateRequest
 
         request = CreateRequest(
@@ -522,7 +522,7 @@ class Handle:
                 if not held.is_ours:
                     raise
                 try:
-                    remark_untouched(self.context, held.go_back())
+                    warn_of_untouched(self.context, held.go_back())
                 except Exception as failure:
                     raise failure from error
                 raise

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def list_snapshots(context: Context, wanted: Filter, *, all_roots: bool) -> SnapshotList:
     """Returns the snapshots, newest first; an absent store has none.
 
-    Those that are damaged are remarks as well; whether they fit what is wanted is not known.
+    Those that are damaged are warnings as well; whether they fit what is wanted is not known.
     """
     from treesnap.results import SnapshotList
 
@@ -42,7 +42,7 @@ def list_snapshots(context: Context, wanted: Filter, *, all_roots: bool) -> Snap
     except StoreMissing:
         return SnapshotList()
     for name in damaged:
-        context.monitor.remark(
+        context.monitor.warn(
             f"Snapshot {name.id[:12]} is damaged and cannot be listed; 'snap verify --repair' "
             "mends it or moves it away, 'snap delete' removes it"
         )
@@ -67,7 +67,7 @@ def resolve(
 def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
     """Removes snapshots, all or none, and returns them.
 
-    One that is damaged is named by its id or the beginning of it, and is a remark as well.
+    One that is damaged is named by its id or the beginning of it, and is a warning as well.
     """
     from treesnap.results import SnapshotList
 
@@ -103,7 +103,7 @@ def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
             session.store.snapshots.remove(session.root.id, list(names.values()))
             damaged_ids = [identity for identity in names if identity not in chosen]
             for identity in damaged_ids:
-                context.monitor.remark(f"Removed the damaged snapshot {identity[:12]}")
+                context.monitor.warn(f"Removed the damaged snapshot {identity[:12]}")
             return SnapshotList(chosen.values(), damaged_ids)
     except StoreMissing as error:
         raise unknown(refs[0] if refs else "") from error
@@ -143,4 +143,4 @@ def count_rollback(session: Session, snapshot: Snapshot) -> None:
         counted = replace(state, rollback_count=state.rollback_count + 1, rollback_used=True)
         session.store.snapshots.set_state(snapshot.id, counted)
     except (TreesnapError, OSError) as error:
-        session.monitor.remark(f"The roll-back could not be counted: {error_text(error)}")
+        session.monitor.warn(f"The roll-back could not be counted: {error_text(error)}")

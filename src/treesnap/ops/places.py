@@ -17,7 +17,7 @@ from treesnap.errors import (
     OperationFailed,
     Refused,
     StoreMissing,
-    shown,
+    printable,
 )
 from treesnap.events import Monitor, NullMonitor
 from treesnap.fs.base import FileSystem
@@ -147,7 +147,7 @@ def require_store(store_path: str) -> None:
         except OSError:
             return
         return
-    raise StoreMissing(f"There is no store at {shown(store_path)!r}", path=store_path)
+    raise StoreMissing(f"There is no store at {printable(store_path)!r}", path=store_path)
 
 
 def require_root(context: Context) -> None:
@@ -174,14 +174,16 @@ def require_root(context: Context) -> None:
             os.stat(context.root)
         except (FileNotFoundError, NotADirectoryError) as error:
             moved_to = root.moved_to
-            where = f": the root was moved to {shown(moved_to)!r}" if moved_to is not None else ""
+            where = (
+                f": the root was moved to {printable(moved_to)!r}" if moved_to is not None else ""
+            )
             raise NotFound(
-                f"There is no directory {shown(context.root)!r}{where}",
+                f"There is no directory {printable(context.root)!r}{where}",
                 code=ErrorCode.ROOT_NOT_FOUND,
                 path=context.root,
             ) from error
     raise Refused(
-        f"The root {shown(context.root)!r} is not a directory",
+        f"The root {printable(context.root)!r} is not a directory",
         code=ErrorCode.NOT_A_DIRECTORY,
         path=context.root,
     )
@@ -194,8 +196,8 @@ def _has_history(layout: Layout, root: Root) -> bool:
 def replaced_by_link(context: Context) -> Refused:
     """Returns the error for a link in the place of a root with a history."""
     return Refused(
-        f"The root {shown(context.given_root)!r} is no directory any more, but a link to "
-        f"{shown(context.root)!r}",
+        f"The root {printable(context.given_root)!r} is no directory any more, but a link to "
+        f"{printable(context.root)!r}",
         code=ErrorCode.NOT_A_DIRECTORY,
         path=context.given_root,
     )
@@ -267,7 +269,7 @@ def check_root(context: Context, *, force: bool) -> None:
     """Raises NotFound without a root, and Refused for a dangerous one without ``force``."""
     if not os.path.lexists(context.root):
         raise NotFound(
-            f"There is no directory {shown(context.root)!r}",
+            f"There is no directory {printable(context.root)!r}",
             code=ErrorCode.ROOT_NOT_FOUND,
             path=context.root,
         )
@@ -292,7 +294,7 @@ def check_store(store_path: str) -> None:
     places = [path for path in written if os.path.lexists(path)] or [place]
     if not all(os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK) for path in places):
         raise OperationFailed(
-            f"The store {shown(store_path)!r} cannot be written to", path=store_path
+            f"The store {printable(store_path)!r} cannot be written to", path=store_path
         )
 
 
@@ -321,7 +323,7 @@ def refuse_dangerous(root: str, store_path: str) -> None:
         reason = "is the directory that holds the default store"
     else:
         return
-    raise Refused(f"The root {shown(root)!r} {reason}", path=root)
+    raise Refused(f"The root {printable(root)!r} {reason}", path=root)
 
 
 def identity_of(fs: FileSystem, path: str) -> tuple[int, int] | None:

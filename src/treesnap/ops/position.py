@@ -13,9 +13,18 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused, StoreMissing, shown
+from treesnap.errors import (
+    Busy,
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    Refused,
+    StoreMissing,
+    printable,
+)
 from treesnap.model import IgnoreRules, Snapshot, SnapshotKind
 from treesnap.ops.access import locked_root, opened
+from treesnap.ops.auto_maintenance import maintain
 from treesnap.ops.capture import uncaptured
 from treesnap.ops.create import (
     ATTEMPTS,
@@ -32,19 +41,18 @@ from treesnap.ops.restore.goal import RestoreRequest, goal_of
 from treesnap.ops.restore.reach import reach
 from treesnap.ops.restores import refuse_dangerous_restore
 from treesnap.ops.session import Session
-from treesnap.ops.upkeep import keep_up
 from treesnap.results import PositionResult, StatusResult
 from treesnap.store.writer import EpochChanged, Writer
 from treesnap.worktree.scan.ignore import given
 
 if TYPE_CHECKING:
     from treesnap.ops.context import Context
-    from treesnap.ops.notes import NotePlace
+    from treesnap.ops.sidecar_files import SidecarPlace
 
 _SHOWN_MAX = 3
 
 
-def standing(context: Context, notes: NotePlace | None = None) -> StatusResult:
+def compare_with_head(context: Context, notes: SidecarPlace | None = None) -> StatusResult:
     """Compares the live tree with the position; notes and times alone are no changes.
 
     So a file that was written again as it was did not change. The result has neither a
@@ -52,7 +60,7 @@ def standing(context: Context, notes: NotePlace | None = None) -> StatusResult:
     """
     if not os.path.lexists(context.root):
         raise NotFound(
-            f"There is no directory {shown(context.root)!r}",
+            f"There is no directory {printable(context.root)!r}",
             code=ErrorCode.ROOT_NOT_FOUND,
             path=context.root,
         )
@@ -68,18 +76,18 @@ def standing(context: Context, notes: NotePlace | None = None) -> StatusResult:
 
 
 def mark_position(
-    context: Context, request: CreateRequest, notes: NotePlace | None = None
+    context: Context, request: CreateRequest, notes: SidecarPlace | None = None
 ) -> Snapshot:
     """Marks the position; raises Refused when the tree differs from it, notes aside.
 
     Before the first capture there is nothing to differ from: then this captures. What changes
     during the call is in the mark or not as it was at the position.
     """
-    found = standing(context, notes)
+    found = compare_with_head(context, notes)
     if found.snapshot is None:
         return create(context, request).snapshot
     if found.changes:
-        names = ", ".join(repr(shown(item.path or b".")) for item in found.changes[:_SHOWN_MAX])
+        names = ", ".join(repr(printable(item.path or b".")) for item in found.changes[:_SHOWN_MAX])
         more = ", ..." if len(found.changes) > _SHOWN_MAX else ""
         raise Refused(
             f"Not as in snapshot {found.snapshot.id[:12]}: {names}{more}",
@@ -107,7 +115,7 @@ def mark(context: Context, ref: str, request: CreateRequest) -> Snapshot:
             marked = _published(session, resolve_in(session, ref), metadata_of(request), rules)
     except StoreMissing as error:
         raise unknown(ref) from error
-    keep_up(context, marked.sequence)
+    maintain(context, marked.sequence)
     return marked
 
 
@@ -140,7 +148,7 @@ def rollback(
             )
             stands_at = _published(session, goal.snapshot, metadata_of(request))
         count_rollback(session, goal.snapshot)
-    keep_up(context)
+    maintain(context)
     return PositionResult(snapshot=goal.snapshot, position=stands_at, restore=restored)
 
 

@@ -126,7 +126,7 @@ class Command:
                 own.wait(ENDING_MIN_S)
         if left:
             numbers = ", ".join(map(str, left))
-            context.monitor.remark(f"Processes of the command cannot be ended: {numbers}")
+            context.monitor.warn(f"Processes of the command cannot be ended: {numbers}")
 
 
 def _killed(

@@ -124,7 +124,7 @@ def _decisions(session: Session, request: PruneRequest) -> list[Decision]:
             found[identity] = replace(kept, reasons=(*kept.reasons, "checkpoint"))
     if request.max_size_bytes is not None:
         found |= _beyond(session.store, snapshots, found, request.max_size_bytes)
-    protected = _protected(session.root) | _standing(snapshots)
+    protected = _protected(session.root) | _position_kept(snapshots)
     for identity, reason in protected.items():
         item = found.get(identity)
         if item is not None:
@@ -206,7 +206,7 @@ def prune_store(
     root_of: dict[SnapshotId, Root] = {}
     for root_id in store.snapshots.root_ids():
         snapshots = list(snapshots_of(session, root_id))
-        standing = _standing(snapshots)
+        standing = _position_kept(snapshots)
         newest = _newest(snapshots)
         for item in snapshots:
             (decision,) = decide([item], Policy(keep_last=0, kinds=AUTOMATIC), 0)
@@ -250,7 +250,7 @@ def _protected(root: Root) -> dict[SnapshotId, str]:
     return found | dict.fromkeys(needed_snapshots(root), "interrupted restore")
 
 
-def _standing(snapshots: list[Snapshot]) -> dict[SnapshotId, str]:
+def _position_kept(snapshots: list[Snapshot]) -> dict[SnapshotId, str]:
     """Returns what the root stands at when a program put it there, as a rollback does.
 
     Without it the root would seem to have changed since an older snapshot.

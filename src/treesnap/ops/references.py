@@ -21,7 +21,7 @@ from treesnap.errors import (
     ErrorCode,
     InvalidArgument,
     NotFound,
-    shown,
+    printable,
 )
 from treesnap.model import ObjectId, Snapshot, SnapshotId, SnapshotKind
 from treesnap.ops.session import Session
@@ -165,7 +165,7 @@ def resolve_in(
     if not anywhere:
         raise NotFound(
             f"Snapshot {elsewhere.id[:12]} is of another root, "
-            f"{shown(elsewhere.record.root_path)!r}"
+            f"{printable(elsewhere.record.root_path)!r}"
         )
     return elsewhere
 

@@ -6,9 +6,10 @@ import os
 
 from treesnap.codec.history import Moment, RestoreHistory
 from treesnap.codec.reader import TreeReader
-from treesnap.errors import ErrorCode, NotFound, Refused, StoreMissing, shown
+from treesnap.errors import ErrorCode, NotFound, Refused, StoreMissing, printable
 from treesnap.model import Snapshot
 from treesnap.ops.access import locked_root, opened, recover
+from treesnap.ops.auto_maintenance import maintain
 from treesnap.ops.capture import preview
 from treesnap.ops.context import Context
 from treesnap.ops.history import count_rollback
@@ -29,7 +30,6 @@ from treesnap.ops.restore.plan import make_plan, refuse_blocked, require_paths
 from treesnap.ops.restore.reach import reach, refuse_in_the_way
 from treesnap.ops.session import Session
 from treesnap.ops.state import MemoryObjects, State, walked_state
-from treesnap.ops.upkeep import keep_up
 from treesnap.results import RestoreResult
 from treesnap.store.journal import load_history
 from treesnap.store.plan_files import move_to
@@ -49,7 +49,7 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
                 if request.counted:
                     count_rollback(session, goal.snapshot)
             if result.safety_id is not None:
-                keep_up(context)
+                maintain(context)
             return result
         goal = goal_of(session, request)
         with reading(session, goal.snapshot):
@@ -64,7 +64,7 @@ def refuse_dangerous_restore(context: Context, *, force: bool) -> None:
         refuse_dangerous(context.root, context.store_path)
     if os.path.lexists(context.root) and not os.path.isdir(context.root):
         raise Refused(
-            f"The root {shown(context.root)!r} is no directory any more",
+            f"The root {printable(context.root)!r} is no directory any more",
             code=ErrorCode.NOT_A_DIRECTORY,
             path=context.root,
         )
@@ -88,7 +88,7 @@ def dry_run(session: Session, goal: Goal) -> RestoreResult:
 
 
 _VERBS = {"undo": "restore", "redo": "undo"}
-"""What each command takes back."""
+"""What each command undoes."""
 
 
 def undo(context: Context) -> RestoreResult:
@@ -113,7 +113,7 @@ def _step(context: Context, verb: str, history_step: HistoryStep) -> RestoreResu
     except StoreMissing as error:
         raise _nothing(verb) from error
     if result.safety_id is not None:
-        keep_up(context)
+        maintain(context)
     return result
 
 
@@ -154,7 +154,7 @@ def _safety(session: Session, moment: Moment, verb: str) -> Snapshot:
         return resolve_in(session, moment.snapshot_id)
     except NotFound as error:
         raise NotFound(
-            f"The newest {_VERBS[verb]} cannot be taken back: the snapshot of the state before "
+            f"The newest {_VERBS[verb]} cannot be undone: the snapshot of the state before "
             f"it, {moment.snapshot_id[:12]}, was deleted",
             code=ErrorCode.NOTHING_TO_UNDO,
         ) from error
@@ -162,6 +162,6 @@ def _safety(session: Session, moment: Moment, verb: str) -> Snapshot:
 
 def _nothing(verb: str) -> NotFound:
     return NotFound(
-        f"There is no {_VERBS[verb]} to take back",
+        f"There is no {_VERBS[verb]} to undo",
         code=ErrorCode.NOTHING_TO_UNDO,
     )

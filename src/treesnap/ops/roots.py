@@ -21,7 +21,7 @@ from treesnap.errors import (
     Refused,
     StoreMissing,
     TreesnapError,
-    shown,
+    printable,
 )
 from treesnap.fs.durable import open_regular
 from treesnap.model import SnapshotKind
@@ -133,7 +133,7 @@ def find_registered(store: Store, given: str) -> Root:
 
 def _unknown(given: str) -> NotFound:
     return NotFound(
-        f"The store knows no root {shown(given)!r}", code=ErrorCode.UNKNOWN_ROOT, path=given
+        f"The store knows no root {printable(given)!r}", code=ErrorCode.UNKNOWN_ROOT, path=given
     )
 
 
@@ -142,7 +142,7 @@ def move_root(context: Context, old: str, new: str, *, force: bool) -> RootInfo:
     path = _real(new)
     if not os.path.isdir(path):
         raise NotFound(
-            f"There is no directory {shown(path)!r}", code=ErrorCode.ROOT_NOT_FOUND, path=path
+            f"There is no directory {printable(path)!r}", code=ErrorCode.ROOT_NOT_FOUND, path=path
         )
     if not force:
         refuse_dangerous(path, context.store_path)
@@ -190,8 +190,9 @@ def _refuse_other_tree(context: Context, root: Root, path: str) -> None:
     finally:
         context.fs.close(fd)
     raise Refused(
-        f"A restore of {shown(root.path)!r} was interrupted, and {shown(path)!r} is not the "
-        f"directory that was restored: that one holds {shown(journal.stage_name)!r}",
+        f"A restore of {printable(root.path)!r} was interrupted, and {printable(path)!r} is not "
+        "the "
+        f"directory that was restored: that one holds {printable(journal.stage_name)!r}",
         code=ErrorCode.RESTORE_INTERRUPTED,
         path=path,
     )
@@ -221,10 +222,10 @@ def _refuse_in_use(session: Session) -> None:
     from treesnap.ops.restore.export import sweep_exports
 
     root = session.root
-    what = f"The root {shown(root.path)!r}"
+    what = f"The root {printable(root.path)!r}"
     if root.is_interrupted:
         raise Refused(
-            f"A restore of {shown(root.path)!r} was interrupted, and needs its snapshots",
+            f"A restore of {printable(root.path)!r} was interrupted, and needs its snapshots",
             code=ErrorCode.RESTORE_INTERRUPTED,
             path=root.path,
         )
@@ -271,7 +272,8 @@ def _refuse_kept(store: Store, root: Root) -> None:
         kept += record.kind == SnapshotKind.MANUAL or record.name is not None
     if kept:
         raise Refused(
-            f"{kept} of {len(names)} snapshots of the root {shown(root.path)!r} are pinned, named "
+            f"{kept} of {len(names)} snapshots of the root {printable(root.path)!r} are pinned, "
+            "named "
             "or made by hand",
             code=ErrorCode.HISTORY_KEPT,
             path=root.path,

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from treesnap.errors import InvalidArgument, NotFound, shown
+from treesnap.errors import InvalidArgument, NotFound, printable
 from treesnap.model import SnapshotKind
 from treesnap.ops.checkpoint import HeldCheckpoint, held_checkpoint
 from treesnap.ops.create import CreateRequest
@@ -35,7 +35,7 @@ def run(
         raise InvalidArgument("There is no command to run")
     if retries < 0:
         raise InvalidArgument(f"A command cannot be retried {retries} times")
-    words = shown(" ".join(command)[:200])
+    words = printable(" ".join(command)[:200])
     request = CreateRequest(
         label=label if label is not None else f"before {words}", kind=SnapshotKind.RUN
     )
@@ -106,4 +106,4 @@ def check(context: Context, line: str) -> tuple[int, str]:
         lines = os.pread(output, _LAST_LINE_BYTES, start).strip().splitlines()
     finally:
         os.close(output)
-    return result.returncode, shown(lines[-1] if lines else b"")
+    return result.returncode, printable(lines[-1] if lines else b"")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader, check_object
 from treesnap.codec.tree import put_tree
-from treesnap.errors import ErrorCode, NotFound, shown
+from treesnap.errors import ErrorCode, NotFound, printable
 from treesnap.model import (
     Entry,
     EntryKind,
@@ -69,8 +69,8 @@ def recorded_state(
     """Returns a snapshot's tree, with nothing but the paths in scope."""
     objects = MemoryObjects(session.store)
     trees = TreeReader(objects.get)
-    root = narrowed(record.root, trees, objects, scope)
-    groups = narrowed_groups(load_groups(record.links, session.store.get), scope)
+    root = subset(record.root, trees, objects, scope)
+    groups = subset_groups(load_groups(record.links, session.store.get), scope)
     return State(root=root, trees=trees, groups=groups)
 
 
@@ -102,7 +102,7 @@ def entry_at(trees: TreeReader, snapshot: Snapshot, path: bytes) -> Entry:
             break
     if entry is None or entry.is_skipped:
         raise NotFound(
-            f"Snapshot {snapshot.id[:12]} does not hold {shown(path)!r}",
+            f"Snapshot {snapshot.id[:12]} does not hold {printable(path)!r}",
             code=ErrorCode.PATH_NOT_FOUND,
             path=path,
         )
@@ -157,7 +157,7 @@ def effective_scope(
         below = [mine for mine in held if treepath.is_within(mine, path)]
         if not inside and not below:
             raise NotFound(
-                f"Snapshot {snapshot.id[:12]} was taken of other paths than {shown(path)!r}",
+                f"Snapshot {snapshot.id[:12]} was taken of other paths than {printable(path)!r}",
                 code=ErrorCode.PATH_NOT_FOUND,
                 path=path,
             )
@@ -165,7 +165,7 @@ def effective_scope(
     return treepath.without_nested(found)
 
 
-def narrowed(
+def subset(
     root: Entry, trees: TreeReader, objects: MemoryObjects, scope: tuple[bytes, ...] | None
 ) -> Entry:
     """Returns the root with nothing but the paths in scope, and the directories above them.
@@ -226,7 +226,7 @@ def totals_of_entry(entry: Entry, trees: TreeReader) -> Totals:
     return Totals(others=1)
 
 
-def narrowed_groups(groups: Groups, scope: tuple[bytes, ...] | None) -> Groups:
+def subset_groups(groups: Groups, scope: tuple[bytes, ...] | None) -> Groups:
     """Returns the hard-link groups with nothing but the names in scope."""
     if scope is None:
         return groups

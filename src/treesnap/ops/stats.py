@@ -71,7 +71,7 @@ def stats(context: Context) -> StatsResult:
     try:
         with opened(context, "measure the store") as session:
             context.monitor.begin(Phase.MARK, None, None)
-            shares = Shares(session.store)
+            shares = Ownership(session.store)
             walked = _walk(session, shares)
             counted = _count(session.store.packs, shares)
             files, disk_bytes = _disk_use(context.fs, session.store.path)
@@ -99,7 +99,7 @@ def stats(context: Context) -> StatsResult:
         return StatsResult(by_root=(), by_snapshot=(), **dict.fromkeys(_NUMBERS, 0))
 
 
-def _walk(session: Session, shares: Shares) -> _Walked:
+def _walk(session: Session, shares: Ownership) -> _Walked:
     """Walks all snapshots. One that was deleted and collected meanwhile is no damage."""
     log = session.store.snapshots
     paths = _registered(session.store)
@@ -125,7 +125,7 @@ def _registered(store: Store) -> dict[str, bytes]:
     return {store.root(path).id: path for path in paths}
 
 
-def _count(packs: PackReader, shares: Shares) -> _Counted:
+def _count(packs: PackReader, shares: Ownership) -> _Counted:
     """Adds up all records of all packs, by who needs them. Costs a header per record."""
     counted = _Counted()
     left = shares.of
@@ -149,7 +149,7 @@ def _count(packs: PackReader, shares: Shares) -> _Counted:
     return counted
 
 
-def _by_root(walked: _Walked, shares: Shares, counted: _Counted) -> tuple[RootStats, ...]:
+def _by_root(walked: _Walked, shares: Ownership, counted: _Counted) -> tuple[RootStats, ...]:
     unique_bytes: Counter[int | None] = Counter()
     for share, size_bytes in counted.needed_bytes.items():
         unique_bytes[shares.root_of(share)] += size_bytes
@@ -195,7 +195,7 @@ _ROOTS = -2
 """The share of what several snapshots of root 0 need; those of the next roots lie below."""
 
 
-class Shares(Reachability):
+class Ownership(Reachability):
     """Walks snapshots and keeps the share of each object: who alone needs it.
 
     A share is the number of a snapshot, that of a root by :func:`share_of_root`, or

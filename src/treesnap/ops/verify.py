@@ -1,7 +1,7 @@
 """``verify``: check every invariant of a store, say exactly what is damaged, repair.
 
-Looking never changes anything. What is looked at, and what a repair does, is in
-:mod:`treesnap.store.maintenance.check`; lost content comes from :mod:`treesnap.ops.salvage`.
+Looking never changes anything. :mod:`treesnap.store.maintenance.check` says what is looked at and
+what a repair does; lost content comes from :mod:`treesnap.ops.object_recovery`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.fs.failure import reported
 from treesnap.ops.access import opened
-from treesnap.ops.salvage import Salvage
-from treesnap.results import Problem, TakenBack, VerifyResult
+from treesnap.ops.object_recovery import ObjectRecovery
+from treesnap.results import Problem, RecoveredObject, VerifyResult
 from treesnap.store.layout import Layout
 from treesnap.store.lock import held
-from treesnap.store.maintenance.check.examination import ALL, Examination, Sample
-from treesnap.store.maintenance.check.small_files import CheckPlace
+from treesnap.store.maintenance.check.checker import ALL, Checker, Sample
+from treesnap.store.maintenance.check.metadata_files import CheckPlace
 from treesnap.store.store import mend_format
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _without_format(context: Context, asked: VerifyRequest, error: Corrupt) -> V
 
 def _verify(context: Context, asked: VerifyRequest) -> VerifyResult:
     with opened(context, "verify the store", recover=False) as session:
-        found = Examination(
+        found = Checker(
             session.store, asked.sample, _place(context), read_data=asked.read_data
         ).run()
     if not (asked.repair and found.problems):
@@ -84,24 +84,24 @@ def _verify(context: Context, asked: VerifyRequest) -> VerifyResult:
     ):
         store = session.store
 
-        def salvage() -> list[TakenBack]:
-            return Salvage(context, store, found.lost).run(found.damaged)
+        def recover_objects() -> list[RecoveredObject]:
+            return ObjectRecovery(context, store, found.lost).run(found.damaged)
 
-        repair = Repair(store, found, monitor=context.monitor, salvage=salvage)
+        repair = Repair(store, found, monitor=context.monitor, recover_objects=recover_objects)
         repair.run()
     with opened(context, "verify the store", recover=False) as session:
-        again = Examination(session.store, asked.sample, _place(context), read_data=asked.read_data)
+        again = Checker(session.store, asked.sample, _place(context), read_data=asked.read_data)
         left = again.run(known=found)
     return _result(found, left, repair)
 
 
-def _result(found: Examination, left: Examination, repair: Repair | None = None) -> VerifyResult:
+def _result(found: Checker, left: Checker, repair: Repair | None = None) -> VerifyResult:
     return VerifyResult(
         problems=tuple(found.problems),
         left=tuple(left.problems),
         partial=tuple(left.partial),
         repaired=tuple(repair.repaired) if repair is not None else (),
-        taken_back=tuple(repair.taken_back) if repair is not None else (),
+        recovered=tuple(repair.recovered) if repair is not None else (),
         snapshots=left.snapshots,
         objects=len(left.checked),
         read_bytes=found.read_bytes,

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from treesnap.errors import ErrorCode, Refused, shown
+from treesnap.errors import ErrorCode, Refused, printable
 from treesnap.fs.failure import reported
 from treesnap.ops.access import opened
 from treesnap.ops.places import check_root
@@ -63,7 +63,7 @@ def _limit_named(root: str) -> Iterator[None]:
         if error.errno != errno.EMFILE or error.filename is not None:
             raise
         raise Refused(
-            f"{shown(root)!r} cannot be watched: the kernel gives this user no more queues; "
+            f"{printable(root)!r} cannot be watched: the kernel gives this user no more queues; "
             "see fs.inotify.max_user_instances",
             code=ErrorCode.NOT_WATCHABLE,
             path=root,

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 import yaml
 
 from treesnap.arguments import checked
-from treesnap.errors import ErrorCode, InvalidArgument, shown
+from treesnap.errors import ErrorCode, InvalidArgument, printable
 from treesnap.plans.plan import (
     DEPTH_MAX,
     EVERY_N_STEPS_MAX,
@@ -80,7 +80,7 @@ def parse_document(text: str, where: str, defaults: Milestones | None = None) ->
 
 
 def _invalid(where: str, line: int | None, problem: str) -> InvalidArgument:
-    place = f"{shown(where)}, line {line}" if line is not None else shown(where)
+    place = f"{printable(where)}, line {line}" if line is not None else printable(where)
     return InvalidArgument(
         f"The plan in {place} cannot be used: {problem}", code=ErrorCode.INVALID_PLAN, path=where
     )

@@ -17,7 +17,7 @@ class PlanMonitor(Protocol):
         """The step has written something."""
 
     def attempt_ended(self, plan: Plan, attempt: Attempt, state: StepState) -> None:
-        """The step has succeeded, or it has failed and what it did was taken back."""
+        """The step has succeeded, or it has failed and what it did was undone."""
 
     def checkpoint_taken(self, plan: Plan, checkpoint: Checkpoint) -> None:
         """There is a checkpoint more to go back to."""

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from treesnap.arguments import checked_methods
-from treesnap.errors import ErrorCode, InvalidArgument, Refused, TreesnapError, shown
+from treesnap.errors import ErrorCode, InvalidArgument, Refused, TreesnapError, printable
 from treesnap.model import CheckpointType, PlanCopy, Purpose, Skipped, Snapshot, SnapshotId
 from treesnap.ops.access import recover
 from treesnap.ops.checkpoint import go_back
@@ -105,7 +105,7 @@ class Planner:
     def run(self, name: str, steps: Iterable[Step], milestones: Milestones | None = None) -> Plan:
         """Makes a plan and carries it out; returns it, completed or failed.
 
-        A step that fails after its retries is taken back whole. Raises Busy when another
+        A step that fails after its retries is undone whole. Raises Busy when another
         plan is at work in the root, and Refused when one was interrupted there.
         """
         context = self._context
@@ -136,7 +136,7 @@ class Planner:
     def resume(self, ref: str) -> Plan:
         """Goes on with a plan that was interrupted, failed, or rolled back.
 
-        An interrupted step is taken back and begins again; a failed one is tried again.
+        An interrupted step is undone and begins again; a failed one is tried again.
         Raises Refused for a plan that was applied, or when another one was interrupted in
         its root.
         """
@@ -167,7 +167,7 @@ class Planner:
             Unfinished(
                 work=UnfinishedWork.PLAN,
                 root=plan.root,
-                outlook=(
+                resolution=(
                     f"plan {plan.id} ({plan.name}) waits: 'snap plan resume' goes on with it, "
                     "'snap plan rollback' goes back"
                 ),
@@ -309,7 +309,7 @@ class Planner:
         )
         if os.fsencode(other.root) != plan.root:
             raise Refused(
-                f"The root {shown(plan.root)!r} of plan {plan.id} is behind a link now",
+                f"The root {printable(plan.root)!r} of plan {plan.id} is behind a link now",
                 code=ErrorCode.NOT_A_DIRECTORY,
                 path=plan.root,
             )
@@ -378,7 +378,7 @@ def _new_name(plan: Plan, wanted: str | None) -> str:
         )
     if wanted in taken:
         raise InvalidArgument(
-            f"Plan {plan.id} has a step {shown(wanted)!r} already", code=ErrorCode.INVALID_PLAN
+            f"Plan {plan.id} has a step {printable(wanted)!r} already", code=ErrorCode.INVALID_PLAN
         )
     return wanted
 
@@ -391,7 +391,7 @@ def _refuse_interrupted(context: Context, but: PlanId | None = None) -> None:
 
 def _interrupted(plan: Plan) -> Refused:
     return Refused(
-        f"Plan {plan.id} ({shown(plan.name)}) was interrupted in this root",
+        f"Plan {plan.id} ({printable(plan.name)}) was interrupted in this root",
         code=ErrorCode.PLAN_INTERRUPTED,
     )
 

@@ -211,7 +211,7 @@ def _remove(session: Session, plan: Plan) -> None:
 def shift_output(context: Context, plan: Plan, index: int) -> None:
     """Lets the output of the steps behind a new one follow their numbers.
 
-    Whatever cannot be moved is shown no more: not worth an error.
+    Whatever cannot be moved is no longer shown: not worth an error.
     """
     prefix = f"{plan_file_name(plan.id)}-"
     with (

@@ -26,14 +26,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from treesnap.errors import ErrorCode, InvalidArgument, shown
+from treesnap.errors import ErrorCode, InvalidArgument, printable
 from treesnap.model import CheckpointType, Snapshot
 from treesnap.ops.checkpoint import (
     HeldCheckpoint,
     go_back,
     held_checkpoint,
     held_snapshot,
-    remark_untouched,
+    warn_of_untouched,
 )
 from treesnap.ops.diff import diff, is_time_alone
 from treesnap.ops.processes import end_leftovers
@@ -116,7 +116,7 @@ def check_parts(name: str, milestones: Milestones, steps: tuple[Step, ...]) -> N
     problem = problem_of(name, milestones, steps)
     if problem is not None:
         raise InvalidArgument(
-            f"The plan {shown(name)!r} cannot be used: {problem}", code=ErrorCode.INVALID_PLAN
+            f"The plan {printable(name)!r} cannot be used: {problem}", code=ErrorCode.INVALID_PLAN
         )
 
 
@@ -124,7 +124,7 @@ def runner_command(runner: str, prompt: str) -> list[str]:
     """Returns the words of a runner with the prompt in place; no shell looks at the prompt."""
     problem = problem_of_text(runner)
     if problem is not None:
-        raise InvalidArgument(f"The runner {shown(runner)!r} has to be a text that {problem}")
+        raise InvalidArgument(f"The runner {printable(runner)!r} has to be a text that {problem}")
     try:
         words = shlex.split(runner)
     except ValueError as error:
@@ -154,11 +154,11 @@ def go_back_to_step(context: Context, plan: Plan) -> Plan:
             result = go_back(
                 context, attempt.snapshot_id, partial(end_leftovers_of, context, plan, attempt)
             )
-        remark_untouched(context, result)
+        warn_of_untouched(context, result)
         if result.safety_id is not None:
             name = plan.leaves[attempt.step_index].step.name
-            context.monitor.remark(
-                f"The step {shown(name)!r} of plan {plan.id} was interrupted: "
+            context.monitor.warn(
+                f"The step {printable(name)!r} of plan {plan.id} was interrupted: "
                 f"{result.restored:,} restored, {result.created:,} created, "
                 f"{result.deleted:,} deleted; the state before is snapshot {result.safety_id[:12]}"
             )
@@ -200,7 +200,7 @@ class Runner:
         """Carries out what is left; returns the plan, completed or failed.
 
         When it is interrupted, or anything but a step fails, the step that was at work is
-        taken back before the exception goes on.
+        undone before the exception goes on.
         """
         check_runnable(plan, self._calls)
         self._saved = end_interrupted(self._context, plan)
@@ -271,7 +271,7 @@ class Runner:
                 self._monitor.attempt_ended(plan, attempt, StepState.COMPLETED)
                 return plan
             restored = held.go_back()  # its processes are ended already
-            remark_untouched(self._context, restored)
+            warn_of_untouched(self._context, restored)
             self._monitor.attempt_ended(plan, attempt, StepState.FAILED)
         return self._save(plan.ended(StepState.FAILED, ended.exit_code))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from treesnap.codec.envelope import FileKind
 from treesnap.codec.history import RestoreHistory, decode_history
 from treesnap.codec.journal import Journal
-from treesnap.errors import Corrupt, ErrorCode, shown
+from treesnap.errors import Corrupt, ErrorCode, printable
 from treesnap.model import SnapshotId
 from treesnap.store.roots import Root
 
@@ -25,7 +25,7 @@ def read_journal(root: Root) -> Journal | None:
     if journal.root_id != root.id:
         path = root.file("journal")
         raise Corrupt(
-            f"The journal {shown(path)!r} of an interrupted restore is of another root",
+            f"The journal {printable(path)!r} of an interrupted restore is of another root",
             code=ErrorCode.RESTORE_INTERRUPTED,
             path=path,
         )

@@ -32,7 +32,7 @@ from treesnap.errors import (
     NotFound,
     Refused,
     UnsupportedFormat,
-    shown,
+    printable,
 )
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
@@ -314,7 +314,7 @@ class Root:
             there = Root(self._fs, self._layout, path)
             if there.record is not None and there.id != self.id:
                 raise Refused(
-                    f"The directory {shown(path)!r} has a history of its own",
+                    f"The directory {printable(path)!r} has a history of its own",
                     code=ErrorCode.ROOT_TAKEN,
                     path=path,
                 )

@@ -22,7 +22,7 @@ from treesnap.errors import (
     OperationFailed,
     StoreMissing,
     UnsupportedFormat,
-    shown,
+    printable,
 )
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import ensure_directories, read_file, replace_file, sync_directory
@@ -128,17 +128,19 @@ class Store:
             except FileNotFoundError:
                 if has_snapshots:
                     raise Corrupt(
-                        f"The store at {shown(path)!r} has no format file",
+                        f"The store at {printable(path)!r} has no format file",
                         path=store.layout.format,
                     ) from None
                 if not create:
-                    raise StoreMissing(f"There is no store at {shown(path)!r}", path=path) from None
+                    raise StoreMissing(
+                        f"There is no store at {printable(path)!r}", path=path
+                    ) from None
                 store._initialise()
         return store
 
     def _unavailable(self, done: str, error: OSError) -> OperationFailed:
         return OperationFailed(
-            f"The store {shown(self.path)!r} cannot be {done}: {error_text(error)}",
+            f"The store {printable(self.path)!r} cannot be {done}: {error_text(error)}",
             code=ErrorCode.STORE_UNAVAILABLE,
             path=self.path,
             errno=error.errno,
@@ -169,13 +171,13 @@ class Store:
             needed = max(reader, writer) if writing else reader
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Corrupt(
-                f"The format file of the store at {shown(self.path)!r} cannot be read: {error}",
+                f"The format file of the store at {printable(self.path)!r} cannot be read: {error}",
                 path=self.layout.format,
             ) from error
         if needed > FORMAT_VERSION:
             verb = "writes" if writing else "reads"
             raise UnsupportedFormat(
-                f"The store at {shown(self.path)!r} has format {version}, and this treesnap "
+                f"The store at {printable(self.path)!r} has format {version}, and this treesnap "
                 f"{verb} formats up to {FORMAT_VERSION}",
                 path=self.path,
             )
@@ -187,7 +189,7 @@ class Store:
         except FileNotFoundError:
             return
         if not stat.S_ISDIR(mode):
-            raise Corrupt(f"{shown(path)!r} in the store is no directory", path=path)
+            raise Corrupt(f"{printable(path)!r} in the store is no directory", path=path)
 
     def _initialise(self) -> None:
         """Makes the directories, then the format file: a store without it is no store.
@@ -207,7 +209,7 @@ class Store:
             return
         if existing - {*DIRECTORIES}:
             raise StoreMissing(
-                f"The directory {shown(self.path)!r} is not empty and holds no store",
+                f"The directory {printable(self.path)!r} is not empty and holds no store",
                 path=self.path,
             )
         for name in DIRECTORIES:
@@ -238,7 +240,7 @@ class Store:
         paths = [self.snapshots.path(*name) for name in self.snapshots.all_names()]
         if paths and not any(self._is_ours(path) for path in paths):
             raise UnsupportedFormat(
-                f"No snapshot in the store at {shown(self.path)!r} can be read", path=self.path
+                f"No snapshot in the store at {printable(self.path)!r} can be read", path=self.path
             )
         kept = Quarantine(self.fs, self.layout).keep_copy(self.layout.format)
         self._write_format(durable_name=True)

@@ -308,7 +308,7 @@ class Writer:
         """Appends records of other packs, verified, and makes them durable; for the collector.
 
         The session's own pack is never one of those to ``avoid``. The index knows the new
-        places afterwards. What was appended is taken back when it raises: a copy that
+        places afterwards. What was appended is undone when it raises: a copy that
         finds no room leaves the disk no fuller. The session is over then.
         """
         self._avoid |= avoid

@@ -1,6 +1,6 @@
 """Running a piece of code in a forked child, and letting it die there.
 
-What a child held when it died, locks and descriptors, the kernel takes back, as it
+What a child held when it died, locks and descriptors, the kernel undoes, as it
 does for a process that is killed.
 """
 

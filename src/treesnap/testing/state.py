@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PathState:
+class RecordedPath:
     """Everything about one path that a snapshot has to keep."""
 
     mode: int
@@ -28,7 +28,7 @@ class PathState:
     """All paths of the same file, itself included, when there are several."""
 
 
-TreeState = dict[bytes, PathState]
+TreeState = dict[bytes, RecordedPath]
 """Every path below a root, and the root itself under the empty path."""
 
 
@@ -63,7 +63,7 @@ def differences(found: TreeState, expected: TreeState) -> list[str]:
     ]
 
 
-def _path_state(path: bytes) -> PathState:
+def _path_state(path: bytes) -> RecordedPath:
     stat = os.lstat(path)
     content = b""
     if stat_module.S_ISREG(stat.st_mode):
@@ -73,7 +73,7 @@ def _path_state(path: bytes) -> PathState:
     elif stat_module.S_ISLNK(stat.st_mode):
         content = os.readlink(path)
     names = sorted(os.listxattr(path, follow_symlinks=False))
-    return PathState(
+    return RecordedPath(
         mode=stat.st_mode,
         uid=stat.st_uid,
         gid=stat.st_gid,

@@ -277,7 +277,7 @@ def rows() -> SearchStrategy[Row]:
         tree_id=object_ids(),
         totals=totals(),
         rules=st.binary(max_size=16),
-        distrusted=st.lists(names(), max_size=2).map(tuple),
+        racy=st.lists(names(), max_size=2).map(tuple),
         linked=st.booleans(),
         skipped=st.lists(skipped, max_size=2).map(tuple),
         observations=st.binary(max_size=20),

@@ -23,11 +23,11 @@ from treesnap.codec.watch import (
     encode_answer,
     encode_status,
 )
-from treesnap.errors import Corrupt, TreesnapError, shown
+from treesnap.errors import Corrupt, TreesnapError, printable
 from treesnap.fs.failure import reported
 from treesnap.model import SnapshotKind
 from treesnap.ops.create import CreateRequest, create
-from treesnap.ops.outlook import view_of
+from treesnap.ops.known_changes import view_of
 from treesnap.ops.watch_socket import receive, send, socket_address
 from treesnap.ops.watching import refuse_unwatchable, watch_directory, watched
 from treesnap.results import CreateResult, WatchStatus
@@ -81,7 +81,7 @@ class WatchService:
         refuse_unwatchable(context, force=self._force)
         with ExitStack() as stack:
             directory = watch_directory(context)
-            what = f"The watch of {shown(context.root)!r}"
+            what = f"The watch of {printable(context.root)!r}"
             lock = os.path.join(directory, "lock")
             stack.enter_context(held(context.fs, lock, operation="watch", what=what, wait_s=0.0))
             watching, watcher = stack.enter_context(watched(context, force=self._force))
@@ -129,7 +129,7 @@ class WatchService:
                 CreateRequest(kind=SnapshotKind.WATCH, skip_unchanged=True, force=self._force),
             )
         except TreesnapError as error:
-            self._last_error = shown(error.message)
+            self._last_error = printable(error.message)
             self._schedule.failed(time.monotonic())
             self._on_error(error.message)
             return

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Self
 
 from treesnap import treepath
-from treesnap.errors import ErrorCode, NotFound, Refused, shown
+from treesnap.errors import ErrorCode, NotFound, Refused, printable
 from treesnap.fs.base import FileSystem
 
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
@@ -31,11 +31,13 @@ def open_root(fs: FileSystem, root: str) -> int:
         return fs.open(root, OPEN_DIRECTORY)
     except FileNotFoundError:
         raise NotFound(
-            f"There is no directory {shown(root)!r}", code=ErrorCode.ROOT_NOT_FOUND, path=root
+            f"There is no directory {printable(root)!r}", code=ErrorCode.ROOT_NOT_FOUND, path=root
         ) from None
     except NotADirectoryError:
         raise Refused(
-            f"The root {shown(root)!r} is no directory", code=ErrorCode.NOT_A_DIRECTORY, path=root
+            f"The root {printable(root)!r} is no directory",
+            code=ErrorCode.NOT_A_DIRECTORY,
+            path=root,
         ) from None
 
 

@@ -129,7 +129,7 @@ class TestConflicts:
         contents = {name: (root / name).read_bytes() for name in ("one", "three", "directory/two")}
         assert list(contents.values()).count(b"by somebody else") == 1
         assert sum(content.startswith(b"changed") for content in contents.values()) == 2
-        assert any("left so" in remark for remark in handle.context.monitor.remarks)
+        assert any("left so" in warning for warning in handle.context.monitor.warnings)
         assert handle.status().recovered is None
 
     def test_a_file_that_appears_as_one_is_put_back_is_not_replaced(
@@ -168,7 +168,7 @@ class TestChangesBehindTheLastStep:
                 handle.restore("before")
             assert (root / "three").read_bytes() == b"changed three"
             assert handle.status().recovered is None
-            return handle.context.monitor.remarks
+            return handle.context.monitor.warnings
 
         return restorer
 
@@ -182,15 +182,15 @@ class TestChangesBehindTheLastStep:
             edit(root / "new")
             (root / "new").rename(root / "one")
 
-        remarks = restore(replace)
+        warnings = restore(replace)
 
-        assert any("'one'" in remark and "left so" in remark for remark in remarks)
+        assert any("'one'" in warning and "left so" in warning for warning in warnings)
         assert (root / "one").read_bytes() == b"by somebody else"
 
     def test_what_was_removed_and_made_anew_by_somebody_is_left_so(self, restore, root, changed):
-        remarks = restore(lambda: edit(root / "added"))
+        warnings = restore(lambda: edit(root / "added"))
 
-        assert any("'added'" in remark and "left so" in remark for remark in remarks)
+        assert any("'added'" in warning and "left so" in warning for warning in warnings)
         assert (root / "added").read_bytes() == b"by somebody else"
 
     @pytest.fixture
@@ -205,9 +205,9 @@ class TestChangesBehindTheLastStep:
     def test_a_file_that_was_written_to_after_its_permissions_came_back_is_left_so(
         self, restore, root, permissions_changed
     ):
-        remarks = restore(lambda: edit(root / "one"))
+        warnings = restore(lambda: edit(root / "one"))
 
-        assert any("'one'" in remark and "left so" in remark for remark in remarks)
+        assert any("'one'" in warning and "left so" in warning for warning in warnings)
         assert (root / "one").read_bytes() == b"by somebody else"
         assert (root / "one").stat().st_mode & 0o777 == 0o600
 
@@ -266,13 +266,13 @@ class TestAfterACrash:
     @pytest.mark.parametrize("verb", ["status", "list", "diff", "create", "gc"])
     def test_any_command_finishes_the_restore(self, handle, root, crash, verb):
         crash(2)
-        handle.context.monitor.remarks.clear()
+        handle.context.monitor.warnings.clear()
 
         getattr(handle, verb)()
 
         assert (root / "one").read_bytes() == b"one"
         assert not (root / "added").exists()
-        assert handle.context.monitor.remarks == ["Completed an interrupted restore"]
+        assert handle.context.monitor.warnings == ["Completed an interrupted restore"]
 
     def test_status_says_so(self, handle, crash):
         crash(2)
@@ -280,9 +280,7 @@ class TestAfterACrash:
         assert handle.status().recovered == "completed an interrupted restore"
         assert handle.status().recovered is None
 
-    def test_a_file_changed_in_between_is_kept_and_the_restore_taken_back(
-        self, handle, root, crash
-    ):
+    def test_a_file_changed_in_between_is_kept_and_the_restore_undone(self, handle, root, crash):
         crash(1)
         for name in ("one", "three", "directory/two"):
             edit(root / name)

@@ -13,12 +13,12 @@ from power import PoweredFileSystem
 from treesnap.errors import ErrorCode, OperationFailed, Refused
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import Change, ChangeKind
-from treesnap.ops.notes import NotePlace, write_note
+from treesnap.ops.sidecar_files import SidecarPlace, write_note
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
 from treesnap.testing.state import tree_state
 
-PLACE = NotePlace(".tool/*/note.json")
+PLACE = SidecarPlace(".tool/*/note.json")
 PATH = b".tool/x/note.json"
 
 

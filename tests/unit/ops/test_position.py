@@ -12,7 +12,7 @@ from treesnap.model import SnapshotKind, SnapshotState
 from treesnap.ops.access import opened
 from treesnap.ops.create import ATTEMPTS, CreateRequest, create
 from treesnap.ops.history import retire
-from treesnap.ops.position import mark, mark_position, rollback, standing
+from treesnap.ops.position import compare_with_head, mark, mark_position, rollback
 from treesnap.ops.prune import prune_store
 from treesnap.store.collector import CollectorState, read_state, write_state
 from treesnap.store.layout import Layout
@@ -53,41 +53,41 @@ class Overtaken(UnsyncedFileSystem):
 
 def stands_at(handle) -> str | None:
     """Returns the root hash of the position."""
-    found = standing(handle.context).snapshot
+    found = compare_with_head(handle.context).snapshot
     return found.root_hash if found else None
 
 
 class TestPosition:
     def test_is_nowhere_before_the_first_snapshot(self, handle):
-        assert standing(handle.context).snapshot is None
+        assert compare_with_head(handle.context).snapshot is None
 
     def test_is_the_newest_snapshot_of_the_whole_root(self, handle, two):
         handle.create(["one"], name="scoped")
 
-        assert standing(handle.context).snapshot.name == "second"
+        assert compare_with_head(handle.context).snapshot.name == "second"
 
     def test_is_no_safety_snapshot(self, handle, root, two):
         (root / "one").write_bytes(b"2")
         handle.restore("first")
 
-        assert standing(handle.context).snapshot.name == "second"
+        assert compare_with_head(handle.context).snapshot.name == "second"
 
     def test_knows_times_alone_as_no_changes(self, handle, root, two):
         os.utime(root / "one", (7, 7))
         (root / "directory/two").write_bytes(b"two")
-        assert standing(handle.context).changes == ()
+        assert compare_with_head(handle.context).changes == ()
 
         (root / "one").chmod(0o600)
         os.link(root / "new", root / "directory/three")
 
-        found = [change.path for change in standing(handle.context).changes]
+        found = [change.path for change in compare_with_head(handle.context).changes]
         assert found == [b"directory/three", b"new", b"one"]
 
     def test_of_a_root_that_is_gone_is_an_error(self, handle, root, two):
         root.rename(root.with_name("elsewhere"))
 
         with pytest.raises(NotFound) as caught:
-            standing(handle.context)
+            compare_with_head(handle.context)
 
         assert caught.value.code == ErrorCode.ROOT_NOT_FOUND
 
@@ -164,7 +164,7 @@ class TestRollback:
         result = rollback(handle.context, "first", of_session="s")
 
         assert tree_state(root) == state
-        assert standing(handle.context).changes == ()
+        assert compare_with_head(handle.context).changes == ()
         assert (result.snapshot.name, result.restore.deleted) == ("first", 1)
         assert result.position.record.session == "s"
         assert result.position.kind == SnapshotKind.AUTOMATIC
@@ -176,7 +176,10 @@ class TestRollback:
 
         assert result.restore is None
         assert tree_state(root) == before
-        assert [change.path for change in standing(handle.context).changes] == [b"new", b"one"]
+        assert [change.path for change in compare_with_head(handle.context).changes] == [
+            b"new",
+            b"one",
+        ]
 
     @pytest.mark.parametrize("keep_files", [False, True])
     def test_is_counted(self, handle, two, keep_files):

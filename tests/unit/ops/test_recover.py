@@ -121,7 +121,7 @@ class TestChangesByOthers:
         assert differences(tree_state(root), before) == []
         newest = handle.list()[0]
         assert newest.kind == SnapshotKind.SAFETY
-        assert any(newest.id[:12] in remark for remark in handle.context.monitor.remarks)
+        assert any(newest.id[:12] in warning for warning in handle.context.monitor.warnings)
         handle.restore(newest.id, to=tmp_path / "rescued")
         assert (tmp_path / "rescued/added/new").read_bytes() == b"work of an hour"
         assert (tmp_path / "rescued/added/file").read_bytes() == b"added"
@@ -341,7 +341,7 @@ class TestMeanwhile:
 
         assert late.recover() is None
 
-        assert late.context.monitor.remarks == []
+        assert late.context.monitor.warnings == []
         assert differences(tree_state(root), before) == []
 
     def test_a_change_makes_it_look_again_and_is_left(self, make_handle, root, crash):
@@ -377,7 +377,7 @@ class TestMeanwhile:
             (found,) = handle.find(f"/{name}")
             assert b"newer" in {handle.read(ref, name) for ref in found.snapshot_ids}
 
-    def test_a_directory_that_cannot_be_looked_into_has_it_taken_back(
+    def test_a_directory_that_cannot_be_looked_into_has_it_undone(
         self, make_handle, root, after, crash
     ):
         crash(1)

@@ -35,13 +35,13 @@ def test_owners_that_may_not_be_put_back_are_named_up_to_a_number(
     refusing.restore("latest")
 
     assert [(root / name).read_text() for name in names] == names
-    (said,) = refusing.context.monitor.remarks
+    (said,) = refusing.context.monitor.warnings
     assert said.startswith("The owner or privileged attributes could not be put back")
     assert said.endswith(", ".join(map(repr, names[:5])) + end)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser gives a directory away")
-def test_a_root_of_somebody_else_keeps_no_failed_restore_from_being_taken_back(
+def test_a_root_of_somebody_else_keeps_no_failed_restore_from_being_undone(
     make_handle, handle, root
 ):
     handle.create()

@@ -26,7 +26,7 @@ class TestRun:
         assert (result.exit_code, result.attempts, result.rolled_back) == (0, 1, False)
         assert (root / "one").read_bytes() == b"changed"
 
-    def test_a_command_that_fails_is_taken_back(self, handle, root):
+    def test_a_command_that_fails_is_undone(self, handle, root):
         before = tree_state(root)
 
         result = handle.run(python(WRITE + "; raise SystemExit(7)"))
@@ -99,7 +99,7 @@ class TestRun:
 
 
 def change_and_raise(handle, path, error: BaseException) -> None:
-    """Changes a file in a block that can be taken back, and raises."""
+    """Changes a file in a block that can be undone, and raises."""
     with handle.rollback_on_error():
         path.write_bytes(b"changed")
         raise error
@@ -114,7 +114,7 @@ class TestRollbackOnError:
         assert handle.resolve(checkpoint.id).label == "step"
 
     @pytest.mark.parametrize("error", [ValueError(), KeyboardInterrupt(), SystemExit()])
-    def test_a_body_that_raises_is_taken_back(self, handle, root, error):
+    def test_a_body_that_raises_is_undone(self, handle, root, error):
         before = tree_state(root)
 
         with pytest.raises(type(error)):

@@ -61,7 +61,7 @@ def test_a_copy_fills_one_pack_after_the_other(open_store, places, monkeypatch):
 def test_a_copy_keeps_few_entries_in_memory_and_what_is_indexed_when_it_fails(
     open_store, places, monkeypatch
 ):
-    """A part is written after two objects; the third is taken back with the fourth."""
+    """A part is written after two objects; the third is undone with the fourth."""
     monkeypatch.setattr("treesnap.store.writer._ENTRIES_MAX", 2)
     missing = places[3]._replace(offset=places[3].offset + 1)
     with Writer(open_store()) as writer, pytest.raises(Corrupt):

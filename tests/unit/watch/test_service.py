@@ -32,7 +32,7 @@ from treesnap.errors import Busy, Corrupt, ErrorCode, OperationFailed, Refused
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import SnapshotKind
 from treesnap.ops.handle import Handle
-from treesnap.ops.outlook import view_of
+from treesnap.ops.known_changes import view_of
 from treesnap.ops.places import context_at
 from treesnap.ops.watch_socket import ask, receive, send, socket_address
 from treesnap.results import CreateResult

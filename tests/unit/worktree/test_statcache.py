@@ -21,7 +21,7 @@ def row(path: bytes, number: int = 0) -> Row:
         tree_id=ObjectId(bytes([number]) * 32),
         totals=Totals(files=number),
         rules=b"",
-        distrusted=(b"young",),
+        racy=(b"young",),
         linked=False,
         skipped=((b"left out", 1),),
         observations=encode_observations([(b"name", 0o100644, 3, 7, 8, 9, 10)]),

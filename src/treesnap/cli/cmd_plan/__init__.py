@@ -26,5 +26,5 @@ def command() -> None:
     """Runs steps in order, with checkpoints to go back to.
 
     A PLAN is an id or its unique beginning, of any root; 'latest'; or the name of a plan
-    of the root. A step that fails is taken back whole.
+    of the root. A step that fails is undone whole.
     """

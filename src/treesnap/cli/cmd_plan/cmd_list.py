@@ -27,7 +27,7 @@ def command(invocation: Invocation, *, all_roots: bool) -> None:
         found = plans.list(all_roots=all_roots)
         at_work = {plan.id for plan in found if plan.is_interrupted and plans.is_at_work(plan)}
     if not found and not invocation.output.as_json:
-        invocation.output.remark("No plans")
+        invocation.output.warn("No plans")
     invocation.output.result(
         "plan.list",
         fields=lambda: {

@@ -18,7 +18,7 @@ from treesnap.cli.invocation import Invocation
 def command(invocation: Invocation, *, plan_ref: str, runner: str | None) -> None:
     """Goes on with a plan that was interrupted, failed, or rolled back.
 
-    A step that was interrupted is taken back and begins again; one that failed is tried
+    A step that was interrupted is undone and begins again; one that failed is tried
     again. Exits 1 when a step failed.
     """
     with planner(invocation, runner) as plans:

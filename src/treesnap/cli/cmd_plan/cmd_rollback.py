@@ -21,7 +21,7 @@ from treesnap.cli.invocation import Invocation
 def command(invocation: Invocation, *, plan_ref: str, checkpoint: str | None) -> None:
     """Takes a plan and its files back to a checkpoint, or lists the checkpoints.
 
-    Both are taken back, or neither. The state before becomes a checkpoint, to go forth to;
+    Both are undone, or neither. The state before becomes a checkpoint, to go forth to;
     'snap undo' goes there too, and takes the plan along.
     Columns of the list, newest first: id, time, next step, plan state hash, label.
     """

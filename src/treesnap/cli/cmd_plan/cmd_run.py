@@ -7,7 +7,7 @@ import click
 from treesnap.cli.cmd_plan.session import planner, report, runner_option
 from treesnap.cli.command import SnapCommand, pass_invocation
 from treesnap.cli.invocation import Invocation
-from treesnap.errors import ErrorCode, InvalidArgument, shown
+from treesnap.errors import ErrorCode, InvalidArgument, printable
 from treesnap.plans import Milestones
 from treesnap.plans.document import SIZE_BYTES_MAX, STANDARD_INPUT, parse_document
 
@@ -31,13 +31,13 @@ from treesnap.plans.document import SIZE_BYTES_MAX, STANDARD_INPUT, parse_docume
 def command(invocation: Invocation, *, path: str, runner: str | None, architect: bool) -> None:
     """Carries out the plan in a YAML file.
 
-    Exits 1 when a step failed: what it did was taken back, and what came before it stays.
+    Exits 1 when a step failed: what it did was undone, and what came before it stays.
     """
     where = STANDARD_INPUT if path == "-" else path
     definition = parse_document(_read(path, where), where, _architect() if architect else None)
     if definition.prompt_line is not None and runner is None:
         raise _invalid(
-            f"{shown(where)}, line {definition.prompt_line}",
+            f"{printable(where)}, line {definition.prompt_line}",
             where,
             "the step has a prompt, and no --runner says what carries it out",
         )
@@ -58,9 +58,9 @@ def _read(path: str, where: str) -> str:
             data: bytes = file.read(SIZE_BYTES_MAX + 1)
             return data.decode()
     except OSError as error:
-        raise _invalid(shown(where), where, error.strerror or str(error)) from error
+        raise _invalid(printable(where), where, error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
-        raise _invalid(shown(where), where, "it is not UTF-8") from error
+        raise _invalid(printable(where), where, "it is not UTF-8") from error
 
 
 def _invalid(place: str, path: str, why: str) -> InvalidArgument:

@@ -11,7 +11,7 @@ from typing import Any
 
 from treesnap.cli.json_forms import path_fields, skipped_fields
 from treesnap.cli.text_forms import count_text, skipped_lines, time_text
-from treesnap.errors import shown
+from treesnap.errors import printable
 from treesnap.model import utc_time
 from treesnap.plans import Checkpoint, Plan, PlanId, PlanState, RollbackResult, StepState
 
@@ -100,21 +100,21 @@ def list_lines(plans: Sequence[Plan], at_work: Container[PlanId]) -> Iterator[st
         state = "interrupted" if is_interrupted else plan.state.value
         steps = f"{done}/{len(plan.content.progress)}"
         created = time_text(plan.created_at_ns)
-        yield f"{plan.id}  {created}  {state:<11}  {steps:>7}  {shown(plan.name)}"
+        yield f"{plan.id}  {created}  {state:<11}  {steps:>7}  {printable(plan.name)}"
 
 
 def show_lines(plan: Plan, checkpoints: Sequence[Checkpoint], *, is_at_work: bool) -> Iterator[str]:
     """Yields what is known of a plan, then a table of its steps."""
     interrupted = " (interrupted)" if plan.is_interrupted and not is_at_work else ""
     yield f"plan:        {plan.id}"
-    yield f"name:        {shown(plan.name)}"
-    yield f"root:        {shown(plan.root)}"
+    yield f"name:        {printable(plan.name)}"
+    yield f"root:        {printable(plan.root)}"
     yield f"created:     {time_text(plan.created_at_ns)}"
     yield f"state:       {plan.state.value}{interrupted}"
     yield f"checkpoints: {len(checkpoints)}"
     for index, (leaf, progress) in enumerate(zip(plan.leaves, plan.content.progress, strict=True)):
         name = "/".join((*leaf.path, leaf.step.name))
-        line = f"{index + 1:>4}  {progress.state.value:<9}  {shown(name)}"
+        line = f"{index + 1:>4}  {progress.state.value:<9}  {printable(name)}"
         if progress.state == StepState.FAILED:
             attempts = count_text(progress.attempts, "attempt")
             line += f"  ({how_it_failed(progress.exit_code)}, {attempts})"
@@ -133,7 +133,7 @@ def checkpoint_lines(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
     for item in checkpoints:
         yield (
             f"{item.id}  {time_text(item.created_at_ns)}  {_next_step(item):<9}  "
-            f"{item.plan_state_hash[:12]}  {shown(item.label)}"
+            f"{item.plan_state_hash[:12]}  {printable(item.label)}"
         )
 
 
@@ -145,7 +145,7 @@ def _next_step(checkpoint: Checkpoint) -> str:
 
 def step_text(plan: Plan, index: int) -> str:
     """Returns a step's number and name."""
-    return f"step {index + 1} of {len(plan.leaves)}, {shown(plan.leaves[index].step.name)}"
+    return f"step {index + 1} of {len(plan.leaves)}, {printable(plan.leaves[index].step.name)}"
 
 
 def rollback_lines(result: RollbackResult) -> Iterator[str]:
@@ -158,9 +158,9 @@ def rollback_lines(result: RollbackResult) -> Iterator[str]:
         f"{result.restored:,} restored, {result.created:,} created, {result.deleted:,} deleted"
     )
     for path in result.changed_paths:
-        yield f"  {shown(path) or '.'}"
+        yield f"  {printable(path) or '.'}"
     if result.dropped_steps:
-        yield f"Steps that the plan has no more: {shown(', '.join(result.dropped_steps))}"
+        yield f"Steps that the plan has no more: {printable(', '.join(result.dropped_steps))}"
     yield f"The state before is checkpoint {result.before.id}, snapshot {result.safety_id[:12]}"
     yield from skipped_lines(result.untouched, "left alone")
 
@@ -173,4 +173,4 @@ def ended_lines(plan: Plan) -> Iterator[str]:
         return
     index = plan.next_index
     why = how_it_failed(plan.content.progress[index].exit_code)
-    yield f"Plan {plan.id} failed at {step_text(plan, index)}: {why}; it was taken back"
+    yield f"Plan {plan.id} failed at {step_text(plan, index)}: {why}; it was undone"

@@ -14,7 +14,7 @@ from treesnap.cli.cmd_plan import forms
 from treesnap.cli.command import Function
 from treesnap.cli.exits import ExitCode
 from treesnap.cli.invocation import Invocation
-from treesnap.errors import shown
+from treesnap.errors import printable
 from treesnap.plans import Attempt, Checkpoint, Plan, Planner, PlanState, StepState
 
 
@@ -33,8 +33,8 @@ class ShowingMonitor:
         leaf = plan.leaves[attempt.step_index]
         name = "/".join((*leaf.path, leaf.step.name))
         again = f", attempt {attempt.number} of {leaf.step.retries + 1}"
-        self._output.remark(
-            f"[{attempt.step_index + 1}/{len(plan.leaves)}] {shown(name)}"
+        self._output.warn(
+            f"[{attempt.step_index + 1}/{len(plan.leaves)}] {printable(name)}"
             f"{again if leaf.step.retries else ''}"
         )
 
@@ -49,13 +49,13 @@ class ShowingMonitor:
             self.output(b"\n")
         if state == StepState.FAILED:
             name = plan.leaves[attempt.step_index].step.name
-            self._output.remark(f"{shown(name)} failed; what it did was taken back")
+            self._output.warn(f"{printable(name)} failed; what it did was undone")
 
     def cut_off(self) -> None:
         """Says how to go on with a plan that neither failed nor was completed."""
         if self._plan is not None:
             again = self._invocation.command_text("plan", "resume", self._plan.id)
-            self._output.remark(f"The plan stops there. To go on: {again}")
+            self._output.warn(f"The plan stops there. To go on: {again}")
 
     def checkpoint_taken(self, plan: Plan, checkpoint: Checkpoint) -> None:
         """Says nothing: checkpoints are listed on demand."""
@@ -108,5 +108,5 @@ def report(invocation: Invocation, command: str, plan: Plan) -> None:
     if plan.state != PlanState.COMPLETED:
         if not invocation.output.as_json:
             again = invocation.command_text("plan", "resume", plan.id)
-            invocation.output.remark(f"To try again from there: {again}")
+            invocation.output.warn(f"To try again from there: {again}")
         click.get_current_context().exit(ExitCode.FAILED)

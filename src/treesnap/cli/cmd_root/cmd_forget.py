@@ -8,7 +8,7 @@ from treesnap.cli.cmd_root import forms
 from treesnap.cli.command import SnapCommand, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.text_forms import count_text
-from treesnap.errors import shown
+from treesnap.errors import printable
 
 
 @click.command(
@@ -31,7 +31,7 @@ def command(invocation: Invocation, *, root: str, force: bool) -> None:
     output.result(
         "root.forget",
         fields=lambda: forms.fields(info),
-        lines=lambda: [f"Forgot {shown(info.path)}: {count_text(info.snapshots, 'snapshot')}"],
+        lines=lambda: [f"Forgot {printable(info.path)}: {count_text(info.snapshots, 'snapshot')}"],
     )
     if not output.as_json:
-        output.remark(f"To get their space back: {invocation.command_text('gc')}")
+        output.warn(f"To get their space back: {invocation.command_text('gc')}")

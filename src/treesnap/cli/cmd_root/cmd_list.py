@@ -21,7 +21,7 @@ def command(invocation: Invocation) -> None:
     with invocation.open(progress=False, needs_root=False) as handle:
         found = handle.root_list()
     if not found and not invocation.output.as_json:
-        invocation.output.remark("No roots")
+        invocation.output.warn("No roots")
     invocation.output.result(
         "root.list",
         fields=lambda: {"roots": [forms.fields(info) for info in found]},

@@ -7,7 +7,7 @@ import click
 from treesnap.cli.cmd_root import forms
 from treesnap.cli.command import SnapCommand, pass_invocation
 from treesnap.cli.invocation import Invocation
-from treesnap.errors import shown
+from treesnap.errors import printable
 
 
 @click.command(
@@ -33,5 +33,5 @@ def command(invocation: Invocation, *, old: str, new: str | None, force: bool) -
     invocation.output.result(
         "root.move",
         fields=lambda: forms.fields(info),
-        lines=lambda: [f"The history of {info.id[:12]} is at {shown(info.path)} now"],
+        lines=lambda: [f"The history of {info.id[:12]} is at {printable(info.path)} now"],
     )

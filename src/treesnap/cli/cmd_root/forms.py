@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from treesnap.cli.json_forms import path_fields
-from treesnap.errors import shown
+from treesnap.errors import printable
 from treesnap.results import RootDirectory, RootInfo
 
 _WORDS = {
@@ -36,6 +36,6 @@ def lines(found: Iterable[RootInfo]) -> Iterator[str]:
         newest = "-"
         if info.newest_at_ns is not None:
             newest = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(info.newest_at_ns // 10**9))
-        where = shown(info.path) + _WORDS[info.directory]
+        where = printable(info.path) + _WORDS[info.directory]
         where += "  (a restore was interrupted)" if info.interrupted else ""
         yield f"{info.id[:12]}  {newest:19}  {info.snapshots:>6,}  {where}"

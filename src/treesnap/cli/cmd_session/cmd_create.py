@@ -84,7 +84,7 @@ def command(
             commit_first,
         )
     if not invocation.output.as_json:
-        invocation.output.remark(f"Commit SHA: {checkpoint.commit_sha}")
+        invocation.output.warn(f"Commit SHA: {checkpoint.commit_sha}")
     invocation.output.result(
         "session.create",
         fields=lambda: checkpoint_fields(checkpoint),

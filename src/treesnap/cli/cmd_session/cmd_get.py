@@ -13,7 +13,7 @@ from treesnap.cli.cmd_session.options import (
 from treesnap.cli.command import SnapCommand, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.compat.maestro_records import checkpoint_fields
-from treesnap.errors import shown
+from treesnap.errors import printable
 
 
 @click.command(
@@ -32,5 +32,5 @@ def command(invocation: Invocation, *, session_id: str, checkpoint_id: str) -> N
     invocation.output.result(
         "session.get",
         fields=lambda: checkpoint_fields(found),
-        lines=lambda: [shown(found.description), *checkpoint_lines(found)],
+        lines=lambda: [printable(found.description), *checkpoint_lines(found)],
     )

@@ -15,7 +15,7 @@ from treesnap.cli.cmd_session.options import (
 )
 from treesnap.cli.command import SnapCommand, pass_invocation
 from treesnap.cli.invocation import Invocation
-from treesnap.errors import shown
+from treesnap.errors import printable
 
 if TYPE_CHECKING:
     from treesnap.compat.maestro_records import Checkpoint
@@ -47,7 +47,7 @@ def command(invocation: Invocation, *, session_id: str, output: str, write_log: 
         if write_log:
             checkpoints.write_log(session_id)
     if not found and not invocation.output.as_json:
-        invocation.output.remark("No checkpoints")
+        invocation.output.warn("No checkpoints")
     invocation.output.result(
         "session.list",
         fields=lambda: log,
@@ -57,7 +57,7 @@ def command(invocation: Invocation, *, session_id: str, output: str, write_log: 
 
 def _lines(found: list[Checkpoint]) -> Iterator[str]:
     for number, checkpoint in enumerate(found, 1):
-        yield f"{number}. {shown(checkpoint.description)}"
+        yield f"{number}. {printable(checkpoint.description)}"
         yield from checkpoint_lines(checkpoint, "   ")
 
 

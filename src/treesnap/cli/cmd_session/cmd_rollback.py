@@ -25,9 +25,7 @@ from treesnap.cli.invocation import Invocation
 )
 @session_id_option
 @checkpoint_id_option
-@click.option(
-    "--hard-reset", is_flag=True, help="Restore the files too; 'snap undo' takes it back."
-)
+@click.option("--hard-reset", is_flag=True, help="Restore the files too; 'snap undo' undoes it.")
 @write_log_option
 @pass_invocation
 def command(
@@ -63,6 +61,6 @@ def command(
         ],
     )
     if restored is not None and restored.safety_id is not None and not invocation.output.as_json:
-        for remark in text_forms.skipped_lines(restored.untouched, "left alone"):
-            invocation.output.remark(remark)
-        invocation.output.remark(f"To take this back: {invocation.command_text('undo')}")
+        for warning in text_forms.skipped_lines(restored.untouched, "left alone"):
+            invocation.output.warn(warning)
+        invocation.output.warn(f"To take this back: {invocation.command_text('undo')}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.errors import shown
+from treesnap.errors import printable
 
 if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation
@@ -57,4 +57,4 @@ def checkpoint_lines(checkpoint: Checkpoint, indent: str = "") -> Iterator[str]:
     }
     for name, fact in facts.items():
         if fact is not None:
-            yield f"{indent}{name}: {shown(str(fact))}"
+            yield f"{indent}{name}: {printable(str(fact))}"

@@ -38,7 +38,7 @@ from treesnap.codec.export import (
     Move,
     decode_export,
 )
-from treesnap.errors import Corrupt, ErrorCode, Refused, UnsupportedFormat, shown
+from treesnap.errors import Corrupt, ErrorCode, Refused, UnsupportedFormat, printable
 from treesnap.events import Phase
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import ensure_directories, read_all, write_all
@@ -99,7 +99,7 @@ def _refuse_inside_store(context: Context, target_path: str) -> None:
     store = os.path.realpath(context.store_path)
     if os.path.commonpath([store, os.path.realpath(target_path)]) == store:
         raise Refused(
-            f"The target {shown(target_path)!r} is inside the store",
+            f"The target {printable(target_path)!r} is inside the store",
             code=ErrorCode.DANGEROUS_ROOT,
             path=target_path,
         )
@@ -110,7 +110,7 @@ def _refuse_occupied(target_path: str) -> None:
         return
     if os.path.islink(target_path) or not os.path.isdir(target_path) or os.listdir(target_path):
         raise Refused(
-            f"The target {shown(target_path)!r} exists and is no empty directory",
+            f"The target {printable(target_path)!r} exists and is no empty directory",
             code=ErrorCode.TARGET_NOT_EMPTY,
             path=target_path,
         )
@@ -300,9 +300,9 @@ def _recorded(session: Session, wanted: ExportRecord) -> Iterator[ExportLock | N
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
-        session.monitor.remark(
+        session.monitor.warn(
             f"The store cannot be written to ({error.strerror}): if this restore is killed, "
-            f"{shown(wanted.stage_path)!r} is left"
+            f"{printable(wanted.stage_path)!r} is left"
         )
         yield None
         return
@@ -367,7 +367,9 @@ def _clean_up(
         if record is not None:
             record.remove()
     except OSError as error:
-        context.monitor.remark(f"{shown(stage_path)!r} could not be removed yet: {error.strerror}")
+        context.monitor.warn(
+            f"{printable(stage_path)!r} could not be removed yet: {error.strerror}"
+        )
 
 
 def _remove_stage(
@@ -433,7 +435,7 @@ def sweep_exports(session: Session, names: Sequence[str]) -> None:
                 with record:
                     _sweep(session.context, record)
         except OSError as error:
-            session.monitor.remark(
+            session.monitor.warn(
                 "What an interrupted restore to another directory left could not be "
                 f"removed: {error}"
             )
@@ -446,7 +448,7 @@ def _sweep(context: Context, record: ExportLock) -> None:
         return  # a newer program's, and its to remove
     except Corrupt as error:
         if record.remove():
-            context.monitor.remark(f"Removed the record of an interrupted restore: {error}")
+            context.monitor.warn(f"Removed the record of an interrupted restore: {error}")
         return
     stage_path = found.stage_path
     directory = os.path.dirname(stage_path)
@@ -465,7 +467,7 @@ def _sweep(context: Context, record: ExportLock) -> None:
         return
     record.remove()
     if is_removed:
-        context.monitor.remark(
+        context.monitor.warn(
             "Removed what an interrupted restore to another directory had left: "
-            f"{shown(stage_path)!r}"
+            f"{printable(stage_path)!r}"
         )

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from treesnap import treepath
 from treesnap.codec.journal import Finish
 from treesnap.compare import change_at, differing, kind_of_change
-from treesnap.errors import ErrorCode, NotFound, Refused, shown
+from treesnap.errors import ErrorCode, NotFound, Refused, printable
 from treesnap.model import Change, ChangeKind, Entry, Skipped, SkipReason
 from treesnap.ops.state import State
 
@@ -82,7 +82,7 @@ def require_paths(paths: tuple[bytes, ...], left: State, right: State) -> None:
     for path in paths:
         if path and left.entry(path) is None and right.entry(path) is None:
             raise NotFound(
-                f"Neither state holds {shown(path)!r}", code=ErrorCode.PATH_NOT_FOUND, path=path
+                f"Neither state holds {printable(path)!r}", code=ErrorCode.PATH_NOT_FOUND, path=path
             )
 
 
@@ -91,7 +91,7 @@ def refuse_blocked(plan: RestorePlan) -> None:
     if plan.blocked:
         path = plan.blocked[0]
         raise Refused(
-            f"The directory {shown(path)!r} would become something else, but it holds "
+            f"The directory {printable(path)!r} would become something else, but it holds "
             "paths that no snapshot has",
             code=ErrorCode.CONFLICT,
             path=path,

@@ -17,7 +17,7 @@ from treesnap import treepath
 from treesnap.codec.journal import Journal
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.tree import put_tree
-from treesnap.errors import Busy, ErrorCode, Refused, shown
+from treesnap.errors import Busy, ErrorCode, Refused, printable
 from treesnap.model import (
     Entry,
     ObjectId,
@@ -29,7 +29,7 @@ from treesnap.model import (
 )
 from treesnap.ops.capture import scan_settings
 from treesnap.ops.references import resolve_in
-from treesnap.ops.restore.standing import holds_no_more
+from treesnap.ops.restore.path_state import holds_no_more
 from treesnap.ops.session import Session
 from treesnap.ops.state import MemoryObjects, State, recorded_state, totals_of_entry, walked_state
 from treesnap.store.writer import EpochChanged, Writer
@@ -43,7 +43,9 @@ ATTEMPTS = 5
 """How often a rescue that collections overtook is done again."""
 
 
-def rescue(session: Session, journal: Journal, root_path: str | None = None) -> None:
+def preserve_foreign_edits(
+    session: Session, journal: Journal, root_path: str | None = None
+) -> None:
     """Takes a snapshot of what is of neither state, and says so; mostly there is nothing.
 
     Reads all that is staged or kept aside. ``root_path`` says where the root is, if it was
@@ -58,14 +60,16 @@ def rescue(session: Session, journal: Journal, root_path: str | None = None) -> 
     for _ in range(ATTEMPTS):
         try:
             for top in (treepath.ROOT, *journal.stage_tops):
-                _Rescue(session, journal, top, root_path or session.context.root).run(old, new)
+                _ForeignEdits(session, journal, top, root_path or session.context.root).run(
+                    old, new
+                )
         except EpochChanged:
             continue
         return
     raise Busy("Garbage collections kept overtaking the restore")
 
 
-class _Rescue:
+class _ForeignEdits:
     """A staging directory of an interrupted restore. Nothing in it is changed.
 
     ``top`` is the directory that holds it.
@@ -123,9 +127,10 @@ class _Rescue:
             )
             if not known and item.reason != SkipReason.SOCKET:
                 raise Refused(
-                    f"{shown(rest or top)!r}, which somebody made in {shown(path or b'.')!r} while "
+                    f"{printable(rest or top)!r}, which somebody made in "
+                    f"{printable(path or b'.')!r} while "
                     "it was being replaced, cannot be read; whoever can read it has to finish "
-                    f"the restore. It is in {shown(self._stage_path)!r}",
+                    f"the restore. It is in {printable(self._stage_path)!r}",
                     code=ErrorCode.RESTORE_INTERRUPTED,
                     path=self._stage_path,
                 )
@@ -180,8 +185,8 @@ class _Rescue:
                 host=os.uname().nodename,
             )
             identity, _ = writer.publish(record, root.id, sequence)
-        shown_paths = ", ".join(repr(shown(path)) for path in sorted(kept))
-        self._session.monitor.remark(
+        shown_paths = ", ".join(repr(printable(path)) for path in sorted(kept))
+        self._session.monitor.warn(
             f"What somebody changed in {shown_paths} while it was being replaced is in snapshot "
             f"{identity[:12]}; see it with 'snap restore {identity[:12]} --to DIRECTORY'"
         )

@@ -13,7 +13,7 @@
     remove what was kept aside, and the journal
 
 Up to the commit point an error or a crash leaves the tree untouched, but for the
-staging directory, which is removed. After it, an error takes everything back, and
+staging directory, which is removed. After it, an error undoes everything, and
 a crash lets the next operation carry on.
 """
 
@@ -38,7 +38,7 @@ from treesnap.errors import (
     Refused,
     StorageFull,
     TreesnapError,
-    shown,
+    printable,
 )
 from treesnap.fs.durable import ensure_directories
 from treesnap.fs.failure import error_text, is_full
@@ -69,8 +69,8 @@ from treesnap.store.journal import load_history
 from treesnap.store.plan_files import PlanMove
 from treesnap.store.reserve import Reserve
 from treesnap.store.writer import Added, EpochChanged, Writer
+from treesnap.worktree.apply.preconditions import Observed, conflict
 from treesnap.worktree.apply.protection import protected, unlock_paths
-from treesnap.worktree.apply.sight import Observed, conflict
 from treesnap.worktree.apply.step import key_of
 from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
 
@@ -87,7 +87,8 @@ def refuse_in_the_way(context: Context, plan: RestorePlan, scope: tuple[bytes, .
     for path in sorted(ancestors_of(scope or ()) & plan.puts.keys()):
         if os.path.lexists(os.path.join(os.fsencode(context.root), path)):
             raise Refused(
-                f"{shown(path)!r} is no directory any more, so that nothing can be put below it",
+                f"{printable(path)!r} is no directory any more, so that nothing can be put below "
+                "it",
                 code=ErrorCode.NOT_A_DIRECTORY,
                 path=path,
             )
@@ -155,7 +156,7 @@ class _LookAgain(Exception):
     """More can be captured now than was; ``revealed`` are directories without exclusions."""
 
     def __init__(self, path: bytes, revealed: frozenset[bytes] = frozenset()) -> None:
-        super().__init__(repr(shown(path)))
+        super().__init__(repr(printable(path)))
         self.revealed = revealed
 
 

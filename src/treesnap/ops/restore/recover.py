@@ -1,6 +1,6 @@
 """Finishing an interrupted restore, before anything else happens in a root.
 
-A restore that was not committed is taken back: nothing but its staging directory is
+A restore that was not committed is undone: nothing but its staging directory is
 in the tree. A committed one is done again, for the paths that its journal names:
 what they hold now is compared with both states, and planned from there. So it does
 not matter which of its steps were done, what a power cut took away of them, or
@@ -26,20 +26,20 @@ from treesnap.errors import (
     NotFound,
     Refused,
     TreesnapError,
-    shown,
+    printable,
 )
 from treesnap.model import Snapshot, SnapshotId
 from treesnap.ops.capture import preview
 from treesnap.ops.references import resolve_in
+from treesnap.ops.restore.path_state import PathState, path_state
 from treesnap.ops.restore.plan import RestorePlan, make_plan, refuse_blocked
-from treesnap.ops.restore.preserve import rescue
-from treesnap.ops.restore.standing import Standing, standing_of
+from treesnap.ops.restore.preserve import preserve_foreign_edits
 from treesnap.ops.restore.transaction import RestoreWork, Transaction
 from treesnap.ops.session import Session
 from treesnap.ops.state import State, recorded_state, walked_state
 from treesnap.store.journal import read_journal
+from treesnap.worktree.apply.preconditions import Observed
 from treesnap.worktree.apply.removal import remove_paths
-from treesnap.worktree.apply.sight import Observed
 from treesnap.worktree.apply.stage import (
     clear_stage,
     open_stage,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 ATTEMPTS = 3
 """How often recovery begins anew when somebody changes the tree meanwhile."""
 _SHOWN_MAX = 5
-"""Paths named in one remark."""
+"""Paths named in one warning."""
 
 
 class Walked(NamedTuple):
@@ -68,17 +68,17 @@ class Walked(NamedTuple):
 class Look(NamedTuple):
     """The paths of an interrupted restore, and where each stands."""
 
-    standings: dict[bytes, Standing]
+    standings: dict[bytes, PathState]
     walked: Walked
 
-    def paths(self, *standings: Standing) -> tuple[bytes, ...]:
+    def paths(self, *standings: PathState) -> tuple[bytes, ...]:
         """Returns the paths that stand in one of some ways."""
         return tuple(path for path, found in self.standings.items() if found in standings)
 
     @property
     def is_forward(self) -> bool:
-        """Whether the restore is finished rather than taken back."""
-        return not (self.paths(Standing.CHANGED) and self.paths(Standing.OPEN))
+        """Whether the restore is finished rather than undone."""
+        return not (self.paths(PathState.CHANGED) and self.paths(PathState.OPEN))
 
 
 def recover_locked(session: Session) -> str | None:
@@ -93,11 +93,11 @@ def recover_locked(session: Session) -> str | None:
         return None
     done = _recover(session, journal)
     if done is not None:
-        session.monitor.remark(done[0].upper() + done[1:])
+        session.monitor.warn(done[0].upper() + done[1:])
     return done
 
 
-def look_at(session: Session, journal: Journal) -> tuple[str | None, dict[bytes, Standing]]:
+def look_at(session: Session, journal: Journal) -> tuple[str | None, dict[bytes, PathState]]:
     """Returns what recovery would do, and where each path stands; changes nothing.
 
     None where nothing was committed. Raises what recovery would raise. The caller
@@ -114,14 +114,14 @@ def look_at(session: Session, journal: Journal) -> tuple[str | None, dict[bytes,
     try:
         _refuse_other_directory(session.context, root_fd, journal, transaction)
         if not journal.commit.paths or transaction.is_finished():
-            standings = dict.fromkeys(journal.commit.paths, Standing.DONE)
+            standings = dict.fromkeys(journal.commit.paths, PathState.DONE)
             return "all is done; the next command on this root tidies up", standings
         completion = Completion(session, journal)
         look = completion.look(root_fd)
     finally:
         session.fs.close(root_fd)
-    way = "finishes it" if look.is_forward else "takes it back"
-    left = " and leaves what somebody changed" if look.paths(Standing.CHANGED) else ""
+    way = "finishes it" if look.is_forward else "undoes it"
+    left = " and leaves what somebody changed" if look.paths(PathState.CHANGED) else ""
     return f"the next command on this root {way}{left}", look.standings
 
 
@@ -133,7 +133,7 @@ def opened_root(context: Context) -> int:
         raise
     except OSError as error:
         raise Refused(
-            f"The root {shown(context.root)!r} is no directory any more, so that an "
+            f"The root {printable(context.root)!r} is no directory any more, so that an "
             "interrupted restore cannot be finished",
             code=ErrorCode.NOT_A_DIRECTORY,
             path=context.root,
@@ -162,13 +162,13 @@ def _refuse_other_directory(
     """
     if is_its_tree(context.fs, root_fd, journal):
         return
-    what = f"A restore of {shown(context.root)!r} was interrupted, and another"
+    what = f"A restore of {printable(context.root)!r} was interrupted, and another"
     if context.fs.fstat(root_fd).st_dev != journal.device:
         why = f"{what} file system is in its place now. Mount the one that it was on"
     elif journal.commit is not None and not transaction.is_finished():
         why = (
             f"{what} directory is in its place now. Move the one that was restored back, or run "
-            f"'snap root move {shown(context.root)}' in it, which finishes the restore"
+            f"'snap root move {printable(context.root)}' in it, which finishes the restore"
         )
     else:
         return
@@ -207,16 +207,16 @@ def _tidied(
 ) -> str | None:
     """Removes what a finished restore kept aside; that keeps no command from its work."""
     try:
-        rescue(session, journal)
+        preserve_foreign_edits(session, journal)
         transaction.end(root_fd)
     except (TreesnapError, OSError) as error:
-        session.monitor.remark(f"What a finished restore kept aside could not be removed: {error}")
+        session.monitor.warn(f"What a finished restore kept aside could not be removed: {error}")
         return None
     return "completed an interrupted restore"
 
 
 class Completion:
-    """A committed restore that is done again, or taken back."""
+    """A committed restore that is done again, or undone."""
 
     def __init__(self, session: Session, journal: Journal) -> None:
         assert journal.commit is not None
@@ -254,7 +254,7 @@ class Completion:
         reason: TreesnapError | OSError | None = None
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                rescue(self._session, self._journal)
+                preserve_foreign_edits(self._session, self._journal)
                 if self._commit.removes_first:
                     self._remove_first(root_fd)
                 # Before the walk, because it changes the times of other names of what is in it.
@@ -274,7 +274,7 @@ class Completion:
                 reason = error
             else:
                 self._warn_of_loss()
-                return _words(reason, look.paths(Standing.CHANGED), forward=forward)
+                return _words(reason, look.paths(PathState.CHANGED), forward=forward)
         raise AssertionError
 
     def _remove_first(self, root_fd: int) -> None:
@@ -287,7 +287,7 @@ class Completion:
 
     def _warn_of_loss(self) -> None:
         if self._commit.keeps_nothing:
-            self._session.monitor.remark(
+            self._session.monitor.warn(
                 "What the failed step left is not kept: there was no room for it"
             )
 
@@ -296,13 +296,13 @@ class Completion:
         reachable = self._reachable(root_fd)
         walked = self._walk(tuple(reachable))
         current = walked.state
-        standings = dict.fromkeys(self._commit.paths, Standing.CHANGED)
+        standings = dict.fromkeys(self._commit.paths, PathState.CHANGED)
         for path in reachable:
-            standings[path] = standing_of(
+            standings[path] = path_state(
                 current.entry(path), current, path, self._old, self._new, touch=self._commit.touch
             )
-            if self._commit.keeps_nothing and standings[path] == Standing.CHANGED:
-                standings[path] = Standing.OPEN  # no snapshot has what the step left there
+            if self._commit.keeps_nothing and standings[path] == PathState.CHANGED:
+                standings[path] = PathState.OPEN  # no snapshot has what the step left there
         return Look(standings, walked)
 
     def _reachable(self, root_fd: int) -> list[bytes]:
@@ -338,7 +338,7 @@ class Completion:
             # Somebody made there what no snapshot has: the directories stay as they are.
             for path in self._commit.paths:
                 if any(treepath.is_within(blocked, path) for blocked in plan.blocked):
-                    look.standings[path] = Standing.CHANGED
+                    look.standings[path] = PathState.CHANGED
             plan, wanted, walked = self._planned(look, goal)
         refuse_blocked(plan)
         for path, old, new in self._commit.directories:
@@ -356,7 +356,7 @@ class Completion:
 
     def _planned(self, look: Look, goal: Snapshot) -> tuple[RestorePlan, State, Walked]:
         """Returns a plan for all paths that nobody else changed, and both of its sides."""
-        scope = look.paths(Standing.DONE, Standing.OPEN)
+        scope = look.paths(PathState.DONE, PathState.OPEN)
         walked = look.walked if scope == self._commit.paths else self._walk(scope)
         wanted = recorded_state(self._session, goal.record, scope)
         plan = make_plan(walked.state, wanted, scope) if scope else RestorePlan()
@@ -376,7 +376,7 @@ def _words(reason: Exception | None, changed: Sequence[bytes], *, forward: bool)
         if reason is not None:
             done += f", because it could not be finished ({reason})"
     if changed:
-        named = ", ".join(repr(shown(path)) for path in sorted(changed)[:_SHOWN_MAX])
+        named = ", ".join(repr(printable(path)) for path in sorted(changed)[:_SHOWN_MAX])
         more = ", ..." if len(changed) > _SHOWN_MAX else ""
         done += f", but left what somebody changed meanwhile as it is: {named}{more}"
     return done

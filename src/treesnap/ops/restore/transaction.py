@@ -20,7 +20,7 @@ from treesnap.errors import (
     OperationFailed,
     Refused,
     TreesnapError,
-    shown,
+    printable,
 )
 from treesnap.events import NullMonitor, Phase
 from treesnap.fs.durable import Prepared, sync_directory
@@ -28,7 +28,7 @@ from treesnap.fs.failure import error_text
 from treesnap.model import Entry, IgnoreRules, Totals
 from treesnap.ops.capture import scan_settings
 from treesnap.ops.restore.plan import RestorePlan
-from treesnap.ops.restore.preserve import rescue
+from treesnap.ops.restore.preserve import preserve_foreign_edits
 from treesnap.ops.session import Session
 from treesnap.ops.state import MemoryObjects, State, totals_of_entry, walked_state
 from treesnap.store.layout import plan_file_name
@@ -36,8 +36,8 @@ from treesnap.store.reserve import Reserve
 from treesnap.worktree.apply.applier import Applier
 from treesnap.worktree.apply.finish import Finisher, settle
 from treesnap.worktree.apply.open_files import open_files
+from treesnap.worktree.apply.preconditions import Observed
 from treesnap.worktree.apply.removal import refuse_protected
-from treesnap.worktree.apply.sight import Observed
 from treesnap.worktree.apply.stage import (
     Item,
     StagePlaces,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 _SHOWN_MAX = 5
-"""Paths named in one remark."""
+"""Paths named in one warning."""
 
 
 class _Prepared(NamedTuple):
@@ -96,7 +96,7 @@ class Transaction:
         return Reserve(self._fs, self._session.store.layout).backs(write)
 
     def _begin(self, root_before: Entry | None, subvolumes: tuple[Subvolume, ...] = ()) -> None:
-        """Writes the journal that takes everything back; :meth:`abandon` removes it again.
+        """Writes the journal that undoes everything; :meth:`abandon` removes it again.
 
         Raises Refused while an earlier restore is not tidied up after: its staging
         directory is found through its journal only.
@@ -155,7 +155,7 @@ class Transaction:
                 # Through the open root: by its path it may not be found any more.
                 self.abandon(root_fd)
                 raise
-        self._remark_degraded(steps.degraded)
+        self._warn_of_degraded(steps.degraded)
         return steps.open_files
 
     def _run(self, root_fd: int, steps: Steps, places: StagePlaces, commit: Commit) -> None:
@@ -165,7 +165,7 @@ class Transaction:
             with steps.staged(root_fd, journal.stage_name, places) as applier:
                 self._commit(journal)
                 self._apply(root_fd, applier, journal, prepared)
-            self._end_or_remark(root_fd, prepared)
+            self._end_or_warn(root_fd, prepared)
 
     def run_without_files(self, current: State, commit: Commit) -> None:
         """Commits a restore of which nothing but history and plan are to change.
@@ -180,7 +180,7 @@ class Transaction:
             journal = self._committed(root_fd, commit)
             self._commit(journal)
             self._note_finished(journal, prepared)
-            self._end_or_remark(root_fd, prepared)
+            self._end_or_warn(root_fd, prepared)
 
     def resume_without_files(self, root_fd: int) -> None:
         """Finishes what :meth:`run_without_files` began."""
@@ -196,11 +196,11 @@ class Transaction:
         stat = self._fs.fstat(root_fd)
         return replace(self._journal, device=stat.st_dev, inode=stat.st_ino, commit=commit)
 
-    def _end_or_remark(self, root_fd: int, prepared: _Prepared) -> None:
+    def _end_or_warn(self, root_fd: int, prepared: _Prepared) -> None:
         try:
             self.end(root_fd, prepared)
         except (TreesnapError, OSError) as error:
-            self._session.monitor.remark(
+            self._session.monitor.warn(
                 f"The restore is done, but not cleaned up after ({error_text(error)}); "
                 "the next command on this root goes on with that"
             )
@@ -227,7 +227,7 @@ class Transaction:
         """Carries a plan out under a journal that was committed before.
 
         There is no staging directory any more. ``forward`` says whether the plan
-        finishes the restore or takes it back. When this raises, the journal is left,
+        finishes the restore or undoes it. When this raises, the journal is left,
         and the tree is still between both states.
         """
         journal = self._journal
@@ -246,12 +246,12 @@ class Transaction:
                 self._carry_out(root_fd, applier)
                 if forward:
                     self._note_finished(journal, prepared)
-                self._remark_denied(applier.denied)
+                self._warn_of_denied(applier.denied)
             if forward:
                 self.end(root_fd, prepared)
             else:
                 self.give_up(root_fd)
-        self._remark_degraded(steps.degraded)
+        self._warn_of_degraded(steps.degraded)
 
     def _subvolumes(self, work: RestoreWork, places: StagePlaces) -> tuple[Subvolume, ...]:
         """Returns the subvolumes in which something is staged, and notes that in the plan.
@@ -294,7 +294,7 @@ class Transaction:
         """Writes the journal that must be carried out.
 
         When that fails, nobody knows which journal a power cut would leave, so the
-        one that takes everything back is written again before anything is removed.
+        one that undoes everything is written again before anything is removed.
         """
         staging = self._journal
         assert staging is not None
@@ -313,7 +313,7 @@ class Transaction:
         except (TreesnapError, OSError) as error:
             self._take_back(root_fd, applier, error)
             raise
-        self._remark_denied(applier.denied)
+        self._warn_of_denied(applier.denied)
 
     def _carry_out(self, root_fd: int, applier: Applier) -> None:
         """Does all steps, durably; raises Conflict for what changed until then."""
@@ -322,19 +322,19 @@ class Transaction:
         self._fs.sync_file_system(root_fd)
         applier.check_aside()
 
-    def _remark_degraded(self, paths: tuple[bytes, ...]) -> None:
+    def _warn_of_degraded(self, paths: tuple[bytes, ...]) -> None:
         if paths:
-            names = ", ".join(repr(shown(path)) for path in paths[:_SHOWN_MAX])
+            names = ", ".join(repr(printable(path)) for path in paths[:_SHOWN_MAX])
             more = ", ..." if len(paths) > _SHOWN_MAX else ""
-            self._session.monitor.remark(
+            self._session.monitor.warn(
                 "The owner or privileged attributes could not be put back, "
                 f"which needs privileges: {names}{more}"
             )
 
-    def _remark_denied(self, paths: list[bytes]) -> None:
+    def _warn_of_denied(self, paths: list[bytes]) -> None:
         for path in paths:
-            self._session.monitor.remark(
-                f"The metadata of {shown(path or b'.')!r} could not be put back: "
+            self._session.monitor.warn(
+                f"The metadata of {printable(path or b'.')!r} could not be put back: "
                 "only its owner may change it"
             )
 
@@ -349,18 +349,18 @@ class Transaction:
             applier.roll_back()
             self._fs.sync_file_system(root_fd)
             root_path = path_of_root(self._fs, root_fd, self._session.context.root)
-            rescue(self._session, journal, root_path)
+            preserve_foreign_edits(self._session, journal, root_path)
             self.give_up(root_fd)
         except (TreesnapError, OSError) as second:
             raise OperationFailed(
-                f"The restore failed ({error_text(error)}) and could not be taken back yet "
+                f"The restore failed ({error_text(error)}) and could not be undone yet "
                 f"({error_text(second)}); the next command on this root goes on with it",
                 code=ErrorCode.RESTORE_INTERRUPTED,
                 path=self._session.context.root,
             ) from error
         for path in applier.left:
-            self._session.monitor.remark(
-                f"{shown(path)!r} was changed by somebody else meanwhile and was left so"
+            self._session.monitor.warn(
+                f"{printable(path)!r} was changed by somebody else meanwhile and was left so"
             )
 
     def is_finished(self) -> bool:
@@ -382,7 +382,7 @@ class Transaction:
         """Notes in the history that every step is done and durable.
 
         When the history cannot be replaced nothing was noted, and the restore can be
-        taken back; when only the sync of its name failed, it stands there, and a power
+        undone; when only the sync of its name failed, it stands there, and a power
         cut that takes it away leaves a journal to go on with.
         """
         self._journal = journal
@@ -393,7 +393,7 @@ class Transaction:
                 raise
 
     def end(self, root_fd: int, prepared: _Prepared | None = None) -> None:
-        """Ends a restore that is noted as finished: nothing is taken back any more.
+        """Ends a restore that is noted as finished: nothing is undone any more.
 
         The plan follows the files; then what was kept aside is removed, then the journal. A
         crash lets the next operation do no more than this.
@@ -413,7 +413,7 @@ class Transaction:
                 self._fs, chain, commit.directories, self._xattrs, touch=commit.touch
             )
             finisher.finish_tops(journal.stage_tops)
-            self._remark_denied(finisher.denied)
+            self._warn_of_denied(finisher.denied)
         self._fs.sync(root_fd)
         if commit.removes_root:
             self.remove_root()
@@ -620,7 +620,7 @@ class Steps:
 class SecondReading:
     """Reads paths again, with all that they hold, and trusts no cached row.
 
-    Implements :class:`treesnap.worktree.apply.sight.SecondLook`.
+    Implements :class:`treesnap.worktree.apply.preconditions.SecondLook`.
     """
 
     def __init__(

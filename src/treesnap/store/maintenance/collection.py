@@ -36,7 +36,7 @@ from treesnap.store.collector import (
     read_state,
     write_state,
 )
-from treesnap.store.maintenance.pack_usage import Survey, SurveyedPack, held_slots
+from treesnap.store.maintenance.pack_usage import PackUsage, StoreUsage, held_slots
 from treesnap.store.maintenance.reachability import Reachability
 from treesnap.store.reserve import Reserve
 from treesnap.store.slot import is_slot_name, sweep_pending
@@ -84,17 +84,17 @@ class Collection:
         sweep_pending(self._fs, store.layout)
         self._monitor.begin(Phase.MARK, None, None)
         self._mark()  # before any pack is read: what a snapshot needs is there by then
-        survey = Survey(store, self._reachable.seen)
+        usage = StoreUsage(store, self._reachable.seen)
         kept = len(self._reachable.seen)
         if dry_run:
-            going = [*survey.dead, *survey.rewritten]
-            self._copied_bytes = sum(pack.needed_bytes for pack in survey.rewritten)
+            going = [*usage.dead, *usage.rewritten]
+            self._copied_bytes = sum(pack.needed_bytes for pack in usage.rewritten)
         elif self._must_not_delete():
             going = []
             note_size(self._fs, store.layout, store.size_bytes())  # no look until it has grown
         else:
-            self._sweep(survey, old_parts)
-            going = [pack for pack in survey.packs.values() if pack.id in self._deleted]
+            self._sweep(usage, old_parts)
+            going = [pack for pack in usage.packs.values() if pack.id in self._deleted]
         if not dry_run and self._must_not_delete():
             self._postpone(f"{_snapshots(len(self._damaged))} damaged")
         dead = sum(not pack.needed_count for pack in going)
@@ -106,7 +106,7 @@ class Collection:
             kept_objects=kept,
             dry_run=dry_run,
             damaged=tuple(self._damaged),
-            postponed=" and ".join([*survey.postponed, *self._postponed]) or None,
+            postponed=" and ".join([*usage.postponed, *self._postponed]) or None,
         )
 
     def _mark(self) -> list[ObjectId]:
@@ -156,9 +156,9 @@ class Collection:
         self._store.scan_everything()
         return [identity for _, identity in self._reachable.add_remains(data)]
 
-    def _sweep(self, survey: Survey, old_parts: list[str]) -> None:
+    def _sweep(self, usage: StoreUsage, old_parts: list[str]) -> None:
         """Deletes what can go, in rounds, and leaves index, state and reserve in order."""
-        dead, rewritten = survey.dead, survey.rewritten
+        dead, rewritten = usage.dead, usage.rewritten
         going = frozenset(pack.id for pack in [*dead, *rewritten])
         while dead or rewritten:
             fitting = self._fitting(rewritten)
@@ -181,9 +181,9 @@ class Collection:
             dead = []
         if rewritten:
             self._postpone(f"there is no room to rewrite {_packs(len(rewritten))}")
-        if self._deleted or survey.is_index_stale():
+        if self._deleted or usage.is_index_stale():
             try:
-                self._reserve.backs(lambda: survey.rebuild_index(self._deleted, old_parts))
+                self._reserve.backs(lambda: usage.rebuild_index(self._deleted, old_parts))
             except OSError as error:
                 if not is_full(error):
                     raise
@@ -203,7 +203,7 @@ class Collection:
     def _postpone(self, reason: str) -> None:
         self._postponed.append(reason)
 
-    def _fitting(self, packs: list[SurveyedPack]) -> list[SurveyedPack]:
+    def _fitting(self, packs: list[PackUsage]) -> list[PackUsage]:
         """Returns the packs for whose copies there is room, those that need least first."""
         fd = self._fs.open(self._store.layout.packs, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -218,13 +218,13 @@ class Collection:
             found.append(pack)
         return found
 
-    def _copy(self, packs: list[SurveyedPack], going: frozenset[bytes]) -> None:
+    def _copy(self, packs: list[PackUsage], going: frozenset[bytes]) -> None:
         """Copies what is needed of packs into others, verified and durable.
 
         Never into one that is going, in this round or a later one. Raises Corrupt when
         something needed is damaged in the pack that is being copied.
 
-        Raises OSError. What was copied until then is taken back.
+        Raises OSError. What was copied until then is undone.
         """
         if not packs:
             return
@@ -234,7 +234,7 @@ class Collection:
             writer.copy(self._needed_of(packs), going)
             self._copied_bytes += writer.added_bytes
 
-    def _needed_of(self, packs: list[SurveyedPack]) -> Iterator[IndexEntry]:
+    def _needed_of(self, packs: list[PackUsage]) -> Iterator[IndexEntry]:
         for pack in packs:
             self._copying = pack
             yield from pack.needed

@@ -28,7 +28,7 @@ _RECORD = struct.Struct("<32sIIIB")
 _ROW = struct.Struct(">32sIIIIB")
 
 
-class SurveyedPack:
+class PackUsage:
     """One pack: its records, and which of them are needed from it."""
 
     def __init__(
@@ -89,7 +89,7 @@ class SurveyedPack:
         self.needed_bytes += sign * _bytes_of([self[number]])
 
 
-class Survey:
+class StoreUsage:
     """All packs, read once, and what becomes of each.
 
     Snapshots were walked before it is made: what they need is there by then. Each needed
@@ -100,10 +100,10 @@ class Survey:
         self._store = store
         self._kinds = kinds
         """What snapshots need."""
-        self.packs: dict[bytes, SurveyedPack] = {}
-        self.dead: list[SurveyedPack] = []
+        self.packs: dict[bytes, PackUsage] = {}
+        self.dead: list[PackUsage] = []
         """Packs of which nothing is needed."""
-        self.rewritten: list[SurveyedPack] = []
+        self.rewritten: list[PackUsage] = []
         """Packs that can go once what is needed of them was copied."""
         self._read()
         self._judge()
@@ -132,7 +132,7 @@ class Survey:
                 sound = self._store.sound(pack_id)
             except FileNotFoundError:
                 continue
-            pack = SurveyedPack(pack_id, size, sound.covered, sound.entries)
+            pack = PackUsage(pack_id, size, sound.covered, sound.entries)
             pack.is_broken = not sound.is_whole
             self.packs[pack_id] = pack
         busy |= self._busy_packs()
@@ -274,18 +274,18 @@ def held_slots(store: Store) -> Iterator[Slot]:
             store.fs.close(fd)
 
 
-def _mergeable(packs: Iterable[SurveyedPack], copied_bytes: int) -> list[SurveyedPack]:
+def _mergeable(packs: Iterable[PackUsage], copied_bytes: int) -> list[PackUsage]:
     """Returns the packs that lie in a tier with enough others.
 
     Together they are in a higher tier, or nearly, and count there as one, with what is
     copied anyway. So a byte is copied a logarithmic number of times, whatever is added
     between collections, and the next collection has nothing more to merge.
     """
-    tiers: dict[int, list[SurveyedPack]] = {}
+    tiers: dict[int, list[PackUsage]] = {}
     for pack in packs:
         if pack.size_bytes < PACK_SIZE_TARGET // 2:
             tiers.setdefault(_tier(pack.size_bytes), []).append(pack)
-    merged: list[SurveyedPack] = []
+    merged: list[PackUsage] = []
     for tier in sorted(tiers):
         is_joined = copied_bytes > 0 and _tier(copied_bytes) == tier
         if len(tiers[tier]) + is_joined >= MERGED_MIN:

@@ -1,7 +1,7 @@
-"""Applying a restore: steps, each of which can be taken back.
+"""Applying a restore: steps, each of which can be undone.
 
 What was at a path is kept aside in the staging directory until every step is done
-and durable; until then all of it can be taken back. After a crash nothing here is
+and durable; until then all of it can be undone. After a crash nothing here is
 taken up again: the restore is planned anew (ops/recover.py).
 
 Each path is looked at just before it is touched, and what was moved aside is
@@ -25,7 +25,13 @@ from treesnap.errors import Conflict
 from treesnap.fs.base import FileSystem
 from treesnap.model import Entry, EntryKind, Xattrs
 from treesnap.worktree.apply.finish import Finisher, opened_for_metadata
-from treesnap.worktree.apply.sight import SecondLook, Sight, UnchangedBelow, blaming, conflict
+from treesnap.worktree.apply.preconditions import (
+    Preconditions,
+    SecondLook,
+    UnchangedBelow,
+    blaming,
+    conflict,
+)
 from treesnap.worktree.apply.step import Action, FileIdentity, RestoreStep, aside_name
 from treesnap.worktree.attributes import apply_metadata, apply_owner, apply_xattrs, path_of
 from treesnap.worktree.directory import DirectoryChain
@@ -35,7 +41,7 @@ _DENIED = frozenset({errno.EACCES, errno.EPERM})
 
 
 class Applier:
-    """Carries out, or takes back, the steps of one restore. Use as a context manager.
+    """Carries out, or undoes, the steps of one restore. Use as a context manager.
 
     ``stages`` has a descriptor of each staging directory, by the directory that holds it.
     The descriptors belong to the caller. With ``touch`` the modification times of
@@ -62,14 +68,14 @@ class Applier:
         self._xattrs = xattrs
         self._touch = touch
         self._chain = DirectoryChain(fs, root_fd)
-        self._sight = Sight(
+        self._preconditions = Preconditions(
             fs, self._chain, stages, self._steps, unchanged_below, second_look, mapped
         )
         self._finisher = Finisher(fs, self._chain, directories, xattrs, touch=touch)
         self._changed_files: dict[FileIdentity, int] = {}
         """Files whose metadata was changed in place, under whichever of their names."""
         self.left: list[bytes] = []
-        """Paths that were not taken back, because somebody else changed them."""
+        """Paths that were not undone, because somebody else changed them."""
 
     @property
     def denied(self) -> list[bytes]:
@@ -87,14 +93,14 @@ class Applier:
 
         Raises OperationFailed for what not even its owner may move or remove.
         """
-        self._sight.refuse_one_name(self._steps)
+        self._preconditions.refuse_one_name(self._steps)
         for number, step in enumerate(self._steps):
             with blaming(step.path):
-                self._steps[number], found = self._sight.expect(step, with_ctime=True)
-                self._sight.refuse_protected(step, *found)
+                self._steps[number], found = self._preconditions.expect(step, with_ctime=True)
+                self._preconditions.refuse_protected(step, *found)
         # Where case is folded, a name that goes has to make way for one that differs in case.
-        self._steps.sort(key=lambda step: step.path not in self._sight.in_the_way)
-        self._sight.note(self._steps)
+        self._steps.sort(key=lambda step: step.path not in self._preconditions.in_the_way)
+        self._preconditions.note(self._steps)
 
     def apply(self) -> None:
         """Does every step; raises Conflict or OSError."""
@@ -108,7 +114,7 @@ class Applier:
 
     def _expected(self, number: int) -> tuple[RestoreStep, int, bytes, os.stat_result | None]:
         """Returns a step and what is at its path, which is what the plan saw."""
-        step, found = self._sight.expect(self._steps[number], with_ctime=False)
+        step, found = self._preconditions.expect(self._steps[number], with_ctime=False)
         self._steps[number] = step
         return step, *found
 
@@ -122,11 +128,11 @@ class Applier:
         for step in self._steps:
             with blaming(step.path):
                 if step.action == Action.PUT:
-                    found = self._sight.look(step)[2]
+                    found = self._preconditions.look(step)[2]
                     if found is None or found.st_ino != step.inode:
                         raise conflict(step.path)
                 if step.action != Action.METADATA and step.before is not None:
-                    self._sight.check_aside(step)
+                    self._preconditions.check_aside(step)
 
     def roll_back(self) -> None:
         """Undoes every step that was done; raises OSError.
@@ -151,12 +157,12 @@ class Applier:
         """Puts or removes one path, and looks at what was moved aside."""
         if step.action == Action.REMOVE:
             self._permitted(step, fd, lambda: self._rename_out(step, fd, name, step.staged), found)
-            self._sight.check_aside(step)
+            self._preconditions.check_aside(step)
         elif found is None:
             self._permitted(step, fd, lambda: self._rename_in(step, fd, name), None)
         else:
             self._permitted(step, fd, lambda: self._replace(step, fd, name), found)
-            self._sight.check_aside(step)
+            self._preconditions.check_aside(step)
 
     def _rename_out(self, step: RestoreStep, fd: int, name: bytes, staged: bytes) -> None:
         stage_fd = self.stages[step.stage]
@@ -213,9 +219,9 @@ class Applier:
                 self._fs.change_mode(moved, stat_module.S_IMODE(found.st_mode) | 0o700)
 
     def _take_back_put(self, step: RestoreStep) -> None:
-        fd, name, found = self._sight.look(step)
-        is_aside = self._sight.staged(step, aside_name(step.staged)) is not None
-        if not self._sight.is_done(step) and not is_aside:
+        fd, name, found = self._preconditions.look(step)
+        is_aside = self._preconditions.staged(step, aside_name(step.staged)) is not None
+        if not self._preconditions.is_done(step) and not is_aside:
             self._give_mode_back(step, fd, name, found)
             return
         if found is not None and found.st_ino != step.inode:
@@ -232,15 +238,15 @@ class Applier:
             self._permitted(step, fd, lambda: self._exchange(step, fd, name), found)
         else:
             self._permitted(step, fd, lambda: self._rename_back(step, kept, fd, name), None)
-        self._give_mode_back(step, fd, name, self._sight.look(step)[2])
+        self._give_mode_back(step, fd, name, self._preconditions.look(step)[2])
 
     def _take_back_removal(self, step: RestoreStep) -> None:
-        fd, name, found = self._sight.look(step)
-        if self._sight.is_done(step):
+        fd, name, found = self._preconditions.look(step)
+        if self._preconditions.is_done(step):
             if found is not None:
                 raise conflict(step.path)
             self._permitted(step, fd, lambda: self._rename_back(step, step.staged, fd, name), None)
-            found = self._sight.look(step)[2]
+            found = self._preconditions.look(step)[2]
         self._give_mode_back(step, fd, name, found)
 
     def _give_mode_back(
@@ -271,7 +277,7 @@ class Applier:
         assert step.new is not None
         if step.before.identity not in self._changed_files:
             return
-        found = self._sight.look(step)[2]
+        found = self._preconditions.look(step)[2]
         known = {step.old.mtime_ns, step.new.mtime_ns}
         if found is not None and (
             found.st_size != step.before.size or found.st_mtime_ns not in known
@@ -281,7 +287,7 @@ class Applier:
 
     def _change_metadata(self, step: RestoreStep, wanted: Entry | None) -> None:
         """Changes metadata in place; does nothing when another file is there by now."""
-        fd, name, found = self._sight.look(step)
+        fd, name, found = self._preconditions.look(step)
         assert wanted is not None
         assert step.before is not None
         inode = self._changed_files[step.before.identity]
@@ -315,7 +321,7 @@ class Applier:
         """Gives a directory that was put what moving it took: its permissions, its time."""
         if step.action != Action.PUT or step.new is None or not step.new.is_directory:
             return
-        fd, name, found = self._sight.look(step)
+        fd, name, found = self._preconditions.look(step)
         if found is not None and found.st_ino == step.inode:
             mtime_ns = found.st_mtime_ns if self._touch else step.new.mtime_ns
             self._give_back(fd, name, found, step.new.mode, mtime_ns)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from stat import S_ISDIR, S_ISREG
 
 from treesnap import treepath
-from treesnap.errors import OperationFailed, shown
+from treesnap.errors import OperationFailed, printable
 from treesnap.fs.base import FileSystem
 from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
 
@@ -24,7 +24,7 @@ from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
 def protected(path: bytes) -> OperationFailed:
     """Returns the error for a path; the root has the empty one."""
     return OperationFailed(
-        f"{shown(path) or '.'!r} is immutable or append-only (see 'chattr -i -a'): "
+        f"{printable(path) or '.'!r} is immutable or append-only (see 'chattr -i -a'): "
         f"{os.strerror(errno.EPERM)}",
         path=path,
         errno=errno.EPERM,

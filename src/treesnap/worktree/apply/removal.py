@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from treesnap import treepath
 from treesnap.fs.base import FileSystem
+from treesnap.worktree.apply.preconditions import blaming
 from treesnap.worktree.apply.protection import protected, refuse_protected_below
-from treesnap.worktree.apply.sight import blaming
 from treesnap.worktree.apply.stage import remove_below
 from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain
 

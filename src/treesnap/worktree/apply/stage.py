@@ -50,7 +50,7 @@ _PAGE_SIZE = 4096
 _ZERO_PAGE = bytes(_PAGE_SIZE)
 
 
-class Share(NamedTuple):
+class WorkItem(NamedTuple):
     """A directory that was made, and still has to be filled."""
 
     entry: Entry
@@ -69,7 +69,7 @@ class Item(NamedTuple):
     staged: bytes
 
 
-_Part = TypeVar("_Part", Share, list[Item])
+_Part = TypeVar("_Part", WorkItem, list[Item])
 """What a helper builds whole, or not."""
 
 
@@ -133,7 +133,7 @@ class Stager:
     def _put_directory(self, item: Item) -> None:
         entry, path, staged = item
         self._make_directory(self._root_fd, staged)
-        share = Share(entry, path, (staged,))
+        share = WorkItem(entry, path, (staged,))
         helpers = 0
         if not self._groups and self._trees.totals(entry.tree_id).files >= HELPED_FILES_MIN:
             helpers = helper_count()
@@ -142,7 +142,7 @@ class Stager:
         else:
             self._put_below(share)
 
-    def _put_below(self, share: Share) -> None:
+    def _put_below(self, share: WorkItem) -> None:
         """Builds what is below a directory that was made, then gives it its metadata."""
         stack = [(share.entry, share.path, [*share.names], self._entries_of(share.entry))]
         while stack:
@@ -154,12 +154,12 @@ class Stager:
                 stack.append((below, child_path, child_names, self._entries_of(below)))
                 continue
             stack.pop()
-            self._finish(Share(directory, directory_path, tuple(names)))
+            self._finish(WorkItem(directory, directory_path, tuple(names)))
 
     def _entries_of(self, entry: Entry) -> Iterator[Entry]:
         return self._trees.entries(entry.tree_id)
 
-    def _put_with(self, helpers: int, share: Share) -> None:
+    def _put_with(self, helpers: int, share: WorkItem) -> None:
         """Builds a large directory in several processes, each of which takes some below it."""
         files = self._trees.totals(share.entry.tree_id).files
         opened, shares = self._open_up(share, files // (_SHARES_EACH * (helpers + 1)))
@@ -167,14 +167,14 @@ class Stager:
         for item in reversed(opened):
             self._finish(item)
 
-    def _open_up(self, top: Share, files_max: int) -> tuple[list[Share], list[Share]]:
+    def _open_up(self, top: WorkItem, files_max: int) -> tuple[list[WorkItem], list[WorkItem]]:
         """Builds the files of a directory and makes its subdirectories.
 
         Goes on with those that hold much, unless it is their own files that are many.
         Returns the directories of which that was done, and those that are still empty.
         """
-        opened: list[Share] = []
-        shares: list[Share] = []
+        opened: list[WorkItem] = []
+        shares: list[WorkItem] = []
         pending = [top]
         while pending:
             share = pending.pop()
@@ -182,7 +182,7 @@ class Stager:
             entries = self._entries_of(share.entry)
             while (entry := self._put_children(share.path, [*share.names], entries)) is not None:
                 path = treepath.join(share.path, entry.name)
-                below = Share(entry, path, (*share.names, entry.name))
+                below = WorkItem(entry, path, (*share.names, entry.name))
                 is_divided = self._weight(below) > files_max >= self._own_count(below)
                 (pending if is_divided else shares).append(below)
         return opened, shares
@@ -191,7 +191,7 @@ class Stager:
         totals = self._totals(part)
         return totals.files + totals.directories + totals.others
 
-    def _own_count(self, share: Share) -> int:
+    def _own_count(self, share: WorkItem) -> int:
         tree = self._trees.tree(share.entry.tree_id)
         return len(tree.entries) + sum(page.entry_count for page in tree.pages)
 
@@ -201,7 +201,7 @@ class Stager:
         share_out(parts, weights, helpers, work=self._work, help_with=self._help, take=self._take)
 
     def _totals(self, part: _Part) -> Totals:
-        if isinstance(part, Share):
+        if isinstance(part, WorkItem):
             return self._trees.totals(part.entry.tree_id)
         return Totals(files=len(part), size_bytes=sum(item.entry.size for item in part))
 
@@ -210,7 +210,7 @@ class Stager:
             self._build(part)
 
     def _build(self, part: _Part) -> None:
-        if isinstance(part, Share):
+        if isinstance(part, WorkItem):
             self._put_below(part)
         else:
             self._put_items(part)
@@ -240,14 +240,14 @@ class Stager:
 
     def _clear(self, part: _Part) -> None:
         """Removes what a helper may have made of a part."""
-        if isinstance(part, Share):
+        if isinstance(part, WorkItem):
             remove_below(self._fs, self._chain.open_names([*part.names]))
             return
         for item in part:
             with suppress(FileNotFoundError):
                 self._fs.unlink(item.staged, dir_fd=self._root_fd)
 
-    def _finish(self, share: Share) -> None:
+    def _finish(self, share: WorkItem) -> None:
         fd = self._chain.open_names([*share.names])
         self._finish_directory(fd, share.entry, share.path, is_top=len(share.names) == 1)
 

@@ -21,7 +21,7 @@ from stat import S_ISDIR
 from typing import NamedTuple
 
 from treesnap import treepath
-from treesnap.errors import InvalidArgument, shown
+from treesnap.errors import InvalidArgument, printable
 from treesnap.hashing import checksum
 from treesnap.model import IgnoreRules
 from treesnap.worktree.scan.patterns import Matcher, parse_lines, parse_pattern
@@ -43,8 +43,8 @@ class UnreadableRules(OSError):
     """
 
     def __init__(self, directory: bytes, number: int, why: str) -> None:
-        where = shown(treepath.join(directory, IGNORE_FILE))
-        place = repr(shown(directory)) if directory else "the root"
+        where = printable(treepath.join(directory, IGNORE_FILE))
+        place = repr(printable(directory)) if directory else "the root"
         self.message = f"{where!r} {why}, so nothing in {place} is captured or restored"
         super().__init__(number, self.message, os.fsdecode(directory))
 
@@ -155,8 +155,8 @@ def parse_ignore_file(directory: bytes, data: bytes) -> tuple[IgnoreRules, str |
     rule = IgnoreRules(directory, texts)
     if not useless:
         return rule, None
-    where = shown(treepath.join(directory, IGNORE_FILE))
-    named = [f"line {number} ({shown(line)!r})" for number, line in useless[:_LINES_NAMED_MAX]]
+    where = printable(treepath.join(directory, IGNORE_FILE))
+    named = [f"line {number} ({printable(line)!r})" for number, line in useless[:_LINES_NAMED_MAX]]
     if len(useless) > _LINES_NAMED_MAX:
         named.append(f"{len(useless) - _LINES_NAMED_MAX} more")
     return rule, f"Ignored in {where!r}, because it can match nothing: {', '.join(named)}"
@@ -180,7 +180,7 @@ def given(patterns: Iterable[str], directory: bytes = b"") -> tuple[IgnoreRules,
         except UnicodeEncodeError:
             raise InvalidArgument(f"The pattern {text!a} is not UTF-8") from None
         if parse_pattern(encoded) is None:
-            raise InvalidArgument(f"The pattern {shown(text)!r} can match nothing")
+            raise InvalidArgument(f"The pattern {printable(text)!r} can match nothing")
     rules = (IgnoreRules(directory, kept),) if kept else ()
     if sum(map(size_of, rules)) > RULES_SIZE_MAX:
         raise InvalidArgument("The patterns are too long")

@@ -11,7 +11,7 @@ from typing import Any
 
 from treesnap import treepath
 from treesnap.codec.journal import STAGE_PREFIX
-from treesnap.errors import shown
+from treesnap.errors import printable
 from treesnap.fs.base import FileSystem
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import IgnoreRules, SkipReason
@@ -189,7 +189,7 @@ def read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: DirectoryLis
         if S_ISLNK(mode):
             raise UnreadableRules(path, errno.ELOOP, "is a symbolic link, which is not followed")
         if not S_ISREG(mode):
-            where = shown(treepath.join(path, IGNORE_FILE))
+            where = printable(treepath.join(path, IGNORE_FILE))
             listing.messages.append(f"{where!r} is not a regular file, and excludes nothing")
             return
         data = _read_whole(fs, fd, path)

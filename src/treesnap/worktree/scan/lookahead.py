@@ -38,7 +38,7 @@ Finding = tuple[bytes, bytes]
 """Whether a directory's own names or all below it are to be looked at, and its path."""
 
 
-class _Share(NamedTuple):
+class _WorkItem(NamedTuple):
     """A directory to look at."""
 
     path: bytes
@@ -47,7 +47,7 @@ class _Share(NamedTuple):
     weight: int
 
 
-def survey(
+def parallel_scan(
     fs: FileSystem, root_fd: int, cache: StatCache, mapped: frozenset[int]
 ) -> Changed | None:
     """Returns what differs from the rows of a cache, or None when helpers are of no use.
@@ -74,7 +74,7 @@ def survey(
     return changed
 
 
-def _shares(cache: StatCache, root: Row, weight_max: int) -> Iterator[_Share]:
+def _shares(cache: StatCache, root: Row, weight_max: int) -> Iterator[_WorkItem]:
     """Yields all that is below the root, in parts of at most some weight if possible."""
     pending = [(b"", root)]
     while pending:
@@ -87,12 +87,12 @@ def _shares(cache: StatCache, root: Row, weight_max: int) -> Iterator[_Share]:
             below = treepath.join(path, name)
             found = cache.find(below)
             if found is None:
-                yield _Share(below, is_deep=True, weight=1)
+                yield _WorkItem(below, is_deep=True, weight=1)
                 continue
             totals = found[0].totals
             weight = totals.files + totals.directories + totals.others + 1
             is_divided = weight > weight_max and totals.directories > 0
-            yield _Share(below, is_deep=not is_divided, weight=1 if is_divided else weight)
+            yield _WorkItem(below, is_deep=not is_divided, weight=1 if is_divided else weight)
             if is_divided:
                 pending.append((below, found[0]))
 
@@ -102,7 +102,7 @@ def _help(
     root_fd: int,
     cache: StatCache,
     mapped: frozenset[int],
-    pile: Sequence[_Share],
+    pile: Sequence[_WorkItem],
     report: Report,
 ) -> None:
     """Looks at some directories as a helper."""
@@ -113,7 +113,7 @@ def _help(
     report(b"".join([*lines, _DONE, b" \n"]))
 
 
-def _reported(pile: Sequence[_Share], reports: bytes) -> Iterator[Finding]:
+def _reported(pile: Sequence[_WorkItem], reports: bytes) -> Iterator[Finding]:
     """Yields what a helper found; all of its directories when it did not end well."""
     words = [line.split(b" ") for line in reports.split(b"\n")[:-1]]
     if not words or words[-1][0] != _DONE:
@@ -135,7 +135,7 @@ def _looked(
     root_fd: int,
     cache: StatCache,
     mapped: frozenset[int],
-    pile: Sequence[_Share],
+    pile: Sequence[_WorkItem],
 ) -> Iterator[Finding]:
     """Yields what differs in some directories; raises nothing but what ends a process."""
     nothing = Exclusions()
@@ -160,12 +160,7 @@ def _looked(
                     yield _WHOLE, path
                     continue
                 is_same = encode_observations(listing.observations) == row.observations
-                if (
-                    not is_same
-                    or row.distrusted
-                    or row.linked
-                    or names_of(mapped, listing.observations)
-                ):
+                if not is_same or row.racy or row.linked or names_of(mapped, listing.observations):
                     yield _LISTED, path
                 if share.is_deep:
                     left_out = {name for name, _ in row.skipped}

@@ -86,7 +86,7 @@ class Pattern(NamedTuple):
     literal: bytes | None
     """The only name or path that it matches, or None when there are others."""
     includes: bool
-    """Whether it takes back in what an earlier pattern left out."""
+    """Whether it undoes in what an earlier pattern left out."""
     is_for_directories: bool
     is_for_names: bool
     """Whether it speaks of the last component alone, in any directory."""
@@ -274,7 +274,7 @@ class Matcher:
         self._for_others = _Table(others) if len(others) < len(parsed) else self._for_directories
 
     def verdict(self, name: bytes, path: bytes, *, is_directory: bool) -> bool | None:
-        """Returns whether a path is left out, taken back in (False), or not spoken of (None).
+        """Returns whether a path is left out, re-included (False), or not spoken of (None).
 
         ``path`` begins below the directory of the patterns, and ends in ``name``.
         """

@@ -35,7 +35,7 @@ from treesnap import treepath
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.statcache import Row, decode_observations, encode_observations
 from treesnap.codec.tree import is_storable, put_tree
-from treesnap.errors import Corrupt, InvalidArgument, shown
+from treesnap.errors import Corrupt, InvalidArgument, printable
 from treesnap.events import Monitor
 from treesnap.fs.base import FileSystem
 from treesnap.fs.record_locks import close_unlocked
@@ -81,7 +81,7 @@ from treesnap.worktree.scan.listing import (
     read_ignore_file,
     scope_of,
 )
-from treesnap.worktree.scan.lookahead import survey
+from treesnap.worktree.scan.lookahead import parallel_scan
 from treesnap.worktree.scan.mappings import mapped_now, names_of
 from treesnap.worktree.scan.statcache import RowPlace, StatCache, StatCacheBuilder, subdirectories
 
@@ -149,7 +149,7 @@ class Scanner:
         try:
             if self._mapped is None:
                 self._mapped = mapped_now(self._fs, self._settings.root).inodes
-            self._survey(root_fd, self._mapped | self._settings.written)
+            self._scan_in_parallel(root_fd, self._mapped | self._settings.written)
             with DirectoryChain(self._fs, root_fd) as chain:
                 root, totals = self._walk(chain, root_fd)
         finally:
@@ -171,14 +171,14 @@ class Scanner:
             mapped=self._mapped,
         )
 
-    def _survey(self, root_fd: int, mapped: frozenset[int]) -> None:
+    def _scan_in_parallel(self, root_fd: int, mapped: frozenset[int]) -> None:
         """Lets other processes say where a large tree differs, when nobody else knows."""
         settings, cache = self._settings, self._cache
         if cache is None or self._changed is not None or settings.scope or settings.rules:
             return
         if not settings.cached_rules_hold:
             return
-        self._changed = survey(self._fs, root_fd, cache, mapped)
+        self._changed = parallel_scan(self._fs, root_fd, cache, mapped)
         if self._changed is not None:
             self._rows.keep_unseen()
 
@@ -251,14 +251,14 @@ class Scanner:
             fd = chain.open_names(names)
             return self._enter(fd, path, name, exclusions, below, changed, fresh=fresh)
         except FileNotFoundError:
-            parent.distrusted.add(name)
+            parent.racy.add(name)
             parent.children_changed = True
             return None
         except OSError as error:
             if not blames_file(error):
                 raise
             if isinstance(error, UnreadableRules):
-                self._monitor.remark(error.message)
+                self._monitor.warn(error.message)
             self._skip(parent, name, SkipReason.UNREADABLE)
             parent.children_changed = True
             return None
@@ -288,7 +288,7 @@ class Scanner:
             and row.observations == frame.packed
             and row.rules == frame.exclusions.fingerprint
             and not (frame.mapped or frame.written)
-            and not any(frame.looked is None or name in frame.looked for name in row.distrusted)
+            and not any(frame.looked is None or name in frame.looked for name in row.racy)
         )
         if frame.is_same:
             self._take_over(frame)
@@ -323,7 +323,7 @@ class Scanner:
         if listing.rule is not None:
             self._note_rule(listing.rule)
         for message in listing.messages:
-            self._monitor.remark(message)
+            self._monitor.warn(message)
         if changed is not None and frame.scope is None:
             changed.is_whole |= row is None or row.rules != frame.exclusions.fingerprint
         frame.changed = None if changed is not None and changed.is_whole else changed
@@ -379,7 +379,7 @@ class Scanner:
         frame.skipped.append((name, int(reason)))
         self._skipped.append(Skipped(treepath.join(frame.path, name), reason))
         if reason == SkipReason.UNREADABLE:
-            frame.distrusted.add(name)
+            frame.racy.add(name)
 
     def _capture_names(self, fd: int, frame: Frame) -> None:
         """Captures every name that is not known to be as it was."""
@@ -397,7 +397,7 @@ class Scanner:
             is_known = old is not None and not old.is_skipped and seen.get(name) == item
             is_young = item[4] >= horizon_ns or horizon_ns <= item[3] < future_ns
             if is_young or name in frame.mapped:
-                frame.distrusted.add(name)
+                frame.racy.add(name)
             if S_ISDIR(mode):
                 self._plan_descent(frame, item, is_known=is_known)
             elif is_known:
@@ -420,7 +420,7 @@ class Scanner:
             seen: dict[bytes, Any] = dict(decode_observations(row.observations))
         except Corrupt:
             return {}, None
-        for name in frame.mapped.union(frame.written, row.distrusted):
+        for name in frame.mapped.union(frame.written, row.racy):
             if frame.looked is None or name in frame.looked:
                 seen.pop(name, None)
         return seen, old
@@ -459,7 +459,7 @@ class Scanner:
             self._skip(frame, name, SkipReason.UNREADABLE)
             return
         if captured is None:
-            frame.distrusted.add(name)
+            frame.racy.add(name)
             return
         if captured.entry.is_skipped:
             self._skip(frame, name, SkipReason(captured.entry.content))
@@ -468,7 +468,7 @@ class Scanner:
         self._files_read += captured.was_read
         self._read_bytes += captured.read_bytes
         if not captured.is_stable:
-            frame.distrusted.add(name)
+            frame.racy.add(name)
             self._unstable.append(path)
 
 
@@ -555,7 +555,7 @@ class Frame:
     old: dict[bytes, Entry] | None = None
     subdirectories: list[bytes] = field(default_factory=list)
     skipped: list[tuple[bytes, int]] = field(default_factory=list)
-    distrusted: set[bytes] = field(default_factory=set)
+    racy: set[bytes] = field(default_factory=set)
     fresh: set[bytes] = field(default_factory=set)
     """Subdirectories whose own metadata must be read anew."""
     linked: list[tuple[bytes, int, int, int]] = field(default_factory=list)
@@ -647,7 +647,7 @@ class Recall:
             path = pending.pop()
             found = self._cache.find(path)
             if found is None:
-                raise Corrupt(f"There is no row of {shown(path)!r}", path=path)
+                raise Corrupt(f"There is no row of {printable(path)!r}", path=path)
             row = found[0]
             if not row.totals.skipped:
                 continue
@@ -728,7 +728,7 @@ class Rows:
                     tree_id=tree_id,
                     totals=totals,
                     rules=frame.exclusions.fingerprint,
-                    distrusted=tuple(sorted(frame.distrusted | _distrusted_still(frame))),
+                    racy=tuple(sorted(frame.racy | _is_still_racy(frame))),
                     linked=bool(frame.linked),
                     skipped=tuple(frame.skipped),
                     observations=frame.packed,
@@ -798,16 +798,16 @@ class Rows:
         frame.entries = dict(frame.old)
         for name, (tree_id, _) in frame.children.items():
             frame.entries[name] = frame.entries[name]._replace(content=tree_id)
-        for name in frame.distrusted:
+        for name in frame.racy:
             frame.entries.pop(name, None)
         frame.entries.update(changed)
 
 
-def _distrusted_still(frame: Frame) -> set[bytes]:
+def _is_still_racy(frame: Frame) -> set[bytes]:
     """Returns the names that were distrusted and have not been looked at since.
 
     A watcher speaks for them now, but not for ever: the next look at everything does not ask it.
     """
     if frame.row is None or frame.looked is None:
         return set()
-    return {name for name in frame.row.distrusted if name not in frame.looked}
+    return {name for name in frame.row.racy if name not in frame.looked}

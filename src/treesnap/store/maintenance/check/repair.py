@@ -24,7 +24,7 @@ from treesnap.events import Monitor, Phase
 from treesnap.fs.durable import read_file, replace_file, sync_directory, unlink_if_present
 from treesnap.fs.failure import error_text
 from treesnap.model import SnapshotId
-from treesnap.results import TakenBack
+from treesnap.results import RecoveredObject
 from treesnap.store.layout import is_hex
 from treesnap.store.quarantine import Quarantine
 from treesnap.store.slot import notes
@@ -32,7 +32,7 @@ from treesnap.store.store import Store
 from treesnap.store.writer import Writer
 
 if TYPE_CHECKING:
-    from treesnap.store.maintenance.check.examination import Examination
+    from treesnap.store.maintenance.check.checker import Checker
 
 
 class Repair:
@@ -41,23 +41,23 @@ class Repair:
     def __init__(
         self,
         store: Store,
-        found: Examination,
+        found: Checker,
         *,
         monitor: Monitor,
-        salvage: Callable[[], list[TakenBack]],
+        recover_objects: Callable[[], list[RecoveredObject]],
     ) -> None:
         self._monitor = monitor
         self._fs = store.fs
-        self._take_back = salvage
+        self._take_back = recover_objects
         self._store = store
         self._found = found
         self._quarantine = Quarantine(store.fs, store.layout)
         self.repaired: list[str] = []
         """A sentence for everything that was done."""
-        self.taken_back: list[TakenBack] = []
+        self.recovered: list[RecoveredObject] = []
 
     def run(self) -> None:
-        """Does everything that can be done; what cannot be done is a remark."""
+        """Does everything that can be done; what cannot be done is a warning."""
         # Snapshots first: what they say of roots and journals is needed for the others.
         self._try(self._mend_snapshots)
         for finding in self._found.findings:
@@ -70,13 +70,13 @@ class Repair:
         }:
             self._try(self._empty_bad_packs)
             self._try(self._rebuild_index)
-            self._try(self._salvage)
+            self._try(self._recover_objects)
 
     def _try(self, mend: Callable[[], str | None]) -> None:
         try:
             done = mend()
         except (TreesnapError, OSError) as error:
-            self._monitor.remark(f"Something could not be repaired: {error_text(error)}")
+            self._monitor.warn(f"Something could not be repaired: {error_text(error)}")
             return
         if done is not None:
             self.repaired.append(done)
@@ -129,17 +129,17 @@ class Repair:
             "that are right were copied"
         )
 
-    def _salvage(self) -> str | None:
+    def _recover_objects(self) -> str | None:
         """Takes lost objects back from live trees; a capture after this reads every file."""
         if not self._found.damaged:
             return None
-        self.taken_back += self._take_back()
+        self.recovered += self._take_back()
         layout = self._store.layout
         for root_id in self._fs.list_names(layout.roots):
             if is_hex(root_id, 32):
                 unlink_if_present(self._fs, layout.root_file(root_id, "cache"))
         return (
-            f"Took {len(self.taken_back)} lost objects back from live trees; "
+            f"Took {len(self.recovered)} lost objects back from live trees; "
             "the next capture of each root reads every file again"
         )
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from treesnap import treepath
-from treesnap.errors import ErrorCode, Refused, shown
+from treesnap.errors import ErrorCode, Refused, printable
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import write_all
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
@@ -30,7 +30,7 @@ KEPT_SUFFIX = b".before-treesnap"
 """What is added to the name of another program's file that was in the note's place."""
 
 
-class NotePlace:
+class SidecarPlace:
     """Where notes of one sort lie: below a root, at a path with one part that varies.
 
     ``pattern`` is relative to the root, and has ``*`` for that part.
@@ -142,7 +142,7 @@ def _made(fs: FileSystem, chain: DirectoryChain, path: bytes) -> int:
                 raise
             where = b"/".join(names[:length])
             raise Refused(
-                f"{shown(where)!r} is no directory", code=ErrorCode.NOT_A_DIRECTORY, path=where
+                f"{printable(where)!r} is no directory", code=ErrorCode.NOT_A_DIRECTORY, path=where
             ) from error
     return chain.open_names(names)
 
@@ -191,7 +191,8 @@ def _keep(fs: FileSystem, directory: int, name: bytes) -> None:
         return
     except FileExistsError as error:
         raise Refused(
-            f"{shown(name)!r} is another program's, and {shown(name + KEPT_SUFFIX)!r} is there",
+            f"{printable(name)!r} is another program's, and {printable(name + KEPT_SUFFIX)!r} is "
+            "there",
             code=ErrorCode.NAME_TAKEN,
             path=name,
         ) from error

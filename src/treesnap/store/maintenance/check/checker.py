@@ -16,8 +16,8 @@ from treesnap.errors import Corrupt, NotFound, TreesnapError
 from treesnap.events import Phase
 from treesnap.model import ObjectId, ObjectKind, Snapshot, SnapshotId
 from treesnap.results import Partial, Problem
-from treesnap.store.maintenance.check.losses import Loss, Losses
-from treesnap.store.maintenance.check.small_files import CheckPlace, Finding, SmallFiles
+from treesnap.store.maintenance.check.damage_report import DamageReport, Loss
+from treesnap.store.maintenance.check.metadata_files import CheckPlace, Finding, MetadataFiles
 from treesnap.store.snapshots import SnapshotName
 from treesnap.store.store import Store
 
@@ -42,7 +42,7 @@ class BadSnapshot(NamedTuple):
     name: SnapshotName
 
 
-class Examination:
+class Checker:
     """One look at a whole store. ``read_data`` reads the content of objects in the sample."""
 
     def __init__(self, store: Store, sample: Sample, place: CheckPlace, *, read_data: bool) -> None:
@@ -70,7 +70,7 @@ class Examination:
         self.snapshots = 0
         self.read_bytes = 0
 
-    def run(self, known: Examination | None = None) -> Examination:
+    def run(self, known: Checker | None = None) -> Checker:
         """Looks at everything; objects that ``known`` found right are not read again."""
         if known is not None:
             self._known = known.right
@@ -81,7 +81,7 @@ class Examination:
             self._examine_packs()
         self._monitor.begin(Phase.VERIFY, None, None)
         self._examine_snapshots()
-        self.findings += SmallFiles(self._store, self._place).findings()
+        self.findings += MetadataFiles(self._store, self._place).findings()
         self.problems += [finding.problem for finding in self.findings]
         self._forget_deleted()
         self._attribute()
@@ -163,7 +163,7 @@ class Examination:
 
     def _examine_snapshots(self) -> None:
         log = self._store.snapshots
-        losses = Losses(
+        losses = DamageReport(
             self._store.get, self._check, self._note, lambda: self._monitor.advance(1, 0)
         )
         for root_id, name in list(log.all_names()):

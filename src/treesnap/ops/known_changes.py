@@ -37,7 +37,7 @@ _RIGHTS = (b"Uid:", b"Gid:", b"Groups:", b"CapEff:")
 """Lines of a process's status that decide what it may read; see proc_pid_status(5)."""
 
 
-class Outlook(NamedTuple):
+class KnownChanges(NamedTuple):
     """What is known before a walk."""
 
     mark: Mark | None = None
@@ -54,10 +54,10 @@ class Outlook(NamedTuple):
     """Inode numbers of files that the watcher saw closed, and whose times may say nothing."""
 
 
-NOTHING_KNOWN = Outlook()
+NOTHING_KNOWN = KnownChanges()
 
 
-def outlook(session: Session, cache: StatCache | None) -> Outlook:
+def query_watcher(session: Session, cache: StatCache | None) -> KnownChanges:
     """Asks the watcher, if there is one, what changed since the stat cache was made.
 
     To be called before the walk. Costs a look, or a question.
@@ -75,7 +75,7 @@ def outlook(session: Session, cache: StatCache | None) -> Outlook:
         answer = ask_other_process(session, since)
     if answer is None:
         return NOTHING_KNOWN
-    known = Outlook(
+    known = KnownChanges(
         answer.mark,
         asked_ns=asked_ns,
         mapped=frozenset(answer.mapped),
@@ -89,9 +89,9 @@ def outlook(session: Session, cache: StatCache | None) -> Outlook:
     return known._replace(changed=changed, note=note)
 
 
-def surely(
-    walk: Callable[[Outlook], ScanResult], known: Outlook, scope: tuple[bytes, ...] | None
-) -> tuple[Outlook, ScanResult]:
+def walk_with_fallback(
+    walk: Callable[[KnownChanges], ScanResult], known: KnownChanges, scope: tuple[bytes, ...] | None
+) -> tuple[KnownChanges, ScanResult]:
     """Returns what a walk found, and what was known before it; does it twice if need be.
 
     A name that a file gets elsewhere is reported there and nowhere else. So when a file has
@@ -108,7 +108,7 @@ def surely(
         noted = known.note.unfinished_links if known.note is not None and scope is None else b""
         if known.note is None or result.unfinished_links == noted:
             return known, result
-    known = Outlook(known.mark, written=known.written)
+    known = KnownChanges(known.mark, written=known.written)
     return known, walk(known)
 
 

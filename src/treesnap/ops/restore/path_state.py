@@ -21,7 +21,7 @@ _USER = b"user."
 """Begins the extended attributes that a restore can set without privileges."""
 
 
-class Standing(Enum):
+class PathState(Enum):
     """What a path of an interrupted restore holds."""
 
     DONE = "the new state"
@@ -29,30 +29,30 @@ class Standing(Enum):
     CHANGED = "what somebody else put there"
 
 
-def standing_of(
+def path_state(
     found: Entry | None, current: State, path: bytes, old: State, new: State, *, touch: bool
-) -> Standing:
+) -> PathState:
     """Returns where a path stands that has ``found`` in the current state."""
     after = new.entry(path)
     if current.is_hidden(path):
-        return Standing.CHANGED
+        return PathState.CHANGED
     if found is None:
-        return Standing.DONE if after is None else Standing.OPEN
+        return PathState.DONE if after is None else PathState.OPEN
     if found.is_skipped:
         unreadable = after is not None and after.mode & 0o400 == 0
-        return Standing.DONE if unreadable else Standing.CHANGED
+        return PathState.DONE if unreadable else PathState.CHANGED
     before = old.entry(path)
     is_new = after is not None and _holds_same(found, current, after, new, touch=touch)
     is_old = before is not None and _holds_same(found, current, before, old, touch=False)
     if not is_new and not is_old:
-        return Standing.CHANGED
+        return PathState.CHANGED
     possible = [
         (entry, state) for entry, state in ((before, old), (after, new)) if entry is not None
     ]
     if not _has_metadata_of(found, current, possible, touch=touch):
-        return Standing.CHANGED
+        return PathState.CHANGED
     is_done = is_new and after is not None and _is_equal(found, after, touch=touch)
-    return Standing.DONE if is_done else Standing.OPEN
+    return PathState.DONE if is_done else PathState.OPEN
 
 
 def _holds_same(found: Entry, state: State, wanted: Entry, other: State, *, touch: bool) -> bool:

@@ -50,24 +50,24 @@ then take up to 0.7 / 0.8 of what is allowed.
 """
 
 _DAMAGED_SHOWN = 3
-"""How many damaged snapshots a remark names."""
+"""How many damaged snapshots a warning names."""
 
 _Result = TypeVar("_Result")
 
 
 def settings_or_defaults(session: Session) -> Settings | None:
-    """Returns what holds for the root, or None, with a remark, where it cannot be understood.
+    """Returns what holds for the root, or None, with a warning, where it cannot be understood.
 
     Nothing is removed without being asked then, and nothing is limited.
     """
     try:
         return settings_of(session)
     except TreesnapError as error:
-        session.monitor.remark(error.message)
+        session.monitor.warn(error.message)
         return None
 
 
-def keep_up(context: Context, sequence: int | None = None) -> None:
+def maintain(context: Context, sequence: int | None = None) -> None:
     """Removes what the policy does not keep, when it is time; never raises for that.
 
     To be called after a snapshot of the root was published, without the root's
@@ -94,7 +94,7 @@ def keep_up(context: Context, sequence: int | None = None) -> None:
             with suppress(Busy):
                 _collect(context, wait_s=0.0)
     except (TreesnapError, OSError) as error:
-        context.monitor.remark(f"The store could not be tidied: {error_text(error)}")
+        context.monitor.warn(f"The store could not be tidied: {error_text(error)}")
 
 
 def period(count: int) -> int:
@@ -142,7 +142,7 @@ def with_room(context: Context, attempt: Callable[[], _Result]) -> _Result:
             why = error.message  # not the error: its frames keep files of the store open
             continue
         if why is not None:
-            context.monitor.remark(f"{why}; room was made for it")
+            context.monitor.warn(f"{why}; room was made for it")
         return result
 
 
@@ -180,7 +180,7 @@ def make_room(context: Context, full: StorageFull) -> Room | None:
     except StoreMissing:  # it could not even be made
         return None
     except (TreesnapError, OSError) as error:
-        context.monitor.remark(f"The store could not be tidied: {error_text(error)}")
+        context.monitor.warn(f"The store could not be tidied: {error_text(error)}")
         return None
 
 
@@ -250,7 +250,7 @@ def _collect(context: Context, *, wait_s: float) -> None:
     if result.damaged:
         shown = ", ".join(identity[:12] for identity in result.damaged[:_DAMAGED_SHOWN])
         more = len(result.damaged) - _DAMAGED_SHOWN
-        context.monitor.remark(
+        context.monitor.warn(
             f"No garbage was collected, because snapshots are damaged: {shown}"
             f"{f' and {more} more' if more > 0 else ''}; 'snap verify --repair' mends them or "
             "moves them away, 'snap gc' collects around them"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, unseal
 from treesnap.codec.history import decode_history
 from treesnap.codec.snapshot import decode_state
-from treesnap.errors import Corrupt, TreesnapError, UnsupportedFormat, shown
+from treesnap.errors import Corrupt, TreesnapError, UnsupportedFormat, printable
 from treesnap.events import Monitor
 from treesnap.fs.durable import read_file, unlink_if_present
 from treesnap.hashing import root_id
@@ -49,7 +49,7 @@ class CheckPlace(NamedTuple):
     """How long a mend waits for the lock of a root."""
 
 
-class SmallFiles:
+class MetadataFiles:
     """Looks at the small files of a store."""
 
     def __init__(self, store: Store, place: CheckPlace) -> None:
@@ -146,7 +146,7 @@ class SmallFiles:
             reason = error.message
         known = recorded or self._record_of(name)
         if recorded is not None and self._store.root(recorded.path).id != name:
-            message = f"The root {shown(recorded.path)!r} is not found at its path"
+            message = f"The root {printable(recorded.path)!r} is not found at its path"
             problem = Problem(code="bad-root", message=message, where=f"roots/{name}/root")
             yield Finding(problem, _registering(name, recorded))
         # Without snapshots a missing record is what a killed command left, and no damage.
@@ -214,7 +214,7 @@ class SmallFiles:
         reason = _why_unfinishable(self._store, root)
         if reason is not None:
             message = (
-                f"A restore of {shown(root.path)!r} was interrupted and cannot be finished: "
+                f"A restore of {printable(root.path)!r} was interrupted and cannot be finished: "
                 f"{reason}"
             )
             problem = Problem(code="bad-journal", message=message, where=f"roots/{root.id}/journal")
@@ -268,7 +268,7 @@ def _registering(name: str, known: RootRecord | None) -> Mend:
             unlink_if_present(store.fs, store.layout.root_file(name, "root"))
             return f"Removed the record of root {name}, of which nothing is in the store"
         store.root_by_id(name, known.path).repair(known)
-        return f"Wrote the record of the root {shown(known.path)!r} anew"
+        return f"Wrote the record of the root {printable(known.path)!r} anew"
 
     return mend
 
@@ -295,7 +295,8 @@ def _forgetting(wait_s: float, name: str, path: bytes) -> Mend:
             else "no snapshot of the state before it is there"
         )
         return (
-            f"Gave up the interrupted restore of {shown(path)!r}: its files stay as they are, some "
+            f"Gave up the interrupted restore of {printable(path)!r}: its files stay as they are, "
+            "some "
             f"may be old and some new, and what it kept aside stays in the directory "
             f"'.treesnap-restore-...' there; {before}; the journal is {target}"
         )

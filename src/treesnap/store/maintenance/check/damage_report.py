@@ -40,7 +40,7 @@ class _LostDirectory(NamedTuple):
     """Its directories, by name."""
 
 
-class Losses:
+class DamageReport:
     """Finds what snapshots lose. ``note`` is told of objects that cannot be decoded."""
 
     def __init__(

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from treesnap import treepath
 from treesnap.codec.statcache import Observation, decode_observations, encode_observations
-from treesnap.errors import Conflict, Corrupt, shown
+from treesnap.errors import Conflict, Corrupt, printable
 from treesnap.fs.base import FileSystem
 from treesnap.worktree.apply.protection import protected, refuse_protected_below
 from treesnap.worktree.apply.step import (
@@ -56,7 +56,7 @@ class SecondLook(Protocol):
         """
 
 
-class Sight:
+class Preconditions:
     """What is at the paths of some steps, and in the staging directory."""
 
     def __init__(
@@ -248,7 +248,7 @@ def blaming(path: bytes) -> Iterator[None]:
 
 def conflict(path: bytes) -> Conflict:
     """Returns the error for a path that somebody else changed."""
-    return Conflict(f"{shown(path)!r} was changed by somebody else meanwhile", path=path)
+    return Conflict(f"{printable(path)!r} was changed by somebody else meanwhile", path=path)
 
 
 class Observed:

@@ -1,4 +1,4 @@
-"""Taking lost objects back from live trees: equal content has the same id.
+"""Recovering lost objects from live trees: equal content has the same id.
 
 A chunk is looked for where the snapshot had it, first. For what is still lost then, the
 roots of the store are walked, those of the damaged snapshots before the others, and
@@ -21,7 +21,7 @@ from treesnap.hashing import object_id
 from treesnap.model import EntryKind, IgnoreRules, ObjectId, ObjectKind, Snapshot
 from treesnap.ops.capture import scan_settings
 from treesnap.ops.state import MemoryObjects, entry_at
-from treesnap.results import TakenBack
+from treesnap.results import RecoveredObject
 from treesnap.store.roots import RootRecord, registered_records
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
@@ -30,7 +30,7 @@ from treesnap.worktree.scan.scanner import Scanner, ScanResult
 
 if TYPE_CHECKING:
     from treesnap.ops.context import Context
-    from treesnap.store.maintenance.check.examination import Damaged
+    from treesnap.store.maintenance.check.checker import Damaged
 
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -43,7 +43,7 @@ class _Place(NamedTuple):
     scope: tuple[bytes, ...] | None = None
 
 
-class Salvage:
+class ObjectRecovery:
     """Looks for lost objects, and stores those that are found, durably."""
 
     def __init__(self, context: Context, store: Store, wanted: dict[ObjectId, ObjectKind]) -> None:
@@ -51,9 +51,9 @@ class Salvage:
         self._fs = context.fs
         self._store = store
         self._wanted = dict(wanted)
-        self._found: dict[ObjectId, TakenBack] = {}
+        self._found: dict[ObjectId, RecoveredObject] = {}
 
-    def run(self, damaged: list[Damaged]) -> list[TakenBack]:
+    def run(self, damaged: list[Damaged]) -> list[RecoveredObject]:
         """Returns what was found and stored. The caller holds the collector's lock."""
         if not self._wanted:
             return []
@@ -155,7 +155,7 @@ class Salvage:
             self._wanted.update(more)
 
     def _note(self, identity: ObjectId, root: bytes, path: bytes) -> None:
-        self._found[identity] = TakenBack(object_id=identity.hex(), root=root, path=path)
+        self._found[identity] = RecoveredObject(object_id=identity.hex(), root=root, path=path)
 
 
 def _where_it_is(item: Damaged, roots: list[RootRecord]) -> Damaged:
