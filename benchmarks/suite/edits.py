@@ -26,7 +26,7 @@ class Edit(Protocol):
     def take_back(self) -> None:
         """Makes the content what it was at first."""
 
-    def is_taken_back(self) -> bool:
+    def is_undone(self) -> bool:
         """Returns whether the content is what it was at first."""
 
 
@@ -60,7 +60,7 @@ class ChangedFiles:
             if os.stat(path).st_size != size_bytes:
                 os.truncate(path, size_bytes)
 
-    def is_taken_back(self) -> bool:
+    def is_undone(self) -> bool:
         """Returns whether the content is what it was at first."""
         return all(_digest(path) == digest for path, _, digest in self._files)
 
@@ -94,10 +94,10 @@ class ChangedRow:
 
     def take_back(self) -> None:
         """Makes the content what it was at first."""
-        if not self.is_taken_back():
+        if not self.is_undone():
             self._write(self._original)
 
-    def is_taken_back(self) -> bool:
+    def is_undone(self) -> bool:
         """Returns whether the content is what it was at first."""
         return self._read() == self._original
 

@@ -75,7 +75,7 @@ def _round(
         edit.apply(number + 1_000)
         outcome = process.timed(f"{snap} restore latest~1", root, environment)
         _note(results, Case(tree, peers.BACK.format(edit=edit.name), WATCH), outcome)
-        if not edit.is_taken_back():
+        if not edit.is_undone():
             results.leave_out(f"{tree}: roll back, {WATCH}: the content was not what it was.")
         process.timed(f"{snap} create", root, environment)
 

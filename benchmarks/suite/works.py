@@ -163,7 +163,7 @@ class Comparison:
         self.results.add(case._replace(quantity=MEMORY), outcome.memory_bytes)
         print(f"  {case.work}, {case.tool}: {outcome.seconds:.2f} s", file=sys.stderr)
         if work == peers.BACK:
-            self._check(self.edit.is_taken_back(), case)
+            self._check(self.edit.is_undone(), case)
         elif work == peers.RESTORE:
             self._check(_is_whole(contender.out, self.root), case)
             shutil.rmtree(contender.out)
