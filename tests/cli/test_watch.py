@@ -220,9 +220,9 @@ def test_hears_again_after_it_had_too_many_files_open(snap, detach, watch_path):
     directory = str(watch_path("lock").parent)
 
     resource.prlimit(process_id, resource.RLIMIT_NOFILE, (3, limits[1]))
-    ask(LocalFileSystem(), directory, question)  # for this one the kernel has a number already
     with pytest.raises(TimeoutError):
-        ask(LocalFileSystem(), directory, question, timeout_s=0.1)
+        for _ in range(2):  # for the first one the kernel may have a number already
+            ask(LocalFileSystem(), directory, question, timeout_s=1)
     resource.prlimit(process_id, resource.RLIMIT_NOFILE, limits)
 
     assert watch_status(snap)["process_id"] == process_id
