@@ -132,6 +132,35 @@ def test_command_that_ignores_signals_is_killed_at_the_second_one(tree):
     assert difference(before, record(tree.root)) == []
 
 
+STARTING = """
+import os, signal, sys, treesnap
+root, store, fifo, asked = sys.argv[1:]
+script = f"trap 'echo asked > {asked}; exit 1' TERM; echo > {fifo}; while :; do sleep 0.1; done"
+
+def profile(frame, event, argument):
+    if event == "return" and frame.f_code.co_name == "_execute_child":
+        sys.setprofile(None)
+        open(fifo).readline()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+handle = treesnap.open(root, store=store)
+sys.setprofile(profile)
+handle.run(["sh", "-c", script])
+"""
+"""Gets a signal when its command runs already, and the call that starts it has not returned."""
+
+
+def test_command_that_is_just_started_is_asked_to_end(tree):
+    before = record(tree.root)
+    asked = tree.root.parent / "asked"
+
+    result = tree.program(STARTING, str(tree.fifo), str(asked))
+
+    assert result.returncode == 143, result.stderr
+    assert asked.read_text() == "asked\n"
+    assert difference(before, record(tree.root)) == []
+
+
 SECOND = """
 import os, signal, sys, treesnap
 from treesnap.testing.wrapped import WrappedFileSystem

@@ -32,12 +32,31 @@ class Interruptions:
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
+        self._is_deferring = False
 
     def arrived(self, number: int, _frame: FrameType | None) -> None:
         """Notes a signal, and raises for the first one."""
         self.numbers.append(number)
-        if len(self.numbers) == 1:
-            raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
+        if len(self.numbers) == 1 and not self._is_deferring:
+            self._raise()
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Raises for a signal that arrives in the body once the body has ended.
+
+        A process that is being started has no name yet by which it could be ended.
+        """
+        self._is_deferring = True
+        try:
+            yield
+        finally:
+            self._is_deferring = False
+            if self.numbers:
+                self._raise()
+
+    def _raise(self) -> None:
+        number = self.numbers[0]
+        raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
 
     @property
     def is_urgent(self) -> bool:

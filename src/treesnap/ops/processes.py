@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
 from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound
@@ -64,16 +64,17 @@ class Command:
         self._mark = mark
         self._process: subprocess.Popen[bytes] | None = None
 
-    def run(self) -> int:
+    def run(self, starting: Callable[[], AbstractContextManager[None]]) -> int:
         """Returns the exit code, negative for a signal.
 
-        Raises NotFound or InvalidArgument for a command that cannot be started. What it leaves
-        in the background goes on.
+        The command is started within ``starting``. Raises NotFound or InvalidArgument for one
+        that cannot be started. What it leaves in the background goes on.
         """
         fs = self._context.fs
         fd = fs.open(self._mark_path, os.O_RDWR) if self._mark_path is not None else None
         try:
-            self._process = self._started(() if fd is None else (fd,))
+            with starting():
+                self._process = self._started(() if fd is None else (fd,))
         finally:
             if fd is not None:
                 fs.close(fd)

@@ -58,7 +58,7 @@ def _run(
         mark = f"run/{held.made.id[:16]}/{attempt}"
         running = Command(context, command, mark, held.mark_path)
         try:
-            exit_code = running.run()
+            exit_code = running.run(interruptions.deferred)
         except (InvalidArgument, NotFound):  # nothing was started
             raise
         except BaseException:
