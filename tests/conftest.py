@@ -6,11 +6,13 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sampling import IS_FULL, chosen
 from watching import WatchedWorld
 
 MEMORY = Path("/dev/shm")
@@ -34,6 +36,24 @@ def _has_room(directory: Path) -> bool:
     except OSError:
         return False
     return found.f_bavail * found.f_frsize >= MEMORY_FREE_MIN_BYTES
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what ``sampled`` says, unless this run is in full size or names the test."""
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    if IS_FULL or any("[" in word for word in config.args):
+        return
+    left_out = []
+    for found in cases.values():
+        (every,) = found[0].get_closest_marker("sampled").args
+        kept = chosen([item.nodeid for item in found], every)
+        left_out += [item for item in found if item.nodeid not in kept]
+    config.hook.pytest_deselected(items=left_out)
+    unwanted = set(left_out)
+    items[:] = [item for item in items if item not in unwanted]
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 
 from garbage import use_new_pack
 from oracle import Record, difference, record
+from sampling import sized
 from treesnap.model import ObjectKind
 from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at
@@ -23,7 +24,6 @@ from treesnap.store.store import Store
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.testing.wrapped import Call, WrappedFileSystem
 
-IS_FULL = os.environ.get("TREESNAP_TEST_SIZE") == "full"
 YEAR_NS = 365 * 24 * 3600 * 10**9
 TIMEOUT_S = 120
 
@@ -214,7 +214,7 @@ def test_nobody_waits_for_a_collection(shared):
         shared.handle(0).restore("first")
 
     # More often would have no end: each snapshot gives the collection more to look at.
-    fs = EveryCall(7 if IS_FULL else 13, work)
+    fs = EveryCall(sized(13, 7), work)
     result = shared.handle(0, fs=fs).gc()
 
     assert len(done) > 5

@@ -14,7 +14,7 @@ import os
 
 import pytest
 
-from everywhere import SPARSE, fail_everywhere
+from everywhere import fail_everywhere
 from treesnap.errors import OperationFailed, StorageFull, TreesnapError
 from treesnap.testing.faulty import Fault, FaultyFileSystem, error_at
 from treesnap.testing.wrapped import Kind
@@ -43,7 +43,6 @@ class TestRestore:
             lambda handle: handle.restore("before"),
             lambda error: assert_undone_or_done(scene, error, "after", "before"),
             lambda point: error_at(point, number),
-            every=1 if number == errno.EIO else SPARSE,
         )
 
         assert set(outcomes) == {"after", "before"}
@@ -58,7 +57,6 @@ class TestRestore:
             lambda point: Fault(
                 number=point, errno=errno.EACCES, kinds=frozenset({Kind.NAME, Kind.WRITE})
             ),
-            every=SPARSE,
         )
 
         assert set(outcomes) == {"after", "before"}
@@ -71,7 +69,6 @@ class TestRestore:
             lambda error: assert_undone_or_done(scene, error, "after", "before"),
             lambda point: error_at(point, errno.EIO),
             NO_EXCHANGE,
-            every=SPARSE,
         )
 
         assert set(outcomes) == {"after", "before"}
@@ -88,7 +85,7 @@ class TestRestore:
             lambda handle: handle.restore("before"),
             check,
             lambda point: error_at(point, errno.EIO, lasting=True),
-            every=2 * SPARSE,
+            every=2,
         )
 
     def test_says_that_there_is_no_space(self, scene):
@@ -119,7 +116,7 @@ class TestRestore:
             lambda handle: handle.restore("before"),
             lambda error: "",
             lambda point: error_at(point, errno.EIO),
-            every=3 * SPARSE,
+            every=3,
         )
 
         gc.collect()
@@ -133,7 +130,7 @@ def test_undo_is_undone_or_done(scene):
         lambda handle: handle.undo(),
         lambda error: assert_undone_or_done(scene, error, "before", "after"),
         lambda point: error_at(point, errno.EIO),
-        every=2 * SPARSE,
+        every=2,
     )
 
 

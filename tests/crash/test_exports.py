@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from everywhere import SPARSE, assert_turns_once, fail_everywhere, kill_everywhere
+from everywhere import assert_turns_once, fail_everywhere, kill_everywhere
 from treesnap.testing.faulty import error_at, kill_halfway
 from treesnap.testing.state import differences, tree_state
 
@@ -64,7 +64,6 @@ class TestKilled:
             "closed",
             lambda handle: handle.restore(name, to=target_of(scene)),
             check,
-            every=(SPARSE + 1) // 2,
         )
 
         assert_turns_once(outcomes, "absent", "whole")
@@ -100,7 +99,6 @@ class TestKilled:
             lambda handle: handle.restore("before", to=target_of(scene)),
             check,
             at=kill_halfway,
-            every=SPARSE,
         )
 
         assert set(outcomes) == {"absent"}

@@ -16,7 +16,8 @@ import errno
 
 import pytest
 
-from everywhere import POINTS_MAX, SPARSE, assert_turns_once, kill_everywhere
+from everywhere import POINTS_MAX, assert_turns_once, kill_everywhere
+from sampling import sized
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, kill_at, kill_halfway
 from treesnap.testing.recording import RecordingFileSystem
@@ -48,7 +49,6 @@ class TestRestore:
             lambda handle: handle.restore("before"),
             lambda: scene.recovered("after", "before"),
             NO_EXCHANGE,
-            every=SPARSE,
         )
 
         assert_turns_once(outcomes, "after", "before")
@@ -60,7 +60,6 @@ class TestRestore:
             lambda handle: handle.restore("before"),
             lambda: scene.recovered("after", "before"),
             at=kill_halfway,
-            every=SPARSE,
         )
 
     def test_can_be_done_or_undone_after_every_kill(self, scene):
@@ -74,7 +73,7 @@ class TestRestore:
             return scene.name_of_state("before")
 
         assert kill_everywhere(
-            scene, "changed", lambda handle: handle.restore("before"), check, every=3 * SPARSE
+            scene, "changed", lambda handle: handle.restore("before"), check, every=3
         )
 
     def test_of_some_paths_leaves_the_others_alone(self, scene):
@@ -97,9 +96,7 @@ class TestRestore:
             assert scene.handle().verify(read_data=True).ok
             return scene.name_of_state("absent", "before")
 
-        outcomes = kill_everywhere(
-            scene, "removed", lambda handle: handle.restore("before"), check, every=SPARSE
-        )
+        outcomes = kill_everywhere(scene, "removed", lambda handle: handle.restore("before"), check)
 
         assert_turns_once(outcomes, "absent", "before")
 
@@ -124,7 +121,7 @@ def test_undo_and_redo_leave_the_old_tree_or_the_new_one(scene, start, verb, old
         start,
         lambda handle: getattr(handle, verb)(),
         lambda: scene.recovered(old, new),
-        every=2 * SPARSE,  # they are restores
+        every=2,  # they are restores
     )
 
     assert_turns_once(outcomes, old, new)
@@ -132,7 +129,7 @@ def test_undo_and_redo_leave_the_old_tree_or_the_new_one(scene, start, verb, old
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.8, 0.95])
 def test_recovery_may_be_killed_too(scene, share):
-    """Recovery of a restore that died after that share of its calls, at every other point.
+    """Recovery of a restore that died after that share of its calls, at some points.
 
     The restore is done again each time: a copy of what it left would have other inodes.
     """
@@ -142,7 +139,7 @@ def test_recovery_may_be_killed_too(scene, share):
     first = kill_at(int(len(recording.mutations) * share))
 
     outcomes = []
-    for number in range(1, POINTS_MAX, 2 * SPARSE):
+    for number in range(1, POINTS_MAX, sized(31, 2)):
         scene.reset("changed")
         killed(lambda fs: scene.handle(fs).restore("before"), first)
         ended = killed(lambda fs: scene.handle(fs).recover(), kill_at(number))
@@ -243,9 +240,7 @@ class TestGarbageCollection:
             scene.handle().gc()
             return str(scene.handle().stats().objects)
 
-        outcomes = kill_everywhere(
-            scene, "garbage", lambda handle: handle.gc(), check, every=SPARSE
-        )
+        outcomes = kill_everywhere(scene, "garbage", lambda handle: handle.gc(), check)
 
         assert set(outcomes) == {str(expected)}
 

@@ -24,7 +24,6 @@ from power import Recording
 from power_cases import (
     CASES,
     FIRST_CREATE_SYNCS,
-    IS_FULL,
     STORE_CASES,
     TREE_CASES,
     Case,
@@ -34,12 +33,13 @@ from power_cases import (
     names_of_syncs,
     recorded,
 )
+from sampling import sized
 
-STATES_MAX = 20
+STATES_MAX = 8
 """States of each case that the suite itself tries."""
-FRESH_MAX = 400 if IS_FULL else 60
+FRESH_MAX = sized(60, 400)
 """States that are tried in search of one that shows that a sync is missing."""
-MORE = 50 if IS_FULL else 5
+MORE = sized(5, 50)
 SEEDS = range(1, 4)
 SAMPLED = {"create", "restore", "restore and work"}
 """Cases of which the suite itself leaves out syncs."""

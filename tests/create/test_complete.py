@@ -21,7 +21,6 @@ from trees import is_directory, is_file, paths_below, remove_tree, write, write_
 from treesnap.ops.handle import Handle
 
 IS_ROOT = os.geteuid() == 0
-IS_FULL = os.environ.get("TREESNAP_TEST_SIZE") == "full"
 GIBIBYTE = 1 << 30
 LONG_AGO_NS = 1_000_000_000 * 10**9
 

@@ -14,6 +14,7 @@ import treesnap
 from calling import Place
 from mounting import mounting
 from oracle import difference, record
+from sampling import sized
 from trees import write_sparse
 from treesnap.fs.local import LocalFileSystem
 from treesnap.hashing import object_id
@@ -72,7 +73,7 @@ def recorded(path: Path) -> tuple[tuple, dict[bytes, bytes]]:
 
 
 @given(parts=PARTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=sized(15, 60), deadline=None)
 def test_the_same_bytes_are_recorded_alike(parts, tmp_path_factory):
     directory = tmp_path_factory.mktemp("holes")
     sparse, dense = directory / "sparse", directory / "dense"
@@ -91,7 +92,7 @@ def test_the_same_bytes_are_recorded_alike(parts, tmp_path_factory):
 
 
 @given(parts=PARTS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=sized(10, 30), deadline=None)
 def test_the_size_of_a_window_changes_nothing(parts, tmp_path_factory):
     path = tmp_path_factory.mktemp("windows") / "file"
     with path.open("wb") as file:

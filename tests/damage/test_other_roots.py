@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from calling import Ended, run_forked
 from changing import World
 from treesnap import CollectingMonitor, SnapshotKind
 from treesnap.codec.reader import read_lists
@@ -89,9 +88,9 @@ class Two:
             return list(trees.object_ids(entries[b"paged"].tree_id))[1]
         return next(read_lists(entries[b"listed"].content, store.get))
 
-    def snap(self, root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "treesnap", "--store", str(self.store), *arguments]
-        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    def snap(self, root: Path, *arguments: str) -> Ended:
+        words = ["--store", str(self.store), *arguments]
+        return run_forked(words, cwd=root, variables=os.environ)
 
 
 def flip(path: Path, offset: int) -> None:
@@ -124,7 +123,7 @@ def test_damage_in_one_root_stops_no_command_in_another(two, kind):
         ["gc"],
     ):
         done = two.snap(two.other, *arguments)
-        assert done.returncode == 0, (arguments, done.stderr)
+        assert done.code == 0, (arguments, done.err)
     assert tree_state(two.other) == two.state
 
 
@@ -134,17 +133,17 @@ def test_commands_name_the_damaged_snapshot_and_the_next_step(two, kind):
     is_damaged = kind != "index"  # the index can be made again, so that no snapshot is damaged
 
     as_text = two.snap(two.other, "gc", "--dry-run")
-    as_json = json.loads(two.snap(two.other, "--json", "gc").stdout)
-    listed = json.loads(two.snap(two.odd, "--json", "list").stdout)
+    as_json = json.loads(two.snap(two.other, "--json", "gc").out)
+    listed = json.loads(two.snap(two.odd, "--json", "list").out)
     verified = two.snap(two.other, "verify", "--read-data")
 
     assert as_json["damaged"] == ([two.id] if is_damaged else [])
-    assert (two.id[:12] in as_text.stderr) == is_damaged
-    assert ("snap verify --repair" in as_text.stderr) == is_damaged
+    assert (two.id[:12] in as_text.err) == is_damaged
+    assert ("snap verify --repair" in as_text.err) == is_damaged
     assert listed["damaged"] == ([two.id] if kind == "record" else [])
     if is_damaged:
-        assert verified.returncode == 7
-        assert two.id[:12] in verified.stdout + verified.stderr
+        assert verified.code == 7
+        assert two.id[:12] in verified.out + verified.err
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -153,18 +152,18 @@ def test_a_repair_from_another_root_leaves_only_what_is_lost(two, kind):
 
     repaired = two.snap(two.other, "verify", "--repair")
 
-    assert repaired.returncode in (0, 7)
-    assert two.snap(two.other, "restore", "second").returncode == 0
+    assert repaired.code in (0, 7)
+    assert two.snap(two.other, "restore", "second").code == 0
     assert tree_state(two.other) == two.state
-    assert two.snap(two.other, "gc").returncode == 0
-    assert two.snap(two.odd, "create").returncode == 0
-    assert two.snap(two.odd, "restore", "latest").returncode == 0
+    assert two.snap(two.other, "gc").code == 0
+    assert two.snap(two.odd, "create").code == 0
+    assert two.snap(two.odd, "restore", "latest").code == 0
 
 
 def test_a_delete_names_the_damaged_snapshot_that_it_removed(two):
     two.damage("record")
 
-    removed = json.loads(two.snap(two.odd, "--json", "delete", two.id[:16]).stdout)
+    removed = json.loads(two.snap(two.odd, "--json", "delete", two.id[:16]).out)
 
     assert removed["damaged"] == [two.id]
     assert removed["snapshots"] == []

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from calling import Ended, run_forked
 from oracle import difference, record
 from plan_bench import is_alive
 
@@ -41,18 +40,12 @@ class Processes:
         self.file = directory / "plan.yaml"
         self.file.write_text(PLAN)
 
-    def snap(self, *words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "treesnap", "--store", str(self.store), *map(str, words)],
-            cwd=cwd or self.root,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+    def snap(self, *words: object, cwd: Path | None = None) -> Ended:
+        arguments = ["--store", str(self.store), *map(str, words)]
+        return run_forked(arguments, cwd=cwd or self.root, variables=os.environ)
 
     def json(self, *words: object, cwd: Path | None = None) -> dict:
-        return json.loads(self.snap("--json", *words, cwd=cwd).stdout)
+        return json.loads(self.snap("--json", *words, cwd=cwd).out)
 
     def run(self) -> str:
         return self.json("plan", "run", self.file)["plan_id"]
@@ -90,13 +83,13 @@ def test_an_applied_plan_refuses_in_every_later_process(processes):
     """Blocker: "plan already applied" was never set where it mattered."""
     plan = processes.run()
     checkpoint = processes.checkpoint(plan, "before two")
-    assert processes.snap("plan", "apply", plan).returncode == 0
+    assert processes.snap("plan", "apply", plan).code == 0
 
     for _ in range(2):
         ended = processes.snap("plan", "rollback", plan, checkpoint)
-        assert (ended.returncode, processes.lines()) == (3, ["one", "two", "three"])
-        assert processes.snap("plan", "correct", plan, "--mode", "revert").returncode == 3
-        assert processes.snap("plan", "resume", plan).returncode == 3
+        assert (ended.code, processes.lines()) == (3, ["one", "two", "three"])
+        assert processes.snap("plan", "correct", plan, "--mode", "revert").code == 3
+        assert processes.snap("plan", "resume", plan).code == 3
 
 
 def test_a_correction_rolls_back_just_as_a_roll_back_does(processes):
@@ -112,7 +105,7 @@ def test_a_correction_rolls_back_just_as_a_roll_back_does(processes):
     assert (result["checkpoint"]["label"], result["state"]) == ("before two", "rolled_back")
     assert sorted(os.listdir(processes.root)) == ["done"]
     forth = processes.checkpoint(plan, "before rollback to before two")
-    assert processes.snap("plan", "rollback", plan, forth).returncode == 0
+    assert processes.snap("plan", "rollback", plan, forth).code == 0
     assert sorted(os.listdir(processes.root)) == ["done", "mess"]
 
 
@@ -127,7 +120,7 @@ def test_old_checkpoints_go_without_being_asked(processes):
     assert [item["step_index"] for item in found] == list(range(59, 9, -1))
     kept = [one for one in processes.json("list")["snapshots"] if one["session"] == plan]
     assert len(kept) == 50
-    assert processes.snap("plan", "rollback", plan, found[-1]["id"]).returncode == 0
+    assert processes.snap("plan", "rollback", plan, found[-1]["id"]).code == 0
     assert (processes.root / "file").read_text() == "9\n"
 
 
@@ -142,9 +135,9 @@ def test_stores_of_the_first_format_open_and_plans_run_in_them(tmp_path):
 
     assert processes.lines() == ["one", "two", "three"]
     checkpoint = processes.checkpoint(plan, "before three")
-    assert processes.snap("plan", "rollback", plan, checkpoint).returncode == 0
+    assert processes.snap("plan", "rollback", plan, checkpoint).code == 0
     assert processes.lines() == ["one", "two"]
-    assert processes.snap("verify", "--read-data").returncode == 0
+    assert processes.snap("verify", "--read-data").code == 0
 
 
 def test_checkpoint_failure_kill_and_roll_back_end_to_end(processes):
@@ -157,15 +150,15 @@ def test_checkpoint_failure_kill_and_roll_back_end_to_end(processes):
     assert (shown["state"], processes.lines()) == ("failed", ["one"])
     script = "echo $$ > ../number; touch litter; kill -9 $PPID; exec sleep 600 > /dev/null 2>&1"
     added = processes.snap("plan", "correct", plan, "--mode", "append", "--step", script)
-    assert added.returncode == 0
+    assert added.code == 0
     (processes.directory / "broken").unlink()
-    assert processes.snap("plan", "resume", plan).returncode == -9
+    assert processes.snap("plan", "resume", plan).code == -9
     left = int((processes.directory / "number").read_text())
     assert is_alive(left)
 
     ended = processes.snap("plan", "rollback", plan, processes.checkpoint(plan, "before one"))
 
-    assert ended.returncode == 0, ended
+    assert ended.code == 0, ended
     assert not is_alive(left)
     assert difference(start, record(processes.root)) == []
     assert processes.json("plan", "show", plan)["state"] == "rolled_back"
@@ -189,16 +182,16 @@ def test_a_checkpoint_has_all_metadata_that_was_asked_for(processes):
 
 def test_an_interrupted_plan_is_shown_by_the_doctor_and_waits_for_a_person(processes):
     plan = processes.run()
-    assert processes.snap("doctor").returncode == 0
+    assert processes.snap("doctor").code == 0
     script = "test -e ../again || { touch ../again; kill -9 $PPID; }"
     processes.snap("plan", "correct", plan, "--mode", "append", "--step", script)
-    assert processes.snap("plan", "resume", plan).returncode == -9
+    assert processes.snap("plan", "resume", plan).code == -9
 
     shown = processes.snap("doctor", "--json")
 
-    assert shown.returncode == 3
-    (item,) = json.loads(shown.stdout)["unfinished"]
+    assert shown.code == 3
+    (item,) = json.loads(shown.out)["unfinished"]
     assert (item["work"], item["root"], item["blocked"]) == ("plan", str(processes.root), True)
     assert plan in item["resolution"]
-    assert processes.snap("plan", "resume", plan).returncode == 0
-    assert processes.snap("doctor").returncode == 0
+    assert processes.snap("plan", "resume", plan).code == 0
+    assert processes.snap("doctor").code == 0

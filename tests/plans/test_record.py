@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plan_bench import checkpoint_of
+from sampling import sized
 from treesnap import Corrupt, UnsupportedFormat
 from treesnap.codec.envelope import FileKind, seal, unseal
 from treesnap.codec.message import pack, unpack
@@ -153,7 +154,9 @@ def decoded_with(**changes: Any) -> Plan:
     return decode_plan(pack(stored))
 
 
-PATIENT = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PATIENT = settings(
+    max_examples=sized(10, 40), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 """Plans are large, and machines may be busy."""
 
 

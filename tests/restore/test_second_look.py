@@ -22,7 +22,7 @@ from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at
 from treesnap.testing.state import differences, tree_state
 from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.testing.wrapped import Call
+from treesnap.testing.wrapped import Call, WrappedFileSystem
 
 
 def other_link(path: Path, outside: Path) -> None:
@@ -296,7 +296,7 @@ class TestAnEditDuringAWatchedRestore:
     def test_costs_one_more_look_at_each_path_that_is_replaced(self, watched):
         looks: list[str] = []
 
-        class Looking(UnsyncedFileSystem):
+        class Looking(WrappedFileSystem):
             def around(self, call: Call):
                 if call.method == "lstat":
                     looks.append(call.path)
@@ -306,7 +306,10 @@ class TestAnEditDuringAWatchedRestore:
             looks.clear()
             handle = Handle(
                 context_at(
-                    root=watched.root, store_path=str(watched.store), fs=Looking(), **options
+                    root=watched.root,
+                    store_path=str(watched.store),
+                    fs=Looking(UnsyncedFileSystem()),
+                    **options,
                 )
             )
             handle.restore("before")

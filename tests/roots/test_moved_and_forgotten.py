@@ -21,7 +21,7 @@ from treesnap.results import RootDirectory
 from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed
 from treesnap.testing.state import tree_state
 from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.testing.wrapped import MUTATING, Call
+from treesnap.testing.wrapped import MUTATING, Call, WrappedFileSystem
 
 
 class Said(NullMonitor):
@@ -34,11 +34,11 @@ class Said(NullMonitor):
         self.warnings.append(text)
 
 
-class Births(UnsyncedFileSystem):
+class Births(WrappedFileSystem):
     """A file system that tells birth times as a test wants them."""
 
     def __init__(self, birth_ns: int | None) -> None:
-        super().__init__()
+        super().__init__(UnsyncedFileSystem())
         self.birth_ns = birth_ns
 
     def around(self, call: Call):

@@ -10,7 +10,6 @@ machine has to find out.
 
 from __future__ import annotations
 
-import os
 from random import Random
 from typing import TypeVar
 
@@ -27,10 +26,10 @@ from hypothesis.stateful import (
 )
 
 from protocol import BROKEN_RULES, OBJECTS, Collector, Process, World, Writer
+from sampling import IS_FULL, sized
 
-IS_FULL = os.environ.get("TREESNAP_TEST_SIZE") == "full"
-EXAMPLES = 20_000 if IS_FULL else 150
-WALKS = 200_000 if IS_FULL else 3000
+EXAMPLES = sized(150, 20_000)
+WALKS = sized(3000, 200_000)
 WALKS_TO_FIND_MAX = 50_000
 STEPS = 40
 PROCESSES_MAX = 3

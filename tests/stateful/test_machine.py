@@ -30,18 +30,19 @@ from hypothesis.stateful import (
 
 import trees
 import treesnap
-from machines import IS_FULL, run
+from machines import run
 from mutations import mutate
 from oracle import Record, difference, record
+from sampling import sized
 from scopes import Scope, ancestors, captured, common_scope, inside, outside
 from treesnap.model import SnapshotKind
 from treesnap.ops import position
 from treesnap.ops.create import CreateRequest
 from treesnap.results import RestoreResult
 
-SEEDS = range(20) if IS_FULL else range(5)
-EXAMPLES = 200 if IS_FULL else 5
-STEPS = 40 if IS_FULL else 15
+SEEDS = sized(range(2), range(20))
+EXAMPLES = sized(5, 200)
+STEPS = sized(15, 40)
 
 Made = str | MultipleResults[str]
 """The id of a new snapshot, or none."""

@@ -26,8 +26,9 @@ from hypothesis.stateful import (
 
 import trees
 import treesnap
-from machines import IS_FULL, run
+from machines import run
 from mutations import add_directory, mutate, pick
+from sampling import sized
 from treesnap.codec.snapshot import state_hash
 from treesnap.ops.access import opened
 from treesnap.results import CreateResult
@@ -294,7 +295,7 @@ def _above(path: bytes, top: bytes) -> list[bytes]:
     return found[:-1]
 
 
-EXAMPLES = 200 if IS_FULL else 3
+EXAMPLES = sized(3, 200)
 STEPS = 50
 """In full size, 10,000 steps each."""
 

@@ -9,6 +9,7 @@ import pytest
 
 from garbage import pack_files, use_new_pack
 from oracle import difference, record
+from sampling import sized
 from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at
 from treesnap.store.maintenance.pack_usage import MERGED_MIN
@@ -16,8 +17,7 @@ from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.testing.wrapped import MUTATING
 
-IS_FULL = os.environ.get("TREESNAP_TEST_SIZE") == "full"
-CREATES = 1000 if IS_FULL else 64
+CREATES = sized(64, 1000)
 
 
 @pytest.fixture

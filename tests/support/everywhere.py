@@ -1,14 +1,15 @@
 """An operation that is killed, or fails, at every call that changes the disk.
 
+``tox -e long`` tries every call; the suite tries the first, the last, and some between them.
 ``scene`` is what the tests in ``crash`` begin from: a root and its store, which can be
 put back to what was kept of them.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from sampling import IS_FULL, evenly
 from treesnap.errors import TreesnapError
 from treesnap.ops.handle import Handle
 from treesnap.testing.children import killed
@@ -16,8 +17,26 @@ from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
 from treesnap.testing.unsynced import UnsyncedFileSystem
 
 POINTS_MAX = 5000
-SPARSE = 1 if os.environ.get("TREESNAP_TEST_SIZE") == "full" else 4
-"""Every how manieth point is tried where another test tries them all in much the same way."""
+SAMPLE = 9
+"""How many points of an operation the suite tries."""
+
+
+def points_of(
+    scene,
+    start: str,
+    operation: Callable[[Handle], object],
+    faults: tuple[Fault, ...],
+    at: Callable[[int], Fault],
+    every: int,
+) -> Iterable[int]:
+    """Returns the numbers of the calls at which an operation is killed or fails."""
+    if IS_FULL:
+        return range(1, POINTS_MAX, every)  # its callers stop where the operation lives
+    scene.reset(start)
+    unreached = at(POINTS_MAX)
+    fs = FaultyFileSystem(*faults, unreached, inner=UnsyncedFileSystem())
+    operation(scene.handle(fs))
+    return evenly(fs.seen_of(unreached), SAMPLE)
 
 
 def kill_everywhere(
@@ -31,15 +50,15 @@ def kill_everywhere(
 ) -> list[str]:
     """Kills an operation at every point, or every n-th; returns what ``check`` said."""
     outcomes = []
-    for number in range(1, POINTS_MAX, every):
+    for number in points_of(scene, start, operation, faults, at, every):
         scene.reset(start)
         ended = killed(lambda fs: operation(scene.handle(fs)), *faults, at(number))
         assert ended.error is None, ended.error
         if not ended.was_killed:
-            assert outcomes
             return outcomes
         outcomes.append(check())
-    raise AssertionError("The operation has no end")
+    assert not IS_FULL, "The operation has no end"
+    return outcomes
 
 
 def assert_turns_once(outcomes: list[str], old: str, new: str) -> None:
@@ -59,9 +78,9 @@ def fail_everywhere(
     *faults: Fault,
     every: int = 1,
 ) -> list[str]:
-    """Lets an operation fail at every point; returns what ``check`` said of the error."""
+    """Lets an operation fail at every point, or every n-th; returns what ``check`` said."""
     outcomes: list[str] = []
-    for number in range(1, POINTS_MAX, every):
+    for number in points_of(scene, start, operation, faults, at, every):
         scene.reset(start)
         fault = at(number)
         fs = FaultyFileSystem(*faults, fault, inner=UnsyncedFileSystem())
@@ -71,7 +90,7 @@ def fail_everywhere(
         except TreesnapError as caught:
             error = caught
         if not fs.hits_of(fault):
-            assert outcomes
             return outcomes
         outcomes.append(check(error))
-    raise AssertionError("The operation has no end")
+    assert not IS_FULL, "The operation has no end"
+    return outcomes

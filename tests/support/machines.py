@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
-
-IS_FULL = os.environ.get("TREESNAP_TEST_SIZE") == "full"
 
 
 def run(machine: type[RuleBasedStateMachine], examples: int, steps: int) -> None:

@@ -30,6 +30,7 @@ from power_checks import (
     after_undo,
     after_work,
 )
+from sampling import sized
 from treesnap.errors import TreesnapError
 from treesnap.fs.base import FileSystem
 from treesnap.ops.handle import Handle
@@ -39,7 +40,6 @@ from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed, kill_at
 from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.wrapped import Kind
 
-IS_FULL = os.environ.get("TREESNAP_TEST_SIZE") == "full"
 NO_EXCHANGE = Fault(methods=frozenset({"exchange"}), errno=errno.EINVAL, lasting=True)
 
 RANDOM_NAME = re.compile("[0-9a-f]{16}")
@@ -344,7 +344,7 @@ RECOVERY_CASES = [
         old=state,
         new=state,
     )
-    for seed in range(3 if IS_FULL else 1)
+    for seed in range(sized(1, 3))
     for name, sync_name, state in (
         ("from a power cut while staging", "sync_file_system root 1", "after"),
         ("from a power cut while applying", "sync_file_system root 2", "before"),

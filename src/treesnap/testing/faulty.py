@@ -40,7 +40,7 @@ class Fault:
     """Which calls fail, and how."""
 
     number: int = 1
-    """The how manieth call of those that match; 1 is the first."""
+    """Which of the calls that match fails; 1 is the first."""
     errno: int | None = None
     """The error that is raised; None kills the process."""
     methods: frozenset[str] = frozenset()
@@ -114,6 +114,10 @@ class FaultyFileSystem(WrappedFileSystem):
     def hits_of(self, fault: Fault) -> int:
         """Returns how many calls a fault has made fail."""
         return self._hits[self._faults.index(fault)]
+
+    def seen_of(self, fault: Fault) -> int:
+        """Returns how many calls a fault has counted."""
+        return self._seen[self._faults.index(fault)]
 
     def _fail(self, fault: Fault, call: Call) -> Any:
         if fault.moment == FaultMoment.AFTER:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from treesnap.testing.wrapped import Call, Kind, WrappedFileSystem
+from treesnap.fs.local import LocalFileSystem
 
 
-class UnsyncedFileSystem(WrappedFileSystem):
-    """Lets every call through except syncs, which do nothing and succeed."""
+class UnsyncedFileSystem(LocalFileSystem):
+    """The local file system, where syncs do nothing and succeed.
 
-    def around(self, call: Call) -> Any:
-        """Makes the call unless it is a sync."""
-        return call.proceed() if call.kind != Kind.SYNC else None
+    Not wrapped, because most tests use it and calls are many.
+    """
+
+    def sync(self, fd: int, /) -> None:  # type: ignore[override]  # os.fsync takes any object
+        """Does nothing."""
+
+    def sync_data(self, fd: int, /) -> None:
+        """Does nothing."""
+
+    def sync_file_system(self, fd: int) -> None:
+        """Does nothing."""

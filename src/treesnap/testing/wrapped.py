@@ -97,15 +97,20 @@ class Call:
     kind: Kind
     arguments: tuple[Any, ...]
     options: dict[str, Any]
-    paths: tuple[str, ...]
-    """What the call is about, as far as known: one path, or source and target."""
     proceed: Callable[[], Any] = field(repr=False)
     """Makes the call below and returns what it returns."""
+    locate: Callable[..., tuple[str, ...]] = field(repr=False)
+    """Finds the paths of a call; most calls are let through without."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """What the call is about, as far as known: one path, or source and target."""
+        return self.locate(self.method, self.arguments, self.options)
 
     @property
     def path(self) -> str:
-        """The first path, or an empty one."""
-        return self.paths[0] if self.paths else ""
+        """The first of them."""
+        return self.paths[0]
 
     @property
     def data(self) -> bytes:
@@ -142,8 +147,8 @@ class WrappedFileSystem(_Methods):
             _kind_of(method, arguments),
             arguments,
             options,
-            self._paths_of(method, arguments, options),
             partial(getattr(self._inner, method), *arguments, **options),
+            self._paths_of,
         )
         result = self.around(call)
         if method == "open":

@@ -6,7 +6,6 @@ it with InvalidArgument, or what it would publish reads back as the same record.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from sampling import sized
 from treesnap.codec import statcache
 from treesnap.codec.chunklist import fold
 from treesnap.codec.envelope import Format, seal, unseal
@@ -33,7 +33,7 @@ from treesnap.store.collector import COLLECTED_SIZE, COLLECTION, CollectorState
 from treesnap.store.roots import ROOT, RootRecord
 from treesnap.testing import strategies as ours
 
-EXAMPLES = 10_000 if os.environ.get("TREESNAP_TEST_SIZE") == "full" else 150
+EXAMPLES = sized(30, 10_000)
 """For each of the twelve tests that take them."""
 MANY = settings(
     max_examples=EXAMPLES,
@@ -158,7 +158,7 @@ def test_a_file_that_is_written_reads_back_equal(kind, data):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=sized(25, 100), deadline=None)
 @given(data=st.data())
 def test_a_valid_record_is_written(kind, data):
     form, valid = FORMATS[kind]

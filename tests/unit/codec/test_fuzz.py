@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from sampling import sized
 from treesnap.codec import (
     chunklist,
     compress,
@@ -37,7 +38,7 @@ from treesnap.testing import strategies as ours
 from treesnap.worktree.scan.links import load_groups
 from treesnap.worktree.scan.statcache import CacheFile
 
-EXAMPLES = settings(max_examples=60, deadline=None, derandomize=True)
+EXAMPLES = settings(max_examples=sized(15, 60), deadline=None, derandomize=True)
 
 
 class Case(NamedTuple):
@@ -267,7 +268,7 @@ def test_arbitrary_bytes_are_refused_or_valid(name, garbage):
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(EXAMPLES, max_examples=150)
+@settings(EXAMPLES, max_examples=sized(30, 150))
 @given(data=st.data())
 def test_changed_bytes_are_refused_or_valid(name, data):
     case = CASES[name]
@@ -320,7 +321,7 @@ def replaced(value: Any, choose: Callable[[int], int], wrong: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", [name for name in MESSAGES if name != "sealed"])
-@settings(EXAMPLES, max_examples=300)
+@settings(EXAMPLES, max_examples=sized(60, 300))
 @given(data=st.data())
 def test_values_of_wrong_types_are_refused_or_valid(name, data):
     from treesnap.codec.message import unpack

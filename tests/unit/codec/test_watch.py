@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sampling import sized
 from treesnap.codec.message import pack, unpack
 from treesnap.codec.watch import (
     Answer,
@@ -101,7 +102,7 @@ VALID = {
 
 
 @pytest.mark.parametrize("decode", VALID, ids=lambda decode: decode.__name__)
-@settings(max_examples=200, derandomize=True)
+@settings(max_examples=sized(40, 200), derandomize=True)
 @given(data=st.data())
 def test_any_bytes_are_understood_or_refused(decode, data):
     valid = VALID[decode]

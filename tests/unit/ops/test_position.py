@@ -22,6 +22,7 @@ from treesnap.testing.faulty import kill_at
 from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.state import tree_state
 from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.wrapped import WrappedFileSystem
 
 
 @pytest.fixture
@@ -34,11 +35,11 @@ def two(handle, root):
     return "first", "second"
 
 
-class Overtaken(UnsyncedFileSystem):
+class Overtaken(WrappedFileSystem):
     """Raises the epoch twice, as collections do, just before a snapshot is published."""
 
     def __init__(self, store_path, times):
-        super().__init__()
+        super().__init__(UnsyncedFileSystem())
         self._layout = Layout(str(store_path))
         self.left = times
 

@@ -37,7 +37,7 @@ from treesnap.ops.places import context_at
 from treesnap.ops.watch_socket import ask, receive, send, socket_address
 from treesnap.results import CreateResult
 from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.testing.wrapped import Call
+from treesnap.testing.wrapped import Call, WrappedFileSystem
 from treesnap.watch import control
 from treesnap.watch.service import WatchService
 from treesnap.worktree.scan.statcache import load
@@ -179,7 +179,7 @@ def test_makes_one_at_once_and_one_after_a_change(watch, handle, directory):
 def test_makes_none_when_nothing_changed(watch, handle):
     attempts: list[str] = []
 
-    class Noting(UnsyncedFileSystem):
+    class Noting(WrappedFileSystem):
         """Notes whenever the root's lock is opened, as each attempt does."""
 
         def around(self, call: Call) -> Any:
@@ -189,7 +189,9 @@ def test_makes_none_when_nothing_changed(watch, handle):
                 attempts.append(directory)
             return super().around(call)
 
-    other = Handle(context_at(root=handle.root, store_path=handle.store_path, fs=Noting()))
+    other = Handle(
+        context_at(root=handle.root, store_path=handle.store_path, fs=Noting(UnsyncedFileSystem()))
+    )
     watched = watch(other, every_s=0.1)
     deadline = time.monotonic() + DEADLINE_S
     while len(attempts) < 4:

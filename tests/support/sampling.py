@@ -1,0 +1,30 @@
+"""How much is run of what tests enumerate: everything in ``tox -e long``, else a sample."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TypeVar
+from zlib import crc32
+
+IS_FULL = os.environ.get("TREESNAP_TEST_SIZE") == "full"
+
+Value = TypeVar("Value")
+
+
+def sized(sample: Value, full: Value) -> Value:
+    """Returns the size that this run has."""
+    return full if IS_FULL else sample
+
+
+def evenly(count: int, sample: int) -> Sequence[int]:
+    """Returns numbers from 1 to a count: all of them, or evenly spread, with both ends."""
+    if IS_FULL or count <= sample:
+        return range(1, count + 1)
+    return [1 + step * (count - 1) // (sample - 1) for step in range(sample)]
+
+
+def chosen(names: Sequence[str], every: int) -> set[str]:
+    """Returns every n-th of some names as if drawn by lot, in each run the same ones."""
+    drawn = sorted(names, key=lambda name: crc32(name.encode()))
+    return set(drawn[: -(-len(names) // every)])
