@@ -16,7 +16,7 @@ import pytest
 from garbage import use_new_pack
 from oracle import Record, difference, record
 from sampling import sized
-from treesnap.model import ObjectKind
+from treesnap.codec.reader import Reference
 from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at
 from treesnap.store.maintenance.reachability import Reachability
@@ -227,7 +227,7 @@ def test_reading_never_fails_beside_a_collection(shared):
     shared.add_waste()
     reading = Store.open(UnsyncedFileSystem(), str(shared.store))
     reachable = Reachability(reading)
-    needed: list[tuple[ObjectKind, bytes]] = []
+    needed: list[Reference] = []
     for root_id, name in reading.snapshots.all_names():
         needed += reachable.add(reading.snapshots.load(root_id, name).record)
     expected = {
@@ -239,8 +239,8 @@ def test_reading_never_fails_beside_a_collection(shared):
     def look() -> None:
         looks.append(None)
         reading.packs.close()  # it knows where things were, and holds no pack open
-        for kind, identity in needed:
-            reading.get(kind, identity)
+        for reference in needed:
+            reading.get(reference.kind, reference.id)
         for (number, name), content in expected.items():
             read = b"".join(shared.handle(number).cat(name, "directory-1/file-1"))
             assert read == content

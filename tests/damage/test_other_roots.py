@@ -12,7 +12,7 @@ import pytest
 from calling import Ended, run_forked
 from changing import World
 from treesnap import CollectingMonitor, SnapshotKind
-from treesnap.codec.reader import read_lists
+from treesnap.codec.reader import content_references
 from treesnap.errors import TreesnapError
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import EntryKind, ObjectId
@@ -85,8 +85,8 @@ class Two:
         if kind == "tree":
             return entries[b"directory"].tree_id
         if kind == "page":
-            return list(trees.object_ids(entries[b"paged"].tree_id))[1]
-        return next(read_lists(entries[b"listed"].content, store.get))
+            return trees.tree(entries[b"paged"].tree_id).pages[0].id
+        return next(content_references(entries[b"listed"].content)).id
 
     def snap(self, root: Path, *arguments: str) -> Ended:
         words = ["--store", str(self.store), *arguments]

@@ -2,6 +2,8 @@
 
 Pages of large directories and lists of long contents are followed here, so that
 callers see entries and segments only. Everything is checked while it is read.
+
+:meth:`TreeReader.references` is the one place that knows which objects an object names.
 """
 
 from __future__ import annotations
@@ -9,14 +11,23 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from treesnap import treepath
 from treesnap.codec.chunklist import decode_list
 from treesnap.codec.message import require
 from treesnap.codec.tree import check_tree, decode_tree, decode_xattrs
 from treesnap.errors import Corrupt, InvalidArgument
-from treesnap.model import Entry, ObjectId, ObjectKind, Segment, Totals, Tree, Xattrs
+from treesnap.model import (
+    Entry,
+    EntryKind,
+    ObjectId,
+    ObjectKind,
+    Segment,
+    Totals,
+    Tree,
+    Xattrs,
+)
 
 _CHECKS: dict[ObjectKind, Callable[[bytes], object]] = {
     ObjectKind.TREE: check_tree,
@@ -27,7 +38,7 @@ Get = Callable[[ObjectKind, ObjectId], bytes]
 
 _CACHED_TREES = 512
 KEPT_ENTRIES_MAX = 1 << 16
-"""Entries that are kept for who reads the same directories again: some 30 MB."""
+"""Entries kept for a caller that reads the same directories again: some 30 MB."""
 
 
 def check_object(kind: ObjectKind, data: bytes) -> None:
@@ -42,6 +53,24 @@ def check_object(kind: ObjectKind, data: bytes) -> None:
             check(data)
         except Corrupt as error:
             raise InvalidArgument(f"Not written, for no reader would accept it: {error}") from error
+
+
+class Reference(NamedTuple):
+    """An object that a snapshot, a directory or a chunk list names."""
+
+    kind: ObjectKind
+    id: ObjectId
+    name: bytes = b""
+    """Name of the directory's entry that needs it; empty where none does."""
+    level: int | None = None
+    """Level of the content that names a chunk list; None where that is unknown."""
+    is_page: bool = False
+    """Whether it is a page of the directory that names it, and read with it."""
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it names nothing itself."""
+        return self.is_page or self.kind == ObjectKind.CHUNK
 
 
 class TreeReader:
@@ -69,7 +98,7 @@ class TreeReader:
         self._first = other._first
 
     def keep_all(self) -> None:
-        """Keeps every directory from now on: for who keeps all of their entries anyway."""
+        """Keeps every directory from now on, for a caller that keeps all their entries anyway."""
         self._kept_max = sys.maxsize
 
     def tree(self, tree_id: ObjectId) -> Tree:
@@ -125,11 +154,24 @@ class TreeReader:
             entry = self.lookup(entry.tree_id, name)
         return entry
 
-    def object_ids(self, tree_id: ObjectId) -> Iterator[ObjectId]:
-        """Yields the ids of a directory's own objects: its tree and the pages of it."""
-        yield tree_id
-        for page in self.tree(tree_id).pages:
-            yield page.id
+    def references(self, of: Reference) -> Iterator[Reference]:
+        """Yields the objects that an object names itself; raises Corrupt.
+
+        A directory's pages come first, before any of them is read. What several entries need is
+        yielded for each.
+        """
+        if of.kind == ObjectKind.CHUNK_LIST:
+            yield from content_references(_read_list(self._get, of.id, of.level))
+        elif of.kind == ObjectKind.TREE and not of.is_page:
+            for page in self.tree(of.id).pages:
+                yield Reference(ObjectKind.TREE, page.id, is_page=True)
+            for entry in self.entries(of.id):
+                if type(entry.xattrs) is bytes:
+                    yield Reference(ObjectKind.CHUNK, ObjectId(entry.xattrs), entry.name)
+                if entry.kind == EntryKind.FILE:
+                    yield from content_references(entry.content, entry.name)
+                elif entry.kind == EntryKind.DIRECTORY:
+                    yield Reference(ObjectKind.TREE, entry.tree_id, entry.name)
 
     def xattrs(self, entry: Entry) -> Xattrs:
         """Returns an entry's extended attributes, wherever they are stored."""
@@ -137,6 +179,31 @@ class TreeReader:
         if type(value) is bytes:
             return decode_xattrs(self._get(ObjectKind.CHUNK, ObjectId(value)))
         return value or ()
+
+
+def root_references(root: Entry, links: tuple[Any, ...] | None) -> Iterator[Reference]:
+    """Yields the objects that a captured root names: its links, its attributes and its tree."""
+    if links is not None:
+        yield from content_references(links)
+    if type(root.xattrs) is bytes:
+        yield Reference(ObjectKind.CHUNK, ObjectId(root.xattrs))
+    yield Reference(ObjectKind.TREE, root.tree_id)
+
+
+def content_references(content: tuple[Any, ...], name: bytes = b"") -> Iterator[Reference]:
+    """Yields the chunks or lists that a content names, lists not followed."""
+    level = content[0]
+    kind = ObjectKind.CHUNK_LIST if level else ObjectKind.CHUNK
+    for position in range(1, len(content), 2):
+        if content[position] is not None:
+            yield Reference(kind, ObjectId(content[position]), name, level)
+
+
+def _read_list(get: Get, list_id: ObjectId, level: int | None) -> tuple[Any, ...]:
+    """Returns the content of a chunk list that a content of some level names; raises Corrupt."""
+    content = decode_list(get(ObjectKind.CHUNK_LIST, list_id))
+    require(level is None or content[0] == level - 1, "chunk list", "its level does not fit")
+    return content
 
 
 def read_segments(content: tuple[Any, ...], get: Get) -> Iterator[Segment]:
@@ -151,23 +218,12 @@ def read_segments(content: tuple[Any, ...], get: Get) -> Iterator[Segment]:
             yield segment
             continue
         assert segment.id is not None
-        below = decode_list(get(ObjectKind.CHUNK_LIST, segment.id))
-        require(below[0] == level - 1, "chunk list", "its level does not fit")
+        below = _read_list(get, segment.id, level)
         covered = 0
         for inner in read_segments(below, get):
             covered += inner.size
             yield inner
         require(covered == segment.size, "chunk list", "its size does not fit")
-
-
-def read_lists(content: tuple[Any, ...], get: Get) -> Iterator[ObjectId]:
-    """Yields the ids of the chunk lists of a content, but not of its chunks."""
-    level = content[0]
-    for position in range(1, len(content), 2) if level else ():
-        yield content[position]
-        below = decode_list(get(ObjectKind.CHUNK_LIST, content[position]))
-        require(below[0] == level - 1, "chunk list", "its level does not fit")
-        yield from read_lists(below, get)
 
 
 def read_content(content: tuple[Any, ...], get: Get) -> Iterator[bytes]:

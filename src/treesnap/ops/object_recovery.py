@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from treesnap import treepath
-from treesnap.codec.reader import TreeReader, read_lists, read_segments
+from treesnap.codec.reader import Reference, TreeReader, read_segments, root_references
 from treesnap.errors import TreesnapError
 from treesnap.events import Phase
 from treesnap.hashing import object_id
@@ -74,7 +74,7 @@ class ObjectRecovery:
         """Reads the chunks that a snapshot lost from the paths that had them."""
         record = item.snapshot.record
         trees = TreeReader(self._store.get)
-        paths = {loss.path for loss in item.losses if loss.object_id in self._wanted}
+        paths = {lost.path for lost in item.lost if lost.object_id in self._wanted}
         if not paths:
             return
         try:
@@ -142,13 +142,13 @@ class ObjectRecovery:
                 needed = list(_needed(result, sieve)) if sieve.caught else []
             except (TreesnapError, OSError):
                 needed = []  # what was caught until then is right all the same
-            paths = {identity: path for identity, _, path in reversed(needed)}
+            paths = {reference.id: path for reference, path in reversed(needed)}
             for identity in sieve.caught:
                 self._note(identity, place.root, paths.get(identity, b""))
             more = {
-                identity: kind
-                for identity, kind, _ in needed
-                if identity not in self._found and not self._store.has(identity)
+                reference.id: reference.kind
+                for reference, _ in needed
+                if reference.id not in self._found and not self._store.has(reference.id)
             }
             if not more:
                 return
@@ -197,37 +197,17 @@ class _Sieve(MemoryObjects):
         return identity
 
 
-def _needed(result: ScanResult, sieve: _Sieve) -> Iterator[tuple[ObjectId, ObjectKind, bytes]]:
-    """Yields what was caught, and all that it needs, each with its kind and a path."""
+def _needed(result: ScanResult, sieve: _Sieve) -> Iterator[tuple[Reference, bytes]]:
+    """Yields what was caught, and all that it needs, each with a path."""
     trees = TreeReader(sieve.get)
-    if result.links is not None:
-        yield from ((*item, b"") for item in _of_content(result.links, sieve, is_needed=False))
-    pending = [(b"", result.root, False)]
+    pending = [(item, b"", False) for item in root_references(result.root, result.links)]
     while pending:
-        path, directory, is_needed = pending.pop()
-        is_needed = is_needed or directory.tree_id in sieve.caught
-        for page_id in trees.object_ids(directory.tree_id):
-            if is_needed or page_id in sieve.caught:
-                yield page_id, ObjectKind.TREE, path
-        for entry in trees.entries(directory.tree_id):
-            below = treepath.join(path, entry.name)
-            if type(entry.xattrs) is bytes and (is_needed or entry.xattrs in sieve.caught):
-                yield ObjectId(entry.xattrs), ObjectKind.CHUNK, below
-            if entry.kind == EntryKind.FILE:
-                content = _of_content(entry.content, sieve, is_needed=is_needed)
-                yield from ((*item, below) for item in content)
-            elif entry.is_directory:
-                pending.append((below, entry, is_needed))
-
-
-def _of_content(
-    content: tuple[Any, ...], sieve: _Sieve, *, is_needed: bool
-) -> Iterator[tuple[ObjectId, ObjectKind]]:
-    """Yields the lists and chunks of a content that were caught, or that those need."""
-    lists = list(read_lists(content, sieve.get))
-    is_needed = is_needed or not sieve.caught.isdisjoint(lists)
-    chunks = (segment.id for segment in read_segments(content, sieve.get))
-    for kind, identities in ((ObjectKind.CHUNK_LIST, lists), (ObjectKind.CHUNK, chunks)):
-        for identity in identities:
-            if identity is not None and (is_needed or identity in sieve.caught):
-                yield identity, kind
+        reference, path, is_needed = pending.pop()
+        is_needed = is_needed or reference.id in sieve.caught
+        if is_needed:
+            yield reference, path
+        below = [
+            (item, treepath.join(path, item.name) if item.name else path, is_needed)
+            for item in trees.references(reference)
+        ]
+        pending += reversed(below)

@@ -273,8 +273,8 @@ def _added_bytes(store: Store, reachable: Reachability, snapshot: Snapshot) -> i
     """
     size_bytes = 0
     with suppress(Corrupt):
-        for _, identity in reachable.add(snapshot.record):
-            entry = store.index.find(identity)
+        for reference in reachable.add(snapshot.record):
+            entry = store.index.find(reference.id)
             if entry is not None:
                 size_bytes += entry.stored_size + RECORD_HEADER_SIZE
     return size_bytes

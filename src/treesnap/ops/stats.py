@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from treesnap.codec.pack import RECORD_HEADER_SIZE
+from treesnap.codec.reader import Reference
 from treesnap.errors import Corrupt, StoreMissing
 from treesnap.events import Phase
 from treesnap.fs.base import FileSystem
-from treesnap.model import ObjectId, ObjectKind, Snapshot, SnapshotRecord
+from treesnap.model import ObjectId, Snapshot, SnapshotRecord
 from treesnap.ops.access import opened
 from treesnap.ops.references import snapshots_of
 from treesnap.ops.session import Session
@@ -220,15 +221,15 @@ class Ownership(Reachability):
             return self._roots[share]
         return None if share == SEVERAL_ROOTS else _ROOTS - share
 
-    def _is_news(self, kind: ObjectKind, identity: ObjectId) -> bool:  # noqa: ARG002 - overrides
+    def _is_news(self, reference: Reference) -> bool:
         """Counts the snapshot at hand among those that need an object."""
         snapshot = len(self._roots) - 1
-        known = self.of.get(identity)
+        known = self.of.get(reference.id)
         if known is None:
-            self.of[identity] = snapshot
+            self.of[reference.id] = snapshot
             return True
         share = _joined(known, self.root_of(known), snapshot, self._roots[snapshot])
-        self.of[identity] = share
+        self.of[reference.id] = share
         return share != known
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from treesnap.codec import tree
 from treesnap.codec.message import pack
-from treesnap.codec.reader import TreeReader
+from treesnap.codec.reader import Reference, TreeReader
 from treesnap.codec.tree import decode_entry, decode_tree, decode_xattrs, put_tree
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.hashing import object_id
@@ -233,7 +233,9 @@ def test_a_directory_of_any_size_comes_back(count):
     assert list(trees.entries(tree_id)) == entries
     assert trees.totals(tree_id) == Totals(others=count)
     assert bool(trees.tree(tree_id).pages) == (count > 4096)
-    assert len(list(trees.object_ids(tree_id))) == len(objects.kept)
+    pages = list(trees.references(Reference(ObjectKind.TREE, tree_id)))
+    assert {tree_id, *(page.id for page in pages)} == set(objects.kept)
+    assert all(page.is_page for page in pages)
 
 
 def test_one_change_among_many_names_makes_one_page_anew():

@@ -127,7 +127,7 @@ class Collection:
                 record = log.load_record(path, None)
             except NotFound:
                 continue
-            new += [identity for _, identity in self._reachable.add(record)]
+            new += [reference.id for reference in self._reachable.add(record)]
         for root_id, snapshot_name in list(log.all_names()):
             if snapshot_name.id in self._marked:
                 continue
@@ -140,7 +140,7 @@ class Collection:
                 new += self._remains(log.path(root_id, snapshot_name))
                 continue
             damaged = len(self._reachable.damaged)
-            new += [identity for _, identity in self._reachable.add(record)]
+            new += [reference.id for reference in self._reachable.add(record)]
             self._marked.add(snapshot_name.id)
             if len(self._reachable.damaged) > damaged:
                 self._damaged[snapshot_name.id] = None
@@ -154,7 +154,7 @@ class Collection:
             return []
         self._store.scan_uncovered()
         self._store.scan_everything()
-        return [identity for _, identity in self._reachable.add_remains(data)]
+        return [reference.id for reference in self._reachable.add_remains(data)]
 
     def _sweep(self, usage: StoreUsage, old_parts: list[str]) -> None:
         """Deletes what can go, in rounds, and leaves index, state and reserve in order."""

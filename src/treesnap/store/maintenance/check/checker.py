@@ -16,7 +16,7 @@ from treesnap.errors import Corrupt, NotFound, TreesnapError
 from treesnap.events import Phase
 from treesnap.model import ObjectId, ObjectKind, Snapshot, SnapshotId
 from treesnap.results import Partial, Problem
-from treesnap.store.maintenance.check.damage_report import DamageReport, Loss
+from treesnap.store.maintenance.check.damage_report import DamageReport, LostObject
 from treesnap.store.maintenance.check.metadata_files import CheckPlace, Finding, MetadataFiles
 from treesnap.store.snapshots import SnapshotName
 from treesnap.store.store import Store
@@ -32,7 +32,7 @@ class Damaged(NamedTuple):
     """A snapshot that lost something."""
 
     snapshot: Snapshot
-    losses: list[Loss]
+    lost: list[LostObject]
 
 
 class BadSnapshot(NamedTuple):
@@ -91,9 +91,9 @@ class Checker:
     def lost(self) -> dict[ObjectId, ObjectKind]:
         """Every object that a snapshot needs and that is not there, or not right."""
         return {
-            loss.object_id: self.kinds[loss.object_id]
+            lost.object_id: self.kinds[lost.object_id]
             for item in self.damaged
-            for loss in item.losses
+            for lost in item.lost
         }
 
     def _examine_index(self) -> None:
@@ -163,7 +163,7 @@ class Checker:
 
     def _examine_snapshots(self) -> None:
         log = self._store.snapshots
-        losses = DamageReport(
+        report = DamageReport(
             self._store.get, self._check, self._note, lambda: self._monitor.advance(1, 0)
         )
         for root_id, name in list(log.all_names()):
@@ -184,7 +184,7 @@ class Checker:
                 )
                 continue
             self.snapshots += 1
-            found = losses.of(snapshot.record)
+            found = report.of(snapshot.record)
             if found:
                 self.damaged.append(Damaged(snapshot, found))
 
@@ -217,11 +217,11 @@ class Checker:
         """Names for each lost object who needs it, and for each snapshot what it lost."""
         snapshot_ids: dict[ObjectId, dict[SnapshotId, None]] = {}
         paths: dict[ObjectId, set[bytes]] = {}
-        for snapshot, losses in self.damaged:
-            for loss in losses:
-                snapshot_ids.setdefault(loss.object_id, {})[snapshot.id] = None
-                paths.setdefault(loss.object_id, set()).add(loss.path)
-            lost_paths = sorted({loss.path for loss in losses})
+        for snapshot, lost_objects in self.damaged:
+            for lost in lost_objects:
+                snapshot_ids.setdefault(lost.object_id, {})[snapshot.id] = None
+                paths.setdefault(lost.object_id, set()).add(lost.path)
+            lost_paths = sorted({lost.path for lost in lost_objects})
             self.partial.append(
                 Partial(
                     snapshot_id=snapshot.id,

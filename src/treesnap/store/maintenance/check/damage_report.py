@@ -6,25 +6,23 @@ directories with damage in or below them are walked again for each snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from treesnap import treepath
-from treesnap.codec.chunklist import decode_list
-from treesnap.codec.message import require
-from treesnap.codec.reader import Get, TreeReader
+from treesnap.codec.reader import Get, Reference, TreeReader, root_references
 from treesnap.errors import Corrupt
-from treesnap.model import EntryKind, ObjectId, ObjectKind, SnapshotRecord
+from treesnap.model import ObjectId, ObjectKind, SnapshotRecord
 
 Check = Callable[[ObjectKind, ObjectId], bool]
 """Returns whether an object is there and right."""
 
-_LOSSES_MAX = 1 << 20
-"""Losses named of one snapshot: a store from elsewhere can name one directory very often."""
+_LOST_MAX = 1 << 20
+"""Lost objects named of one snapshot: a hostile store can name one directory very often."""
 
 
-class Loss(NamedTuple):
+class LostObject(NamedTuple):
     """An object that is lost, and a path that needs it."""
 
     object_id: ObjectId
@@ -34,7 +32,7 @@ class Loss(NamedTuple):
 class _LostDirectory(NamedTuple):
     """A directory with damage in it or below it."""
 
-    own: tuple[Loss, ...]
+    own: tuple[LostObject, ...]
     """What its own entries need; paths are names in it, or empty for the directory itself."""
     below: tuple[tuple[bytes, ObjectId], ...]
     """Its directories, by name."""
@@ -59,24 +57,25 @@ class DamageReport:
         self._damaged: dict[ObjectId, _LostDirectory] = {}
         self._lists: dict[ObjectId, tuple[ObjectId, ...]] = {}
 
-    def of(self, record: SnapshotRecord) -> list[Loss]:
+    def of(self, record: SnapshotRecord) -> list[LostObject]:
         """Returns everything that a snapshot lost."""
-        return list(islice(self._of(record), _LOSSES_MAX))
+        return list(islice(self._of(record), _LOST_MAX))
 
-    def _of(self, record: SnapshotRecord) -> Iterator[Loss]:
-        for lost in self._lost_of(record.links) if record.links is not None else ():
-            yield Loss(lost, b"")
-        yield from self._of_attributes(record.root.xattrs, b"")
-        tree_id: ObjectId = record.root.tree_id
-        self._look(tree_id)
-        pending = [(b"", tree_id)]
+    def _of(self, record: SnapshotRecord) -> Iterator[LostObject]:
+        pending: list[tuple[bytes, ObjectId]] = []
+        for reference in root_references(record.root, record.links):
+            if reference.kind == ObjectKind.TREE:
+                self._look(reference.id)
+                pending.append((b"", reference.id))
+            else:
+                yield from (LostObject(lost, b"") for lost in self._lost_in(reference))
         while pending:
             path, tree_id = pending.pop()
             directory = self._damaged.get(tree_id)
             if directory is None:
                 continue
-            for loss in directory.own:
-                yield loss._replace(path=treepath.join(path, loss.path) if loss.path else path)
+            for lost in directory.own:
+                yield lost._replace(path=treepath.join(path, lost.path) if lost.path else path)
             pending += [(treepath.join(path, name), child) for name, child in directory.below]
 
     def _look(self, top_id: ObjectId) -> None:
@@ -106,54 +105,50 @@ class DamageReport:
 
     def _directory(self, tree_id: ObjectId) -> _LostDirectory:
         """Checks what one directory needs itself."""
-        own: list[Loss] = []
+        own: list[LostObject] = []
         below: list[tuple[bytes, ObjectId]] = []
         self._advance()
+        if not self._check(ObjectKind.TREE, tree_id):
+            return _LostDirectory((LostObject(tree_id, b""),), ())
         try:
-            if not self._check(ObjectKind.TREE, tree_id):
-                return _LostDirectory((Loss(tree_id, b""),), ())
-            pages = [page_id for page_id in self._trees.object_ids(tree_id) if page_id != tree_id]
-            lost = [page_id for page_id in pages if not self._check(ObjectKind.TREE, page_id)]
+            lost = [
+                LostObject(page.id, b"")
+                for page in self._trees.tree(tree_id).pages
+                if not self._check(ObjectKind.TREE, page.id)
+            ]
             if lost:
-                return _LostDirectory(tuple(Loss(page_id, b"") for page_id in lost), ())
-            for entry in self._trees.entries(tree_id):
-                own += self._of_attributes(entry.xattrs, entry.name)
-                if entry.kind == EntryKind.FILE:
-                    own += [Loss(lost, entry.name) for lost in self._lost_of(entry.content)]
-                elif entry.is_directory:
-                    below.append((entry.name, entry.tree_id))
+                return _LostDirectory(tuple(lost), ())
+            for reference in self._trees.references(Reference(ObjectKind.TREE, tree_id)):
+                if reference.is_page:
+                    continue
+                if reference.kind == ObjectKind.TREE:
+                    below.append((reference.name, reference.id))
+                else:
+                    own += [LostObject(each, reference.name) for each in self._lost_in(reference)]
         except Corrupt as error:
             self._note(ObjectKind.TREE, tree_id, error.message)
-            return _LostDirectory((Loss(tree_id, b""),), ())
+            return _LostDirectory((LostObject(tree_id, b""),), ())
         return _LostDirectory(tuple(own), tuple(below))
 
-    def _of_attributes(self, xattrs: Any, path: bytes) -> Iterable[Loss]:
-        if type(xattrs) is bytes and not self._check(ObjectKind.CHUNK, ObjectId(xattrs)):
-            yield Loss(ObjectId(xattrs), path)
+    def _lost_in(self, reference: Reference) -> tuple[ObjectId, ...]:
+        """Returns the lost ones of a chunk, or of a list and all below it.
 
-    def _lost_of(self, content: tuple[Any, ...]) -> Iterator[ObjectId]:
-        """Yields the lost objects of a content."""
-        level = content[0]
-        for position in range(1, len(content), 2):
-            identity = content[position]
-            if identity is None:
-                continue
-            if level:
-                yield from self._lost_of_list(ObjectId(identity), level)
-            elif not self._check(ObjectKind.CHUNK, ObjectId(identity)):
-                yield ObjectId(identity)
-
-    def _lost_of_list(self, list_id: ObjectId, level: int) -> tuple[ObjectId, ...]:
-        """Returns the lost objects of a list, itself included. Its level bounds the depth."""
-        found = self._lists.get(list_id)
+        The level of a list bounds the depth.
+        """
+        if reference.kind == ObjectKind.CHUNK:
+            return () if self._check(reference.kind, reference.id) else (reference.id,)
+        found = self._lists.get(reference.id)
         if found is None:
-            found = (list_id,)
-            if self._check(ObjectKind.CHUNK_LIST, list_id):
+            found = (reference.id,)
+            if self._check(reference.kind, reference.id):
                 try:
-                    below = decode_list(self._get(ObjectKind.CHUNK_LIST, list_id))
-                    require(below[0] == level - 1, "chunk list", "its level does not fit")
-                    found = tuple(dict.fromkeys(self._lost_of(below)))
+                    lost = (
+                        each
+                        for below in self._trees.references(reference)
+                        for each in self._lost_in(below)
+                    )
+                    found = tuple(dict.fromkeys(lost))
                 except Corrupt as error:
-                    self._note(ObjectKind.CHUNK_LIST, list_id, error.message)
-            self._lists[list_id] = found
+                    self._note(reference.kind, reference.id, error.message)
+            self._lists[reference.id] = found
         return found
