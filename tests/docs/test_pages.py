@@ -295,6 +295,19 @@ def test_links_between_pages_lead_somewhere():
     assert broken == []
 
 
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_files_that_a_developer_is_sent_to_exist(name):
+    page = (PROJECT / name).read_text(encoding="utf-8")
+    sent_to = re.findall(r"`([a-z][\w/]*/\w+\.(?:py|md))`", page)
+
+    assert [
+        path
+        for path in sent_to
+        if not (PROJECT / path).is_file() and not (PROJECT / "src" / "treesnap" / path).is_file()
+    ] == []
+    assert name == "ARCHITECTURE.md" or len(sent_to) > 10
+
+
 @pytest.mark.parametrize(
     "name", ["reference/promises.md", "systems/cleveragents.md", "systems/maker.md"]
 )
