@@ -17,7 +17,7 @@ import treesnap
 from interfering import Interfering
 from mounting import mounting
 from treesnap.errors import Conflict
-from treesnap.fs.notify import KernelNotifier, Report
+from treesnap.fs.notifier import Notifier, Report
 from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at
 from treesnap.testing.state import differences, tree_state
@@ -60,7 +60,7 @@ def test_a_change_time_that_no_watcher_reports_is_no_conflict(world, change, pat
     assert not (world.root / "d2").exists()
 
 
-class Deaf(KernelNotifier):
+class Deaf(Notifier):
     """A queue that loses all reports of one name."""
 
     def take(self) -> list[Report]:

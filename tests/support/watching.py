@@ -12,7 +12,7 @@ from typing import Any
 import treesnap
 from oracle import difference, record
 from treesnap.fs.base import FileSystem
-from treesnap.fs.notify import OVERFLOWED, KernelNotifier, Notifier, Report
+from treesnap.fs.notifier import OVERFLOWED, Notifier, Report
 from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at
 from treesnap.testing.wrapped import Call, WrappedFileSystem
@@ -57,7 +57,7 @@ class WatchedWorld:
 
     def watch(
         self,
-        notifier: Callable[[], Notifier] = KernelNotifier,
+        notifier: Callable[[], Notifier] = Notifier,
         *,
         reads_ahead: bool = True,
         fs: FileSystem | None = None,
@@ -97,7 +97,7 @@ class WatchedWorld:
         return listed
 
 
-class Forging(KernelNotifier):
+class Forging(Notifier):
     """A queue whose reports a test can hold back, lose or add to."""
 
     def __init__(self) -> None:

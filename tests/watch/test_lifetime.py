@@ -15,7 +15,7 @@ import pytest
 
 from treesnap.fs.durable import sweep_abandoned
 from treesnap.fs.local import LocalFileSystem
-from treesnap.fs.notify import KernelNotifier
+from treesnap.fs.notifier import Notifier
 from treesnap.testing.wrapped import Call, WrappedFileSystem
 from treesnap.worktree import watcher
 from watching import DIRECTORIES
@@ -186,7 +186,7 @@ def test_begins_anew_when_it_cannot_look_into_a_directory(world, method):
     assert "Too many open files" in world.watcher.why_lost
 
 
-class Short(KernelNotifier):
+class Short(Notifier):
     """A queue that once has no memory for one more watch."""
 
     is_short = False

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from treesnap.ops.context import Context
     from treesnap.worktree.watcher import Watcher
 
+_NO_QUEUE = {
+    errno.EMFILE: "the kernel gives this user no more queues; see fs.inotify.max_user_instances",
+    errno.ENOSYS: "the system has no inotify",
+}
+
 
 def watch_directory(context: Context) -> str:
     """Returns the directory of the root's watchers, made if need be, and the store too."""
@@ -46,7 +51,7 @@ def watched(context: Context, *, force: bool = False) -> Iterator[tuple[Context,
     cookies = watch_directory(context)
     store = identity_of(context.fs, context.store_path)
     watcher = Watcher(context.fs, context.root, cookies, store=store)
-    with reported("watch"), _limit_named(context.root):
+    with reported("watch"), _refusal_named(context.root):
         watcher.__enter__()
     try:
         yield replace(context, watcher=watcher), watcher
@@ -55,16 +60,15 @@ def watched(context: Context, *, force: bool = False) -> Iterator[tuple[Context,
 
 
 @contextmanager
-def _limit_named(root: str) -> Iterator[None]:
-    """Raises Refused when the kernel gives the user no more queues; it speaks of files."""
+def _refusal_named(root: str) -> Iterator[None]:
+    """Raises Refused when the kernel gives no queue; of one too many it says that of files."""
     try:
         yield
     except OSError as error:
-        if error.errno != errno.EMFILE or error.filename is not None:
+        if error.errno not in _NO_QUEUE or error.filename is not None:
             raise
         raise Refused(
-            f"{printable(root)!r} cannot be watched: the kernel gives this user no more queues; "
-            "see fs.inotify.max_user_instances",
+            f"{printable(root)!r} cannot be watched: {_NO_QUEUE[error.errno]}",
             code=ErrorCode.NOT_WATCHABLE,
             path=root,
         ) from error

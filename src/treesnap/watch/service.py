@@ -25,9 +25,11 @@ from treesnap.codec.watch import (
 )
 from treesnap.errors import Corrupt, TreesnapError, printable
 from treesnap.fs.failure import reported
+from treesnap.fs.notifier import change_hints, has_inotify
 from treesnap.model import SnapshotKind
 from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.known_changes import view_of
+from treesnap.ops.places import check_root
 from treesnap.ops.watch_socket import receive, send, socket_address
 from treesnap.ops.watching import refuse_unwatchable, watch_directory, watched
 from treesnap.results import CreateResult, WatchStatus
@@ -64,7 +66,8 @@ class WatchService:
         self._on_error = on_error
         self._started_at_ns = context.clock_ns()
         self._watcher: Watcher | None = None
-        """None before the watch begins."""
+        """None before the watch begins, and where only hints can be had."""
+        self._changed = threading.Event()
         self._is_stopping = False
         self._is_deaf = False
         self._snapshots = 0
@@ -75,29 +78,36 @@ class WatchService:
         """Watches until :meth:`stop`; returns what became of it.
 
         Raises Busy when the root is watched already, what :meth:`treesnap.Handle.watch` raises,
-        and OperationFailed for a socket that cannot be made.
+        and OperationFailed for a socket that cannot be made. Where the system has no inotify,
+        snapshots on changes are made on hints, and each looks at everything.
         """
         context = self._context
-        refuse_unwatchable(context, force=self._force)
+        is_hinted = self._schedule.on_change and not has_inotify()
+        if is_hinted:
+            check_root(context, force=self._force)
+        else:
+            refuse_unwatchable(context, force=self._force)
         with ExitStack() as stack:
             directory = watch_directory(context)
             what = f"The watch of {printable(context.root)!r}"
             lock = os.path.join(directory, "lock")
             stack.enter_context(held(context.fs, lock, operation="watch", what=what, wait_s=0.0))
-            watching, watcher = stack.enter_context(watched(context, force=self._force))
-            self._watcher = watcher
+            if is_hinted:
+                self._take_hints(stack)
+            else:
+                context, watcher = stack.enter_context(watched(context, force=self._force))
+                self._watcher, self._changed = watcher, watcher.changed
             with reported("watch"):
                 self._listen(stack, directory)
             on_ready(self.status())
             while not self._is_stopping:
-                self._wait(watching, watcher)
+                self._wait(context)
             return self.status()
 
     def stop(self) -> None:
         """Ends :meth:`run`, after the snapshot that is being made; from any thread."""
         self._is_stopping = True
-        if self._watcher is not None:
-            self._watcher.changed.set()
+        self._changed.set()
 
     def status(self) -> WatchStatus:
         """Returns what the watcher says of itself; from any thread."""
@@ -114,12 +124,17 @@ class WatchService:
             why_lost=(watcher.why_lost or None) if watcher is not None else None,
         )
 
-    def _wait(self, watching: Context, watcher: Watcher) -> None:
+    def _take_hints(self, stack: ExitStack) -> None:
+        root, store = self._context.root, os.path.realpath(self._context.store_path)
+        with reported("watch"):
+            stack.enter_context(change_hints(root, store, lambda _: self._changed.set()))
+
+    def _wait(self, watching: Context) -> None:
         due_in_s = self._schedule.due_in_s(time.monotonic())
         if due_in_s == 0.0:
             self._make_snapshot(watching)
-        elif watcher.changed.wait(due_in_s):
-            watcher.changed.clear()
+        elif self._changed.wait(due_in_s):
+            self._changed.clear()
             self._schedule.noticed(time.monotonic())
 
     def _make_snapshot(self, watching: Context) -> None:

@@ -32,7 +32,7 @@ from treesnap.codec.watch import Answer, Mark
 from treesnap.errors import ErrorCode, Refused, printable
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import create_locked, sweep_abandoned, sweep_temporary
-from treesnap.fs.notify import (
+from treesnap.fs.notifier import (
     CLOSED,
     CREATED,
     DELETED,
@@ -44,7 +44,6 @@ from treesnap.fs.notify import (
     OVERFLOWED,
     SELF_GONE,
     UNMOUNTED,
-    KernelNotifier,
     Notifier,
     Report,
 )
@@ -80,7 +79,7 @@ class Watcher:
         cookies: str,
         *,
         store: tuple[int, int] | None = None,
-        notifier: Callable[[], Notifier] = KernelNotifier,
+        notifier: Callable[[], Notifier] = Notifier,
         reads_ahead: bool = True,
     ) -> None:
         """Prepares to watch ``root``, a real path.
