@@ -298,7 +298,7 @@ def test_links_between_pages_lead_somewhere():
 @pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_files_that_a_developer_is_sent_to_exist(name):
     page = (PROJECT / name).read_text(encoding="utf-8")
-    sent_to = re.findall(r"`([a-z][\w/]*/\w+\.(?:py|md))`", page)
+    sent_to = re.findall(r"`([a-z_/]+/[a-z_]+\.(?:py|md))`", page)
 
     assert [
         path
