@@ -31,7 +31,7 @@ from treesnap.compat.maestro_records import (
     time_text,
 )
 from treesnap.errors import InvalidArgument, NotFound, OperationFailed, TreesnapError, printable
-from treesnap.fs.failure import error_text
+from treesnap.fs.os_errors import error_text
 from treesnap.model import CheckpointType, SkipReason
 from treesnap.ops import handle as library
 from treesnap.ops.create import CreateRequest, create

@@ -34,7 +34,7 @@ from treesnap.errors import (
     StoreMissing,
     TreesnapError,
 )
-from treesnap.fs.failure import error_text
+from treesnap.fs.os_errors import error_text
 from treesnap.model import ChangeKind, Purpose, Skipped, Snapshot, utc_time
 from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.diff import is_time_alone

@@ -7,7 +7,7 @@ import errno
 from treesnap.compat.maker_block import Operation, subject
 from treesnap.compat.maker_result import Failed
 from treesnap.errors import ErrorCode, TreesnapError
-from treesnap.fs.failure import error_text
+from treesnap.fs.os_errors import error_text
 
 _REASONS = {
     ErrorCode.SNAPSHOT_NOT_FOUND: "checkpoint_not_found",

@@ -6,7 +6,7 @@ a recording with effects dropped that were not synced yet.
 
 Names are relative to ``dir_fd`` where one is given. No method follows a
 symbolic link in the last component. All methods raise OSError, unchanged;
-:mod:`treesnap.fs.failure` turns it into errors for callers at the border of
+:mod:`treesnap.fs.os_errors` turns it into errors for callers at the border of
 each operation.
 
 Durability, method by method: data written by ``write``, ``write_at`` and
@@ -37,28 +37,28 @@ class FileSystem(Protocol):
         """Closes a descriptor."""
 
     def read(self, fd: int, size_bytes: int, /) -> bytes:
-        """Returns at most so many bytes from the current position."""
+        """Returns at most ``size_bytes`` bytes from the current position."""
 
     def read_at(self, fd: int, size_bytes: int, offset: int, /) -> bytes:
-        """Returns at most so many bytes from a position."""
+        """Returns at most ``size_bytes`` bytes from a position."""
 
     def write(self, fd: int, data: bytes | memoryview, /) -> int:
-        """Writes at the current position; returns how many bytes were taken."""
+        """Writes at the current position; returns how many bytes were written."""
 
     def write_at(self, fd: int, data: bytes | memoryview, offset: int, /) -> int:
-        """Writes at a position; returns how many bytes were taken."""
+        """Writes at a position; returns how many bytes were written."""
 
     def truncate(self, fd: int, size_bytes: int, /) -> None:
         """Sets the size of an open file; a growing file gets a hole."""
 
     def allocate(self, fd: int, size_bytes: int) -> None:
-        """Takes space for the first bytes of an open file, which gets that size at least."""
+        """Allocates space for the first bytes of an open file, which grows if it is shorter."""
 
     def next_data(self, fd: int, offset: int) -> int | None:
         """Returns the start of the next data at or after ``offset``, or None at the end."""
 
     def next_hole(self, fd: int, offset: int) -> int:
-        """Returns the start of the next hole at or after ``offset``; all after the end is one."""
+        """Returns the start of the next hole at or after ``offset``; past the end is a hole."""
 
     def map(self, fd: int) -> mmap:
         """Returns a read-only mapping of a whole file that is not empty."""
@@ -88,23 +88,23 @@ class FileSystem(Protocol):
         """Returns how many bytes an unprivileged writer may still add to the file system."""
 
     def is_read_only(self, fd: int) -> bool:
-        """Returns whether nothing can be changed on the file system."""
+        """Returns whether the file system is mounted read-only."""
 
     def is_protected(self, name: Name | int, *, dir_fd: int | None = None) -> bool:
         """Returns whether a file is immutable or append-only, so that not even its owner
-        may move or remove it; False where nobody can tell. See chattr(1).
+        may move or remove it; False if that cannot be known. See chattr(1).
         """
 
     def mount_id(self, fd: int) -> int | None:
-        """Returns through which mount a file was opened, or None where nobody can tell.
+        """Returns through which mount a file was opened, or None if that cannot be known.
 
-        Numbers come again when what was mounted is not any more. See statx(2).
+        Numbers are used again after an unmount. See statx(2).
         """
 
     def birth_time_ns(self, name: Name) -> int | None:
-        """Returns when a file or directory was made, or None where the file system does not tell.
+        """Returns when a file or directory was made, or None if the file system does not tell.
 
-        See statx(2). A directory keeps it when it is renamed.
+        A renamed directory keeps it. See statx(2).
         """
 
     def read_link(self, name: bytes, *, dir_fd: int | None = None) -> bytes:
@@ -117,7 +117,7 @@ class FileSystem(Protocol):
         """Removes an empty directory."""
 
     def unlink(self, name: Name, *, dir_fd: int | None = None) -> None:
-        """Removes a name that is no directory."""
+        """Removes a name that is not a directory."""
 
     def rename(
         self,
@@ -139,7 +139,7 @@ class FileSystem(Protocol):
     ) -> None:
         """Swaps two names of any types atomically.
 
-        Raises OSError with ENOSYS or EINVAL where kernel or file system cannot.
+        Raises OSError with ENOSYS or EINVAL if the kernel or the file system cannot.
         """
 
     def link(
@@ -150,7 +150,7 @@ class FileSystem(Protocol):
         source_dir_fd: int | None = None,
         target_dir_fd: int | None = None,
     ) -> None:
-        """Makes another name for a file."""
+        """Adds a name to a file."""
 
     def make_symlink(self, target: bytes, name: bytes, *, dir_fd: int) -> None:
         """Makes a symbolic link."""
@@ -159,7 +159,7 @@ class FileSystem(Protocol):
         """Makes a FIFO or a device; ``mode`` holds the type."""
 
     def change_mode(self, name: Name | int, mode: int, *, dir_fd: int | None = None) -> None:
-        """Sets the permission bits of an open file, or of a name that is no symlink."""
+        """Sets the permission bits of an open file, or of a name that is not a symlink."""
 
     def change_owner(
         self, name: Name | int, uid: int, gid: int, *, dir_fd: int | None = None
@@ -182,7 +182,7 @@ class FileSystem(Protocol):
         """Removes one extended attribute."""
 
     def lock(self, fd: int, *, exclusive: bool) -> bool:
-        """Takes a ``flock`` without waiting; returns whether it was got."""
+        """Takes a ``flock`` if it is free; returns whether it was."""
 
     def unlock(self, fd: int) -> None:
-        """Gives a ``flock`` back, for every descriptor that shares it."""
+        """Releases a ``flock``, for every descriptor that shares it."""

@@ -1,8 +1,8 @@
 """Publishing files so that a crash leaves either nothing or the whole file.
 
-Invariant: a name that was published has complete, synced content. Temporary
-files lie in a directory of the caller's choice on the same file system, under
-random names, and are swept by the store when nobody holds them.
+Invariant: a published name has complete, synced content. Temporary files have
+random names in a directory of the caller's choice on the same file system. The
+store sweeps those that no process has locked.
 
 Not here: locking (store), formats (codec).
 """
@@ -19,25 +19,26 @@ from treesnap.errors import Corrupt, printable
 from treesnap.fs.base import FileSystem
 
 _FIRST_READ_SIZE = 64 << 10
-"""Python takes so many bytes of memory before it reads, which for more is a system call."""
+"""Python allocates this much before it reads; a larger block would cost a system call."""
 _READ_SIZE = 1 << 20
 _NAME_LENGTH = 16
 _OTHER_TYPE = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
-"""What opening a link, a directory, a socket, a device without a driver says."""
+"""What opening a link, a directory, a socket or a device without a driver raises."""
 _DIGITS = frozenset("0123456789abcdef")
-_HOLDS_NOTHING_OF_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL})
-"""What the sync of a directory says that may not be read, cannot be written, or knows no sync."""
+_CANNOT_BE_SYNCED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL})
+"""What the sync of a directory raises that is not readable, not writable or has no sync. Nothing in
+it was made here."""
 
 
 def write_all(fs: FileSystem, fd: int, data: bytes | memoryview) -> None:
-    """Writes everything at the current position; a short write is continued."""
+    """Writes everything at the current position, in as many calls as it takes."""
     view = memoryview(data)
     while view:
         view = view[fs.write(fd, view) :]
 
 
 def write_all_at(fs: FileSystem, fd: int, data: bytes | memoryview, position: int) -> None:
-    """Writes everything at a position; a short write is continued."""
+    """Writes everything at a position, in as many calls as it takes."""
     while data:
         taken = fs.write_at(fd, data, position)
         if taken == len(data):
@@ -58,7 +59,7 @@ def sync_directory(fs: FileSystem, path: str) -> None:
 class Temporary:
     """A file under a random name, locked by its writer until it gets its real name.
 
-    The lock tells :func:`sweep_temporary` that the writer lives.
+    The lock tells :func:`sweep_temporary` that the writer is alive.
     """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
@@ -72,7 +73,7 @@ class Temporary:
             raise
 
     def publish(self, path: str, *, synced: bool) -> None:
-        """Renames the file into place and closes it; syncs its data first on demand.
+        """Renames the file into place and closes it, with ``synced`` after a sync of its data.
 
         Raises FileNotFoundError when a sweep took the file before it was locked.
         """
@@ -80,7 +81,7 @@ class Temporary:
         self.close()
 
     def rename(self, path: str, *, synced: bool) -> None:
-        """Does as :meth:`publish`, but leaves the file open and locked."""
+        """Like :meth:`publish`, but leaves the file open and locked."""
         try:
             if synced:
                 self._fs.sync_data(self.fd)
@@ -94,13 +95,13 @@ class Temporary:
             raise
 
     def discard(self) -> None:
-        """Removes the file; where that is impossible, a sweep does it later."""
+        """Removes the file, or leaves it to a later sweep."""
         with suppress(OSError):
             unlink_if_present(self._fs, self.path)
         self.close()
 
     def close(self) -> None:
-        """Gives the lock back and closes the file."""
+        """Unlocks and closes the file."""
         try:
             self._fs.unlock(self.fd)
         finally:
@@ -108,9 +109,9 @@ class Temporary:
 
 
 class Prepared:
-    """Content that was written aside, durably, and only needs its name.
+    """Content that is durable under a temporary name and only has to be renamed.
 
-    Nothing but :meth:`publish` makes it visible, and that takes no space for data.
+    :meth:`publish` makes it visible, which needs no space for data.
     """
 
     def __init__(self, fs: FileSystem, path: str, content: bytes, *, temporary: str) -> None:
@@ -128,7 +129,7 @@ class Prepared:
         self._file: Temporary | None = file
 
     def publish(self) -> None:
-        """Puts the content under its name; durable after return. Costs one sync."""
+        """Renames the content into place, durable after return. Costs one sync."""
         file, self._file = self._file, None
         assert file is not None
         try:
@@ -156,11 +157,11 @@ def replace_file(
 ) -> None:
     """Puts content under a name, whether or not it exists.
 
-    At any crash the name has the old content or the new one. With ``durable``
-    the new one survives a power cut after return; costs two syncs, or one without
-    ``durable_name``, where only the content under whatever name it then has is
-    sure. Without ``durable`` the old or the new one survives, or content that its
-    reader must recognise as damaged; costs none.
+    After a crash the name has the old content or the new. With ``durable`` the new
+    one survives a power cut after return, which costs two syncs; without
+    ``durable_name`` one, and a power cut may still bring back the old content.
+    Without ``durable`` it costs none, and a power cut leaves the old content, the
+    new, or content that the reader must recognise as damaged.
     """
     for attempt in (1, 2, 3):
         file = Temporary(fs, temporary)
@@ -204,11 +205,11 @@ def _create_held(
 def create_locked(
     fs: FileSystem, path: str, content: bytes, *, temporary: str, durable: bool = True
 ) -> int:
-    """Puts content under a new name, durably, and returns a descriptor that holds its lock.
+    """Returns a descriptor that holds the lock of a new file with the content.
 
-    Whoever finds the name and gets its lock knows that the writer is gone. The
-    descriptor is the caller's to unlock and close. No name is left when this raises,
-    but by a crash. Costs two syncs, or none when it need not be durable.
+    A process that finds the name and gets its lock knows that the writer is gone.
+    The caller has to unlock and close the descriptor. When this raises, no name is
+    left; only a crash can leave one. Costs two syncs, or none without ``durable``.
     """
     file = _create_held(fs, path, content, temporary, synced=durable)
     try:
@@ -223,14 +224,14 @@ def create_locked(
 
 
 def sweep_temporary(fs: FileSystem, directory: str) -> None:
-    """Removes temporary files whose writers died; leaves names alone that are not ours."""
+    """Removes temporary files whose writers are gone, and no file with another kind of name."""
     sweep_abandoned(
         fs, directory, lambda name: len(name) == _NAME_LENGTH and not set(name) - _DIGITS
     )
 
 
 def sweep_abandoned(fs: FileSystem, directory: str, is_ours: Callable[[str], bool]) -> None:
-    """Removes the files with names of ours that nobody has locked; raises OSError."""
+    """Removes the files with names of ours that no process has locked; raises OSError."""
     for name in fs.list_names(directory):
         if not is_ours(name):
             continue
@@ -252,9 +253,9 @@ def sweep_abandoned(fs: FileSystem, directory: str, is_ours: Callable[[str], boo
 
 
 def add_directory(fs: FileSystem, path: str) -> None:
-    """Makes a directory in one that is durable, and makes its name durable, new or not.
+    """Makes a directory in a durable one, if need be, and its name durable in any case.
 
-    Whoever made it before may have been killed before the sync. Costs one sync.
+    The process that made it earlier may have been killed before the sync. Costs one sync.
     """
     with suppress(FileExistsError):
         fs.make_directory(path)
@@ -262,11 +263,11 @@ def add_directory(fs: FileSystem, path: str) -> None:
 
 
 def ensure_directories(fs: FileSystem, path: str) -> None:
-    """Makes a directory and its missing parents, durable after return, new or not.
+    """Makes a directory and its missing parents; all are durable after return.
 
-    Nothing is made in a directory whose name is not durable yet. So a directory that is
-    found was made in a durable one, if by this function, and only its own name is in
-    doubt. Costs a sync for each that is made, and one more.
+    Nothing is made in a directory whose name is not durable yet. So if this function made a
+    directory that exists, its parents are durable, and only its own name may not be. Costs a
+    sync for each directory made, and one more.
     """
     try:
         fs.lstat(path)
@@ -277,14 +278,13 @@ def ensure_directories(fs: FileSystem, path: str) -> None:
     try:
         sync_directory(fs, os.path.dirname(path))
     except OSError as error:
-        if error.errno not in _HOLDS_NOTHING_OF_OURS:
+        if error.errno not in _CANNOT_BE_SYNCED:
             raise
 
 
 def make_directories(fs: FileSystem, path: str) -> None:
-    """Does as :func:`ensure_directories`, but takes one that exists for durable.
-
-    Costs no sync then.
+    """Like :func:`ensure_directories`, but costs no sync for a directory that exists, which is
+    taken to be durable.
     """
     try:
         fs.lstat(path)
@@ -295,15 +295,15 @@ def make_directories(fs: FileSystem, path: str) -> None:
 def read_file(fs: FileSystem, path: str, size_bytes_max: int) -> bytes:
     """Returns a file's content, at most ``size_bytes_max + 1`` bytes of it.
 
-    The one byte more lets the caller notice a file that is too long. A pipe, a link, a socket or
-    a directory in its place is empty, as a damaged file may be, and nothing waits for it.
+    The extra byte tells the caller that the file is too long. A pipe, a link, a socket or a
+    directory in its place reads as empty, like a damaged file, and without waiting.
     """
     try:
         fd = fs.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
         if error.errno not in _OTHER_TYPE:
             raise
-        fs.lstat(path)  # raises where it is the way to the file that cannot be followed
+        fs.lstat(path)  # raises when a directory on the path is of another type
         return b""
     try:
         return read_all(fs, fd, size_bytes_max)
@@ -314,7 +314,7 @@ def read_file(fs: FileSystem, path: str, size_bytes_max: int) -> bytes:
 
 
 def read_all(fs: FileSystem, fd: int, size_bytes_max: int) -> bytes:
-    """Returns what follows in an open file, at most ``size_bytes_max + 1`` bytes of it."""
+    """Returns the rest of an open file, at most ``size_bytes_max + 1`` bytes of it."""
     pieces = []
     wanted = size_bytes_max + 1
     size_bytes = _FIRST_READ_SIZE
@@ -327,9 +327,10 @@ def read_all(fs: FileSystem, fd: int, size_bytes_max: int) -> bytes:
 
 
 def open_regular(fs: FileSystem, path: str, flags: int = os.O_RDONLY) -> int:
-    """Returns a descriptor of a regular file of a store, and never waits for one.
+    """Returns a descriptor of a regular file of a store, without waiting.
 
-    Raises Corrupt for what has taken its place: a pipe, a directory, a link, a device, a socket.
+    Raises Corrupt for anything else in its place: a pipe, a directory, a link, a device, a
+    socket.
     """
     try:
         fd = fs.open(path, flags | os.O_NONBLOCK)
@@ -344,10 +345,10 @@ def open_regular(fs: FileSystem, path: str, flags: int = os.O_RDONLY) -> int:
 
 
 def open_lock(fs: FileSystem, path: str) -> int:
-    """Returns a descriptor of a lock file of a store, which is made where it is absent.
+    """Returns a descriptor of a lock file of a store, which is made if absent.
 
-    Such a file has no content that could be lost, so whatever else has taken its place is put
-    aside. Raises Corrupt while another process does just that.
+    A lock file has no content to lose, so anything else in its place is put aside. Raises
+    Corrupt while another process is doing that.
     """
     flags = os.O_RDWR | os.O_CREAT
     try:
@@ -358,11 +359,10 @@ def open_lock(fs: FileSystem, path: str) -> int:
 
 
 def put_aside(fs: FileSystem, path: str) -> None:
-    """Renames what has the place of a file of a store, but another type, to a name beside it.
+    """Renames anything that is in the place of a regular file to a name that no reader knows.
 
-    No reader knows that name. Processes that do so take turns by a lock on the directory, so
-    that none takes away the regular file that another one has put there meanwhile; does nothing
-    where it is not this one's turn.
+    Processes take turns, by a lock on the directory, so that none moves away the regular file
+    that another one has just put there. Does nothing while another process has that lock.
     """
     directory = fs.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -379,12 +379,12 @@ def put_aside(fs: FileSystem, path: str) -> None:
 
 
 def not_regular(path: str) -> Corrupt:
-    """Returns the error for what is in the place of a file of a store."""
+    """Returns the error for anything else in the place of a store's regular file."""
     return Corrupt(f"File {printable(path)!r} is not a regular file", path=path)
 
 
 def closed(path: str) -> Corrupt:
-    """Returns the error for a file of a store that may not be opened, but is there."""
+    """Returns the error for a file of a store that exists and may not be opened."""
     return Corrupt(
         f"File {printable(path)!r} cannot be opened: permission denied; it may belong to another "
         "user",

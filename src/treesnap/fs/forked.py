@@ -1,12 +1,12 @@
 """Part of an operation's work in another process, on another core.
 
-Threads take turns at the interpreter for every system call, so that two of them make
-files more slowly than one. A process that is forked here has all that its parent had: open
-files, and the locks, too, which other children lack. They stay held until it ends as well, so
-that the work of one that outlived its parent does not count as abandoned.
+Threads take turns at the interpreter for every system call, so two threads make files more
+slowly than one. A process that is forked here shares the open files of its parent and, unlike
+other children, the locks. They stay held until the child has ended too, so that its work does
+not count as abandoned if it outlives its parent.
 
-What is done in it has to be what the parent could do itself: a helper that fails or is
-killed says nothing, and the parent does what was not reported. So no error has to travel.
+A helper only does what the parent could do itself. When it fails or is killed, it reports
+nothing more, and the parent does the rest; so no error is passed on.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Self, TypeVar
 
-from treesnap.fs import locks
+from treesnap.fs import held_locks
 
 HELPERS_MAX = 3
 _PR_SET_PDEATHSIG = 1
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What a helper leaves to its parent, with whom it ends."""
+"""A helper leaves these to its parent, and ends with it."""
 
 Report = Callable[[bytes], None]
 Item = TypeVar("Item")
 
 
 def helper_count() -> int:
-    """Returns how many helpers are of use: one for each further core, none beside threads.
+    """Returns how many helpers are useful: one per further core, none if there are threads.
 
     A lock that another thread holds at the moment of a fork stays locked in the child.
     """
@@ -44,7 +44,7 @@ def helper_count() -> int:
 
 
 def share_out(
-    shares: Sequence[Item],
+    items: Sequence[Item],
     weights: Sequence[int],
     helpers: int,
     *,
@@ -52,14 +52,14 @@ def share_out(
     help_with: Callable[[list[Item], Report], None],
     take: Callable[[list[Item], bytes], None],
 ) -> None:
-    """Does the work on some shares here and in so many helpers, each with about the same weight.
+    """Does the work on items in this process and in helpers, each with about the same weight.
 
-    ``help_with`` is called in a helper with its shares. ``take`` is called here for each that
-    has ended, with its shares and all that it reported. ``work`` is called here with the shares
-    that have no helper, which are all where no process can be started. Whatever is raised
-    here ends the helpers first.
+    ``help_with`` is called in a helper with its items. ``take`` is called here for each helper
+    that has ended, with its items and all that it reported. ``work`` is called here with the
+    items that have no helper: all of them if no process can be started. An exception here ends
+    the helpers first.
     """
-    own, *piles = _dealt(shares, weights, helpers + 1)
+    own, *piles = _dealt(items, weights, helpers + 1)
     with ExitStack() as ends:
         helped = []
         left = [own]
@@ -76,32 +76,32 @@ def share_out(
             take(pile, helper.reports())
 
 
-def _dealt(shares: Sequence[Item], weights: Sequence[int], piles: int) -> list[list[Item]]:
-    """Returns all shares in piles of about the same weight."""
+def _dealt(items: Sequence[Item], weights: Sequence[int], piles: int) -> list[list[Item]]:
+    """Returns all items in piles of about the same weight."""
     found: list[list[Item]] = [[] for _ in range(piles)]
     sums = [0] * piles
-    for number in sorted(range(len(shares)), key=lambda number: -weights[number]):
+    for number in sorted(range(len(items)), key=lambda number: -weights[number]):
         lightest = sums.index(min(sums))
-        found[lightest].append(shares[number])
+        found[lightest].append(items[number])
         sums[lightest] += weights[number]
     return found
 
 
 class Helper:
-    """A forked process that works at once. Leaving the block ends it, done or not.
+    """A forked process that starts to work at once. Leaving the block ends it, done or not.
 
     ``work`` gets a function that sends bytes to :meth:`reports`. Raises OSError when
-    there can be no further process.
+    no process can be started.
     """
 
     def __init__(self, work: Callable[[Report], None]) -> None:
         self._read_fd, write_fd = os.pipe()
         self._has_ended = False
         parent = os.getpid()
-        # An interrupt must not reach the child before it is where nothing is cleaned up.
+        # The child must not be interrupted where it would run the parent's clean-up.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
         try:
-            with locks.shared_with_children():
+            with held_locks.shared_with_children():
                 self._process = os.fork()
             if self._process == 0:
                 _work_as_child(work, parent, write_fd)
@@ -124,7 +124,7 @@ class Helper:
             os.waitpid(self._process, 0)
 
     def reports(self) -> bytes:
-        """Returns what the helper sent, when it has ended."""
+        """Waits until the helper has ended; returns what it sent."""
         pieces = []
         while piece := os.read(self._read_fd, 1 << 16):
             pieces.append(piece)
@@ -133,7 +133,7 @@ class Helper:
 
 
 def _work_as_child(work: Callable[[Report], None], parent: int, write_fd: int) -> None:
-    """Does the work and ends this process; never returns, and runs nothing else of it."""
+    """Does the work and ends this process, without running any of the parent's clean-up."""
     try:
         _end_with_parent(parent)
         work(lambda data: _send(write_fd, data))
@@ -147,7 +147,7 @@ def _send(fd: int, data: bytes) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Lets the kernel kill this process when its parent ends, however that comes."""
+    """Has the kernel kill this process when its parent ends, in whatever way."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

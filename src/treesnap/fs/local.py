@@ -1,8 +1,8 @@
 """The real file system. The only module that makes system calls on files.
 
 ``renameat2``, ``syncfs`` and ``statx`` have no counterpart in Python's ``os`` and are
-called in the C library; see their pages in section 2 of the manual. The library is loaded
-on first use, because captures need neither.
+called in the C library; see section 2 of the manual. The library is loaded on first use,
+because a capture needs none of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
-from treesnap.fs import locks
+from treesnap.fs import held_locks
 from treesnap.fs.base import Name
 
 _ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW
@@ -26,7 +26,7 @@ _AT_SYMLINK_NOFOLLOW = 0x100
 _AT_EMPTY_PATH = 0x1000
 _STATX_SIZE = 256
 _MASK, _ATTRIBUTES, _BIRTH, _MOUNT = 0, 8, 80, 144
-"""Offsets in the struct: what of it was filled in, attributes, mount."""
+"""Offsets in the struct: which fields were filled in, attributes, birth time, mount."""
 _PROTECTED = 0x10 | 0x20
 """STATX_ATTR_IMMUTABLE and STATX_ATTR_APPEND."""
 _STATX_BTIME = 0x800
@@ -36,18 +36,18 @@ _RENAME_EXCHANGE = 2
 
 
 def _reachable(name: Name | int) -> Name:
-    """Returns a path that leads to an open file, whatever has its name by now.
+    """Returns a path that leads to an open file, even if its name is now another file's.
 
-    A descriptor that was opened with O_PATH, because nothing more was permitted,
-    cannot be used for changing metadata, but its entry in /proc can; see open(2).
+    A descriptor that was opened with O_PATH, because no more was permitted, cannot be
+    used to change metadata, but its entry in /proc can; see open(2).
     """
     return f"/proc/self/fd/{name}" if isinstance(name, int) else name
 
 
 def _changed_by_descriptor(change: Callable[..., None], name: Name | int, *values: Any) -> bool:
-    """Changes metadata through a descriptor; returns False for a name, and for O_PATH.
+    """Changes metadata through a descriptor; returns False for a name and for O_PATH.
 
-    Costs one call, where a path in /proc has to be looked up component by component.
+    Costs one call, while the kernel walks a path in /proc component by component.
     """
     if not isinstance(name, int):
         return False
@@ -84,7 +84,7 @@ def _call(function_name: str, *arguments: Any) -> None:
 
 
 def _statx(name: Name | int, dir_fd: int | None, mask: int) -> bytes | None:
-    """Returns the struct that statx(2) fills in, or None where there is no such call."""
+    """Returns the struct that statx(2) fills in, or None if the system has no such call."""
     import ctypes
 
     facts = ctypes.create_string_buffer(_STATX_SIZE)
@@ -122,7 +122,7 @@ class LocalFileSystem:
         return os.open(name, flags | _ALWAYS, mode, dir_fd=dir_fd)
 
     def allocate(self, fd: int, size_bytes: int) -> None:
-        """Takes space for the first bytes of an open file."""
+        """Allocates space for the first bytes of an open file."""
         os.posix_fallocate(fd, 0, size_bytes)
 
     def next_data(self, fd: int, offset: int) -> int | None:
@@ -178,23 +178,23 @@ class LocalFileSystem:
         return numbers.f_bavail * numbers.f_frsize
 
     def is_read_only(self, fd: int) -> bool:
-        """Returns whether nothing can be changed on the file system."""
+        """Returns whether the file system is mounted read-only."""
         return bool(os.fstatvfs(fd).f_flag & os.ST_RDONLY)
 
     def is_protected(self, name: Name | int, *, dir_fd: int | None = None) -> bool:
-        """Returns whether a file is immutable or append-only, as statx(2) says it."""
+        """Returns whether a file is immutable or append-only, by statx(2)."""
         facts = _statx(name, dir_fd, 0)
         return facts is not None and bool(_number(facts, _ATTRIBUTES, 8) & _PROTECTED)
 
     def mount_id(self, fd: int) -> int | None:
-        """Returns through which mount a file was opened, or None where nobody can tell."""
+        """Returns through which mount a file was opened, or None if that cannot be known."""
         facts = _statx(fd, None, _STATX_MNT_ID)
         if facts is None or not _number(facts, _MASK, 4) & _STATX_MNT_ID:
             return None
         return _number(facts, _MOUNT, 8)
 
     def birth_time_ns(self, name: Name) -> int | None:
-        """Returns when a file was made, or None where the file system does not tell."""
+        """Returns when a file was made, or None if the file system does not tell."""
         facts = _statx(name, None, _STATX_BTIME)
         if facts is None or not _number(facts, _MASK, 4) & _STATX_BTIME:
             return None
@@ -215,7 +215,7 @@ class LocalFileSystem:
         os.rmdir(name, dir_fd=dir_fd)
 
     def unlink(self, name: Name, *, dir_fd: int | None = None) -> None:
-        """Removes a name that is no directory."""
+        """Removes a name that is not a directory."""
         os.unlink(name, dir_fd=dir_fd)
 
     def rename(
@@ -234,8 +234,8 @@ class LocalFileSystem:
     ) -> None:
         """Renames atomically; raises FileExistsError when the target exists.
 
-        Where the file system knows no RENAME_NOREPLACE, the target is looked up
-        first, which leaves a moment for a race.
+        If the file system has no RENAME_NOREPLACE, the target is looked up first,
+        which leaves a moment for a race.
         """
         try:
             self._rename_with(_RENAME_NOREPLACE, source, target, source_dir_fd, target_dir_fd)
@@ -284,7 +284,7 @@ class LocalFileSystem:
         source_dir_fd: int | None = None,
         target_dir_fd: int | None = None,
     ) -> None:
-        """Makes another name for a file."""
+        """Adds a name to a file."""
         os.link(
             source,
             target,
@@ -302,7 +302,7 @@ class LocalFileSystem:
         os.mknod(name, mode, device, dir_fd=dir_fd)
 
     def change_mode(self, name: Name | int, mode: int, *, dir_fd: int | None = None) -> None:
-        """Sets the permission bits of an open file, or of a name that is no symlink."""
+        """Sets the permission bits of an open file, or of a name that is not a symlink."""
         if not _changed_by_descriptor(os.fchmod, name, mode):
             os.chmod(_reachable(name), mode, dir_fd=dir_fd)
 
@@ -344,19 +344,19 @@ class LocalFileSystem:
         os.removexattr(_reachable(path), attribute, follow_symlinks=isinstance(path, int))
 
     def lock(self, fd: int, *, exclusive: bool) -> bool:
-        """Takes a ``flock`` without waiting; returns whether it was got."""
+        """Takes a ``flock`` if it is free; returns whether it was."""
         kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-        locks.note(fd)  # before it is held: another thread may fork at any moment
+        held_locks.note(fd)  # before it is held: another thread may fork at any moment
         try:
             fcntl.flock(fd, kind | fcntl.LOCK_NB)
         except OSError as error:
-            locks.forget(fd)
+            held_locks.forget(fd)
             if isinstance(error, BlockingIOError):
                 return False
             raise
         return True
 
     def unlock(self, fd: int) -> None:
-        """Gives a ``flock`` back, for every descriptor that shares it."""
+        """Releases a ``flock``, for every descriptor that shares it."""
         fcntl.flock(fd, fcntl.LOCK_UN)
-        locks.forget(fd)
+        held_locks.forget(fd)

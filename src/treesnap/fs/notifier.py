@@ -1,13 +1,12 @@
 """The kernel's reports of changes, by inotify(7). The only module that imports watchdog.
 
-A notifier is one queue. The kernel puts a report into it before the system call returns
-that made the change, so that all reports are in the order of the changes, whatever
-directories they are of.
+A notifier is one queue. The kernel puts a report into it before the system call that made the
+change returns, so all reports are in the order of the changes, across directories.
 
-Of watchdog it takes the layer that makes the system calls. What this layer does and does not
-do is tested in tests/unit/fs/test_watchdog.py. The layer above it holds reports back, and keeps
-to itself which ones were lost (docs/adr/0012-watching.md): where there is no inotify, it is good
-enough for a hint that something changed.
+It stands on the layer of watchdog that makes the system calls; tests/unit/fs/test_watchdog.py
+has a test for each property that it relies on. The layer above that one delays reports and does
+not tell when some were lost (docs/adr/0012-watching.md), so it only serves as a hint that
+something changed, on systems without inotify.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ if TYPE_CHECKING:
     )
 
 CLOSED = 0x8
-"""IN_CLOSE_WRITE: what was open for writing is closed, and mapped no more."""
+"""IN_CLOSE_WRITE: a file that was open for writing is closed, and no longer mapped."""
 CHANGED = 0x2 | 0x4 | CLOSED
 """With IN_MODIFY and IN_ATTRIB."""
 MOVED_FROM, MOVED_TO, CREATED, DELETED = 0x40, 0x80, 0x100, 0x200
 SELF_GONE = 0x400 | 0x800
-"""IN_DELETE_SELF and IN_MOVE_SELF: asked for with roots only."""
+"""IN_DELETE_SELF and IN_MOVE_SELF: requested for roots only."""
 UNMOUNTED, OVERFLOWED, IGNORED = 0x2000, 0x4000, 0x8000
 IS_DIRECTORY = 0x40000000
 NAMES = CHANGED | MOVED_FROM | MOVED_TO | CREATED | DELETED
@@ -47,22 +46,21 @@ _READ_SIZE = 64 << 10
 _FEW = 200
 """A read that returns fewer reports has emptied the queue: a full one returns 240 or more."""
 _GATHER_S = 0.02
-"""How long reports gather when nobody asks, so that not each one wakes the reader."""
+"""How long reports gather when none are asked for, so that not each one wakes the reader."""
 _UNREAD_MAX = 128
-"""Reads whose reports are not taken, some 250,000 reports. With more, the kernel's queue may
-overflow."""
+"""How many reads may wait to be taken, some 250,000 reports. Then the kernel's queue fills up."""
 _POLL_S = 5.0
-"""Where nothing reports changes, how often everything is looked at for a hint."""
+"""How often everything is looked at for a hint, where the system reports no changes."""
 
 
 class Report(NamedTuple):
     """One change."""
 
     watch: int
-    """The number of the watch that saw it, or -1 for what concerns the queue."""
+    """The number of the watch that saw it, or -1 if it concerns the whole queue."""
     mask: int
     name: bytes
-    """The name in the watched directory, or nothing for the directory itself."""
+    """The name in the watched directory, or empty for the directory itself."""
 
 
 _LOST = Report(-1, OVERFLOWED, b"")
@@ -79,7 +77,7 @@ class Notifier:
         self._queue = _kernel_queue()
         self._numbers = count()
         self._callbacks: dict[int, list[CallbackId]] = {}
-        """watchdog wants a callback for each call; one that is replaced makes it warn."""
+        """The identities of callbacks by watch: each call needs its own, or watchdog warns."""
         self._state = threading.Condition()
         self._unread: deque[list[Report]] = deque()
         self._is_asked = False
@@ -94,15 +92,15 @@ class Notifier:
     def watch(self, fd: int, mask: int) -> int:
         """Watches the directory that is open as ``fd``; returns the watch's number.
 
-        A directory has one watch: the same number comes again. Raises OSError, with ENOSPC
-        when the user may have no more watches.
+        A directory has one watch, so watching it again returns the same number. Raises
+        OSError, with ENOSPC when the user may have no more watches.
         """
         callback = cast("CallbackId", next(self._numbers))
-        # The path through /proc leads to what is open, wherever that has gone, at any depth.
+        # The path through /proc leads to the open directory, wherever it has been moved.
         path = b"/proc/self/fd/%d" % fd
         flags = cast("Mask", mask | _ONLY_DIRECTORIES)
         watch = self._queue.add_callback(path, flags, _UNUSED, callback)
-        if watch < 0:  # the one error that watchdog does not raise
+        if watch < 0:  # EACCES is the one error that watchdog does not raise
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         self._callbacks.setdefault(watch, []).append(callback)
         return watch
@@ -110,15 +108,15 @@ class Notifier:
     def unwatch(self, watch: int) -> None:
         """Ends a watch, if it has not ended by itself."""
         number = cast("WatchDescriptor", watch)
-        with suppress(OSError):  # it ended with its directory
+        with suppress(OSError):  # it has ended with its directory
             self._queue.remove_callbacks(
                 [(number, callback) for callback in self._callbacks.pop(watch, [])]
             )
 
     def take(self) -> list[Report]:
-        """Takes some of the reports that are there, in order; none when there are none.
+        """Returns some of the reports that were read, in order, or none.
 
-        What is in the kernel's queue may not be there yet: :meth:`wait` for it.
+        Those in the kernel's queue may not have been read yet; :meth:`wait` for them.
         """
         with self._state:
             if self._unread:
@@ -130,9 +128,9 @@ class Notifier:
         return reports
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until there are reports to take, or the queue is closed; returns whether so.
+        """Waits until there are reports to take; returns whether there are.
 
-        Another thread may close the queue meanwhile, and before.
+        A queue that is closed, before or meanwhile, by any thread, has reports to take.
         """
         with self._state:
             return self._state.wait_for(lambda: bool(self._unread), timeout_s)
@@ -146,7 +144,7 @@ class Notifier:
         self._reader.join()
 
     def _read(self) -> None:
-        """Reads until the queue is closed. Whatever ends it, what follows counts as lost."""
+        """Reads until the queue is closed. However it ends, later reports count as lost."""
         try:
             with suppress(OSError):
                 while not self._is_closed:
@@ -160,7 +158,7 @@ class Notifier:
         events = self._queue.read_events(event_buffer_size=_READ_SIZE)
         for event in events:
             if event.is_ignored:
-                self._queue.handle_event(event)  # watchdog has a record of each watch, too
+                self._queue.handle_event(event)  # so that watchdog forgets the watch
                 self._callbacks.pop(event.wd, None)
         with self._state:
             if events:
@@ -173,8 +171,8 @@ class Notifier:
 
 
 class _Unused:
-    """What watchdog would call with each report. They are read as they come instead: it passes
-    on none that says that a watch has ended on request.
+    """The callback that watchdog requires. Reports are read from the queue instead, because
+    callbacks are not told of a watch that was ended on request.
     """
 
     def on_event(self, event: InotifyEvent) -> None:
@@ -191,7 +189,7 @@ _UNUSED = _Unused()
 
 
 def has_inotify() -> bool:
-    """Returns whether the system can have a :class:`Notifier`, if not always one more."""
+    """Returns whether the system has inotify; a user may still have too many queues."""
     try:
         _kernel_queue().close()
     except OSError as error:
@@ -200,7 +198,7 @@ def has_inotify() -> bool:
 
 
 def _kernel_queue() -> InotifyFD:
-    """Returns a new queue, which no other program inherits, and which can be closed."""
+    """Returns a new queue that no other program inherits and that can be closed."""
     from watchdog.utils import UnsupportedLibcError
 
     try:
@@ -209,7 +207,7 @@ def _kernel_queue() -> InotifyFD:
         raise OSError(errno.ENOSYS, str(error)) from error
     others = _queue_descriptors()
     queue = InotifyFD()
-    for fd in _queue_descriptors() - others:  # one that another thread made now has no harm of it
+    for fd in _queue_descriptors() - others:  # harmless for one that another thread made
         os.set_inheritable(fd, False)  # noqa: FBT003 - takes no keywords
     _read_once(queue)
     return queue
@@ -226,14 +224,14 @@ def _queue_descriptors() -> set[int]:
 
 
 def _read_once(queue: InotifyFD) -> None:
-    """Lets a queue read the end of a watch: before its first read, closing it closes no file."""
+    """Reads the end of a watch: before its first read, ``close`` would leave descriptors open."""
     callback = cast("CallbackId", 0)
     fd = os.memfd_create("treesnap-notifier")
     try:
         path = b"/proc/self/fd/%d" % fd
         watch = queue.add_callback(path, cast("Mask", DELETED), _UNUSED, callback)
     except OSError as error:
-        if error.errno != errno.ENOSPC:  # whoever asks for a watch is told of this one
+        if error.errno != errno.ENOSPC:  # which the next call of add_callback raises
             raise
     else:
         queue.remove_callbacks([(watch, callback)])
@@ -244,10 +242,10 @@ def _read_once(queue: InotifyFD) -> None:
 
 @contextmanager
 def change_hints(root: str, store: str, on_change: Callable[[str], None]) -> Iterator[None]:
-    """Calls back, in a thread, with paths below a root that may have changed, but not its store's.
+    """Calls back from a thread with paths below a root that changed, except those of its store.
 
-    A hint for systems without inotify: there may be changes without one. Costs a look at
-    everything every five seconds where nothing reports changes. Raises OSError.
+    For systems without inotify. Only a hint: some changes may be missed. Costs a look at
+    everything every five seconds where the system reports no changes. Raises OSError.
     """
     from watchdog.events import FileClosedNoWriteEvent, FileOpenedEvent, FileSystemEventHandler
     from watchdog.observers import Observer
@@ -256,7 +254,7 @@ def change_hints(root: str, store: str, on_change: Callable[[str], None]) -> Ite
     class Handler(FileSystemEventHandler):
         def on_any_event(self, event: FileSystemEvent) -> None:
             if isinstance(event, FileOpenedEvent | FileClosedNoWriteEvent):
-                return  # a look at everything opens files, too
+                return  # so does each snapshot
             for path in map(os.fsdecode, (event.src_path, event.dest_path)):
                 if path and not f"{path}/".startswith(f"{store}/"):
                     on_change(path)

@@ -1,11 +1,11 @@
-"""The file system for the superuser at work in a store of another user.
+"""The file system for root, working in a store of another user.
 
-What root makes in a store belongs to the owner of the store from the moment at which it has
-a name there that readers know. Otherwise one command of root's, with ``sudo -E`` or in a
-container, would leave files that no later command of the owner may open.
+A file that root makes in a store belongs to the store's owner by the time it has a name that
+readers know. Otherwise one command run by root, with ``sudo -E`` or in a container, would leave
+files that the owner's later commands could not open.
 
-A store that does not exist yet belongs to the owner of the directory that it is made in, with
-the directories above it that are made on the way.
+A new store, and the directories that are made above it, belong to the owner of the directory
+in which they are made.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from treesnap.fs.local import LocalFileSystem
 
 
 class OwnerFileSystem(LocalFileSystem):
-    """Gives the files and directories that are made at and below a path to a user."""
+    """Gives new files and directories, at a path and below it, to a user."""
 
     def __init__(self, path: str, uid: int, gid: int) -> None:
         self._path = path
@@ -29,7 +29,7 @@ class OwnerFileSystem(LocalFileSystem):
         if not flags & os.O_CREAT or not self._is_in_place(name, dir_fd):
             return super().open(name, flags, mode, dir_fd=dir_fd)
         while True:
-            # One that is there already is not given away: a hard link may lead anywhere.
+            # A file that exists is not given away: it may be a hard link to any file.
             if not flags & os.O_EXCL:
                 with suppress(FileNotFoundError):
                     return super().open(name, flags & ~os.O_CREAT, mode)
@@ -50,7 +50,7 @@ class OwnerFileSystem(LocalFileSystem):
         with suppress(OSError):
             fd = super().open(name, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                # The owner of the store could have put another directory of root's here.
+                # The owner of the store may have moved another directory of root's here.
                 if self.fstat(fd).st_uid == os.geteuid() and not self.list_names(fd):
                     self._give(fd)
             finally:
@@ -63,14 +63,14 @@ class OwnerFileSystem(LocalFileSystem):
         return path == self._path or path.startswith(self._path + os.sep)
 
     def _give(self, fd: int) -> None:
-        with suppress(OSError):  # some file systems and containers refuse it: it stays root's
+        with suppress(OSError):  # some file systems and containers refuse it, and it stays root's
             self.change_owner(fd, *self._owner)
 
 
 def for_store(path: str) -> LocalFileSystem:
-    """Returns the file system for work with a store, which may not exist yet.
+    """Returns the file system for a store, which may not exist yet.
 
-    Only the superuser may give files to others. Costs root a look, and others nothing.
+    Only root can give files to others. Costs root an ``lstat`` or more, and others nothing.
     """
     if os.geteuid() != 0:
         return LocalFileSystem()

@@ -17,8 +17,8 @@ _SIZE_MAX = 1 << 16
 def may_give_owners() -> bool:
     """Returns whether this process may give a file to any user.
 
-    That is a capability, which root may lack; and in a user namespace, where most users are not
-    mapped, it does not suffice. Read once for each process and user.
+    This takes a capability that root may lack. In a user namespace in which most users are not
+    mapped, the capability is not enough. Read once per process and user.
     """
     return _may_give_owners(os.getpid(), os.geteuid())
 

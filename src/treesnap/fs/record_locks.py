@@ -1,13 +1,13 @@
-"""Closing files without giving up the record locks that this process holds on them.
+"""Closing files without losing the record locks that this process holds on them.
 
 When a process closes any descriptor of a file, the kernel drops all record locks that the
 process holds on that file, whichever descriptor they were taken through; see fcntl_locking(2).
-SQLite holds such locks in each transaction. So a file of the user's on which the calling
-program holds locks is not closed: its descriptor is kept, used again the next time that the
-file is read, and closed when the locks are gone. SQLite does the same for its own files.
+SQLite holds such locks in each transaction. So when the calling program has locks on a file of
+the user's, its descriptor is not closed but kept. It is used again the next time the file is
+read, and closed when the locks are gone. SQLite does the same with its own files.
 
-The kernel is asked about one file with one call, less than a microsecond. /proc/locks says
-it for all files, but waits up to 20 milliseconds for every other processor.
+Asking the kernel about one file takes one call, less than a microsecond. /proc/locks lists all
+files, but can wait 20 milliseconds for each other processor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import struct
 from treesnap.fs.base import FileSystem
 
 _QUERY = getattr(fcntl, "F_OFD_GETLK", None)
-"""Which lock is in the way of another open file: those of this process are, too."""
+"""Asks which lock keeps another open file from being locked; this process's locks do."""
 _LOCK = struct.Struct("hhqqi4x")
 _QUESTION = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _NOTHING = _LOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
@@ -27,16 +27,16 @@ _OWN_DESCRIPTORS = "/proc/self/fdinfo"
 _RECORD_LOCK = b": POSIX "
 
 _kept: list[tuple[int, int, int]] = []
-"""Device, inode and an open descriptor of each locked file; no descriptor in it is in use.
+"""Device, inode and an open descriptor of each locked file; none of these is in use.
 
-Threads share it: what they do with it is one operation each.
+Threads share the list, so each step with it is a single atomic operation.
 """
 
 
 def open_for_reading(fs: FileSystem, name: bytes, flags: int, *, dir_fd: int) -> int:
-    """Opens a file of the user's, or takes a descriptor of it that was kept; raises OSError.
+    """Opens a file of the user's, or takes the descriptor that was kept of it; raises OSError.
 
-    To be closed by :func:`close_after_reading`.
+    Close it with :func:`close_after_reading`.
     """
     if _kept:
         stat = fs.lstat(name, dir_fd=dir_fd)
@@ -47,7 +47,7 @@ def open_for_reading(fs: FileSystem, name: bytes, flags: int, *, dir_fd: int) ->
 
 
 def close_after_reading(fs: FileSystem, fd: int) -> None:
-    """Closes a file, or keeps its descriptor as long as this process holds locks on it."""
+    """Closes a file, or keeps its descriptor while this process holds locks on it."""
     if has_own_locks(fd):
         stat = fs.fstat(fd)
         _kept.append((stat.st_dev, stat.st_ino, fd))
@@ -56,7 +56,7 @@ def close_after_reading(fs: FileSystem, fd: int) -> None:
 
 
 def close_unlocked(fs: FileSystem) -> None:
-    """Closes the descriptors that were kept of files that are not locked any more."""
+    """Closes the kept descriptors of files that are no longer locked."""
     for device, inode, _ in tuple(_kept):
         fd = _take(device, inode)
         if fd is not None:
@@ -66,7 +66,7 @@ def close_unlocked(fs: FileSystem) -> None:
 def has_own_locks(fd: int) -> bool:
     """Returns whether this process holds record locks on an open file.
 
-    False where the kernel or the file system cannot say it.
+    False if the kernel or the file system cannot tell.
     """
     if _QUERY is None:
         return False
@@ -80,7 +80,7 @@ def has_own_locks(fd: int) -> bool:
 
 
 def _has_own_beside_others(fd: int) -> bool:
-    """Returns the same, where the first lock that the kernel tells of is another process's."""
+    """Like :func:`has_own_locks`, when the lock that the kernel named is another process's."""
     wanted = os.fstat(fd)
     for name in os.listdir(_OWN_DESCRIPTORS):
         try:
@@ -105,7 +105,7 @@ def _content(path: str) -> bytes:
 
 
 def _take(device: int, inode: int) -> int | None:
-    """Returns a descriptor that was kept and is the caller's now, or None."""
+    """Returns a kept descriptor, which is then the caller's, or None."""
     for kept in tuple(_kept):
         if kept[:2] == (device, inode):
             try:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from treesnap.errors import Busy, StorageFull, StoreMissing, TreesnapError
 from treesnap.events import NullMonitor
-from treesnap.fs.failure import error_text
+from treesnap.fs.os_errors import error_text
 from treesnap.ops.access import opened
 from treesnap.ops.config import Settings, settings_of
 from treesnap.ops.session import Session

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader, read_content
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, StoreMissing, printable
-from treesnap.fs.failure import reported
+from treesnap.fs.os_errors import reported
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import Entry, EntryKind, ObjectId, Skipped, SkipReason, SnapshotId
 from treesnap.ops.access import opened

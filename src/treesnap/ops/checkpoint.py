@@ -22,7 +22,7 @@ from stat import S_ISDIR
 from typing import TYPE_CHECKING, TypeVar
 
 from treesnap.errors import InvalidArgument, printable
-from treesnap.fs.failure import reported
+from treesnap.fs.os_errors import reported
 from treesnap.model import SnapshotId
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.claim import OVERLAPS, Claim, Overlapping, entered

@@ -9,7 +9,7 @@ from treesnap.codec.hold import HoldRecord
 from treesnap.errors import Busy, printable
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file
-from treesnap.fs.failure import error_text
+from treesnap.fs.os_errors import error_text
 from treesnap.model import SnapshotId
 from treesnap.ops.session import Session
 from treesnap.store.reserve import Reserve

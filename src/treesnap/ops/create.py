@@ -22,7 +22,7 @@ from treesnap.errors import (
     StoreMissing,
     printable,
 )
-from treesnap.fs.failure import reported
+from treesnap.fs.os_errors import reported
 from treesnap.model import (
     Entry,
     EntryKind,

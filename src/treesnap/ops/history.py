@@ -14,7 +14,7 @@ from treesnap.errors import (
     StoreMissing,
     TreesnapError,
 )
-from treesnap.fs.failure import error_text
+from treesnap.fs.os_errors import error_text
 from treesnap.model import Snapshot, SnapshotId
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.references import Filter, _by_beginning, resolve_in, snapshots_of, unknown

@@ -157,7 +157,7 @@ def require_root(context: Context) -> None:
     """
     if os.path.isdir(context.root):
         return
-    from treesnap.fs.failure import reported
+    from treesnap.fs.os_errors import reported
     from treesnap.store.roots import Root
 
     layout = Layout(context.store_path)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound
 from treesnap.fs.base import FileSystem
-from treesnap.fs.failure import reported
+from treesnap.fs.os_errors import reported
 
 if TYPE_CHECKING:
     from treesnap.ops.context import Context

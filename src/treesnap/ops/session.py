@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from treesnap.errors import printable
 from treesnap.events import Monitor
 from treesnap.fs.base import FileSystem
-from treesnap.fs.failure import reported
+from treesnap.fs.os_errors import reported
 from treesnap.ops.context import Context
 from treesnap.store.roots import Root
 from treesnap.store.store import Store

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from treesnap.errors import Corrupt, InvalidArgument
-from treesnap.fs.failure import reported
+from treesnap.fs.os_errors import reported
 from treesnap.ops.access import opened
 from treesnap.ops.object_recovery import ObjectRecovery
 from treesnap.results import Problem, RecoveredObject, VerifyResult

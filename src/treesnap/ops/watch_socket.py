@@ -15,7 +15,7 @@ from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
 
 ANSWER_TIMEOUT_S = 1.0
-"""How long a watcher may take; it may be stopped."""
+"""How long a watcher may take to answer; it may be suspended."""
 _LENGTH = struct.Struct("<I")
 _CREDENTIALS = struct.Struct("3i")
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from treesnap.errors import ErrorCode, Refused, printable
-from treesnap.fs.failure import reported
+from treesnap.fs.os_errors import reported
 from treesnap.ops.access import opened
 from treesnap.ops.places import check_root
 

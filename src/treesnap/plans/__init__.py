@@ -1,7 +1,7 @@
 """Plans: steps that run in order, with checkpoints to go back to, in any directory."""
 
 from treesnap.plans.document import Definition, parse_document
-from treesnap.plans.events import NullPlanMonitor, PlanMonitor
+from treesnap.plans.monitor import NullPlanMonitor, PlanMonitor
 from treesnap.plans.plan import (
     Attempt,
     Checkpoint,

@@ -34,7 +34,7 @@ from treesnap.plans.plan import (
     Milestones,
     Step,
 )
-from treesnap.plans.rules import problem_of_text
+from treesnap.plans.validity import problem_of_text
 from treesnap.quantities import parse_duration
 
 SIZE_BYTES_MAX = 1 << 20

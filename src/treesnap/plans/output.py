@@ -24,7 +24,7 @@ from typing import Self
 
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import open_regular, unlink_if_present
-from treesnap.fs.failure import reported
+from treesnap.fs.os_errors import reported
 
 HEAD_BYTES = 256 << 10
 TAIL_BYTES = 256 << 10

@@ -19,7 +19,7 @@ from treesnap.ops.places import context_at
 from treesnap.plans import checkpoints as taking
 from treesnap.plans import repository
 from treesnap.plans.document import Definition
-from treesnap.plans.events import NullPlanMonitor, PlanMonitor
+from treesnap.plans.monitor import NullPlanMonitor, PlanMonitor
 from treesnap.plans.output import kept_output
 from treesnap.plans.plan import (
     Checkpoint,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from treesnap.errors import ErrorCode, NotFound, OperationFailed
 from treesnap.fs.base import FileSystem
-from treesnap.fs.failure import error_text
+from treesnap.fs.os_errors import error_text
 from treesnap.ops.processes import end_leftovers, marked_environment
 from treesnap.plans.output import Listener, Log, Pipe
 

@@ -29,8 +29,8 @@ from treesnap.plans.plan import (
     StepState,
     leaves_of,
 )
-from treesnap.plans.rules import problem_of
 from treesnap.plans.ulid import is_ulid
+from treesnap.plans.validity import problem_of
 
 VERSION = 1
 _WHAT = "plan"

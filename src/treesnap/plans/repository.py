@@ -23,7 +23,7 @@ from treesnap.errors import (
     TreesnapError,
 )
 from treesnap.fs.durable import unlink_if_present
-from treesnap.fs.failure import reported
+from treesnap.fs.os_errors import reported
 from treesnap.ops.access import opened
 from treesnap.ops.session import Session
 from treesnap.plans.plan import Plan, PlanId

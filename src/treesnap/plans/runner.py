@@ -49,7 +49,7 @@ from treesnap.plans.checkpoints import (
     take_snapshot,
     with_checkpoint,
 )
-from treesnap.plans.events import PlanMonitor
+from treesnap.plans.monitor import PlanMonitor
 from treesnap.plans.output import OUTPUT_BYTES_MAX, keep_output
 from treesnap.plans.plan import (
     Attempt,
@@ -62,7 +62,7 @@ from treesnap.plans.plan import (
     StepState,
 )
 from treesnap.plans.repository import log_name, save, trim_output
-from treesnap.plans.rules import problem_of, problem_of_text
+from treesnap.plans.validity import problem_of, problem_of_text
 from treesnap.store.layout import Layout
 from treesnap.store.roots import Root
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import Temporary, open_lock, sync_directory, unlink_if_present
-from treesnap.fs.failure import is_full
+from treesnap.fs.os_errors import is_full
 from treesnap.store.layout import Layout
 
 RESERVE_SIZE = 32 << 10

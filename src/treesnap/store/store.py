@@ -26,7 +26,7 @@ from treesnap.errors import (
 )
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import ensure_directories, read_file, replace_file, sync_directory
-from treesnap.fs.failure import error_text, is_full
+from treesnap.fs.os_errors import error_text, is_full
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.store.layout import DIRECTORIES, Layout
 from treesnap.store.quarantine import Quarantine

@@ -1,1 +1,1 @@
-"""A watcher that runs by itself: it answers other processes, and makes snapshots."""
+"""``snap watch``: a process that watches a root, answers others, and makes snapshots."""

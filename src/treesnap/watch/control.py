@@ -1,4 +1,4 @@
-"""Asking the watcher of a root for its status, stopping it, and starting one in the background."""
+"""Asks the watcher of a root for its status, stops it, and starts one in the background."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from treesnap.ops.context import Context
 
 _PATIENCE_MAX_S = 24 * 60 * 60
-"""``--wait inf`` is allowed, and a socket cannot wait so long."""
+"""A socket cannot wait longer, and ``--wait inf`` is allowed."""
 
 
 def status(context: Context) -> WatchStatus | None:
-    """Returns what the root's watcher says of itself, or None when there is none.
+    """Returns the status of the root's watcher, or None when there is none.
 
     Raises Busy when it does not answer in time.
     """
@@ -40,8 +40,8 @@ def status(context: Context) -> WatchStatus | None:
 def stop(context: Context) -> WatchStatus | None:
     """Stops the root's watcher and waits until it has ended; returns its last status, or None.
 
-    Raises Busy when it does not answer, or does not end within the ``wait_s``, a
-    second at least.
+    Raises Busy when it does not answer, or does not end within ``wait_s`` or a second, whichever
+    is longer.
     """
     last = _asked(context, Asked.STOP)
     if last is not None:
@@ -75,9 +75,9 @@ def _asked(context: Context, asked: Asked) -> WatchStatus | None:
         return decode_status(ask(context.fs, directory, question, _patience_s(context)))
     except (FileNotFoundError, ConnectionError):
         return None
-    except (TimeoutError, BlockingIOError):  # the latter when many wait already
+    except (TimeoutError, BlockingIOError):  # the latter when many are waiting
         raise Busy(
-            "The watcher does not answer; a process that is stopped goes on with SIGCONT",
+            "The watcher does not answer; it may be suspended",
             path=directory,
         ) from None
     except (OSError, Corrupt) as error:
@@ -85,14 +85,14 @@ def _asked(context: Context, asked: Asked) -> WatchStatus | None:
 
 
 def _patience_s(context: Context) -> float:
-    """Returns how long to wait for a watcher, which needs some time also when nothing is wrong."""
+    """Returns how long to wait for a watcher, which may need a moment to answer."""
     return min(max(context.wait_s, ANSWER_TIMEOUT_S), _PATIENCE_MAX_S)
 
 
 def start(context: Context, options: list[str]) -> WatchStatus:
     """Starts a watcher in the background, with options of ``snap watch``; returns its status.
 
-    It belongs to no terminal. Raises the error with which it could not begin.
+    It is detached from the terminal. Raises the error that kept it from starting.
     """
     words = [sys.executable, "-m", "treesnap", "--json", "-C", context.root]
     words += ["--store", context.store_path, "--wait", str(context.wait_s), "watch", *options]
@@ -114,18 +114,18 @@ def start(context: Context, options: list[str]) -> WatchStatus:
     found = status(context)
     if found is None:
         process.wait()
-        raise OperationFailed("The watcher ended as soon as it had begun")
+        raise OperationFailed("The watcher ended as soon as it had started")
     return found
 
 
 def _raise_told(line: bytes, process: subprocess.Popen[bytes]) -> None:
-    """Raises the error that a watcher told of instead of beginning, when it has ended."""
+    """Raises the error that a watcher printed instead of its status, once it has ended."""
     try:
         told = json.loads(line)
         if told["schema"].startswith("treesnap.watch/"):
             return
         error = TreesnapError(told["message"], code=ErrorCode(told["code"]))
     except (ValueError, KeyError, TypeError, AttributeError):
-        error = OperationFailed("The watcher could not begin")
+        error = OperationFailed("The watcher could not start")
     process.wait()
     raise error

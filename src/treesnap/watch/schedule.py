@@ -1,20 +1,17 @@
-"""When a watcher makes a snapshot by itself."""
+"""When a watcher makes a snapshot on its own."""
 
 from __future__ import annotations
 
 QUIET_S = 1.0
-"""After a change, how long nothing more has to happen."""
+"""How long nothing has to change before a snapshot of the changes is made."""
 LATEST_S = 30.0
-"""After a change, how long it may take at most, however much goes on."""
+"""How long after a change its snapshot is made at the latest."""
 AGAIN_S = 30.0
-"""After a snapshot that failed, in what time at most it is tried again."""
+"""How long after a failed snapshot the next one is tried at the latest."""
 
 
 class Schedule:
-    """Says when a snapshot is due. Times are those of any clock that goes on evenly.
-
-    The first one is due at once.
-    """
+    """Tells when a snapshot is due; the first one is at once. Times are of a monotonic clock."""
 
     def __init__(self, *, every_s: float | None, on_change: bool, now_s: float) -> None:
         self.every_s = every_s
@@ -25,25 +22,25 @@ class Schedule:
         self._changed_last_s = now_s
 
     def noticed(self, now_s: float) -> None:
-        """Something changed."""
+        """Notes that something changed."""
         if self._changed_first_s is None:
             self._changed_first_s = now_s
         self._changed_last_s = now_s
 
     def done(self, now_s: float) -> None:
-        """A snapshot was made of all that was noticed."""
+        """Notes that a snapshot was made of everything noticed."""
         self._last_s = now_s
         self._changed_first_s = None
         self._failed_s = None
 
     def failed(self, now_s: float) -> None:
-        """A snapshot could not be made. It is due again, but not at once."""
+        """Notes that a snapshot could not be made, so that it is due again later."""
         self._last_s = now_s
         self._changed_first_s = None
         self._failed_s = now_s
 
     def due_in_s(self, now_s: float) -> float | None:
-        """Returns in what time a snapshot is due, 0 if it is, or None if nothing is known."""
+        """Returns the time until a snapshot is due, 0 if one is, or None if none will be."""
         if self.every_s is None and not self.on_change:
             return None
         if self._last_s is None:

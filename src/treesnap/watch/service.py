@@ -1,7 +1,7 @@
 """The process that watches a root: its socket, and its loop.
 
-One process watches a root at a time; a lock says so, and ends with it. Whoever was killed
-leaves a socket on which nobody listens: that is the same to others as none.
+A root has one such process at a time, which holds a lock. A killed one leaves a socket that no
+process listens to, which is the same as no socket to the others.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from treesnap.codec.watch import (
     encode_status,
 )
 from treesnap.errors import Corrupt, TreesnapError, printable
-from treesnap.fs.failure import reported
 from treesnap.fs.notifier import change_hints, has_inotify
+from treesnap.fs.os_errors import reported
 from treesnap.model import SnapshotKind
 from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.known_changes import view_of
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from treesnap.worktree.watcher import Watcher
 
 _TIMEOUT_S = 5.0
-"""How long somebody who asks may take to do it."""
+"""How long a client may take to send its question."""
 _PAUSE_S = 0.1
-"""How long it waits when nobody can be heard, before it tries again."""
+"""How long it waits after a connection could not be accepted."""
 
 
 class WatchService:
-    """Watches a handle's root until it is stopped."""
+    """Watches the root of a context until it is stopped."""
 
     def __init__(
         self,
@@ -66,20 +66,20 @@ class WatchService:
         self._on_error = on_error
         self._started_at_ns = context.clock_ns()
         self._watcher: Watcher | None = None
-        """None before the watch begins, and where only hints can be had."""
+        """None before the watch starts, and on systems without inotify."""
         self._changed = threading.Event()
         self._is_stopping = False
-        self._is_deaf = False
+        self._has_stopped_listening = False
         self._snapshots = 0
         self._last_snapshot: str | None = None
         self._last_error: str | None = None
 
     def run(self, on_ready: Callable[[WatchStatus], None] = lambda _: None) -> WatchStatus:
-        """Watches until :meth:`stop`; returns what became of it.
+        """Watches until :meth:`stop`; returns the last status.
 
         Raises Busy when the root is watched already, what :meth:`treesnap.Handle.watch` raises,
-        and OperationFailed for a socket that cannot be made. Where the system has no inotify,
-        snapshots on changes are made on hints, and each looks at everything.
+        and OperationFailed when the socket cannot be made. On a system without inotify, a
+        watch for snapshots on changes stands on hints, and each snapshot looks at everything.
         """
         context = self._context
         is_hinted = self._schedule.on_change and not has_inotify()
@@ -105,12 +105,12 @@ class WatchService:
             return self.status()
 
     def stop(self) -> None:
-        """Ends :meth:`run`, after the snapshot that is being made; from any thread."""
+        """Ends :meth:`run` after the current snapshot, if any. May be called from any thread."""
         self._is_stopping = True
         self._changed.set()
 
     def status(self) -> WatchStatus:
-        """Returns what the watcher says of itself; from any thread."""
+        """Returns what the watcher does. May be called from any thread."""
         every_s, watcher = self._schedule.every_s, self._watcher
         return WatchStatus(
             process_id=os.getpid(),
@@ -159,7 +159,7 @@ class WatchService:
         fs = self._context.fs
         path = os.path.join(directory, "socket")
         with suppress(FileNotFoundError):
-            fs.unlink(path)  # of one that was killed: we have its lock
+            fs.unlink(path)  # of a killed watcher: we have its lock
         fd = fs.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         stack.callback(fs.close, fd)
         listening = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -169,7 +169,7 @@ class WatchService:
         finally:
             os.umask(old_mask)
         owner = fs.fstat(fd)
-        if owner.st_uid != os.geteuid():  # root, in a store of another user, who may ask it
+        if owner.st_uid != os.geteuid():  # root, in the store of another user, who may ask too
             fs.change_owner("socket", owner.st_uid, owner.st_gid, dir_fd=fd)
         stack.callback(_unlink, self._context, path)
         listening.listen(64)
@@ -181,7 +181,7 @@ class WatchService:
         stack.callback(self._stop_listening, listening)
 
     def _stop_listening(self, listening: socket.socket) -> None:
-        self._is_deaf = True
+        self._has_stopped_listening = True
         with suppress(OSError):
             listening.shutdown(socket.SHUT_RDWR)
 
@@ -190,9 +190,9 @@ class WatchService:
             try:
                 connection, _ = listening.accept()
             except OSError:
-                if self._is_deaf:
+                if self._has_stopped_listening:
                     return
-                time.sleep(_PAUSE_S)  # for example, too many files are open
+                time.sleep(_PAUSE_S)  # for example, because too many files are open
                 continue
             with connection, suppress(OSError, Corrupt):
                 connection.settimeout(_TIMEOUT_S)
@@ -202,7 +202,7 @@ class WatchService:
         asked, since, view = decode_question(receive(connection, QUESTION_SIZE_MAX))
         if asked is Asked.CHANGES:
             if view != view_of(self._context):
-                return  # what this watcher sees may not be what the other one sees
+                return  # the client may see another tree than this watcher
             answer = self._watcher.answer(since) if self._watcher is not None else None
             if answer is not None:
                 send(connection, _encoded(answer))
@@ -213,7 +213,7 @@ class WatchService:
 
 
 def _encoded(answer: Answer) -> bytes:
-    """Returns an answer's bytes; one that is too long says that anything may have changed."""
+    """Returns an answer's bytes; instead of a too long one, that anything may have changed."""
     encoded = encode_answer(answer)
     if len(encoded) > ANSWER_SIZE_MAX:
         encoded = encode_answer(Answer(answer.mark, None))

@@ -46,14 +46,14 @@ def test_a_program_that_is_not_there_is_reported(handle, starting):
 def test_one_that_dies_before_it_watches_is_reported(handle, starting, script):
     starting(script)
 
-    with pytest.raises(OperationFailed, match="could not begin"):
+    with pytest.raises(OperationFailed, match="could not start"):
         control.start(handle.context, [])
 
 
 def test_one_that_dies_when_it_watches_is_reported(handle, starting):
     starting("""echo '{"schema": "treesnap.watch/1"}'""")
 
-    with pytest.raises(OperationFailed, match="ended as soon as it had begun"):
+    with pytest.raises(OperationFailed, match="ended as soon as it had started"):
         control.start(handle.context, [])
 
 

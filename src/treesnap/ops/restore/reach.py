@@ -41,7 +41,7 @@ from treesnap.errors import (
     printable,
 )
 from treesnap.fs.durable import ensure_directories
-from treesnap.fs.failure import error_text, is_full
+from treesnap.fs.os_errors import error_text, is_full
 from treesnap.model import (
     Entry,
     PlanCopy,

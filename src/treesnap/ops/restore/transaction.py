@@ -24,7 +24,7 @@ from treesnap.errors import (
 )
 from treesnap.events import NullMonitor, Phase
 from treesnap.fs.durable import Prepared, sync_directory
-from treesnap.fs.failure import error_text
+from treesnap.fs.os_errors import error_text
 from treesnap.model import Entry, IgnoreRules, Totals
 from treesnap.ops.capture import scan_settings
 from treesnap.ops.restore.plan import RestorePlan

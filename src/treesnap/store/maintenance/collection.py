@@ -26,7 +26,7 @@ from treesnap.codec.snapshot import RECORD_SIZE_MAX
 from treesnap.errors import Corrupt, NotFound
 from treesnap.events import Monitor, Phase
 from treesnap.fs.durable import read_file, sweep_temporary, unlink_if_present
-from treesnap.fs.failure import is_full
+from treesnap.fs.os_errors import is_full
 from treesnap.model import ObjectId, SnapshotId
 from treesnap.results import GcResult
 from treesnap.store.collector import (

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from treesnap import treepath
-from treesnap.fs.open_files import descriptors, program_of
+from treesnap.fs.process_files import descriptors, program_of
 from treesnap.results import OpenFile
 from treesnap.worktree.apply.step import Action, RestoreStep
 

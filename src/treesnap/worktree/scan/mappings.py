@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from treesnap.codec.statcache import Observation
 from treesnap.fs.base import FileSystem
-from treesnap.fs.mappings import writable_mappings
+from treesnap.fs.process_files import writable_mappings
 from treesnap.worktree.mounts import Mounts
 
 _DELETED = b" (deleted)"

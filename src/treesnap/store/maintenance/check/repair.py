@@ -22,7 +22,7 @@ from treesnap.codec.snapshot import (
 from treesnap.errors import Corrupt, TreesnapError
 from treesnap.events import Monitor, Phase
 from treesnap.fs.durable import read_file, replace_file, sync_directory, unlink_if_present
-from treesnap.fs.failure import error_text
+from treesnap.fs.os_errors import error_text
 from treesnap.model import SnapshotId
 from treesnap.results import RecoveredObject
 from treesnap.store.layout import is_hex

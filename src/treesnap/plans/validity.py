@@ -1,4 +1,4 @@
-"""What a plan has to be like, whoever wrote it: a document, a program, or a file of a store."""
+"""What a valid plan is like, from a document, a program or a file of a store."""
 
 from __future__ import annotations
 

@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from treesnap.errors import ErrorCode, OperationFailed, StorageFull, TreesnapError, printable
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""EFBIG is what a process gets that may not write files as large (``ulimit -f``)."""
+"""EFBIG: the process may not write files this large (``ulimit -f``)."""
 
 
 def is_full(error: OSError) -> bool:
-    """Returns whether an error says that there is no room, on the disk or within a limit."""
+    """Returns whether an error means that there is no room, on the disk or within a limit."""
     return error.errno in _FULL
 
 
 def error_text(error: Exception) -> str:
-    """Returns what an error says, for people: an OSError without its number."""
+    """Returns an error's message for people: that of an OSError without its number."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     path = error.filename if isinstance(error.filename, (str, bytes)) else None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.fs.mappings import writable_mappings
+from treesnap.fs.process_files import writable_mappings
 
 HOLDER = """
 import mmap, sys

@@ -1,9 +1,9 @@
-"""Locks are of the process that took them: a forked child has none of its parent's.
+"""The locks that this process holds, which a forked child must not share.
 
-A child inherits the descriptors, and through them the locks: when the parent is killed, its
-locks would live on in a child that another thread forked, which knows nothing of them. So a
-child begins by putting ``/dev/null`` in the place of each. Giving such a lock back in the child,
-or closing it, then does nothing to the parent's.
+A child inherits the descriptors, and the locks with them. When the parent is killed, its locks
+would stay held in a child that another thread forked for a purpose of its own. So each child
+starts by replacing these descriptors with ``/dev/null``. Unlocking or closing one in the child
+then leaves the parent's lock as it is.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from contextlib import contextmanager, suppress
 _Identity = tuple[int, int]
 
 _locked: dict[int, _Identity] = {}
-"""Descriptors that hold a lock, and device and inode of their files. One that was closed may
-be among them; if its number is in use again, the file is another."""
+"""Device and inode of the file by the descriptor that holds its lock. A descriptor may have been
+closed since; if its number is in use again, it is of another file."""
 _sharing_threads: set[int] = set()
 
 
 def note(fd: int) -> None:
-    """Notes that a descriptor is about to hold a lock."""
+    """Records that a descriptor is about to hold a lock."""
     status = os.fstat(fd)
     _locked[fd] = status.st_dev, status.st_ino
 
 
 def forget(fd: int) -> None:
-    """Notes that a descriptor holds no lock."""
+    """Records that a descriptor holds no lock."""
     _locked.pop(fd, None)
 
 
 @contextmanager
 def shared_with_children() -> Iterator[None]:
-    """Lets what this thread forks in the body keep the locks: it works for this process."""
+    """Lets children that this thread forks in the body keep the locks: they work for it."""
     from _thread import get_ident
 
     identity = get_ident()

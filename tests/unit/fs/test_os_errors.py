@@ -8,7 +8,7 @@ import os
 import pytest
 
 from treesnap.errors import Busy, OperationFailed, StorageFull
-from treesnap.fs.failure import reported
+from treesnap.fs.os_errors import reported
 
 
 def fail(error: BaseException) -> None:

@@ -1,4 +1,7 @@
-"""What processes have mapped and may write to, by proc_pid_maps(5)."""
+"""Which files processes have open, or mapped and may write to, by proc(5).
+
+Shown are the processes of the user, for root those of all users, and in some sandboxes none.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,18 @@ import re
 import struct
 from array import array
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+_DESCRIPTORS_MAX = 50_000
 _QUERY = 0xC0686611
 """PROCMAP_QUERY of linux/fs.h, known to Linux 6.11 and later."""
 _QUESTION = struct.Struct("<9Q4I2Q")
 """Size, what is asked for, from which address; start, end, flags, page size, offset, inode,
 device; sizes and addresses of the buffers for a name and a build id."""
 _NEXT_SHARED_FILE = 0x08 | 0x10 | 0x20
-"""Asks for the first mapping at an address or behind it that is shared, and of a file."""
+"""Asks for the first mapping at an address or after it that is shared and of a file."""
 _IS_ANYTHING_SHARED = _QUESTION.pack(_QUESTION.size, _NEXT_SHARED_FILE, *(0,) * 13)
 _WRITABLE = 0x02
 _NAME_SIZE_MAX = 4096
@@ -28,14 +33,54 @@ _SHARED = re.compile(
 )
 """Start, permissions, offset, then device, inode and path."""
 _DETAIL = re.compile(rb"^(?:([0-9a-f]+)-[0-9a-f]+ |VmFlags:(.*)$)", re.MULTILINE)
-"""Of a longer list, proc_pid_smaps(5): where a mapping starts, and at last its flags."""
+"""Of a longer list, proc_pid_smaps(5): where a mapping starts, and its flags at the end."""
 _MAY_WRITE = b"mw"
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Errors that say nothing about a process; any other means that it is not shown."""
+"""Errors that are about this process; any other means that the other one is not shown."""
 _READ_SIZE = 64 << 10
 _LINKS_OF_ONE_THREAD = 3
-"""Of the directory of a process's threads: one for each thread, and two."""
+"""Of the directory of a process's threads: one per thread, and two more."""
 _Shown = TypeVar("_Shown")
+
+
+class Descriptor(NamedTuple):
+    """A descriptor of a process."""
+
+    process_id: int
+    link: str
+    """A path in /proc by which the kernel leads to the open file, whatever its name is now."""
+
+
+def descriptors() -> Iterator[Descriptor]:
+    """Yields the first 50,000 descriptors of the processes that are shown, this one's included.
+
+    Costs some 2 microseconds for each.
+    """
+    count = 0
+    with suppress(OSError):
+        for name in os.listdir("/proc"):
+            if not name.isdigit():
+                continue
+            with suppress(OSError):  # the process has ended, or is not shown
+                for number in os.listdir(f"/proc/{name}/fd"):
+                    count += 1
+                    if count > _DESCRIPTORS_MAX:
+                        return
+                    yield Descriptor(int(name), f"/proc/{name}/fd/{number}")
+
+
+def program_of(process_id: int) -> str:
+    """Returns the name of the program that a process runs, or a question mark."""
+    try:
+        fd = os.open(f"/proc/{process_id}/comm", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return "?"
+    try:
+        return os.read(fd, 100).decode("utf-8", "replace").strip()
+    except OSError:
+        return "?"
+    finally:
+        os.close(fd)
 
 
 class Mapping(NamedTuple):
@@ -45,8 +90,8 @@ class Mapping(NamedTuple):
     """Major and minor number; on some file systems others than lstat(2) tells."""
     inode: int
     path: bytes
-    """As the kernel shows it: a newline at times as a backslash and 012, and with
-    `` (deleted)`` behind it when the file has that name no more."""
+    """As the kernel shows it: sometimes with a backslash and 012 for a newline, and with
+    `` (deleted)`` at its end when the file no longer has that name."""
 
 
 class _Shared(NamedTuple):
@@ -58,20 +103,17 @@ class _Shared(NamedTuple):
 
 
 def writable_mappings(exactly_below: bytes = b"/", *, asks: bool = True) -> Iterator[Mapping]:
-    """Yields the shared mappings, of all processes that may be looked into, of files that were
-    opened for writing.
+    """Yields the shared mappings of files that were opened for writing, of all processes shown.
 
-    A program may take away its right to write to a mapping and give it back, mprotect(2), and
-    write then as if nothing had happened. So whether it has that right now does not matter.
-    Where a path does not begin with ``exactly_below``, a mapping may be of a file that was
-    opened for reading.
+    Whether the process may write to the mapping right now does not matter: a program can drop
+    that right and get it back, by mprotect(2), and nothing shows that it did. Where a path does
+    not begin with ``exactly_below``, a mapping may be of a file that was opened for reading.
 
-    Those are the user's own, and for root everybody's. Where processes are not shown, as in
-    some sandboxes, nothing. Costs an open and a question per process, about 5 microseconds, and
-    a question per shared mapping; with an older kernel, or without ``asks``, its list has to be
-    read, 8 microseconds per KiB. For a process that has no right to write now to a mapping
-    below ``exactly_below`` a longer list is read, which costs as much again for each MiB that the
-    process uses. Raises OSError when there are too many open files, or no memory.
+    Costs an open and a query per process, about 5 microseconds, and a query per shared
+    mapping. With an older kernel, or without ``asks``, the whole list is read, 8 microseconds per
+    KiB. For a process that may not write now to a mapping below ``exactly_below``, a longer list
+    is read, which costs as much again for each MiB that the process uses. Raises OSError when
+    there are too many open files, or no memory.
     """
     for name in _shown(partial(os.listdir, "/proc"), list[str]()):
         if not name.isdigit():
@@ -98,7 +140,7 @@ def _shown(look: Callable[[], _Shown], otherwise: _Shown) -> _Shown:
 
 
 def _shared_mappings(process: str, *, asks: bool) -> tuple[str, list[_Shared]]:
-    """Returns the shared mappings of files of a process, and through which task they are seen."""
+    """Returns a process's shared mappings of files, and the task that shows them."""
     found = _mappings_of(process, asks=asks)
     if found is not None:
         return process, found
@@ -133,7 +175,7 @@ def _mappings_of(task: str, *, asks: bool) -> list[_Shared] | None:
 
 
 def _asked(fd: int) -> list[_Shared]:
-    """Returns what the kernel answers when it is asked for one mapping after the other."""
+    """Returns the shared mappings, each of which is a query to the kernel."""
     found: list[_Shared] = []
     try:
         fcntl.ioctl(fd, _QUERY, _IS_ANYTHING_SHARED)
@@ -161,7 +203,7 @@ def _asked(fd: int) -> list[_Shared]:
 
 
 def _read(fd: int) -> list[_Shared] | None:
-    """Returns what is in a list of all mappings."""
+    """Returns the shared mappings from a list of all, or None when that is empty."""
     shown = _all_of(fd)
     if not shown:
         return None
@@ -183,7 +225,7 @@ def _all_of(fd: int) -> bytes:
 
 
 def _never_writable(task: str) -> set[int]:
-    """Returns where those mappings start to which nobody can give a right to write."""
+    """Returns the starts of the mappings that can never be made writable."""
     fd = os.open(f"{task}/smaps", os.O_RDONLY | os.O_CLOEXEC)
     try:
         shown = _all_of(fd)
