@@ -84,13 +84,49 @@ class Segment(NamedTuple):
     size: int
 
 
+class FileContent(tuple[Any, ...]):
+    """What a file holds, as it is stored: ``(level, id, size, id, size, ...)``.
+
+    At level 0 the ids are chunks, or None for holes; above it they are chunk lists of the
+    level below. It is a tuple because trees hold one for every file.
+    """
+
+    __slots__ = ()
+
+    @property
+    def level(self) -> int:
+        """How many chunk lists are between it and its chunks."""
+        level: int = self[0]
+        return level
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that it covers, holes included."""
+        return sum(self[2::2])
+
+    def segments(self) -> Iterator[Segment]:
+        """Yields its runs of bytes in order, chunk lists not followed."""
+        return map(Segment, self[1::2], self[2::2])
+
+    def ids(self) -> list[ObjectId]:
+        """Returns the ids that it names in order, chunk lists not followed."""
+        return [identity for identity in self[1::2] if identity is not None]
+
+
+class Device(NamedTuple):
+    """The number of a device."""
+
+    major: int
+    minor: int
+
+
 class Entry(NamedTuple):
     """One name of one directory.
 
-    ``content`` depends on the kind. File: a tuple ``(level, id, size, id, size,
-    ...)``, where an id is None for a hole; at level 0 the ids are chunks, above
-    it they are chunk lists. Directory: the id of its tree. Symlink: the target.
-    Device: ``(major, minor)``. Skipped: a SkipReason. Fifo: None.
+    ``content`` is what the tree stores, by the kind; it is for comparing and for storing. The
+    property of the kind reads it: ``file_content``, ``tree_id``, ``target``, ``device`` and
+    ``skip_reason``. A fifo has None. Decoding does not make these types, which would cost
+    a fifth more for each tree.
     """
 
     name: bytes
@@ -102,14 +138,44 @@ class Entry(NamedTuple):
     mtime_ns: int
     size: int
     """Bytes of a file's content, holes included; 0 for everything else."""
-    content: Any
+    content: object
     xattrs: Any
     """None, the sorted (name, value) pairs, or the id of a chunk that holds them."""
 
     @property
+    def file_content(self) -> FileContent:
+        """What a file holds."""
+        content: Any = self.content
+        return FileContent(content)
+
+    @property
     def tree_id(self) -> ObjectId:
         """The tree of a directory."""
-        return ObjectId(self.content)
+        content: Any = self.content
+        return ObjectId(content)
+
+    @property
+    def target(self) -> bytes:
+        """The target of a symbolic link."""
+        content: Any = self.content
+        return bytes(content)
+
+    @property
+    def device(self) -> Device:
+        """The number of a character or block device."""
+        content: Any = self.content
+        return Device._make(content)
+
+    @property
+    def skip_reason(self) -> SkipReason:
+        """Why a skipped name was not captured."""
+        content: Any = self.content
+        return SkipReason(content)
+
+    @property
+    def xattrs_id(self) -> ObjectId | None:
+        """The chunk that holds the extended attributes, or None when they are in the entry."""
+        return ObjectId(self.xattrs) if type(self.xattrs) is bytes else None
 
     @property
     def is_directory(self) -> bool:
@@ -120,12 +186,6 @@ class Entry(NamedTuple):
     def is_skipped(self) -> bool:
         """Whether the name exists but was not captured."""
         return self.kind == EntryKind.SKIPPED
-
-    def segments(self) -> Iterator[Segment]:
-        """Yields the top level of a file's content."""
-        content = self.content
-        for position in range(1, len(content), 2):
-            yield Segment(content[position], content[position + 1])
 
 
 TOTAL_MAX = (1 << 63) - 1
@@ -228,7 +288,7 @@ class SnapshotRecord:
 
     root: Entry
     """The root directory itself, with an empty name."""
-    links: tuple[Any, ...] | None
+    links: FileContent | None
     """Content of the table of hard-link groups, or None when there are none."""
     root_path: bytes
     created_at_ns: int

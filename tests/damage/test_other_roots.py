@@ -86,7 +86,7 @@ class Two:
             return entries[b"directory"].tree_id
         if kind == "page":
             return trees.tree(entries[b"paged"].tree_id).pages[0].id
-        return next(content_references(entries[b"listed"].content)).id
+        return next(content_references(entries[b"listed"].file_content)).id
 
     def snap(self, root: Path, *arguments: str) -> Ended:
         words = ["--store", str(self.store), *arguments]

@@ -122,7 +122,7 @@ class DiffForms:
         if entry is None:
             return b""
         if entry.kind == EntryKind.SYMLINK:
-            return bytes(entry.content)
+            return entry.target
         return self._handle.read(ref, path)
 
 

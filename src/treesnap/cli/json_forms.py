@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from treesnap.errors import printable
-from treesnap.model import EntryKind, SkipReason
+from treesnap.model import EntryKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -144,7 +144,7 @@ def entry_fields(entry: Entry) -> Fields:
     """Returns what is recorded of one path; fields that its kind lacks are left out."""
     kind = EntryKind(entry.kind)
     if kind is EntryKind.SKIPPED:
-        return {"kind": "skipped", "reason": SkipReason(entry.content).word}
+        return {"kind": "skipped", "reason": entry.skip_reason.word}
     fields: Fields = {
         "kind": kind.name.lower(),
         "mode": f"{entry.mode:04o}",
@@ -155,9 +155,9 @@ def entry_fields(entry: Entry) -> Fields:
     if kind is EntryKind.FILE:
         fields["size"] = entry.size
     elif kind is EntryKind.SYMLINK:
-        fields |= path_fields(entry.content, "target")
+        fields |= path_fields(entry.target, "target")
     elif kind in {EntryKind.CHARACTER_DEVICE, EntryKind.BLOCK_DEVICE}:
-        fields["device"] = list(entry.content)
+        fields["device"] = list(entry.device)
     return fields
 
 

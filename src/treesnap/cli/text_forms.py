@@ -247,7 +247,7 @@ def unreadable_warnings(skipped: Iterable[Skipped]) -> Iterator[str]:
 def entry_suffix(entry: Entry) -> str:
     """Returns what follows a name: the mark of a directory, the target of a link."""
     if entry.kind == EntryKind.SYMLINK:
-        return f" -> {printable(entry.content)}"
+        return f" -> {printable(entry.target)}"
     return "/" if entry.kind == EntryKind.DIRECTORY else ""
 
 
@@ -256,7 +256,7 @@ def ls_lines(entries: Iterable[Entry], *, long: bool) -> Iterator[str]:
     for entry in entries:
         if entry.is_skipped:
             if long:
-                reason = SkipReason(entry.content).word
+                reason = entry.skip_reason.word
                 yield f"{'?' * 10} {'':>11} {'':>12}  {'':<16}  {printable(entry.name)} ({reason})"
         elif not long:
             yield printable(entry.name) + ("/" if entry.is_directory else "")
@@ -265,7 +265,7 @@ def ls_lines(entries: Iterable[Entry], *, long: bool) -> Iterator[str]:
             owner = f"{entry.uid}:{entry.gid}"
             size = str(entry.size)
             if entry.kind in {EntryKind.CHARACTER_DEVICE, EntryKind.BLOCK_DEVICE}:
-                size = ", ".join(str(number) for number in entry.content)
+                size = ", ".join(str(number) for number in entry.device)
             when = time_text(entry.mtime_ns, seconds=False)
             name = printable(entry.name) + entry_suffix(entry)
             yield f"{mode} {owner:>11} {size:>12}  {when:<16}  {name}"

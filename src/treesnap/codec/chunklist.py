@@ -1,10 +1,9 @@
 """The content of a file as chunks and holes, folded into lists when it is long.
 
-A content is the tuple ``(level, id, size, id, size, ...)`` of an Entry. Up to
-16 segments stand in the entry itself, at level 0. More are folded: runs of
-segments become chunk lists, objects of their own, and the lists stand in the
-entry at level 1; and so on. Where a run ends is decided by the ids in it, so
-that an edit in the middle of a large file makes one list anew, not all.
+Up to 16 segments are in the entry itself, at level 0. More are folded: runs of
+segments become chunk lists, objects of their own, and the entry has the lists,
+at level 1; and so on. Where a run ends is decided by the ids in it, so that an
+edit in the middle of a large file writes one list again, not all.
 
 A chunk list is the msgpack array ``[level, id, size, id, size, ...]``, where
 level 0 lists chunks and holes (id nil), and level N lists of level N - 1.
@@ -13,12 +12,13 @@ level 0 lists chunks and holes (id nil), and level N lists of level N - 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 from treesnap.codec.message import pack_object, refused, require, unpack
 from treesnap.errors import InvalidArgument
 from treesnap.hashing import ID_SIZE
-from treesnap.model import ObjectId, ObjectKind, Segment
+from treesnap.model import FileContent, ObjectId, ObjectKind, Segment
 
 INLINE_SEGMENTS_MAX = 16
 LIST_SEGMENTS_MIN = 64
@@ -31,7 +31,7 @@ FILE_SIZE_MAX = (1 << 63) - 1
 Put = Callable[[ObjectKind, bytes], ObjectId]
 
 
-def fold(segments: Iterable[Segment], put: Put) -> tuple[Any, ...]:
+def fold(segments: Iterable[Segment], put: Put) -> FileContent:
     """Returns the content of segments, storing chunk lists through ``put`` where needed.
 
     Equal segments always give equal content. Raises InvalidArgument for segments that no
@@ -53,7 +53,11 @@ def fold(segments: Iterable[Segment], put: Put) -> tuple[Any, ...]:
             lists.append(_put_list(level, run, put))
         current = lists
         level += 1
-    return (level, *(field for segment in current for field in segment))
+    return _content_of(level, current)
+
+
+def _content_of(level: int, segments: Iterable[Segment]) -> FileContent:
+    return FileContent((level, *chain.from_iterable(segments)))
 
 
 def _check_segment(segment: Segment) -> None:
@@ -75,17 +79,17 @@ def _ends_run(run: list[Segment]) -> bool:
 
 
 def _put_list(level: int, run: list[Segment], put: Put) -> Segment:
-    content = (level, *(field for segment in run for field in segment))
+    content = _content_of(level, run)
     data = pack_object(content, "chunk list")
-    return Segment(put(ObjectKind.CHUNK_LIST, data), sum(segment.size for segment in run))
+    return Segment(put(ObjectKind.CHUNK_LIST, data), content.size_bytes)
 
 
-def decode_list(data: bytes) -> tuple[Any, ...]:
-    """Returns the content tuple of a stored chunk list, or raises Corrupt."""
+def decode_list(data: bytes) -> FileContent:
+    """Returns the content of a stored chunk list, or raises Corrupt."""
     require(len(data) <= LIST_SIZE_MAX, "chunk list", "it is too large")
     content = unpack(data, "chunk list", maps=False)
     check_content(content, 2 * LIST_SEGMENTS_MAX + 1)
-    return content  # type: ignore[no-any-return]  # checked above
+    return FileContent(content)
 
 
 def check_content(content: Any, length_max: int = 2 * INLINE_SEGMENTS_MAX + 1) -> int:
@@ -101,13 +105,12 @@ def check_content(content: Any, length_max: int = 2 * INLINE_SEGMENTS_MAX + 1) -
         ):
             return size
     if type(content) is not tuple or not 0 < len(content) <= length_max or len(content) % 2 == 0:
-        raise refused("content", "it is no list of segments")
+        raise refused("content", "it is not a list of segments")
     level = content[0]
     if type(level) is not int or not 0 <= level <= LEVEL_MAX:
         raise refused("content", "its level is unknown")
     total = 0
-    for position in range(1, len(content), 2):
-        object_id, size = content[position], content[position + 1]
+    for object_id, size in zip(content[1::2], content[2::2], strict=True):
         if object_id is None:
             require(level == 0, "content", "a list has no id")
         elif type(object_id) is not bytes or len(object_id) != 32:

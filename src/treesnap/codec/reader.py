@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from treesnap import treepath
 from treesnap.codec.chunklist import decode_list
@@ -21,6 +21,7 @@ from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.model import (
     Entry,
     EntryKind,
+    FileContent,
     ObjectId,
     ObjectKind,
     Segment,
@@ -166,59 +167,56 @@ class TreeReader:
             for page in self.tree(of.id).pages:
                 yield Reference(ObjectKind.TREE, page.id, is_page=True)
             for entry in self.entries(of.id):
-                if type(entry.xattrs) is bytes:
-                    yield Reference(ObjectKind.CHUNK, ObjectId(entry.xattrs), entry.name)
+                if entry.xattrs_id is not None:
+                    yield Reference(ObjectKind.CHUNK, entry.xattrs_id, entry.name)
                 if entry.kind == EntryKind.FILE:
-                    yield from content_references(entry.content, entry.name)
+                    yield from content_references(entry.file_content, entry.name)
                 elif entry.kind == EntryKind.DIRECTORY:
                     yield Reference(ObjectKind.TREE, entry.tree_id, entry.name)
 
     def xattrs(self, entry: Entry) -> Xattrs:
         """Returns an entry's extended attributes, wherever they are stored."""
-        value: Any = entry.xattrs
-        if type(value) is bytes:
-            return decode_xattrs(self._get(ObjectKind.CHUNK, ObjectId(value)))
-        return value or ()
+        xattrs_id = entry.xattrs_id
+        if xattrs_id is not None:
+            return decode_xattrs(self._get(ObjectKind.CHUNK, xattrs_id))
+        return entry.xattrs or ()
 
 
-def root_references(root: Entry, links: tuple[Any, ...] | None) -> Iterator[Reference]:
+def root_references(root: Entry, links: FileContent | None) -> Iterator[Reference]:
     """Yields the objects that a captured root names: its links, its attributes and its tree."""
     if links is not None:
         yield from content_references(links)
-    if type(root.xattrs) is bytes:
-        yield Reference(ObjectKind.CHUNK, ObjectId(root.xattrs))
+    if root.xattrs_id is not None:
+        yield Reference(ObjectKind.CHUNK, root.xattrs_id)
     yield Reference(ObjectKind.TREE, root.tree_id)
 
 
-def content_references(content: tuple[Any, ...], name: bytes = b"") -> Iterator[Reference]:
+def content_references(content: FileContent, name: bytes = b"") -> Iterator[Reference]:
     """Yields the chunks or lists that a content names, lists not followed."""
-    level = content[0]
+    level = content.level
     kind = ObjectKind.CHUNK_LIST if level else ObjectKind.CHUNK
-    for position in range(1, len(content), 2):
-        if content[position] is not None:
-            yield Reference(kind, ObjectId(content[position]), name, level)
+    for identity in content.ids():
+        yield Reference(kind, identity, name, level)
 
 
-def _read_list(get: Get, list_id: ObjectId, level: int | None) -> tuple[Any, ...]:
+def _read_list(get: Get, list_id: ObjectId, level: int | None) -> FileContent:
     """Returns the content of a chunk list that a content of some level names; raises Corrupt."""
     content = decode_list(get(ObjectKind.CHUNK_LIST, list_id))
-    require(level is None or content[0] == level - 1, "chunk list", "its level does not fit")
+    require(level is None or content.level == level - 1, "chunk list", "its level does not fit")
     return content
 
 
-def read_segments(content: tuple[Any, ...], get: Get) -> Iterator[Segment]:
+def read_segments(content: FileContent, get: Get) -> Iterator[Segment]:
     """Yields the chunks and holes of a content, chunk lists followed; raises Corrupt.
 
     Depth is bounded by the level, which falls with every list.
     """
-    level = content[0]
-    for position in range(1, len(content), 2):
-        segment = Segment(content[position], content[position + 1])
-        if level == 0:
-            yield segment
-            continue
+    if content.level == 0:
+        yield from content.segments()
+        return
+    for segment in content.segments():
         assert segment.id is not None
-        below = _read_list(get, segment.id, level)
+        below = _read_list(get, segment.id, content.level)
         covered = 0
         for inner in read_segments(below, get):
             covered += inner.size
@@ -226,7 +224,7 @@ def read_segments(content: tuple[Any, ...], get: Get) -> Iterator[Segment]:
         require(covered == segment.size, "chunk list", "its size does not fit")
 
 
-def read_content(content: tuple[Any, ...], get: Get) -> Iterator[bytes]:
+def read_content(content: FileContent, get: Get) -> Iterator[bytes]:
     """Yields the bytes of a content in pieces, holes as zeros of at most 1 MiB each."""
     for segment in read_segments(content, get):
         if segment.id is not None:

@@ -23,6 +23,7 @@ from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.hashing import ID_SIZE, object_id
 from treesnap.model import (
     EntryKind,
+    FileContent,
     ObjectKind,
     PlanCopy,
     SnapshotId,
@@ -121,7 +122,7 @@ def decode_snapshot(payload: bytes) -> SnapshotRecord:
     require(parent is None or is_snapshot_id(parent), "snapshot", "its parent is no id")
     return SnapshotRecord(
         root=root,
-        links=links,
+        links=None if links is None else FileContent(links),
         root_path=fields.get("root_path", bytes),
         created_at_ns=fields.time("created_at_ns"),
         totals=decode_totals(fields.get("totals", tuple)),

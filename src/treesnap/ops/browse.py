@@ -66,7 +66,7 @@ def cat(context: Context, ref: str, path: bytes) -> Iterator[bytes]:
 
     def pieces() -> Iterator[bytes]:
         with opened(context, "read a file", recover=False) as again, reading(again, snapshot):
-            yield from read_content(entry.content, again.store.get)
+            yield from read_content(entry.file_content, again.store.get)
 
     return pieces()
 
@@ -174,7 +174,7 @@ def skipped(context: Context, ref: str) -> tuple[Skipped, ...]:
         root = snapshot.record.root
         trees = trees_of(session.store)
         found = [
-            Skipped(path, SkipReason(entry.content))
+            Skipped(path, entry.skip_reason)
             for path, entry in walk(trees, root, b"", into_skipless=False)
             if entry.is_skipped
         ]

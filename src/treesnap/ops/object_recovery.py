@@ -99,7 +99,7 @@ class ObjectRecovery:
             return []
         pieces = []
         position = 0
-        for segment in read_segments(entry.content, self._store.get):
+        for segment in read_segments(entry.file_content, self._store.get):
             if segment.id in self._wanted:
                 pieces.append((position, segment.size))
             position += segment.size

@@ -222,7 +222,7 @@ def totals_of_entry(entry: Entry, trees: TreeReader) -> Totals:
     if entry.kind == EntryKind.FILE:
         return Totals(files=1, size_bytes=entry.size)
     if entry.kind == EntryKind.SKIPPED:
-        return Totals(skipped=1, incomplete=int(entry.content == SkipReason.UNREADABLE))
+        return Totals(skipped=1, incomplete=int(entry.skip_reason == SkipReason.UNREADABLE))
     return Totals(others=1)
 
 

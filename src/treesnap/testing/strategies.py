@@ -6,6 +6,8 @@ damaged or crafted file may hold.
 
 from __future__ import annotations
 
+from itertools import chain
+
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -20,6 +22,7 @@ from treesnap.hashing import ID_SIZE
 from treesnap.model import (
     Entry,
     EntryKind,
+    FileContent,
     IgnoreRules,
     ObjectId,
     ObjectKind,
@@ -71,7 +74,7 @@ def scopes() -> SearchStrategy[tuple[bytes, ...] | None]:
     return st.none() | st.lists(paths(), min_size=1, max_size=4).map(without_nested)
 
 
-def contents(segments_max: int = 16) -> SearchStrategy[tuple[object, ...]]:
+def contents(segments_max: int = 16) -> SearchStrategy[FileContent]:
     """Contents of files, as entries and chunk lists hold them."""
     size = st.integers(1, 1 << 40)
     chunk_or_hole = st.tuples(st.none() | object_ids(), size)
@@ -79,7 +82,7 @@ def contents(segments_max: int = 16) -> SearchStrategy[tuple[object, ...]]:
     return st.one_of(
         st.tuples(st.just(0), st.lists(chunk_or_hole, max_size=segments_max)),
         st.tuples(st.integers(1, 8), st.lists(lists, min_size=1, max_size=segments_max)),
-    ).map(lambda pair: (pair[0], *(field for segment in pair[1] for field in segment)))
+    ).map(lambda pair: FileContent((pair[0], *chain.from_iterable(pair[1]))))
 
 
 def xattrs() -> SearchStrategy[object]:
@@ -116,7 +119,7 @@ def entries() -> SearchStrategy[Entry]:
     )
     return st.one_of(
         _with_content(EntryKind.FILE, contents()).map(
-            lambda entry: entry._replace(size=sum(entry.content[2::2]))
+            lambda entry: entry._replace(size=entry.file_content.size_bytes)
         ),
         _with_content(EntryKind.DIRECTORY, object_ids()),
         _with_content(EntryKind.SYMLINK, target),

@@ -27,7 +27,7 @@ from treesnap.codec.index import IndexPart
 from treesnap.codec.message import Fields, unpack
 from treesnap.errors import Corrupt
 from treesnap.hashing import object_id
-from treesnap.model import ObjectId, ObjectKind
+from treesnap.model import FileContent, ObjectId, ObjectKind
 from treesnap.worktree.scan.links import load_groups
 
 MEBIBYTE = 1 << 20
@@ -61,7 +61,7 @@ BOMBS = {
 
 
 def links(data: bytes) -> Any:
-    return load_groups((0, bytes(32), max(1, len(data))), lambda kind, identity: data)
+    return load_groups(FileContent((0, bytes(32), max(1, len(data)))), lambda kind, identity: data)
 
 
 def peak_of(action: Callable[[], Any]) -> int:
@@ -192,7 +192,7 @@ def test_one_chunk_cannot_stand_for_a_huge_table_of_links():
     for _ in range(8):
         content = (content[0] + 1, *(listed(content), sum(content[2::2])) * 16)
 
-    assert peak_of(lambda: load_groups(content, stored_lists(chunk))) < MEBIBYTE
+    assert peak_of(lambda: load_groups(FileContent(content), stored_lists(chunk))) < MEBIBYTE
 
 
 LISTS: dict[ObjectId, bytes] = {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +17,7 @@ from treesnap.codec.reader import (
 )
 from treesnap.errors import Corrupt
 from treesnap.hashing import object_id
-from treesnap.model import ObjectId, ObjectKind, Segment
+from treesnap.model import FileContent, ObjectId, ObjectKind, Segment
 
 ID = ObjectId(b"\x01" * 32)
 
@@ -40,7 +38,7 @@ def chunks(count: int) -> list[Segment]:
     return [Segment(object_id(ObjectKind.CHUNK, b"%d" % n), n + 1) for n in range(count)]
 
 
-def references_below(objects: Objects, content: tuple[Any, ...]) -> list[Reference]:
+def references_below(objects: Objects, content: FileContent) -> list[Reference]:
     """Returns what a content names, the lists in it followed."""
     trees = TreeReader(objects.read)
     found: list[Reference] = []
@@ -61,7 +59,7 @@ def test_segments_come_back_from_any_depth(count):
 
     assert list(read_segments(content, objects.read)) == segments
     assert len(content) <= 33
-    assert check_content(content) == sum(segment.size for segment in segments)
+    assert check_content(tuple(content)) == sum(segment.size for segment in segments)
     found = references_below(objects, content)
     assert {item.id for item in found if item.kind == ObjectKind.CHUNK_LIST} == set(objects)
     assert {item.id for item in found if item.is_leaf} == {segment.id for segment in segments}
@@ -146,9 +144,9 @@ def test_a_list_of_another_level_is_refused():
     below = objects.put(ObjectKind.CHUNK_LIST, pack((1, ID, 5)))
 
     with pytest.raises(Corrupt, match="level"):
-        list(read_segments((1, below, 5), objects.read))
+        list(read_segments(FileContent((1, below, 5)), objects.read))
     with pytest.raises(Corrupt, match="level"):
-        references_below(objects, (1, below, 5))
+        references_below(objects, FileContent((1, below, 5)))
 
 
 def test_a_list_whose_sizes_do_not_add_up_is_refused():
@@ -156,7 +154,7 @@ def test_a_list_whose_sizes_do_not_add_up_is_refused():
     below = objects.put(ObjectKind.CHUNK_LIST, pack((0, ID, 5)))
 
     with pytest.raises(Corrupt, match="size"):
-        list(read_segments((1, below, 6), objects.read))
+        list(read_segments(FileContent((1, below, 6)), objects.read))
 
 
 def test_a_chunk_of_another_size_is_refused():
@@ -164,14 +162,14 @@ def test_a_chunk_of_another_size_is_refused():
     chunk = objects.put(ObjectKind.CHUNK, b"12345")
 
     with pytest.raises(Corrupt, match="size"):
-        list(read_content((0, chunk, 4), objects.read))
+        list(read_content(FileContent((0, chunk, 4)), objects.read))
 
 
 def test_holes_are_read_as_zeros_in_small_pieces():
     objects = Objects()
     chunk = objects.put(ObjectKind.CHUNK, b"end")
 
-    pieces = list(read_content((0, None, (1 << 20) + 5, chunk, 3), objects.read))
+    pieces = list(read_content(FileContent((0, None, (1 << 20) + 5, chunk, 3)), objects.read))
 
     assert [len(piece) for piece in pieces] == [1 << 20, 5, 3]
     assert b"".join(pieces) == bytes((1 << 20) + 5) + b"end"

@@ -33,7 +33,7 @@ from treesnap.codec.envelope import FileKind
 from treesnap.codec.message import pack as packed
 from treesnap.errors import Corrupt, InvalidArgument, UnsupportedFormat
 from treesnap.hashing import checksum, object_id
-from treesnap.model import ObjectKind, Totals
+from treesnap.model import FileContent, ObjectKind, Totals
 from treesnap.testing import strategies as ours
 from treesnap.worktree.scan.links import load_groups
 from treesnap.worktree.scan.statcache import CacheFile
@@ -137,7 +137,7 @@ def compressed_row(row: statcache.Row) -> bytes:
 
 def read_links(data: bytes) -> Any:
     """Reads a table of hard links that is one chunk."""
-    return load_groups((0, bytes(32), max(1, len(data))), lambda kind, identity: data)
+    return load_groups(FileContent((0, bytes(32), max(1, len(data)))), lambda kind, identity: data)
 
 
 def encoded_links(groups: list[list[bytes]]) -> bytes:

@@ -41,7 +41,7 @@ def damage(path, offset: int) -> None:
 def place_of(handle, store, ref: str, path: str):
     """Returns the place of a one-chunk file's chunk."""
     (entry,) = handle.ls(ref, path)
-    return store.index.find(entry.content[1])
+    return store.index.find(entry.file_content[1])
 
 
 def codes(result) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from treesnap.codec.message import pack
 from treesnap.errors import Corrupt
 from treesnap.hashing import object_id
-from treesnap.model import ObjectId, ObjectKind
+from treesnap.model import FileContent, ObjectId, ObjectKind
 from treesnap.worktree.scan.links import LinkGroups, load_groups
 
 
@@ -28,7 +28,9 @@ class Objects(dict[ObjectId, bytes]):
 def loaded(data: bytes) -> Any:
     """Returns the groups of a table that is one chunk."""
     objects = Objects()
-    return load_groups((0, objects.put(ObjectKind.CHUNK, data), len(data)), objects.read)
+    return load_groups(
+        FileContent((0, objects.put(ObjectKind.CHUNK, data), len(data))), objects.read
+    )
 
 
 def test_groups_come_back_sorted():
@@ -112,9 +114,9 @@ def test_a_table_has_no_holes_and_chunks_of_the_size_stated():
     chunk = objects.put(ObjectKind.CHUNK, pack([b"a", b"b"]))
 
     with pytest.raises(Corrupt, match="hole"):
-        load_groups((0, None, 1 << 40), objects.read)
+        load_groups(FileContent((0, None, 1 << 40)), objects.read)
     with pytest.raises(Corrupt, match="size"):
-        load_groups((0, chunk, 3), objects.read)
+        load_groups(FileContent((0, chunk, 3)), objects.read)
 
 
 def test_a_path_of_absurd_length_is_refused():

@@ -107,7 +107,7 @@ def _is_same(
         only = found or wanted
         return only is None or only.is_skipped
     if found.is_skipped or wanted.is_skipped:
-        is_unreadable = found.is_skipped and found.content == SkipReason.UNREADABLE
+        is_unreadable = found.is_skipped and found.skip_reason == SkipReason.UNREADABLE
         return wanted.is_skipped or not (is_unreadable and wanted.mode & 0o400)
     if not _has_content_of(found, wanted):
         return False

@@ -19,7 +19,7 @@ from treesnap import treepath
 from treesnap.codec.journal import Finish
 from treesnap.compare import change_at, differing, kind_of_change
 from treesnap.errors import ErrorCode, NotFound, Refused, printable
-from treesnap.model import Change, ChangeKind, Entry, Skipped, SkipReason
+from treesnap.model import Change, ChangeKind, Entry, Skipped
 from treesnap.ops.state import State
 
 
@@ -225,9 +225,9 @@ class _Planner:
         if old is None:
             return
         if old.is_skipped and (new is None or not new.is_skipped):
-            self._plan.untouched.append(Skipped(path, SkipReason(old.content)))
+            self._plan.untouched.append(Skipped(path, old.skip_reason))
         elif new is not None and not old.is_skipped:
-            self._plan.untouched.append(Skipped(path, SkipReason(new.content)))
+            self._plan.untouched.append(Skipped(path, new.skip_reason))
 
     def _with_kept(self, untouched: list[Skipped]) -> list[Skipped]:
         """Returns what is left alone with the directories that stay because they hold it."""

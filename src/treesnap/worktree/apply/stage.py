@@ -297,13 +297,13 @@ class Stager:
             self._make_file(dir_fd, entry, path)
             return
         if entry.kind == EntryKind.SYMLINK:
-            self._fs.make_symlink(entry.content, entry.name, dir_fd=dir_fd)
+            self._fs.make_symlink(entry.target, entry.name, dir_fd=dir_fd)
         elif entry.kind == EntryKind.FIFO:
             self._fs.make_node(entry.name, stat_module.S_IFIFO | 0o600, dir_fd=dir_fd)
         else:
             is_character = entry.kind == EntryKind.CHARACTER_DEVICE
             kind = stat_module.S_IFCHR if is_character else stat_module.S_IFBLK
-            device = os.makedev(*entry.content)
+            device = os.makedev(*entry.device)
             self._fs.make_node(entry.name, kind | 0o600, device, dir_fd=dir_fd)
         permitted = apply_owner(self._fs, entry.name, entry.uid, entry.gid, dir_fd=dir_fd)
         if entry.kind != EntryKind.SYMLINK:
@@ -347,7 +347,7 @@ class Stager:
     def _write_content(self, fd: int, entry: Entry) -> None:
         position = 0
         ends_in_hole = False
-        for segment in read_segments(entry.content, self._get):
+        for segment in read_segments(entry.file_content, self._get):
             ends_in_hole = segment.id is None
             if segment.id is not None:
                 data = self._get(ObjectKind.CHUNK, segment.id)

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from treesnap.codec.chunklist import Put, fold
 from treesnap.fs.base import FileSystem
-from treesnap.model import ObjectKind, Segment
+from treesnap.model import FileContent, ObjectKind, Segment
 from treesnap.worktree.scan.chunking import SINGLE_SIZE_MAX, cut
 
 ATTEMPTS = 3
@@ -28,13 +28,11 @@ ZERO_BLOCK = bytes(64 << 10)
 """So many zeros, at a multiple of their size, are a hole. Fewer are data, however stored."""
 _BLOCK_SIZE = len(ZERO_BLOCK)
 
-EMPTY: tuple[Any, ...] = (0,)
 
-
-class FileContent(NamedTuple):
+class ReadFile(NamedTuple):
     """What a file held, and its metadata after it was read."""
 
-    content: tuple[Any, ...]
+    content: FileContent
     size: int
     """Bytes that the content covers, holes included."""
     stat: os.stat_result
@@ -42,7 +40,7 @@ class FileContent(NamedTuple):
     is_stable: bool
 
 
-def read_content(fs: FileSystem, fd: int, put: Put, before: os.stat_result) -> FileContent:
+def read_content(fs: FileSystem, fd: int, put: Put, before: os.stat_result) -> ReadFile:
     """Returns the content of an open regular file, storing its chunks through ``put``.
 
     ``before`` is its metadata from before. Memory is bounded by WINDOW_SIZE,
@@ -58,14 +56,14 @@ def read_content(fs: FileSystem, fd: int, put: Put, before: os.stat_result) -> F
             and before.st_mtime_ns == after.st_mtime_ns
             and before.st_ctime_ns == after.st_ctime_ns
         ):
-            return FileContent(content, size, after, read_bytes, is_stable=True)
+            return ReadFile(content, size, after, read_bytes, is_stable=True)
         before = after
-    return FileContent(content, size, after, read_bytes, is_stable=False)
+    return ReadFile(content, size, after, read_bytes, is_stable=False)
 
 
 def _read_once(
     fs: FileSystem, fd: int, put: Put, stat: os.stat_result
-) -> tuple[tuple[Any, ...], int, int]:
+) -> tuple[FileContent, int, int]:
     """Returns the content, the bytes that it covers, and those that are no holes."""
     size = stat.st_size
     # The blocks that stat counts cannot tell: attributes and reserved space take some too.
@@ -74,7 +72,8 @@ def _read_once(
         data = fs.read_at(fd, size + 1, 0)
         held = len(data)
         if not _has_zero_block(data):
-            return (0, put(ObjectKind.CHUNK, data), held) if data else EMPTY, held, held
+            whole = (put(ObjectKind.CHUNK, data), held) if data else ()
+            return FileContent((0, *whole)), held, held
     segments = list(_segments(fs, fd, size, put, is_dense=is_dense))
     covered = sum(segment.size for segment in segments)
     data_size = sum(segment.size for segment in segments if segment.id is not None)
@@ -184,7 +183,7 @@ class _Run:
         self._rest = self._rest[taken:]
 
 
-def store_bytes(data: bytes, put: Put) -> tuple[Any, ...]:
+def store_bytes(data: bytes, put: Put) -> FileContent:
     """Returns the content of bytes in memory, cut and stored like a file's, without holes."""
     run = _Run(put)
     return fold([*run.add(data), *run.end()], put)

@@ -9,14 +9,13 @@ entry per name that has another name.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from treesnap.codec.chunklist import Put
 from treesnap.codec.message import pack, require, unpack_groups
 from treesnap.codec.reader import Get, read_segments
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.hashing import checksum
-from treesnap.model import ObjectKind
+from treesnap.model import FileContent, ObjectKind
 from treesnap.treepath import parse
 from treesnap.worktree.scan.content import store_bytes
 
@@ -67,7 +66,7 @@ class LinkGroups:
         )
         return checksum(pack(tuple(groups)), 16) if groups else b""
 
-    def store(self, put: Put) -> tuple[Any, ...] | None:
+    def store(self, put: Put) -> FileContent | None:
         """Stores the table and returns its content, or None when there is no group."""
         groups = sorted(tuple(sorted(paths)) for paths in self._paths.values() if len(paths) > 1)
         if not groups:
@@ -75,7 +74,7 @@ class LinkGroups:
         return store_bytes(b"".join(pack(group) for group in groups), put)
 
 
-def load_groups(content: tuple[Any, ...] | None, get: Get) -> Groups:
+def load_groups(content: FileContent | None, get: Get) -> Groups:
     """Returns the groups of a snapshot by path; raises Corrupt."""
     if content is None:
         return {}
@@ -100,7 +99,7 @@ def load_groups(content: tuple[Any, ...] | None, get: Get) -> Groups:
     return groups
 
 
-def _pieces(content: tuple[Any, ...], get: Get) -> Iterator[bytes]:
+def _pieces(content: FileContent, get: Get) -> Iterator[bytes]:
     """Yields the bytes of a table; a table has no holes, which would cost nothing to store."""
     for segment in read_segments(content, get):
         require(segment.id is not None, "hard-link table", "it has a hole")

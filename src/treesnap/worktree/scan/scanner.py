@@ -43,6 +43,7 @@ from treesnap.model import (
     TOTAL_MAX,
     Entry,
     EntryKind,
+    FileContent,
     IgnoreRules,
     ObjectId,
     Skipped,
@@ -462,7 +463,7 @@ class Scanner:
             frame.racy.add(name)
             return
         if captured.entry.is_skipped:
-            self._skip(frame, name, SkipReason(captured.entry.content))
+            self._skip(frame, name, captured.entry.skip_reason)
             return
         frame.entries[name] = captured.entry
         self._files_read += captured.was_read
@@ -505,7 +506,7 @@ class ScanResult:
     """A captured root."""
 
     root: Entry
-    links: tuple[Any, ...] | None
+    links: FileContent | None
     shared: frozenset[bytes]
     """Paths of files that must not be changed in place, because of their other names."""
     linked_outside: frozenset[bytes]
