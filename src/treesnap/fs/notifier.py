@@ -147,27 +147,30 @@ class Notifier:
         """Reads until the queue is closed. However it ends, later reports count as lost."""
         try:
             with suppress(OSError):
-                while not self._is_closed:
-                    self._read_some()
+                while self._read_some():
+                    pass
         finally:
             with self._state:
                 self._unread.append([_LOST])
                 self._state.notify_all()
 
-    def _read_some(self) -> None:
+    def _read_some(self) -> bool:
+        """Hands over what it reads; returns False when the queue is closed, by whatever code."""
         events = self._queue.read_events(event_buffer_size=_READ_SIZE)
         for event in events:
             if event.is_ignored:
                 self._queue.handle_event(event)  # so that watchdog forgets the watch
                 self._callbacks.pop(event.wd, None)
         with self._state:
-            if events:
-                self._unread.append([Report(event.wd, event.mask, event.name) for event in events])
-                self._state.notify_all()
+            if not events:
+                return False
+            self._unread.append([Report(event.wd, event.mask, event.name) for event in events])
+            self._state.notify_all()
             if len(events) < _FEW:
                 self._state.wait_for(lambda: self._is_asked or self._is_closed, _GATHER_S)
             self._state.wait_for(lambda: len(self._unread) < _UNREAD_MAX or self._is_closed)
             self._is_asked = False
+        return True
 
 
 class _Unused:

@@ -1,4 +1,4 @@
-"""The file system for root, working in a store of another user.
+"""Owners of files: the file system for root in the store of another user, and the right to give.
 
 A file that root makes in a store belongs to the store's owner by the time it has a name that
 readers know. Otherwise one command run by root, with ``sudo -E`` or in a container, would leave
@@ -12,9 +12,16 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import lru_cache
 
 from treesnap.fs.base import Name
+from treesnap.fs.durable import read_file
 from treesnap.fs.local import LocalFileSystem
+
+_CHANGE_OWNER = 1 << 0
+"""CAP_CHOWN, see capabilities(7)."""
+_ALL_IDS = 1 << 32
+_STATUS_SIZE_MAX = 1 << 16
 
 
 class OwnerFileSystem(LocalFileSystem):
@@ -89,3 +96,27 @@ def _found(path: str) -> os.stat_result | None:
         return os.stat(path)
     except OSError:
         return None
+
+
+def may_give_owners() -> bool:
+    """Returns whether this process may give a file to any user.
+
+    This takes a capability that root may lack. In a user namespace in which most users are not
+    mapped, the capability is not enough. Read once per process and user.
+    """
+    return _may_give_owners(os.getpid(), os.geteuid())
+
+
+@lru_cache(maxsize=4)
+def _may_give_owners(process_id: int, user_id: int) -> bool:
+    fs = LocalFileSystem()
+    try:
+        status = read_file(fs, f"/proc/{process_id}/status", _STATUS_SIZE_MAX)
+        names = ("uid_map", "gid_map")
+        maps = [read_file(fs, f"/proc/{process_id}/{name}", _STATUS_SIZE_MAX) for name in names]
+        (line,) = [line for line in status.splitlines() if line.startswith(b"CapEff:")]
+        capabilities = int(line.split()[1], 16)
+        counts = [sum(int(row.split()[2]) for row in text.splitlines()) for text in maps]
+    except (OSError, ValueError, IndexError):  # not Linux, or no /proc
+        return user_id == 0
+    return bool(capabilities & _CHANGE_OWNER) and min(counts) >= _ALL_IDS - 1

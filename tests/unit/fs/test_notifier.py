@@ -128,3 +128,11 @@ def test_a_reader_that_fails_says_that_reports_are_lost(queue, tmp_path, monkeyp
         (number, CREATED | IS_DIRECTORY, b"new"),
         (-1, OVERFLOWED, b""),
     ]
+
+
+def test_a_queue_that_other_code_closed_says_that_reports_are_lost(queue, tmp_path):
+    watch(queue, tmp_path, CREATED)
+
+    queue._queue.close()
+
+    assert take(queue, 1)[-1] == (-1, OVERFLOWED, b"")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 
 from treesnap.compare import differing, kind_of_change
-from treesnap.fs.privileges import may_give_owners
+from treesnap.fs.owner import may_give_owners
 from treesnap.model import ChangeKind, Entry, SkipReason, Xattrs
 from treesnap.ops.state import State
 
