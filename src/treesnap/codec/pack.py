@@ -28,6 +28,7 @@ from zlib import crc32
 
 from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, decompress
 from treesnap.codec.envelope import HEADER_SIZE
+from treesnap.codec.index import IndexEntry
 from treesnap.codec.message import pack, unpack
 from treesnap.errors import Corrupt
 from treesnap.hashing import ID_SIZE, checksum, object_id
@@ -75,6 +76,10 @@ class RecordHeader(NamedTuple):
     def end(self) -> int:
         """Position after the record's last byte."""
         return self.offset + RECORD_HEADER_SIZE + self.stored_size
+
+    def entry_in(self, pack_id: bytes) -> IndexEntry:
+        """Returns what an index says of the record."""
+        return IndexEntry(self.id, pack_id, self.offset, self.stored_size, self.raw_size, self.kind)
 
 
 def encode_record_header(

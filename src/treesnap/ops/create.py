@@ -13,7 +13,6 @@ from treesnap.arguments import problem_of_name
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.snapshot import SNAPSHOT, state_hash
 from treesnap.errors import (
-    Busy,
     ErrorCode,
     InvalidArgument,
     NotFound,
@@ -41,7 +40,7 @@ from treesnap.ops.places import check_root
 from treesnap.ops.references import STEP_MAX, find_named, means_something_else, paths_in_history
 from treesnap.ops.session import Session
 from treesnap.results import CreateResult, CreateStats
-from treesnap.store.writer import Added, EpochChanged
+from treesnap.store.writer import Added, retry_overtaken
 from treesnap.treepath import ROOT, components, parents, without_nested
 from treesnap.worktree.directory import absent_paths
 from treesnap.worktree.scan.ignore import given
@@ -52,8 +51,6 @@ if TYPE_CHECKING:
 
 _NAME_SHOWN_MAX = 80
 """Characters of a name that is refused, which may be very long."""
-ATTEMPTS = 5
-"""How often a capture that collections overtook is done again."""
 NO_PURPOSE = Purpose()
 _NOTHING: dict[str, Any] = {
     "root": Entry(b"", EntryKind.DIRECTORY, 0, 0, 0, 0, 0, bytes(32), None),
@@ -163,8 +160,8 @@ def _create(
                 claim.refuse_overlap(context.fs, session, scope)
             if request.name is not None:
                 check_name(session, request.name)
-            earlier: Mapping[bytes, Added] = {}
-            for _ in range(ATTEMPTS):
+
+            def attempt(earlier: Mapping[bytes, Added]) -> CreateResult:
                 capture = Capture(
                     session,
                     scope=scope,
@@ -174,16 +171,15 @@ def _create(
                 )
                 try:
                     with reported("take a snapshot"), capture:
-                        result = _publish(session, capture, request)
-                    if claim is not None:
-                        claim.take(session, result.snapshot.id, scope)
-                    return result
-                except EpochChanged as overtaken:
-                    earlier = overtaken.added
+                        return _publish(session, capture, request)
                 except StorageFull as error:
                     error.needed_bytes = capture.writer.needed_bytes
                     raise
-    raise Busy("Garbage collections kept overtaking the capture")
+
+            result = retry_overtaken("the capture", attempt)
+            if claim is not None:
+                claim.take(session, result.snapshot.id, scope)
+            return result
 
 
 def _size_bytes_max(session: Session, request: CreateRequest) -> int | None:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from treesnap.errors import (
-    Busy,
     ErrorCode,
     InvalidArgument,
     NotFound,
@@ -27,7 +26,6 @@ from treesnap.ops.access import locked_root, opened
 from treesnap.ops.auto_maintenance import maintain
 from treesnap.ops.capture import uncaptured
 from treesnap.ops.create import (
-    ATTEMPTS,
     CreateRequest,
     check_name,
     check_words,
@@ -42,7 +40,7 @@ from treesnap.ops.restore.reach import reach
 from treesnap.ops.restores import refuse_dangerous_restore
 from treesnap.ops.session import Session
 from treesnap.results import PositionResult, StatusResult
-from treesnap.store.writer import EpochChanged, Writer
+from treesnap.store.writer import Writer, retry_overtaken
 from treesnap.worktree.scan.ignore import given
 
 if TYPE_CHECKING:
@@ -171,11 +169,10 @@ def _published(
         **metadata,
     )
     sequence = session.store.snapshots.listing(session.root.id).next_sequence
-    for _ in range(ATTEMPTS):
-        try:
-            with Writer(session.store) as writer:
-                _, name = writer.publish(record, session.root.id, sequence)
-            return session.store.snapshots.load(session.root.id, name)
-        except EpochChanged:
-            continue
-    raise Busy("Garbage collections kept overtaking the mark")
+
+    def attempt(_: object) -> Snapshot:
+        with Writer(session.store) as writer:
+            _, name = writer.publish(record, session.root.id, sequence)
+        return session.store.snapshots.load(session.root.id, name)
+
+    return retry_overtaken("the mark", attempt)

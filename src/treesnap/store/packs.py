@@ -232,10 +232,7 @@ class PackReader:
                 if offset >= end:
                     more, end = self._scan(pack_id, offset)
                     records += more
-        entries = [
-            IndexEntry(item.id, pack_id, item.offset, item.stored_size, item.raw_size, item.kind)
-            for item in records
-        ]
+        entries = [record.entry_in(pack_id) for record in records]
         if footer is not None:
             return Inventory(entries, size, damaged_at, end if end < footer else None)
         return Inventory(entries, max(end, limit), damaged_at, end if end < size else None)
@@ -349,14 +346,12 @@ class PackAppender:
 
         The caller collects many and hands them to :meth:`write` in one go.
         """
-        entry = IndexEntry(object_id, self.pack_id, self.end, len(stored), raw_size, kind)
+        record = RecordHeader(kind, compression, self.end, raw_size, len(stored), object_id)
         data = encode_record_header(kind, compression, raw_size, len(stored), object_id) + stored
         if self._records is not None:
-            self._records.append(
-                RecordHeader(kind, compression, entry.offset, raw_size, len(stored), object_id)
-            )
+            self._records.append(record)
         self.end += len(data)
-        return data, entry
+        return data, record.entry_in(self.pack_id)
 
     def write(self, data: bytes) -> None:
         """Writes collected records; what arrived of them is cut off again when that fails."""

@@ -304,8 +304,6 @@ class Store:
 
     def scan_uncovered(self) -> None:
         """Finds objects in packs, or tails of packs, that no index part covers."""
-        from treesnap.codec.index import IndexEntry
-
         covered = self.index.covered()
         for pack_id, size in self.packs.sizes().items():
             start = covered.get(pack_id, 0)
@@ -314,12 +312,7 @@ class Store:
                     records, _ = self.packs.scan(pack_id, start)
                 except (FileNotFoundError, PermissionError):
                     continue
-                self.index.add_scanned(
-                    IndexEntry(
-                        item.id, pack_id, item.offset, item.stored_size, item.raw_size, item.kind
-                    )
-                    for item in records
-                )
+                self.index.add_scanned(record.entry_in(pack_id) for record in records)
 
     def scan_everything(self) -> None:
         """Finds objects in all packs, whatever the index says. Costs a header per object."""

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, compressor_of
 from treesnap.codec.envelope import HEADER_SIZE
 from treesnap.codec.index import IndexEntry
-from treesnap.codec.pack import RecordHeader
 from treesnap.codec.reader import check_object
-from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, StorageFull
+from treesnap.errors import Busy, Corrupt, ErrorCode, InvalidArgument, StorageFull
 from treesnap.fs.durable import sweep_temporary, unlink_if_present
 from treesnap.hashing import object_id
 from treesnap.model import ObjectId, ObjectKind, SnapshotId, SnapshotRecord
@@ -37,10 +36,13 @@ if TYPE_CHECKING:
 BATCH_SIZE = 4 << 20
 BATCH_OBJECTS_MAX = 4096
 _BATCHES_IN_FLIGHT_MAX = 4
+ATTEMPTS = 5
+"""How often a snapshot is tried that collections overtake."""
 _ENTRIES_MAX = 1 << 17
 """New objects kept in memory before an index part is written for them."""
 
 _Compressed = list[tuple[Compression, bytes]]
+_Result = TypeVar("_Result")
 
 
 class Added(NamedTuple):
@@ -60,6 +62,21 @@ class EpochChanged(Exception):
     def __init__(self, added: Mapping[bytes, Added] | None = None) -> None:
         super().__init__()
         self.added = added or {}
+
+
+def retry_overtaken(what: str, attempt: Callable[[Mapping[bytes, Added]], _Result]) -> _Result:
+    """Returns the outcome of an attempt, and tries again when collections overtake it.
+
+    An attempt is called with what the earlier ones added, for its :class:`Writer`. Raises Busy
+    when collections overtook :data:`ATTEMPTS` of them; ``what`` is what they overtook.
+    """
+    earlier: Mapping[bytes, Added] = {}
+    for _ in range(ATTEMPTS):
+        try:
+            return attempt(earlier)
+        except EpochChanged as overtaken:
+            earlier = overtaken.added
+    raise Busy(f"Garbage collections kept overtaking {what}")
 
 
 class Writer:
@@ -255,31 +272,20 @@ class Writer:
         if resumed is None:
             return None
         pack, records = resumed
-        try:
-            found = self._whole(pack_id, records)
-        except BaseException:
-            pack.close()
-            raise
-        if found is None:
-            pack.close()
-            return None
-        for entry in found:
-            self._added.setdefault(entry.id, entry)
-        self._covered[pack_id] = pack.end
-        return pack
-
-    def _whole(self, pack_id: bytes, records: list[RecordHeader]) -> list[IndexEntry] | None:
-        """Returns the places of records when the content of all is right, or else None."""
-        entries = [
-            IndexEntry(item.id, pack_id, item.offset, item.stored_size, item.raw_size, item.kind)
-            for item in records
-        ]
+        entries = [record.entry_in(pack_id) for record in records]
         try:
             for entry in entries:
                 self._store.packs.read(entry)
         except Corrupt:
+            pack.close()
             return None
-        return entries
+        except BaseException:
+            pack.close()
+            raise
+        for entry in entries:
+            self._added.setdefault(entry.id, entry)
+        self._covered[pack_id] = pack.end
+        return pack
 
     def _seal(self, pack: PackAppender) -> None:
         pack.seal()

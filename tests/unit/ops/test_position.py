@@ -10,13 +10,14 @@ from treesnap.codec.snapshot import decode_state, encode_state
 from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused
 from treesnap.model import SnapshotKind, SnapshotState
 from treesnap.ops.access import opened
-from treesnap.ops.create import ATTEMPTS, CreateRequest, create
+from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.history import retire
 from treesnap.ops.position import compare_with_head, mark, mark_position, rollback
 from treesnap.ops.prune import prune_store
 from treesnap.store.collector import CollectorState, read_state, write_state
 from treesnap.store.layout import Layout
 from treesnap.store.maintenance.retention import Policy
+from treesnap.store.writer import ATTEMPTS
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import kill_at
 from treesnap.testing.recording import RecordingFileSystem

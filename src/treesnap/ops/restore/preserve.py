@@ -17,7 +17,7 @@ from treesnap import treepath
 from treesnap.codec.journal import Journal
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.tree import put_tree
-from treesnap.errors import Busy, ErrorCode, Refused, printable
+from treesnap.errors import ErrorCode, Refused, printable
 from treesnap.model import (
     Entry,
     ObjectId,
@@ -32,15 +32,12 @@ from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.path_state import holds_no_more
 from treesnap.ops.session import Session
 from treesnap.ops.state import MemoryObjects, State, recorded_state, totals_of_entry, walked_state
-from treesnap.store.writer import EpochChanged, Writer
+from treesnap.store.writer import Writer, retry_overtaken
 from treesnap.treepath import without_nested
 from treesnap.worktree.apply.stage import RESERVE, is_building
 from treesnap.worktree.apply.step import number_of
 from treesnap.worktree.directory import OPEN_DIRECTORY
 from treesnap.worktree.scan.scanner import Scanner, ScanResult
-
-ATTEMPTS = 5
-"""How often a rescue that collections overtook is done again."""
 
 
 def preserve_foreign_edits(
@@ -57,16 +54,12 @@ def preserve_foreign_edits(
         recorded_state(session, resolve_in(session, identity).record, commit.paths)
         for identity in (commit.safety_id, commit.target_id)
     )
-    for _ in range(ATTEMPTS):
-        try:
-            for top in (treepath.ROOT, *journal.stage_tops):
-                _ForeignEdits(session, journal, top, root_path or session.context.root).run(
-                    old, new
-                )
-        except EpochChanged:
-            continue
-        return
-    raise Busy("Garbage collections kept overtaking the restore")
+
+    def attempt(_: object) -> None:
+        for top in (treepath.ROOT, *journal.stage_tops):
+            _ForeignEdits(session, journal, top, root_path or session.context.root).run(old, new)
+
+    retry_overtaken("the restore", attempt)
 
 
 class _ForeignEdits:

@@ -24,6 +24,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from stat import S_ISDIR
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,7 @@ from treesnap.results import OpenFile, RestoreResult
 from treesnap.store.journal import load_history
 from treesnap.store.plan_files import PlanMove
 from treesnap.store.reserve import Reserve
-from treesnap.store.writer import Added, EpochChanged, Writer
+from treesnap.store.writer import Added, Writer, retry_overtaken
 from treesnap.worktree.apply.preconditions import Observed, conflict
 from treesnap.worktree.apply.protection import protected, unlock_paths
 from treesnap.worktree.apply.step import key_of
@@ -113,15 +114,12 @@ def reach(session: Session, goal: Goal) -> RestoreResult:
     what the cache and a watcher know, because it is taken often.
     """
     fresh = goal.force and not goal.is_way_back
-    earlier: Mapping[bytes, Added] = {}
     revealed: frozenset[bytes] = frozenset()
     why = ""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _attempt(session, goal, earlier, fresh=fresh, revealed=revealed)
-        except EpochChanged as overtaken:
-            earlier = overtaken.added
-            why = "Garbage collections kept overtaking the restore"
+            look = partial(_attempt, session, goal, fresh=fresh, revealed=revealed)
+            return retry_overtaken("the restore", look)
         except _LookAgain as found:
             revealed |= found.revealed
             why = f"What is in the way of the restore kept changing: {found}"
