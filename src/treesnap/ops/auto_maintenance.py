@@ -28,8 +28,6 @@ from treesnap.ops.session import Session
 from treesnap.store.collector import noted_size
 from treesnap.store.roots import registered_roots
 from treesnap.store.slot import notes
-from treesnap.store.store import Store
-from treesnap.worktree.directory import OPEN_DIRECTORY
 
 if TYPE_CHECKING:
     from treesnap.ops.context import Context
@@ -42,13 +40,6 @@ ATTEMPTS = 3
 """How often a snapshot is tried for which there is no room."""
 GROWTH_BYTES_MIN = 64 << 20
 """Packs that grew by less are not worth a collection."""
-ROOM_SHARE = 0.7
-"""What part of the allowed size is left in use when room has to be made.
-
-A collection leaves packs alone of which less than a fifth is waste, so that the store may
-then take up to 0.7 / 0.8 of what is allowed.
-"""
-
 _DAMAGED_SHOWN = 3
 """How many damaged snapshots a warning names."""
 
@@ -162,20 +153,22 @@ def make_room(context: Context, full: StorageFull) -> Room | None:
     limit makes go is decided by the store's own, not by that of one command. Returns None when
     no room could be made. Waits for another collection, which is likely to make room as well.
     """
+    from treesnap.store.maintenance.quota import free_bytes, trim_outputs
+
     limit_bytes = full.limit_bytes
     try:
         with opened(context, "tidy the store", writing=True, recover=False) as session:
             settings = settings_or_defaults(session)
             is_hopeless = limit_bytes is not None and full.needed_bytes > limit_bytes
             if settings is not None and settings.is_automatic and not is_hopeless:
-                _trim_outputs(session.store, limit_bytes)
+                trim_outputs(session.store, limit_bytes)
                 _prune_all_roots(session, settings.store_size_bytes_max)
         _collect(context, wait_s=context.wait_s)
         with opened(context, "tidy the store", recover=False) as session:
             store = session.store
             is_contested = any(note.is_busy for note in notes(store.fs, store.layout))
             if limit_bytes is None:
-                return Room(_free_bytes(store), is_contested)
+                return Room(free_bytes(store), is_contested)
             return Room(max(0, limit_bytes - store.size_bytes()), is_contested and not is_hopeless)
     except StoreMissing:  # it could not even be made
         return None
@@ -184,36 +177,9 @@ def make_room(context: Context, full: StorageFull) -> Room | None:
         return None
 
 
-def _trim_outputs(store: Store, limit_bytes: int | None) -> None:
-    """Lets what steps of plans wrote go before any snapshot does, the oldest of a root first.
-
-    Only as much as a limit asks for; where the disk is full, all that nothing writes to.
-    """
-    excess_bytes = store.size_bytes() - int(limit_bytes * ROOM_SHARE) if limit_bytes else None
-    for path in registered_roots(store.fs, store.layout):
-        root = store.root(path)
-        there_bytes = sum(item.size_bytes for item in root.step_outputs())
-        if there_bytes == 0:
-            continue
-        if excess_bytes is None:
-            root.trim_step_outputs(0)
-        elif excess_bytes > 0:
-            left_bytes = root.trim_step_outputs(max(0, there_bytes - excess_bytes))
-            excess_bytes -= there_bytes - left_bytes
-
-
-def _free_bytes(store: Store) -> int:
-    """Returns how much may be written to the file system of a store."""
-    fd = store.fs.open(store.path, OPEN_DIRECTORY)
-    try:
-        return store.fs.free_bytes(fd)
-    finally:
-        store.fs.close(fd)
-
-
 def _prune_all_roots(opened_session: Session, size_bytes_max: int | None) -> None:
-    """Lets snapshots go in every root that allows it, unless somebody is at work there."""
-    from treesnap.ops.prune import prune_store
+    """Removes snapshots of every root that allows it, unless another process works there."""
+    from treesnap.store.maintenance.quota import ROOM_SHARE, prune_store
 
     store = opened_session.store
     roots = []
@@ -225,12 +191,12 @@ def _prune_all_roots(opened_session: Session, size_bytes_max: int | None) -> Non
                 roots.append(session.root)
                 _prune(session, settings)
     if size_bytes_max is not None:
-        target_bytes = int(size_bytes_max * ROOM_SHARE)
-        prune_store(opened_session, roots, target_bytes, size_bytes_max)
+        prune_store(store, roots, int(size_bytes_max * ROOM_SHARE), size_bytes_max)
 
 
 def _prune(session: Session, settings: Settings) -> None:
-    from treesnap.ops.prune import PruneRequest, prune_unasked
+    """Removes snapshots of a root, unless a restore of it was interrupted; raises Busy."""
+    from treesnap.store.maintenance.prune import PruneRequest, prune_root
 
     policy = settings.policy
     if policy.keep_last == 0:
@@ -238,7 +204,9 @@ def _prune(session: Session, settings: Settings) -> None:
     request = PruneRequest(
         policy=policy, max_size_bytes=settings.root_size_bytes_max, is_asked=False
     )
-    prune_unasked(session, request)
+    with session.root.locked("prune", 0.0):
+        if not session.root.is_interrupted:
+            prune_root(session.store, session.root, request, session.context.clock_ns())
 
 
 def _collect(context: Context, *, wait_s: float) -> None:

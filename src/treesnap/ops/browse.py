@@ -14,7 +14,7 @@ from treesnap.fs.os_errors import reported
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import Entry, EntryKind, ObjectId, Skipped, SkipReason, SnapshotId
 from treesnap.ops.access import opened
-from treesnap.ops.references import reading, resolve_in, snapshots_of
+from treesnap.ops.references import reading, resolve_in
 from treesnap.ops.state import entry_at, trees_of
 from treesnap.results import FoundPath
 from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
@@ -131,7 +131,7 @@ def find(context: Context, pattern: str, *, ref: str | None) -> tuple[FoundPath,
             snapshots = (
                 [resolve_in(session, ref, anywhere=True)]
                 if ref is not None
-                else list(snapshots_of(session))
+                else list(session.store.snapshots.readable(session.root.id))
             )
             search = _Search(trees_of(session.store), wanted, on_path=on_path)
             for snapshot in snapshots:

@@ -30,7 +30,6 @@ from treesnap.ops.known_changes import (
     walk_with_fallback,
 )
 from treesnap.ops.places import identity_of
-from treesnap.ops.references import snapshots_of
 from treesnap.ops.session import Session
 from treesnap.ops.state import MemoryObjects
 from treesnap.store.journal import read_journal
@@ -49,7 +48,8 @@ Recorder = dict[bytes, bytes]
 
 def latest(session: Session, scope: tuple[bytes, ...] | None = None) -> Snapshot | None:
     """Returns the newest readable snapshot of the root with this scope, or None."""
-    return next((item for item in snapshots_of(session) if item.record.scope == scope), None)
+    snapshots = session.store.snapshots.readable(session.root.id)
+    return next((item for item in snapshots if item.record.scope == scope), None)
 
 
 def usable_cache(session: Session, listing: SnapshotListing | None = None) -> StatCache | None:

@@ -275,7 +275,8 @@ class Handle:
         ``max_size_bytes`` the oldest go until the rest takes no more. Pinned and named ones
         stay, what an interrupted restore needs, and what ``undo`` and ``redo`` go to.
         """
-        from treesnap.ops.prune import NO_RULES, PruneRequest, prune
+        from treesnap.ops.prune import prune
+        from treesnap.store.maintenance.prune import NO_RULES, PruneRequest
 
         request = PruneRequest(
             policy=policy or NO_RULES,

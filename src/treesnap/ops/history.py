@@ -17,7 +17,7 @@ from treesnap.errors import (
 from treesnap.fs.os_errors import error_text
 from treesnap.model import Snapshot, SnapshotId
 from treesnap.ops.access import locked_root, opened
-from treesnap.ops.references import Filter, _by_beginning, resolve_in, snapshots_of, unknown
+from treesnap.ops.references import Filter, _by_beginning, resolve_in, unknown
 from treesnap.ops.session import Session
 from treesnap.store.journal import needed_snapshots
 from treesnap.store.snapshots import SnapshotName
@@ -38,7 +38,11 @@ def list_snapshots(context: Context, wanted: Filter, *, all_roots: bool) -> Snap
         with opened(context, "list snapshots") as session:
             root_ids = session.store.snapshots.root_ids() if all_roots else [session.root.id]
             damaged: list[SnapshotName] = []
-            found = [item for each in root_ids for item in snapshots_of(session, each, damaged)]
+            found = [
+                item
+                for each in root_ids
+                for item in session.store.snapshots.readable(each, damaged)
+            ]
     except StoreMissing:
         return SnapshotList()
     for name in damaged:

@@ -25,7 +25,7 @@ from treesnap.errors import (
 )
 from treesnap.model import ObjectId, Snapshot, SnapshotId, SnapshotKind
 from treesnap.ops.session import Session
-from treesnap.store.snapshots import SnapshotListing, SnapshotName
+from treesnap.store.snapshots import SnapshotListing, SnapshotName, position_in
 
 _LATEST = re.compile(r"(latest|newest)(?:~(\d{1,9}))?\Z")
 _STEP = re.compile(r"step:(\d{1,18})\Z")
@@ -38,22 +38,6 @@ STEP_MAX = 10**18 - 1
 def means_something_else(name: str) -> bool:
     """Returns whether a reference of these letters would not be looked up as a name."""
     return bool(not name or _LATEST.match(name) or _STEP.match(name))
-
-
-def snapshots_of(
-    session: Session, of_root: str | None = None, damaged: list[SnapshotName] | None = None
-) -> Iterator[Snapshot]:
-    """Yields the readable snapshots of a root, newest first; adds the others to ``damaged``."""
-    log = session.store.snapshots
-    wanted = of_root if of_root is not None else session.root.id
-    for name in log.listing(wanted):
-        try:
-            yield log.load(wanted, name)
-        except NotFound:
-            continue
-        except Corrupt:
-            if damaged is not None:
-                damaged.append(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +72,7 @@ def paths_in_history(session: Session, paths: Iterable[bytes]) -> set[bytes]:
 
     missing, found = set(paths), set[bytes]()
     trees, seen = trees_of(session.store), set[ObjectId]()
-    for snapshot in snapshots_of(session):
+    for snapshot in session.store.snapshots.readable(session.root.id):
         if not missing:
             break
         root = snapshot.record.root
@@ -176,7 +160,7 @@ def _counted_back(
     word, number = match.groups()
     back = int(number or 0)
     is_anything_partial = False
-    for snapshot in snapshots_of(session):
+    for snapshot in session.store.snapshots.readable(session.root.id):
         if snapshot.kind == SnapshotKind.SAFETY or not wanted.fits(snapshot):
             continue
         if word == "latest" and not snapshot.record.covers(paths):
@@ -193,23 +177,11 @@ def _counted_back(
 
 def position(session: Session) -> Snapshot | None:
     """Returns the snapshot that the root stands at, or None before the first."""
-    return position_in(snapshots_of(session))
-
-
-def position_in(snapshots: Iterable[Snapshot]) -> Snapshot | None:
-    """Returns the one among a root's snapshots, newest first, that the root stands at.
-
-    It is the newest one of the whole root that is no safety snapshot: the state that was
-    saved last, or that was gone back to since.
-    """
-    for snapshot in snapshots:
-        if snapshot.kind != SnapshotKind.SAFETY and snapshot.record.scope is None:
-            return snapshot
-    return None
+    return position_in(session.store.snapshots.readable(session.root.id))
 
 
 def _by_step(session: Session, ref: str, step: int, wanted: Filter) -> Snapshot:
-    for snapshot in snapshots_of(session):
+    for snapshot in session.store.snapshots.readable(session.root.id):
         if snapshot.record.step == step and wanted.fits(snapshot):
             return snapshot
     raise unknown(ref)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple
@@ -36,7 +36,7 @@ from treesnap.fs.durable import (
     sync_directory,
     unlink_if_present,
 )
-from treesnap.model import Snapshot, SnapshotId, SnapshotRecord, SnapshotState
+from treesnap.model import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord, SnapshotState
 from treesnap.store.layout import Layout, is_hex
 
 _FILE_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{64})\Z")
@@ -63,6 +63,18 @@ def _parsed(file_name: str) -> SnapshotName | None:
     if found is None:
         return None
     return SnapshotName(int(found[1], 16), SnapshotId(found[2]))
+
+
+def position_in(snapshots: Iterable[Snapshot]) -> Snapshot | None:
+    """Returns the one among a root's snapshots, newest first, that the root stands at.
+
+    It is the newest one of the whole root that is not a safety snapshot: the state that was
+    saved last, or that was gone back to since.
+    """
+    for snapshot in snapshots:
+        if snapshot.kind != SnapshotKind.SAFETY and snapshot.record.scope is None:
+            return snapshot
+    return None
 
 
 class SnapshotListing:
@@ -151,6 +163,19 @@ class SnapshotLog:
             record=record,
             state=self.state(name.id),
         )
+
+    def readable(
+        self, root_id: str, damaged: list[SnapshotName] | None = None
+    ) -> Iterator[Snapshot]:
+        """Yields the readable snapshots of a root, newest first; adds the others to ``damaged``."""
+        for name in self.listing(root_id):
+            try:
+                yield self.load(root_id, name)
+            except NotFound:
+                continue
+            except Corrupt:
+                if damaged is not None:
+                    damaged.append(name)
 
     def load_record(self, path: str, expected: SnapshotId | None) -> SnapshotRecord:
         """Returns the record in a snapshot's file; raises Corrupt or NotFound.

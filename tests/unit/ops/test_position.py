@@ -13,9 +13,9 @@ from treesnap.ops.access import opened
 from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.history import retire
 from treesnap.ops.position import compare_with_head, mark, mark_position, rollback
-from treesnap.ops.prune import prune_store
 from treesnap.store.collector import CollectorState, read_state, write_state
 from treesnap.store.layout import Layout
+from treesnap.store.maintenance.quota import prune_store
 from treesnap.store.maintenance.retention import Policy
 from treesnap.store.writer import ATTEMPTS
 from treesnap.testing.children import killed
@@ -222,7 +222,7 @@ class TestRollback:
         else:
             before = {item.id for item in handle.list()}
             with opened(handle.context, "make room", writing=True) as pair:
-                prune_store(pair, [pair.root], 0, 1 << 30)
+                prune_store(pair.store, [pair.root], 0, 1 << 30)
             removed = before - {item.id for item in handle.list()}
 
         assert removed

@@ -25,7 +25,7 @@ from treesnap.codec.index import IndexEntry
 from treesnap.codec.snapshot import RECORD_SIZE_MAX
 from treesnap.errors import Corrupt, NotFound
 from treesnap.events import Monitor, Phase
-from treesnap.fs.durable import read_file, sweep_temporary, unlink_if_present
+from treesnap.fs.durable import open_lock, read_file, sweep_temporary, unlink_if_present
 from treesnap.fs.os_errors import is_full
 from treesnap.model import ObjectId, SnapshotId
 from treesnap.results import GcResult
@@ -36,6 +36,7 @@ from treesnap.store.collector import (
     read_state,
     write_state,
 )
+from treesnap.store.lock import held
 from treesnap.store.maintenance.pack_usage import PackUsage, StoreUsage, held_slots
 from treesnap.store.maintenance.reachability import Reachability
 from treesnap.store.reserve import Reserve
@@ -50,7 +51,25 @@ _ENTRY_OVERHEAD_SIZE = 128
 """What a copied record takes at most beside itself: in the footer and in the index."""
 
 
-class Collection:
+def collect(
+    store: Store, *, monitor: Monitor, wait_s: float, dry_run: bool, is_automatic: bool
+) -> GcResult:
+    """Collects garbage under the collector's lock; raises Busy.
+
+    An automatic collection deletes nothing when it meets damage, and returns why.
+    """
+    reserve = Reserve(store.fs, store.layout)
+    lock_path = store.layout.collector_lock
+    reserve.backs(lambda: store.fs.close(open_lock(store.fs, lock_path)))
+    what = "The garbage collector"
+    with held(store.fs, lock_path, operation="gc", what=what, wait_s=wait_s):
+        collection = _Collection(
+            store, reserve, monitor=monitor, wait_s=wait_s, is_automatic=is_automatic
+        )
+        return collection.run(dry_run=dry_run)
+
+
+class _Collection:
     """One garbage collection. The caller holds the collector's lock."""
 
     def __init__(
@@ -77,7 +96,7 @@ class Collection:
         self._copied_bytes = 0
         self._postponed: list[str] = []
 
-    def collect(self, *, dry_run: bool) -> GcResult:
+    def run(self, *, dry_run: bool) -> GcResult:
         """Does one whole collection."""
         store = self._store
         old_parts = list(store.index.parts) + list(store.index.damaged)

@@ -19,7 +19,7 @@ from datetime import datetime
 from treesnap.model import Snapshot, SnapshotKind, utc_time
 
 AUTOMATIC = frozenset(SnapshotKind) - {SnapshotKind.MANUAL}
-"""Kinds of snapshots that nobody asked for one by one."""
+"""Kinds of snapshots that are made unasked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,8 @@ class Decision:
     snapshot: Snapshot
     reasons: tuple[str, ...]
     """Why it is kept; none when it goes."""
+    is_safe: bool = False
+    """Whether it stays even when there is no room for it: a person pinned, named or made it."""
 
     @property
     def is_kept(self) -> bool:
@@ -70,9 +72,18 @@ def decide(snapshots: Iterable[Snapshot], policy: Policy, now_ns: int) -> list[D
         sort: _Rules(policy, now_ns) for sort in itertools.product((False, True), (False, True))
     }
     return [
-        Decision(snapshot, tuple(rules[_sort_of(snapshot)].reasons(snapshot)))
+        Decision(
+            snapshot,
+            tuple(rules[_sort_of(snapshot)].reasons(snapshot)),
+            is_safe=_is_safe(snapshot, policy),
+        )
         for snapshot in snapshots
     ]
+
+
+def _is_safe(snapshot: Snapshot, policy: Policy) -> bool:
+    is_by_hand = snapshot.kind == SnapshotKind.MANUAL and snapshot.kind not in policy.kinds
+    return snapshot.pinned or snapshot.name is not None or is_by_hand
 
 
 def _sort_of(snapshot: Snapshot) -> tuple[bool, bool]:

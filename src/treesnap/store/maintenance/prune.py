@@ -1,0 +1,161 @@
+"""Which snapshots of a root go: by policy, or because they take too much room.
+
+What a restore, a roll-back or a plan needs stays whatever the policy says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from treesnap.codec.pack import RECORD_HEADER_SIZE
+from treesnap.errors import Corrupt
+from treesnap.model import Snapshot, SnapshotId, SnapshotKind
+from treesnap.store.journal import load_history, needed_snapshots
+from treesnap.store.maintenance.reachability import Reachability
+from treesnap.store.maintenance.retention import AUTOMATIC, DEFAULT, Decision, Policy, decide
+from treesnap.store.plan_files import kept_checkpoints
+from treesnap.store.roots import Root
+from treesnap.store.snapshots import SnapshotName, position_in
+from treesnap.store.store import Store
+
+NO_RULES = Policy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneRequest:
+    """What the caller of ``prune`` asked for."""
+
+    policy: Policy = NO_RULES
+    """An empty one stands for the default policy, which concerns automatic snapshots."""
+    session: str | None = None
+    """Only snapshots of this session may go."""
+    max_size_bytes: int | None = None
+    """What the root's snapshots may take in the store; the oldest go first."""
+    dry_run: bool = False
+    is_asked: bool = True
+    """Whether a caller gave the rules; otherwise the settings did."""
+
+
+def prune_root(store: Store, root: Root, request: PruneRequest, now_ns: int) -> list[Decision]:
+    """Removes snapshots, and returns what became of each. The caller holds the root's lock."""
+    decisions = decisions_of(store, root, request, now_ns)
+    remove(store, root, (item.snapshot for item in decisions if not item.is_kept))
+    return decisions
+
+
+def remove(store: Store, root: Root, snapshots: Iterable[Snapshot]) -> None:
+    """Removes snapshots of a root; durable after return. The caller holds the root's lock."""
+    store.snapshots.remove(root.id, [SnapshotName(item.sequence, item.id) for item in snapshots])
+
+
+def decisions_of(store: Store, root: Root, request: PruneRequest, now_ns: int) -> list[Decision]:
+    """Returns what becomes of each of the root's snapshots, newest first."""
+    policy = request.policy
+    if policy.is_empty and request.max_size_bytes is None:
+        policy = DEFAULT
+    snapshots = list(store.snapshots.readable(root.id))
+    concerned = [item for item in snapshots if request.session in (None, item.record.session)]
+    found = {item.snapshot.id: item for item in decide(concerned, policy, now_ns)}
+    if policy is DEFAULT or not request.is_asked:
+        for identity in kept_checkpoints(root) & found.keys():
+            item = found[identity]
+            found[identity] = replace(item, reasons=(*item.reasons, "checkpoint"))
+    if request.max_size_bytes is not None:
+        found |= _beyond(store, snapshots, found, request.max_size_bytes)
+    kept = protected(root) | position_kept(snapshots)
+    for identity, reason in kept.items():
+        if identity in found:
+            item = found[identity]
+            found[identity] = replace(item, reasons=(*item.reasons, reason))
+    others = ("another session",)
+    return [found.get(item.id) or Decision(item, others) for item in snapshots]
+
+
+def _beyond(
+    store: Store,
+    snapshots: list[Snapshot],
+    found: dict[SnapshotId, Decision],
+    size_bytes_max: int,
+) -> dict[SnapshotId, Decision]:
+    """Returns the snapshots that have no room, as decisions against them.
+
+    What is pinned, named or of no concern stays, and so do the newest of all and the newest
+    that was made by hand; of each, the newest of the whole root as well.
+    """
+    by_hand = [item for item in snapshots if item.kind not in AUTOMATIC]
+    stays = [*newest(snapshots), *newest(by_hand)]
+    safe: list[Snapshot] = []
+    others: list[Snapshot] = []
+    for item in snapshots:
+        may_go = item not in stays and item.id in found and not found[item.id].is_safe
+        (others if may_go else safe).append(item)
+    kept = [item for item in others if found[item.id].is_kept]
+    return {item.id: Decision(item, ()) for item in without_room(store, safe, kept, size_bytes_max)}
+
+
+def newest(snapshots: list[Snapshot]) -> list[Snapshot]:
+    """Returns the newest snapshot, and the newest of the whole root."""
+    whole = [item for item in snapshots if item.record.scope is None]
+    return snapshots[:1] + whole[:1]
+
+
+def without_room(
+    store: Store,
+    safe: list[Snapshot],
+    others: list[Snapshot],
+    size_bytes_max: int,
+    safe_bytes_max: int | None = None,
+) -> list[Snapshot]:
+    """Returns the end of a list of snapshots, newest first, from the one that does not fit.
+
+    The safe ones are counted first, because they stay. None goes where they alone take more
+    than ``safe_bytes_max``.
+    """
+    reachable = Reachability(store)
+    size_bytes = sum(_added_bytes(store, reachable, item) for item in safe)
+    if safe_bytes_max is not None and size_bytes > safe_bytes_max:
+        return []
+    for position, item in enumerate(others):
+        size_bytes += _added_bytes(store, reachable, item)
+        if size_bytes > size_bytes_max:
+            return others[position:]
+    return []
+
+
+def protected(root: Root) -> dict[SnapshotId, str]:
+    """Returns the snapshots of a root that stay whatever is said, each with the reason.
+
+    They are those that an interrupted restore needs, those that the next undo and the next
+    redo go to, and those to which a process at work goes back if it fails.
+    """
+    history = load_history(root)
+    nexts = {"undo": history.undo[-1:], "redo": history.redo[-1:]}
+    found = {moment.snapshot_id: word for word, stack in nexts.items() for moment in stack}
+    found |= dict.fromkeys(root.holds(), "in use")
+    return found | dict.fromkeys(needed_snapshots(root), "interrupted restore")
+
+
+def position_kept(snapshots: list[Snapshot]) -> dict[SnapshotId, str]:
+    """Returns what the root stands at when a program put it there, as a rollback does.
+
+    Without it the root would seem to have changed since an older snapshot.
+    """
+    found = position_in(snapshots)
+    is_automatic = found is not None and found.kind == SnapshotKind.AUTOMATIC
+    return {found.id: "position"} if found is not None and is_automatic else {}
+
+
+def _added_bytes(store: Store, reachable: Reachability, snapshot: Snapshot) -> int:
+    """Returns the bytes that a snapshot takes besides those that were walked before.
+
+    Of a damaged one, those that could be found.
+    """
+    size_bytes = 0
+    with suppress(Corrupt):
+        for reference in reachable.add(snapshot.record):
+            entry = store.index.find(reference.id)
+            if entry is not None:
+                size_bytes += entry.stored_size + RECORD_HEADER_SIZE
+    return size_bytes
