@@ -162,6 +162,6 @@ def _safety(session: Session, moment: Moment, verb: str) -> Snapshot:
 
 def _nothing(verb: str) -> NotFound:
     return NotFound(
-        f"There is no {_VERBS[verb]} to undo",
+        f"There is nothing to {verb}",
         code=ErrorCode.NOTHING_TO_UNDO,
     )
