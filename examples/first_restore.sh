@@ -29,7 +29,7 @@ show ls -l
 show snap create -m before-clean-up
 
 echo
-echo "Damage: a file edited, a directory gone, a mode changed, a stray file."
+echo "Damage: an edited file, a deleted directory, a changed mode, a stray file."
 show sed -i s/beans/weeds/ plan.txt
 show rm -r photos empty
 show chmod 600 water.sh
@@ -43,7 +43,7 @@ show diff -r --no-dereference "$place/copy" "$place/garden"
 [ "$(stat -c '%a %Y' water.sh)" = "$(stat -c '%a %Y' "$place/copy/water.sh")" ]
 
 echo
-echo "Everything is back, modes and times included. A restore can be taken back too:"
+echo "Everything is back, including modes and times. A restore can be undone, too:"
 show snap undo
 show cat plan.txt
 show snap redo

@@ -40,7 +40,7 @@ class Outcome:
 
 
 def environment_of(home: Path) -> dict[str, str]:
-    """Returns the environment of all programs: nobody's own settings, caches below ``home``."""
+    """Returns the environment of all programs: no user's settings, caches below ``home``."""
     home.mkdir(parents=True, exist_ok=True)
     hidden = {"PYTHONDONTWRITEBYTECODE", "SNAP_STORE", "XDG_DATA_HOME", "XDG_CACHE_HOME"}
     kept = {

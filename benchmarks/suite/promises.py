@@ -51,7 +51,7 @@ class Promise:
     cases: tuple[Case, ...]
     against: Case | None = None
     floor: Case | None = None
-    """Work without which nobody can keep the promise in this way."""
+    """Work that every tool has to do for this task."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """All works on one tree, by several tools in turn, round by round.
 
 All tools work on the same tree, which is read before every work that reads it: borg drops what
-it has read from the cache, and whoever came next would pay for that. A work that took a tool
-long is not repeated for ever: it is skipped once its times sum up to a limit.
+it has read from the cache, and the next tool would pay for that. A work that takes a tool long
+is not repeated without end: it is skipped once its times add up to a limit.
 """
 
 from __future__ import annotations

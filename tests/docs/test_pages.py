@@ -48,7 +48,7 @@ def pages_with(language: str) -> list[Path]:
 
 @pytest.fixture
 def environment(tmp_path):
-    """The environment of somebody who has just installed treesnap."""
+    """The environment of a user who has just installed treesnap."""
     hidden = {"SNAP_STORE", "XDG_DATA_HOME", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
     kept = {
         name: value
