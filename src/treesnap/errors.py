@@ -80,6 +80,11 @@ def printable(path: bytes | str) -> str:
     )
 
 
+def quoted(path: bytes | str) -> str:
+    """Returns a path as printable text in quotation marks, for messages."""
+    return repr(printable(path))
+
+
 _ESCAPES = {number: f"\\x{number:02x}" for number in [*range(0x20), *range(0x7F, 0x100)]} | {
     0x0A: "\\n",
     0x09: "\\t",

@@ -1,10 +1,14 @@
-"""Durations and sizes as people write them, and back."""
+"""Durations, sizes and counts as people write them, and back."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from treesnap.errors import InvalidArgument
+
+_Item = TypeVar("_Item")
 
 _SECONDS = {"w": 7 * 86_400, "d": 86_400, "h": 3600, "m": 60, "s": 1}
 _BYTES = {"t": 1 << 40, "g": 1 << 30, "m": 1 << 20, "k": 1 << 10, "": 1}
@@ -50,3 +54,10 @@ def size_text(size_bytes: int) -> str:
         if size_bytes >= scale and size_bytes % scale == 0:
             return f"{size_bytes // scale}{unit.upper()}"
     return "0"
+
+
+def first_few(items: Sequence[_Item], text: Callable[[_Item], str], shown_max: int = 5) -> str:
+    """Returns the first items on one line, and how many more there are: ``a, b and 7 more``."""
+    shown = ", ".join(text(item) for item in items[:shown_max])
+    more = len(items) - shown_max
+    return f"{shown} and {more:,} more" if more > 0 else shown

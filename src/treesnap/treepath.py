@@ -11,7 +11,7 @@ Not here: the file system (fs, worktree).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from treesnap.errors import InvalidArgument, printable
 
@@ -122,3 +122,8 @@ def parents(path: bytes) -> Iterator[bytes]:
     while path:
         path, _ = split(path)
         yield path
+
+
+def ancestors(paths: Iterable[bytes]) -> set[bytes]:
+    """Returns all directories above the given paths, the root included."""
+    return {parent for path in paths for parent in parents(path)}

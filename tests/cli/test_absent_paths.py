@@ -62,7 +62,7 @@ def test_a_restore_below_a_link_is_refused_and_follows_nothing(figs, root, snap,
     refused = snap("restore", *options, "newest")
 
     assert refused.code == 3
-    assert "'figs' is no directory any more" in refused.err
+    assert "'figs' is no longer a directory" in refused.err
     assert figs.is_symlink()
     assert list((root / "other").iterdir()) == []
 

@@ -97,7 +97,7 @@ def test_counts_what_somebody_changed(snap, crash, root: Path):
     ("fault", "resolution"),
     [
         (Fault(number=1, methods=frozenset({"sync_file_system"})), "as before"),
-        (Fault(number=1, methods=frozenset({"remove_directory"})), "tidies up"),
+        (Fault(number=1, methods=frozenset({"remove_directory"})), "cleans up"),
     ],
 )
 def test_knows_what_is_not_begun_and_what_is_done(snap, crash, fault, resolution):
@@ -136,7 +136,7 @@ class TestWhatIsBlocked:
         result = snap("doctor", cwd=root.parent)
 
         assert result.code == 3
-        assert "no directory any more" in result.out
+        assert "no longer a directory" in result.out
 
     @pytest.fixture
     def damaged(self, crash, store: Path) -> Path:

@@ -136,7 +136,7 @@ class TestRootThatIsNotThere:
         result = snap("-C", root, *words, "--json", cwd=tmp_path)
 
         assert (result.code, result.json["code"]) == (3, "not-a-directory")
-        assert "is no directory any more, but a link" in result.json["message"]
+        assert "is no longer a directory, but a link" in result.json["message"]
 
     def test_and_was_moved_says_where_to(self, snap, root, tmp_path):
         snap("create")

@@ -257,4 +257,4 @@ def test_path_through_a_file_is_refused(snap, root):
 
     result = snap("restore", "latest", "s/a")
 
-    assert (result.code, "is no directory any more" in result.err) == (3, True)
+    assert (result.code, "is no longer a directory" in result.err) == (3, True)

@@ -26,7 +26,7 @@ from cli.conftest import (
 )
 from treesnap.codec.watch import Asked, Question, encode_question
 from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.watch_socket import ask
+from treesnap.ops.known_changes import ask
 
 pytestmark = pytest.mark.usefixtures("filled")
 

@@ -244,6 +244,6 @@ class TestFile:
         ) as caught:
             manager.create_checkpoint(session_id, "a", PLAN)
 
-        assert "'.flow' is no directory" in str(caught.value)
+        assert "'.flow' is not a directory" in str(caught.value)
         assert len(manager.list_checkpoints(session_id)) == 1
         assert not (root.parent / "maestro").exists()

@@ -12,14 +12,13 @@ import pytest
 from calling import Ended, run_forked
 from changing import World
 from treesnap import CollectingMonitor, SnapshotKind
-from treesnap.codec.reader import content_references
+from treesnap.codec.reader import TreeReader, content_references
 from treesnap.errors import TreesnapError
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import EntryKind, ObjectId
 from treesnap.ops import auto_maintenance as upkeep
 from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at
-from treesnap.ops.state import trees_of
 from treesnap.store.store import Store
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.state import tree_state
@@ -78,7 +77,7 @@ class Two:
                 flip(path, place.offset + place.stored_size // 2 + 40)
 
     def _find(self, store: Store, kind: str) -> ObjectId:
-        trees = trees_of(store)
+        trees = TreeReader(store.get)
         root = self.handle(self.odd).resolve("odd").record.root
         entries = {entry.name: entry for entry in trees.entries(root.tree_id)}
         assert entries[b"directory"].kind == EntryKind.DIRECTORY

@@ -99,7 +99,7 @@ class Place:
         newest = self.handle().list()[0]
         if newest.kind == SnapshotKind.SAFETY and not newest.complete:
             return True
-        if not any("was left so" in warning for warning in self.monitor.warnings):
+        if not any("was left alone" in warning for warning in self.monitor.warnings):
             return False
         kept = b"".join(self.handle().cat(newest.id, "d/changed"))
         return newest.kind == SnapshotKind.SAFETY and kept == b"changed since"

@@ -44,8 +44,8 @@ from treesnap.ops.places import (
     refuse_dangerous,
 )
 from treesnap.ops.position import compare_with_head, mark_position, rollback
-from treesnap.ops.run import check
-from treesnap.ops.sidecar_files import SidecarPlace, write_note
+from treesnap.ops.processes import check_line
+from treesnap.ops.sidecar_files import SidecarPlace, write_sidecar
 from treesnap.results import PositionResult
 from treesnap.treepath import PathLike
 
@@ -264,11 +264,11 @@ class CheckpointManager:
             log = self._log(session, self._checkpoints(session))
             return json.dumps(log, indent=2).encode() + b"\n"
 
-        write_note(
+        write_sidecar(
             self.handle.context,
             path,
             content,
-            is_note=_is_own_log,
+            is_sidecar=_is_own_log,
         )
         return os.path.join(self.repo_root, os.fsdecode(path))
 
@@ -296,7 +296,7 @@ class CheckpointManager:
     def _run_tests(self) -> tuple[bool | None, list[str]]:
         if self.test_command is None:
             return None, []
-        exit_code, last_line = check(self.handle.context, self.test_command)
+        exit_code, last_line = check_line(self.handle.context, self.test_command)
         if exit_code == 0:
             return True, []
         said = f": {last_line}" if last_line else ""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.compat.maker_result import Created
 from treesnap.errors import ErrorCode, Refused
-from treesnap.ops.sidecar_files import read_note, remove_note, write_note
+from treesnap.ops.sidecar_files import read_sidecar, remove_sidecar, write_sidecar
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -31,7 +31,7 @@ def refuse_foreign(handle: Handle, checkpoint_id: str, snapshot_id: str | None) 
     location = location_of(checkpoint_id)
     with suppress(FileNotFoundError, NotADirectoryError):
         handle.context.fs.lstat(os.path.join(handle.root, location))
-        found = read_note(handle.context, location.encode())
+        found = read_sidecar(handle.context, location.encode())
         if snapshot_id is None or not _speaks_of(found, snapshot_id):
             raise Refused(
                 f"The metadata file {location!r} exists already",
@@ -60,19 +60,19 @@ def write(
     }
     data = (json.dumps(content, indent=2) + "\n").encode()
     path = location_of(created.checkpoint_id).encode()
-    write_note(
+    write_sidecar(
         handle.context,
         path,
         lambda: data,
-        is_note=lambda found: _speaks_of(found, created.snapshot_id),
+        is_sidecar=lambda found: _speaks_of(found, created.snapshot_id),
     )
 
 
 def remove(handle: Handle, checkpoint_id: str, snapshot_id: str) -> None:
     """Removes the file if it speaks of a snapshot. Follows no link; raises OSError."""
     location = location_of(checkpoint_id).encode()
-    if _speaks_of(read_note(handle.context, location), snapshot_id):
-        remove_note(handle.context, location)
+    if _speaks_of(read_sidecar(handle.context, location), snapshot_id):
+        remove_sidecar(handle.context, location)
 
 
 def _speaks_of(content: bytes | None, snapshot_id: str) -> bool:

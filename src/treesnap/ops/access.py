@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from treesnap.errors import Busy, StoreMissing, TreesnapError
-from treesnap.ops.restore.recover import recover_locked
 from treesnap.ops.session import Session, open_session
 
 if TYPE_CHECKING:
@@ -89,6 +88,8 @@ def locked_root(session: Session, operation: str) -> Iterator[None]:
 
 def recover(context: Context) -> str | None:
     """Finishes an interrupted restore; returns what was done, or None."""
+    from treesnap.ops.restore.recover import recover_locked
+
     try:
         with open_session(context, "finish an interrupted restore") as session:
             if not session.root.is_interrupted:

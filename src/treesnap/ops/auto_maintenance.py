@@ -25,6 +25,7 @@ from treesnap.fs.os_errors import error_text
 from treesnap.ops.access import opened
 from treesnap.ops.config import Settings, settings_of
 from treesnap.ops.session import Session
+from treesnap.quantities import first_few
 from treesnap.store.collector import noted_size
 from treesnap.store.roots import registered_roots
 from treesnap.store.slot import notes
@@ -216,10 +217,9 @@ def _collect(context: Context, *, wait_s: float) -> None:
     quiet = replace(context, monitor=NullMonitor(), wait_s=wait_s)
     result = gc(quiet, dry_run=False, is_automatic=True)
     if result.damaged:
-        shown = ", ".join(identity[:12] for identity in result.damaged[:_DAMAGED_SHOWN])
-        more = len(result.damaged) - _DAMAGED_SHOWN
+        shown = first_few(result.damaged, lambda identity: identity[:12], _DAMAGED_SHOWN)
         context.monitor.warn(
-            f"No garbage was collected, because snapshots are damaged: {shown}"
-            f"{f' and {more} more' if more > 0 else ''}; 'snap verify --repair' mends them or "
+            f"No garbage was collected, because snapshots are damaged: {shown}; "
+            "'snap verify --repair' mends them or "
             "moves them away, 'snap gc' collects around them"
         )

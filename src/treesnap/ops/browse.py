@@ -1,4 +1,4 @@
-"""Looking at history: ``ls``, ``cat``, ``find``, and what a snapshot does not hold."""
+"""Looking into snapshots: ``ls``, ``cat``, ``find``, and what a snapshot does not hold."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader, read_content
-from treesnap.errors import ErrorCode, InvalidArgument, NotFound, StoreMissing, printable
+from treesnap.errors import ErrorCode, InvalidArgument, NotFound, StoreMissing, quoted
 from treesnap.fs.os_errors import reported
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import Entry, EntryKind, ObjectId, Skipped, SkipReason, SnapshotId
 from treesnap.ops.access import opened
 from treesnap.ops.references import reading, resolve_in
-from treesnap.ops.state import entry_at, trees_of
+from treesnap.ops.state import entry_at
 from treesnap.results import FoundPath
-from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.directory import open_chain
 
 if TYPE_CHECKING:
+    from treesnap.fs.base import FileSystem
     from treesnap.ops.context import Context
 
 
@@ -28,7 +29,7 @@ def walk(
 ) -> Iterator[tuple[bytes, Entry]]:
     """Yields everything below a directory with its path, directories before what they hold.
 
-    Without ``into_skipless``, directories below which nothing was skipped are left out.
+    Without ``into_skipless``, does not descend into directories below which nothing was skipped.
     """
     stack = [(path, trees.entries(directory.tree_id))]
     while stack:
@@ -48,7 +49,7 @@ def ls(context: Context, ref: str, path: bytes, *, recursive: bool) -> tuple[Ent
     with opened(context, "list a directory") as session:
         snapshot = resolve_in(session, ref, paths=(path,), anywhere=True)
         with reading(session, snapshot):
-            trees = trees_of(session.store)
+            trees = TreeReader(session.store.get)
             entry = entry_at(trees, snapshot, path)
             if not entry.is_directory:
                 return (entry,)
@@ -58,24 +59,19 @@ def ls(context: Context, ref: str, path: bytes, *, recursive: bool) -> tuple[Ent
 
 
 def cat(context: Context, ref: str, path: bytes) -> Iterator[bytes]:
-    """Yields a file's bytes; everything that can be wrong with the call is raised at once."""
+    """Yields a file's bytes; errors of the call itself are raised at once."""
     with opened(context, "read a file") as session:
         snapshot = resolve_in(session, ref, paths=(path,), anywhere=True)
         with reading(session, snapshot):
-            entry = _file_at(trees_of(session.store), snapshot, path)
+            entry = entry_at(TreeReader(session.store.get), snapshot, path)
+            if entry.kind != EntryKind.FILE:
+                raise InvalidArgument(f"{quoted(path)} is not a file in that snapshot", path=path)
 
     def pieces() -> Iterator[bytes]:
         with opened(context, "read a file", recover=False) as again, reading(again, snapshot):
             yield from read_content(entry.file_content, again.store.get)
 
     return pieces()
-
-
-def _file_at(trees: TreeReader, snapshot: object, path: bytes) -> Entry:
-    entry = entry_at(trees, snapshot, path)  # type: ignore[arg-type]  # a Snapshot
-    if entry.kind != EntryKind.FILE:
-        raise InvalidArgument(f"{printable(path)!r} is no file in that snapshot", path=path)
-    return entry
 
 
 def read(context: Context, ref: str | None, path: bytes) -> bytes:
@@ -85,37 +81,25 @@ def read(context: Context, ref: str | None, path: bytes) -> bytes:
     directory, name = treepath.split(path)
     with reported("read a file"):
         try:
-            root_fd = context.fs.open(context.root, OPEN_DIRECTORY)
+            with open_chain(context.fs, context.root) as chain:
+                return _whole_file(context.fs, name, chain.open(directory))
         except FileNotFoundError:
-            raise _no_path(path) from None
-        try:
-            with DirectoryChain(context.fs, root_fd) as chain:
-                try:
-                    fd = open_for_reading(
-                        context.fs,
-                        name,
-                        os.O_RDONLY | os.O_NONBLOCK,
-                        dir_fd=chain.open(directory),
-                    )
-                except FileNotFoundError:
-                    raise _no_path(path) from None
-                try:
-                    pieces = []
-                    position = 0
-                    while piece := context.fs.read_at(fd, 1 << 20, position):
-                        pieces.append(piece)
-                        position += len(piece)
-                    return b"".join(pieces)
-                finally:
-                    close_after_reading(context.fs, fd)
-        finally:
-            context.fs.close(root_fd)
+            raise NotFound(
+                f"The tree does not hold {quoted(path)}", code=ErrorCode.PATH_NOT_FOUND, path=path
+            ) from None
 
 
-def _no_path(path: bytes) -> NotFound:
-    return NotFound(
-        f"The tree does not hold {printable(path)!r}", code=ErrorCode.PATH_NOT_FOUND, path=path
-    )
+def _whole_file(fs: FileSystem, name: bytes, dir_fd: int) -> bytes:
+    fd = open_for_reading(fs, name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=dir_fd)
+    try:
+        pieces: list[bytes] = []
+        position = 0
+        while piece := fs.read_at(fd, 1 << 20, position):
+            pieces.append(piece)
+            position += len(piece)
+        return b"".join(pieces)
+    finally:
+        close_after_reading(fs, fd)
 
 
 def find(context: Context, pattern: str, *, ref: str | None) -> tuple[FoundPath, ...]:
@@ -133,7 +117,7 @@ def find(context: Context, pattern: str, *, ref: str | None) -> tuple[FoundPath,
                 if ref is not None
                 else list(session.store.snapshots.readable(session.root.id))
             )
-            search = _Search(trees_of(session.store), wanted, on_path=on_path)
+            search = _Search(TreeReader(session.store.get), wanted, on_path=on_path)
             for snapshot in snapshots:
                 for path in search.matches(snapshot.record.root.tree_id, b""):
                     found.setdefault(path, []).append(snapshot.id)
@@ -168,11 +152,11 @@ class _Search:
 
 
 def skipped(context: Context, ref: str) -> tuple[Skipped, ...]:
-    """Returns what a snapshot knows of but does not hold."""
+    """Returns the paths that a snapshot knows of but does not hold, each with the reason."""
     with opened(context, "look at a snapshot") as session:
         snapshot = resolve_in(session, ref, anywhere=True)
         root = snapshot.record.root
-        trees = trees_of(session.store)
+        trees = TreeReader(session.store.get)
         found = [
             Skipped(path, entry.skip_reason)
             for path, entry in walk(trees, root, b"", into_skipless=False)

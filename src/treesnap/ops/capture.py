@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from treesnap.codec.journal import is_valid_stage_name
 from treesnap.codec.reader import check_object
 from treesnap.codec.watch import WatchNote
-from treesnap.errors import Corrupt, ErrorCode, NotFound, Refused, printable
+from treesnap.errors import Corrupt, ErrorCode, NotFound, Refused, printable, quoted
 from treesnap.events import Phase
 from treesnap.hashing import object_id
 from treesnap.model import (
@@ -31,18 +31,19 @@ from treesnap.ops.known_changes import (
 )
 from treesnap.ops.places import identity_of
 from treesnap.ops.session import Session
-from treesnap.ops.state import MemoryObjects
+from treesnap.ops.state import MemoryObjects, State, walked_state
 from treesnap.store.journal import read_journal
 from treesnap.store.roots import registered_roots
 from treesnap.store.snapshots import SnapshotListing
-from treesnap.store.writer import Added, Writer
+from treesnap.store.writer import Added, Writer, retry_overtaken
 from treesnap.worktree.scan.scanner import Scanner, ScanResult, ScanSettings
 from treesnap.worktree.scan.statcache import StatCache, StatCacheBuilder, load
 
 if TYPE_CHECKING:
     from treesnap.ops.context import Context
+    from treesnap.worktree.apply.preconditions import Observed
 
-Recorder = dict[bytes, bytes]
+Observations = dict[bytes, bytes]
 """Packed observations of directories that are not in the stat cache, by path."""
 
 
@@ -70,17 +71,21 @@ def usable_cache(session: Session, listing: SnapshotListing | None = None) -> St
 
 def scan_settings(
     context: Context,
-    scope: tuple[bytes, ...] | None,
-    rules: tuple[IgnoreRules, ...],
+    scope: tuple[bytes, ...] | None = None,
+    rules: tuple[IgnoreRules, ...] = (),
     known: KnownChanges = NOTHING_KNOWN,
+    *,
+    root: str | None = None,
+    heeds_ignore_files: bool = True,
 ) -> ScanSettings:
-    """Returns the settings for a walk of the root that begins now.
+    """Returns the settings for a walk that begins now, of the root or of another directory.
 
-    With what a watcher said it began when that was asked: whatever is younger than that may
-    have been written through mappings that the watcher did not see.
+    A walk that uses a watcher's answer began when the watcher was asked: younger files may have
+    been written through mappings that the watcher did not see.
     """
     return ScanSettings(
-        root=context.root,
+        root=root if root is not None else context.root,
+        heeds_ignore_files=heeds_ignore_files,
         scope=scope,
         rules=rules,
         store=identity_of(context.fs, context.store_path),
@@ -94,34 +99,48 @@ def scan_settings(
 
 @dataclass(slots=True)
 class Preview:
-    """A live tree that was looked at, with nothing stored."""
+    """What a walk of the root found that stored nothing."""
 
     result: ScanResult
     objects: MemoryObjects
     cache: StatCache | None
     """The cache whose rows stood for directories that had not changed."""
+    observations: Observations | None
+
+    @property
+    def state(self) -> State:
+        """The tree, as it is."""
+        return walked_state(self.result, self.objects.get)
+
+    @property
+    def observed(self) -> Observed:
+        """What was there, for comparing it before each step of a restore."""
+        from treesnap.worktree.apply.preconditions import Observed
+
+        return Observed(self.observations or {}, self.cache)
 
 
 def preview(
     session: Session,
     scope: tuple[bytes, ...] | None = None,
     rules: tuple[IgnoreRules, ...] = (),
-    recorder: Recorder | None = None,
     *,
+    observes: bool = False,
     heeds_ignore_files: bool = True,
     revealed: frozenset[bytes] = frozenset(),
 ) -> Preview:
-    """Walks the root without writing anything.
+    """Walks the root without writing anything; keeps what a restore compares if it ``observes``.
 
     With ``heeds_ignore_files`` off the given rules hold alone, as for a capture by the rules of
     a snapshot.
     """
     objects = MemoryObjects(session.store)
     cache = usable_cache(session)
+    observations: Observations | None = {} if observes else None
 
     def walk(known: KnownChanges) -> ScanResult:
-        if recorder is not None:
-            recorder.clear()
+        if observations is not None:
+            observations.clear()
         session.monitor.begin(Phase.SCAN, None, None)
         settings = scan_settings(session.context, scope, rules, known)
         if not heeds_ignore_files:
@@ -129,16 +148,16 @@ def preview(
                 settings, heeds_ignore_files=False, cached_rules_hold=False, revealed=revealed
             )
         return Scanner(
-            session.fs, settings, objects, session.monitor, cache, recorder=recorder
+            session.fs, settings, objects, session.monitor, cache, recorder=observations
         ).scan()
 
     _, result = walk_with_fallback(walk, query_watcher(session, cache), scope)
-    return Preview(result, objects, cache)
+    return Preview(result, objects, cache, observations)
 
 
 def uncaptured(context: Context) -> tuple[Skipped, ...]:
-    """Returns what a first capture of the root would leave out; stores and keeps nothing."""
-    settings = scan_settings(context, None, ())
+    """Returns what a first capture of the root would leave out; stores nothing."""
+    settings = scan_settings(context)
     return Scanner(context.fs, settings, _Nowhere(), context.monitor, None).scan().skipped
 
 
@@ -154,7 +173,7 @@ class _Nowhere:
 
 
 class _Unstored(MemoryObjects):
-    """In the place of a writing session where there is no room for one."""
+    """Stands in for a writer where there is no room for one."""
 
     added_bytes = objects_added = needed_bytes = 0
 
@@ -166,7 +185,7 @@ class _Unstored(MemoryObjects):
 
 
 class Capture:
-    """One walk of the root into a writing session. Use as a context manager.
+    """One walk of the root that stores what it finds. Use as a context manager.
 
     The caller holds the root's lock, so that no other snapshot of it comes or goes
     meanwhile. Nothing is visible before :meth:`publish`. With ``fresh`` everything is read,
@@ -179,7 +198,7 @@ class Capture:
         *,
         scope: tuple[bytes, ...] | None = None,
         rules: tuple[IgnoreRules, ...] = (),
-        recorder: Recorder | None = None,
+        observes: bool = False,
         size_bytes_max: int | None = None,
         fresh: bool = False,
         earlier: Mapping[bytes, Added] | None = None,
@@ -191,8 +210,8 @@ class Capture:
 
         With ``keeps_nothing`` no byte is written to the store, and nothing can be published.
 
-        With ``rules_of_id`` the given rules, which are those of that snapshot, hold alone:
-        ignore files in the tree say nothing. Then the stat cache is read, but not written.
+        With ``rules_of_id`` only the given rules count, which are those of that snapshot:
+        ignore files in the tree do not. Then the stat cache is read, but not written.
         Nothing is excluded below ``revealed`` directories.
         """
         self._session = session
@@ -200,7 +219,7 @@ class Capture:
         self._rules = rules
         self._rules_of_id = rules_of_id
         self._revealed = revealed
-        self.recorder = recorder
+        self._observations: Observations | None = {} if observes else None
         self._listing = session.store.snapshots.listing(session.root.id)
         self._fresh = fresh
         self.cache = usable_cache(session, self._listing) if not fresh else None
@@ -222,11 +241,23 @@ class Capture:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # A snapshot that was published is there, whatever tidying up comes to.
+        # A published snapshot stays, even if the clean-up fails.
         with suppress(OSError) if self._is_published else nullcontext():
             if self._builder is not None:
                 self._builder.discard()
             self.writer.__exit__(*exception)
+
+    @property
+    def state(self) -> State:
+        """The captured tree."""
+        return walked_state(self.result, self.writer.get)
+
+    @property
+    def observed(self) -> Observed:
+        """What was there, for comparing it before each step of a restore."""
+        from treesnap.worktree.apply.preconditions import Observed
+
+        return Observed(self._observations or {}, self.cache)
 
     @property
     def trusts_watcher(self) -> bool:
@@ -250,8 +281,8 @@ class Capture:
             self._builder = StatCacheBuilder(
                 context.fs, temporary, self.cache, is_partial=is_partial
             )
-        if self.recorder is not None:
-            self.recorder.clear()
+        if self._observations is not None:
+            self._observations.clear()
         context.monitor.begin(
             Phase.SCAN, *((None, None) if is_partial else self._expected_totals())
         )
@@ -272,11 +303,11 @@ class Capture:
             context.monitor,
             self.cache,
             self._builder,
-            self.recorder,
+            self._observations,
         ).scan()
 
     def _expected_totals(self) -> tuple[int | None, int | None]:
-        """Returns what progress is shown against: what the last snapshot held of the same paths."""
+        """Returns files and bytes of the last snapshot of the same paths, to show progress."""
         newest = self._listing.newest
         if newest is None:
             return None, None
@@ -315,7 +346,7 @@ class Capture:
         identity, name = self.writer.publish(record, root.id, self._listing.next_sequence)
         self._is_published = True
         if self._builder is not None:
-            with suppress(OSError):  # the snapshot is published; the old cache does as well
+            with suppress(OSError):  # the snapshot is published, and the old cache still serves
                 watch = self._watch_note(self._builder.listed)
                 self._builder.publish(root.file("cache"), identity, record.root.tree_id, watch)
         return store.snapshots.load(root.id, name)
@@ -329,14 +360,30 @@ class Capture:
         return WatchNote(mark, walked_ns, listed, unfinished, self.result.rules)
 
 
+def publish_again(session: Session, record: SnapshotRecord, what: str) -> Snapshot:
+    """Publishes a record of a state that a snapshot of the root holds already; raises Busy.
+
+    The caller holds the root's lock, so that the snapshot stays, and with it its objects.
+    """
+    store, root = session.store, session.root
+
+    def publish(_: object) -> Snapshot:
+        with Writer(store) as writer:
+            sequence = store.snapshots.listing(root.id).next_sequence
+            _, name = writer.publish(record, root.id, sequence)
+        return store.snapshots.load(root.id, name)
+
+    return retry_overtaken(what, publish)
+
+
 def refuse_interrupted_elsewhere(session: Session, stages: Iterable[bytes]) -> None:
     """Raises Refused for a tree that was moved or copied here in the middle of a restore.
 
-    ``stages`` are names of staging directories that lie in it. It is a mix of two states, and
-    the journal that says of which belongs to the path where it was. Of a tree that is none, and
-    of one of which no journal is left, the staging directory is named.
+    ``stages`` are the names of the staging directories in it. The tree is a mix of two states,
+    and the journal that says which belongs to the path where it was. Without such a journal the
+    staging directories are named in a warning.
     """
-    names = ", ".join(repr(printable(stage)) for stage in stages)
+    names = ", ".join(quoted(stage) for stage in stages)
     for path in registered_roots(session.fs, session.store.layout):
         try:
             journal = read_journal(session.store.root(path))
@@ -344,17 +391,14 @@ def refuse_interrupted_elsewhere(session: Session, stages: Iterable[bytes]) -> N
             continue
         if journal is not None and journal.commit is not None and journal.stage_name in stages:
             raise Refused(
-                f"{printable(session.context.root)!r} was {printable(path)!r} when a restore of it "
-                "was "
-                "interrupted, so that some of its files are old and some new. Move it back "
-                f"there, or run 'snap root move {printable(path)}' in it, which finishes the "
-                "restore",
+                f"{quoted(session.context.root)} was {quoted(path)} when a restore of it was "
+                "interrupted, so some of its files are old and some new. Move it back there, or "
+                f"run 'snap root move {printable(path)}' in it, which finishes the restore",
                 code=ErrorCode.RESTORE_INTERRUPTED,
                 path=session.context.root,
             )
     session.monitor.warn(
-        f"{names} in {printable(session.context.root)!r} is what an interrupted restore had "
-        "prepared "
-        "or kept aside, of this tree at another path or with another store. No snapshot holds it. "
-        "Remove it when no such restore is under way"
+        f"{names} in {quoted(session.context.root)} holds what an interrupted restore had "
+        "prepared or moved aside, of this tree at another path or with another store. No snapshot "
+        "holds it. Remove it when no such restore is under way"
     )

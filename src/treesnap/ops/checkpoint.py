@@ -1,4 +1,4 @@
-"""A checkpoint that is held, and the way back to it.
+"""Checkpoints that are held, the way back to them, and ``run``.
 
 What ``run``, the steps of plans and ``rollback_on_error`` share. Each takes a checkpoint, does
 something that may fail, and goes back if it does:
@@ -13,35 +13,97 @@ The way back does not depend on what the failed step left: see :func:`go_back`.
 from __future__ import annotations
 
 import os
+import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from stat import S_ISDIR
 from typing import TYPE_CHECKING, TypeVar
 
-from treesnap.errors import InvalidArgument, printable
+from treesnap.errors import InvalidArgument, NotFound, printable, quoted
 from treesnap.fs.os_errors import reported
-from treesnap.model import SnapshotId
+from treesnap.model import SnapshotId, SnapshotKind
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.claim import OVERLAPS, Claim, Overlapping, entered
-from treesnap.ops.interruption import put_off
+from treesnap.ops.interruption import Interruptions, put_off, raised_once
+from treesnap.quantities import first_few
+from treesnap.results import RestoreResult, RunResult
 from treesnap.worktree.apply.protection import unlock_root
 
 if TYPE_CHECKING:
     from treesnap.ops.context import Context
     from treesnap.ops.create import CreateRequest
-    from treesnap.results import CreateResult, RestoreResult
+    from treesnap.results import CreateResult
     from treesnap.store.plan_files import PlanMove
 
 _Result = TypeVar("_Result")
 _PAUSE_S = 0.05
-_NAMED_MAX = 5
+
+
+def run(
+    context: Context,
+    command: Sequence[str],
+    *,
+    retries: int,
+    label: str | None,
+    overlap: str = "wait",
+) -> RunResult:
+    """Runs a command in the root; see :meth:`treesnap.Handle.run`."""
+    from treesnap.ops.create import CreateRequest
+
+    if not command:
+        raise InvalidArgument("There is no command to run")
+    if retries < 0:
+        raise InvalidArgument(f"A command cannot be retried {retries} times")
+    words = printable(" ".join(command)[:200])
+    request = CreateRequest(
+        label=label if label is not None else f"before {words}", kind=SnapshotKind.RUN
+    )
+    with (
+        held_checkpoint(context, request, f"run {words}", overlap) as held,
+        raised_once() as interruptions,
+    ):
+        return _run(context, command, retries, held, interruptions)
+
+
+def _run(
+    context: Context,
+    command: Sequence[str],
+    retries: int,
+    held: HeldCheckpoint,
+    interruptions: Interruptions,
+) -> RunResult:
+    from treesnap.ops.processes import Command
+
+    restored: RestoreResult | None = None
+    for attempt in range(1, retries + 2):
+        running = Command(context, command, f"run/{held.made.id[:16]}/{attempt}", held.mark_path)
+        try:
+            exit_code = running.run(interruptions.deferred)
+        except (InvalidArgument, NotFound):  # nothing was started
+            raise
+        except BaseException:
+            number = interruptions.numbers[0] if interruptions.numbers else signal.SIGTERM
+            asked = signal.SIGTERM if number == signal.SIGINT else number  # it got that itself
+            running.ask_to_end(asked, lambda: interruptions.is_urgent)
+            held.go_back(running.end)
+            raise
+        if exit_code == 0:
+            break
+        restored = held.go_back(running.end)
+    return RunResult(
+        exit_code=exit_code,
+        attempts=attempt,
+        snapshot_id=held.made.id,
+        rolled_back=exit_code != 0,
+        restore=restored,
+    )
 
 
 class HeldCheckpoint:
-    """A checkpoint that stays while the block lasts in which it was taken."""
+    """A checkpoint that is held until the block ends in which it was taken."""
 
     def __init__(self, context: Context, made: CreateResult, claim: Claim) -> None:
         self._context = context
@@ -67,17 +129,20 @@ class HeldCheckpoint:
 def held_checkpoint(
     context: Context, request: CreateRequest, operation: str, overlap: str = "wait"
 ) -> Iterator[HeldCheckpoint]:
-    """Captures and publishes before something risky is done, and holds the snapshot meanwhile.
+    """Takes a checkpoint before something risky is done, and holds it meanwhile.
 
-    While another one may go back over the same paths, waits for it as long as the context waits
-    for locks, or does not wait with ``refuse``; then raises Busy. The body, what it calls and
-    the processes that it starts are inside: blocks of theirs belong to this one.
+    While another block may go back over the same paths, waits for it as long as the context
+    waits for locks, or does not wait with ``refuse``; then raises Busy. The body, what it calls
+    and the processes that it starts are inside: blocks of theirs belong to this one.
     """
+    from treesnap.ops.create import create
+
     if overlap not in OVERLAPS:
         raise InvalidArgument(f"overlap is 'wait' or 'refuse', not {overlap!r}")
     claim = Claim(operation)
     try:  # an interrupted maintenance, after the snapshot is held, must not leave the root in use
-        made = _taken(context, request, claim, overlap)
+        wait_s = context.wait_s if overlap == "wait" else 0
+        made = _when_alone(lambda: create(context, request, claim), wait_s)
         entered.set(entered.get() | {made.id})
         try:
             yield HeldCheckpoint(context, made, claim)
@@ -89,7 +154,7 @@ def held_checkpoint(
 
 @contextmanager
 def held_snapshot(context: Context, snapshot_id: SnapshotId, operation: str) -> Iterator[None]:
-    """Holds a snapshot that was taken before, to go back to it; waits and raises likewise."""
+    """Holds an older snapshot, to go back to it; waits and raises like :func:`held_checkpoint`."""
     if snapshot_id in entered.get():
         yield
         return
@@ -110,15 +175,8 @@ def held_snapshot(context: Context, snapshot_id: SnapshotId, operation: str) -> 
         claim.release()
 
 
-def _taken(context: Context, request: CreateRequest, claim: Claim, overlap: str) -> CreateResult:
-    from treesnap.ops.create import create
-
-    wait_s = context.wait_s if overlap == "wait" else 0
-    return _when_alone(lambda: create(context, request, claim), wait_s)
-
-
 def _when_alone(take: Callable[[], _Result], wait_s: float) -> _Result:
-    """Returns what is taken as soon as there is no other one over the same paths."""
+    """Returns the outcome of ``take`` as soon as no other block is over the same paths."""
     deadline = time.monotonic() + wait_s
     while True:
         try:
@@ -140,16 +198,16 @@ def go_back(
     """Makes the root as in a checkpoint, whatever a failed step left in it.
 
     ``counted`` notes in the snapshot that it was rolled back to; ``move`` takes a plan along,
-    whose state before has to be kept whatever room there is.
+    whose state before must be kept even if room is short.
 
-    The step's processes are ended first. Then the exclusions of the checkpoint hold, and those
-    that the step wrote are content like any other: what it hid comes back or goes. What it
-    closed to its owner is opened, and what is in the place of the root is put beside it. Signals
-    wait until all is done.
+    The step's processes are ended first. Then only the exclusions of the checkpoint count; ignore
+    files that the step wrote are content like any other, so what they hid comes back or goes.
+    What the step made unreadable for its owner is made readable, and what took the place of the
+    root is moved beside it. Signals wait until all is done.
 
-    Where the step filled the disk, room is made in the store. Where that does not do, what the
-    step left is removed before anything is put, and if there is no room to keep it in a safety
-    snapshot, it is not kept; the result says so.
+    If the step filled the disk, room is made in the store. If that is not enough, what the step
+    left is removed before anything is put, and if there is no room for a safety snapshot of it,
+    it is lost; the result says so.
     """
     with put_off():
         if end_processes is not None:
@@ -163,43 +221,40 @@ def _restored(
     context: Context, snapshot_id: SnapshotId, *, counted: bool, move: PlanMove | None
 ) -> RestoreResult:
     from treesnap.ops.auto_maintenance import make_room
-    from treesnap.ops.restore.goal import RestoreRequest
-    from treesnap.ops.restore.reach import NoRoomToKeep, NoRoomToStage
-    from treesnap.ops.restores import restore
+    from treesnap.ops.restore.goal import RestoreRequest, WayBack
+    from treesnap.ops.restores import NoRoomToKeep, NoRoomToStage, restore
 
-    request = RestoreRequest(
-        ref=snapshot_id, force=True, is_way_back=True, counted=counted, move=move
-    )
+    way = WayBack()
     has_made_room = False
     while True:
+        request = RestoreRequest(
+            ref=snapshot_id, force=True, counted=counted, move=move, way_back=way
+        )
         try:
             return restore(context, request)
         except NoRoomToKeep as full:
-            if request.not_kept is not None or (has_made_room and move is not None):
+            if way.not_kept is not None or (has_made_room and move is not None):
                 raise
             make_room(context, full)  # the second time for what the second attempt left
             if has_made_room:
-                request = replace(request, removes_first=True, not_kept=full.message)
+                way = WayBack(removes_first=True, not_kept=full.message)
             has_made_room = True
         except NoRoomToStage:
-            if request.removes_first:
+            if way.removes_first:
                 raise
-            request = replace(request, removes_first=True)
+            way = replace(way, removes_first=True)
 
 
 def warn_of_untouched(context: Context, result: RestoreResult) -> None:
-    """Tells the monitor what the way back left alone, where no result of it is returned."""
+    """Warns of what a roll-back left alone, for callers that do not return its result."""
     left = result.untouched
     if left:
-        named = ", ".join(
-            f"{printable(item.path)!r} ({item.reason.word})" for item in left[:_NAMED_MAX]
-        )
-        more = f" and {len(left) - _NAMED_MAX} more" if len(left) > _NAMED_MAX else ""
-        context.monitor.warn(f"The roll-back left alone what it cannot put back: {named}{more}")
+        named = first_few(left, lambda item: f"{quoted(item.path)} ({item.reason.word})")
+        context.monitor.warn(f"The roll-back left alone what it cannot put back: {named}")
 
 
 def _clear_place(context: Context) -> None:
-    """Puts what has taken the root's place, and is not a directory, beside it."""
+    """Moves what has taken the root's place, and is not a directory, beside it."""
     try:
         is_in_the_way = not S_ISDIR(context.fs.lstat(context.root).st_mode)
     except OSError:  # there is nothing
@@ -207,9 +262,9 @@ def _clear_place(context: Context) -> None:
     if is_in_the_way:
         names = (f"{context.root}.left-{number}" for number in count(1))
         aside = next(name for name in names if not os.path.lexists(name))
-        with reported("put aside what is in the place of the root"):
+        with reported("move aside what is in the place of the root"):
             context.fs.rename(context.root, aside)
         context.monitor.warn(
-            f"{printable(context.root)!r} was not a directory any more; what it was is "
+            f"{printable(context.root)!r} was no longer a directory; what it was is "
             f"{printable(aside)!r}"
         )

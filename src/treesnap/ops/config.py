@@ -1,8 +1,8 @@
-"""``config``: what holds for a store and for a root, in two TOML files.
+"""``config``: the settings of a store and of a root, in two TOML files.
 
-A setting of the root wins over that of the store, and both over the default. The
-files are made to be edited by hand as well: a change keeps comments and order. What
-cannot be understood is refused with the file's name before it has any effect.
+A setting of the root wins over that of the store, and both over the default. People may edit
+the files: a change keeps comments and order. What cannot be understood is refused with the
+file's name before it has any effect.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COUNT_MAX = 10**9
 
 
 class Key(NamedTuple):
-    """One setting: how its value is read, shown and stored."""
+    """One setting: how its value is parsed, shown and stored."""
 
     parse: Callable[[str], Any]
     """From the text that a person writes; raises InvalidArgument."""
@@ -43,7 +43,7 @@ class Key(NamedTuple):
 def _count(text: str) -> int:
     is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_COUNT_MAX))
     if not is_number or int(text) > _COUNT_MAX:
-        raise InvalidArgument(f"{text!r} is no number from 0 to {_COUNT_MAX:,}")
+        raise InvalidArgument(f"{text!r} is not a number from 0 to {_COUNT_MAX:,}")
     return int(text)
 
 
@@ -86,7 +86,7 @@ class Settings:
     policy: Policy
     """What is kept of automatic snapshots."""
     is_automatic: bool
-    """Whether old automatic snapshots and garbage go without being asked."""
+    """Whether old automatic snapshots and garbage are removed automatically."""
     store_size_bytes_max: int | None
     """What the store may take, or None."""
     root_size_bytes_max: int | None
@@ -125,9 +125,9 @@ def config(
         raise InvalidArgument(f"There is no setting {key!r}; there are: {', '.join(KEYS)}")
     changes = value is not None or unset
     if changes and key is None:
-        raise InvalidArgument("Which setting is to be changed?")
+        raise InvalidArgument("The setting to change is not named")
     if value is not None and unset:
-        raise InvalidArgument("A setting is either given a value or unset")
+        raise InvalidArgument("A setting is either given a value or unset, not both")
     if value is not None and key is not None:
         KEYS[key].parse(value)
     try:
@@ -168,11 +168,11 @@ def _root_path(session: Session) -> str:
 
 
 def _load(session: Session, path: str) -> str:
-    """Returns a file's text, empty when there is none; waits for no pipe in its place."""
+    """Returns a file's text, empty when there is none; does not block on a pipe in its place."""
     fs = session.store.fs
     try:
         if not stat.S_ISREG(fs.lstat(path).st_mode):
-            raise _invalid(path, "it is no regular file")
+            raise _invalid(path, "it is not a regular file")
         data = read_file(fs, path, _FILE_SIZE_MAX)
     except FileNotFoundError:
         return ""
@@ -204,7 +204,7 @@ def _flat(document: Mapping[str, Any]) -> list[tuple[str, Any]]:
     rows: list[tuple[str, Any]] = []
     for name, value in document.items():
         if "." in name:
-            rows.append((f'"{name}"', value))  # such a name is none of ours, whatever is in it
+            rows.append((f'"{name}"', value))  # no setting has such a name
         elif isinstance(value, dict):
             rows += [(f"{name}.{inner}", item) for inner, item in value.items()]
         else:
@@ -221,7 +221,7 @@ def _value(path: str, name: str, value: Any) -> Any:
         raise _invalid(path, f"{name} is a {type(value).__name__}")
     if isinstance(value, list):
         if not all(isinstance(item, str) for item in value):
-            raise _invalid(path, f"{name} holds something that is no text")
+            raise _invalid(path, f"{name} holds something that is not text")
         return tuple(value)
     if isinstance(value, bool):
         return value
@@ -242,7 +242,7 @@ def _invalid(path: str, why: str) -> InvalidArgument:
 
 
 def _change(session: Session, path: str, name: str, value: str | None) -> None:
-    """Writes one setting, or takes it out; durable after return."""
+    """Writes or removes one setting; durable after return."""
     import tomlkit
 
     _read(session, path)

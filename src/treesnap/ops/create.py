@@ -41,7 +41,7 @@ from treesnap.ops.references import STEP_MAX, find_named, means_something_else, 
 from treesnap.ops.session import Session
 from treesnap.results import CreateResult, CreateStats
 from treesnap.store.writer import Added, retry_overtaken
-from treesnap.treepath import ROOT, components, parents, without_nested
+from treesnap.treepath import ROOT, ancestors, without_nested
 from treesnap.worktree.directory import absent_paths
 from treesnap.worktree.scan.ignore import given
 
@@ -110,7 +110,7 @@ def _refuse_links(context: Context, paths: tuple[bytes, ...]) -> None:
 
     As far as the tree is concerned there is nothing at such a path.
     """
-    for above in sorted({above for path in paths for above in parents(path)} - {ROOT}):
+    for above in sorted(ancestors(paths) - {ROOT}):
         where = os.path.join(os.fsencode(context.root), above)
         with suppress(OSError):
             if stat_module.S_ISLNK(context.fs.lstat(where).st_mode):
@@ -293,17 +293,7 @@ def _result(capture: Capture, snapshot: Snapshot, *, unchanged: bool) -> CreateR
         absent=tuple(
             path
             for path in snapshot.record.scope or ()
-            if not _is_held(trees, snapshot.record.root, path)
+            if trees.find(snapshot.record.root, path) is None
         ),
         stats=stats,
     )
-
-
-def _is_held(trees: TreeReader, root: Entry, path: bytes) -> bool:
-    """Returns whether a tree has an entry at a path."""
-    entry: Entry | None = root
-    for name in components(path):
-        if entry is None or not entry.is_directory:
-            return False
-        entry = trees.lookup(entry.tree_id, name)
-    return entry is not None

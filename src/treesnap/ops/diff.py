@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from treesnap import treepath
-from treesnap.codec.reader import TreeReader
 from treesnap.compare import changes
 from treesnap.errors import NotFound, StoreMissing
 from treesnap.model import Change, ChangeKind, Snapshot
 from treesnap.ops.access import opened, recover
 from treesnap.ops.capture import preview
 from treesnap.ops.references import resolve_in
-from treesnap.ops.restore.plan import ancestors_of, require_paths
 from treesnap.ops.session import Session
-from treesnap.ops.state import MemoryObjects, State, effective_scope, subset, subset_groups
+from treesnap.ops.state import State, effective_scope, recorded_state, require_paths
 from treesnap.results import StatusResult
-from treesnap.worktree.scan.links import load_groups
 
 if TYPE_CHECKING:
     from treesnap.ops.context import Context
@@ -44,15 +41,11 @@ def status(context: Context, choose: Callable[[Session], Snapshot | None] = newe
                 return StatusResult(snapshot=None, changes=(), skipped=(), recovered=recovered)
             scope = snapshot.record.scope
             seen = preview(session, scope, snapshot.record.rules)
-            live = State(
-                root=seen.result.root,
-                trees=TreeReader(seen.objects.get),
-                groups=load_groups(seen.result.links, seen.objects.get),
-            )
-            found = compared(snapshot_state(session, snapshot, scope), live, scope)
             return StatusResult(
                 snapshot=snapshot,
-                changes=tuple(found),
+                changes=_compared(
+                    recorded_state(session, snapshot.record, scope), seen.state, scope
+                ),
                 skipped=seen.result.skipped,
                 recovered=recovered,
             )
@@ -72,17 +65,12 @@ def diff(
         scope = effective_scope(old, paths or None)
         if new is not None:
             scope = effective_scope(new, scope)
-            right = snapshot_state(session, new, scope)
+            right = recorded_state(session, new.record, scope)
         else:
-            seen = preview(session, scope, old.record.rules)
-            right = State(
-                root=seen.result.root,
-                trees=TreeReader(seen.objects.get),
-                groups=load_groups(seen.result.links, seen.objects.get),
-            )
-        left = snapshot_state(session, old, scope)
+            right = preview(session, scope, old.record.rules).state
+        left = recorded_state(session, old.record, scope)
         require_paths(paths, left, right)
-        return tuple(compared(left, right, scope))
+        return _compared(left, right, scope)
 
 
 def is_time_alone(change: Change) -> bool:
@@ -94,21 +82,9 @@ def is_time_alone(change: Change) -> bool:
     return old.mtime_ns != new.mtime_ns and rest[0] == rest[1]
 
 
-def snapshot_state(session: Session, snapshot: Snapshot, scope: tuple[bytes, ...] | None) -> State:
-    """Returns a snapshot's tree, with nothing but the paths in scope."""
-    objects = MemoryObjects(session.store)
-    trees = TreeReader(objects.get)
-    groups = load_groups(snapshot.record.links, session.store.get)
-    return State(
-        root=subset(snapshot.record.root, trees, objects, scope),
-        trees=trees,
-        groups=subset_groups(groups, scope),
-    )
-
-
-def compared(old: State, new: State, scope: tuple[bytes, ...] | None) -> Iterator[Change]:
-    """Yields the differing paths in order; names that moved between hard-link groups too."""
-    spine = ancestors_of(scope) if scope is not None else set()
+def _compared(old: State, new: State, scope: tuple[bytes, ...] | None) -> tuple[Change, ...]:
+    """Returns the differing paths in order; names that moved between hard-link groups too."""
+    spine = treepath.ancestors(scope) if scope is not None else set()
     relinked = sorted(
         path for path in {*old.groups, *new.groups} if old.groups.get(path) != new.groups.get(path)
     )
@@ -122,4 +98,4 @@ def compared(old: State, new: State, scope: tuple[bytes, ...] | None) -> Iterato
         before, after = old.entry(path), new.entry(path)
         if path not in known and before is not None and after is not None:
             found.append(Change(path, ChangeKind.METADATA, before, after))
-    return iter(sorted(found, key=lambda change: treepath.components(change.path)))
+    return tuple(sorted(found, key=lambda change: treepath.components(change.path)))

@@ -481,7 +481,7 @@ class Handle:
         ``overlap`` is as for :meth:`rollback_on_error`. Raises NotFound when the command cannot
         be started, Busy.
         """
-        from treesnap.ops.run import run
+        from treesnap.ops.checkpoint import run
 
         return run(self.context, command, retries=retries, label=label, overlap=overlap)
 

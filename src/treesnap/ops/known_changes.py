@@ -1,16 +1,20 @@
 """What is known of a tree before a walk: what a watcher says has changed, if there is one.
 
-No answer is never an error: without one, everything is looked at.
+The watcher is one of this process, or of another process that has a socket in the store. No
+answer is never an error: without one, everything is looked at.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import struct
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from treesnap.codec.message import pack
 from treesnap.codec.watch import (
+    ANSWER_SIZE_MAX,
     Answer,
     Asked,
     Mark,
@@ -20,13 +24,18 @@ from treesnap.codec.watch import (
     encode_question,
 )
 from treesnap.errors import Corrupt
+from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file
 from treesnap.hashing import checksum
 from treesnap.ops.context import Context
 from treesnap.ops.session import Session
+from treesnap.worktree.directory import open_directory
 from treesnap.worktree.scan.changed import Changed, changed_from
 from treesnap.worktree.scan.scanner import ScanResult
 from treesnap.worktree.scan.statcache import StatCache
+
+if TYPE_CHECKING:
+    import socket
 
 WALK_EVERY_NS = 3600 * 10**9
 """After this time a walk looks at everything again, for what no kernel reports."""
@@ -35,6 +44,10 @@ CHANGES_MAX = 50_000
 _STATUS_SIZE_MAX = 4 << 20
 _RIGHTS = (b"Uid:", b"Gid:", b"Groups:", b"CapEff:")
 """Lines of a process's status that decide what it may read; see proc_pid_status(5)."""
+ANSWER_TIMEOUT_S = 1.0
+"""How long a watcher may take; it may be stopped."""
+_LENGTH = struct.Struct("<I")
+_CREDENTIALS = struct.Struct("3i")
 
 
 class KnownChanges(NamedTuple):
@@ -119,8 +132,6 @@ def ask_other_process(session: Session, since: Mark | None) -> Answer | None:
         session.fs.lstat(os.path.join(directory, "socket"))
     except OSError:
         return None  # the usual case, which costs this one look
-    from treesnap.ops.watch_socket import ask
-
     try:
         question = Question(Asked.CHANGES, since, view_of(session.context))
         return decode_answer(ask(session.fs, directory, encode_question(question)))
@@ -140,3 +151,63 @@ def view_of(context: Context) -> bytes:
     status = read_file(context.fs, "/proc/self/status", _STATUS_SIZE_MAX).splitlines()
     rights = [line for line in status if line.startswith(_RIGHTS)]
     return checksum(pack((stat.st_dev, stat.st_ino, *namespaces, tuple(rights))), 16)
+
+
+def ask(
+    fs: FileSystem, directory: str, question: bytes, timeout_s: float = ANSWER_TIMEOUT_S
+) -> bytes:
+    """Returns the answer of the watcher whose socket is in a directory.
+
+    A connection carries one question and one answer, each with its size before it. Raises
+    OSError (FileNotFoundError or ConnectionRefusedError when there is none, TimeoutError when it
+    is stopped), Corrupt.
+    """
+    import socket  # most roots have no watcher, and loading this takes milliseconds
+
+    with (
+        open_directory(fs, directory) as fd,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection,
+    ):
+        connection.settimeout(timeout_s)
+        connection.connect(socket_address(fd))
+        credentials = connection.getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+        )
+        _, user, _ = _CREDENTIALS.unpack(credentials)
+        # Another user who may write to the store anyway is trusted.
+        if user not in {0, os.geteuid(), fs.fstat(fd).st_uid}:
+            raise PermissionError(errno.EACCES, "the watcher is another user's", directory)
+        send(connection, question)
+        return receive(connection, ANSWER_SIZE_MAX)
+
+
+def socket_address(directory_fd: int) -> str:
+    """Returns the address of the socket in an open directory.
+
+    Addresses of sockets have at most 107 bytes, and stores may lie deep.
+    """
+    return f"/proc/self/fd/{directory_fd}/socket"
+
+
+def send(connection: socket.socket, message: bytes) -> None:
+    """Sends a message with its size before it; raises OSError."""
+    connection.sendall(_LENGTH.pack(len(message)) + message)
+
+
+def receive(connection: socket.socket, size_bytes_max: int) -> bytes:
+    """Returns the next message; raises OSError, Corrupt when it is too long or cut short."""
+    (size_bytes,) = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size))
+    if size_bytes > size_bytes_max:
+        raise Corrupt(f"A message of {size_bytes} bytes is too long")
+    return _receive_exactly(connection, size_bytes)
+
+
+def _receive_exactly(connection: socket.socket, size_bytes: int) -> bytes:
+    pieces = []
+    while size_bytes:
+        piece = connection.recv(min(size_bytes, 1 << 20))
+        if not piece:
+            raise Corrupt("A message was cut short")
+        pieces.append(piece)
+        size_bytes -= len(piece)
+    return b"".join(pieces)

@@ -196,7 +196,7 @@ def _has_history(layout: Layout, root: Root) -> bool:
 def replaced_by_link(context: Context) -> Refused:
     """Returns the error for a link in the place of a root with a history."""
     return Refused(
-        f"The root {printable(context.given_root)!r} is no directory any more, but a link to "
+        f"The root {printable(context.given_root)!r} is no longer a directory, but a link to "
         f"{printable(context.root)!r}",
         code=ErrorCode.NOT_A_DIRECTORY,
         path=context.given_root,

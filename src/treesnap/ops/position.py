@@ -20,11 +20,12 @@ from treesnap.errors import (
     Refused,
     StoreMissing,
     printable,
+    quoted,
 )
 from treesnap.model import IgnoreRules, Snapshot, SnapshotKind
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.auto_maintenance import maintain
-from treesnap.ops.capture import uncaptured
+from treesnap.ops.capture import publish_again, uncaptured
 from treesnap.ops.create import (
     CreateRequest,
     check_name,
@@ -36,11 +37,10 @@ from treesnap.ops.diff import is_time_alone, status
 from treesnap.ops.history import count_rollback
 from treesnap.ops.references import position, resolve_in, unknown
 from treesnap.ops.restore.goal import RestoreRequest, goal_of
-from treesnap.ops.restore.reach import reach
-from treesnap.ops.restores import refuse_dangerous_restore
+from treesnap.ops.restores import reach, refuse_dangerous_restore
 from treesnap.ops.session import Session
+from treesnap.quantities import first_few
 from treesnap.results import PositionResult, StatusResult
-from treesnap.store.writer import Writer, retry_overtaken
 from treesnap.worktree.scan.ignore import given
 
 if TYPE_CHECKING:
@@ -85,10 +85,9 @@ def mark_position(
     if found.snapshot is None:
         return create(context, request).snapshot
     if found.changes:
-        names = ", ".join(repr(printable(item.path or b".")) for item in found.changes[:_SHOWN_MAX])
-        more = ", ..." if len(found.changes) > _SHOWN_MAX else ""
+        named = first_few(found.changes, lambda change: quoted(change.path or b"."), _SHOWN_MAX)
         raise Refused(
-            f"Not as in snapshot {found.snapshot.id[:12]}: {names}{more}",
+            f"Not as in snapshot {found.snapshot.id[:12]}: {named}",
             code=ErrorCode.UNSAVED_CHANGES,
             path=found.changes[0].path,
         )
@@ -156,10 +155,7 @@ def _published(
     metadata: dict[str, Any],
     rules: tuple[IgnoreRules, ...] = (),
 ) -> Snapshot:
-    """Publishes a snapshot's record again. The caller holds the root's lock.
-
-    The lock keeps the snapshot from being deleted, and the snapshot its objects.
-    """
+    """Publishes a snapshot's state again. The caller holds the root's lock."""
     record = replace(
         snapshot.record,
         created_at_ns=session.context.clock_ns(),
@@ -168,11 +164,4 @@ def _published(
         plan=None,
         **metadata,
     )
-    sequence = session.store.snapshots.listing(session.root.id).next_sequence
-
-    def attempt(_: object) -> Snapshot:
-        with Writer(session.store) as writer:
-            _, name = writer.publish(record, session.root.id, sequence)
-        return session.store.snapshots.load(session.root.id, name)
-
-    return retry_overtaken("the mark", attempt)
+    return publish_again(session, record, "the mark")

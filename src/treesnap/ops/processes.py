@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
-from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound
+from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, printable
 from treesnap.fs.base import FileSystem
 from treesnap.fs.os_errors import reported
 
@@ -35,6 +35,7 @@ _GRACE_S = 5.0
 _PAUSE_S = 0.05
 _PIECE_SIZE = 1 << 16
 _ACCESS_MODE = 0o3
+_LAST_LINE_BYTES = 4096
 
 
 def marked_environment(mark: str) -> dict[str, str]:
@@ -228,3 +229,27 @@ def _content(fs: FileSystem, path: str) -> bytes:
         finally:
             fs.close(fd)
     return b"".join(pieces)
+
+
+def check_line(context: Context, line: str) -> tuple[int, str]:
+    """Runs a line of the shell in the root; returns its exit code and its last line of output.
+
+    The line gets no standard input. What it leaves running in the background is not waited for.
+    Blank lines do not count.
+    """
+    output = os.memfd_create("output")  # a pipe would be open as long as the background is
+    try:
+        result = subprocess.run(  # noqa: S602 - the caller's own line
+            line,
+            shell=True,
+            cwd=context.root,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        start = max(0, os.fstat(output).st_size - _LAST_LINE_BYTES)
+        lines = os.pread(output, _LAST_LINE_BYTES, start).strip().splitlines()
+    finally:
+        os.close(output)
+    return result.returncode, printable(lines[-1] if lines else b"")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from treesnap.codec.envelope import FileKind
 from treesnap.codec.names import NAMES, NameTable, decode_names
+from treesnap.codec.reader import TreeReader
 from treesnap.errors import (
     Corrupt,
     ErrorCode,
@@ -68,10 +69,8 @@ def paths_in_history(session: Session, paths: Iterable[bytes]) -> set[bytes]:
 
     Looks at equal trees once; stops when all were found.
     """
-    from treesnap.ops.state import trees_of
-
     missing, found = set(paths), set[bytes]()
-    trees, seen = trees_of(session.store), set[ObjectId]()
+    trees, seen = TreeReader(session.store.get), set[ObjectId]()
     for snapshot in session.store.snapshots.readable(session.root.id):
         if not missing:
             break

@@ -1,38 +1,79 @@
-"""``restore``, ``undo`` and ``redo``: the operations, on :mod:`treesnap.ops.restore`."""
+"""``restore``, ``undo`` and ``redo``: make the root exactly as in a snapshot, or not at all.
+
+    lock the root, recover what a crash left behind
+    capture the root           nothing is published yet
+    plan                       pure; when both states are the same, nothing else happens
+    publish the safety snapshot
+    journal: staging           from here on a crash leaves a trace
+    stage and verify           everything that will be put, on the root's file system
+    sync the file system
+    journal: applying          the commit point
+    apply                      renames; each path is looked at before and after
+    sync the file system
+    remove what was moved aside, and the journal
+
+Up to the commit point an error or a crash leaves the tree untouched, but for the staging
+directory, which is removed. After it, an error undoes everything, and a crash lets the next
+operation carry on.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from stat import S_ISDIR
 
-from treesnap.codec.history import Moment, RestoreHistory
-from treesnap.codec.reader import TreeReader
-from treesnap.errors import ErrorCode, NotFound, Refused, StoreMissing, printable
-from treesnap.model import Snapshot
+from treesnap import treepath
+from treesnap.codec.history import HISTORY, Moment, RestoreHistory
+from treesnap.codec.journal import Commit, Journal
+from treesnap.errors import (
+    Busy,
+    Conflict,
+    ErrorCode,
+    NotFound,
+    OperationFailed,
+    Refused,
+    StorageFull,
+    StoreMissing,
+    TreesnapError,
+    quoted,
+)
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import ensure_directories
+from treesnap.fs.os_errors import error_text, is_full
+from treesnap.model import PlanCopy, Skipped, SkipReason, Snapshot, SnapshotKind, SnapshotRecord
 from treesnap.ops.access import locked_root, opened, recover
 from treesnap.ops.auto_maintenance import maintain
-from treesnap.ops.capture import preview
+from treesnap.ops.capture import Capture, preview, publish_again
 from treesnap.ops.context import Context
 from treesnap.ops.history import count_rollback
 from treesnap.ops.places import refuse_dangerous
 from treesnap.ops.references import reading, resolve_in
 from treesnap.ops.restore.export import export
-from treesnap.ops.restore.goal import (
-    Goal,
-    HistoryStep,
-    RestoreRequest,
-    empty_tree,
-    goal_of,
-    result_of,
-    rules_of,
-    target_state,
-)
-from treesnap.ops.restore.plan import make_plan, refuse_blocked, require_paths
-from treesnap.ops.restore.reach import reach, refuse_in_the_way
+from treesnap.ops.restore.goal import Goal, HistoryStep, RestoreRequest, goal_of, result_of
+from treesnap.ops.restore.plan import RestorePlan, make_plan, refuse_blocked
+from treesnap.ops.restore.recover import Completion
+from treesnap.ops.restore.transaction import RestoreWork, Transaction
 from treesnap.ops.session import Session
-from treesnap.ops.state import MemoryObjects, State, walked_state
-from treesnap.results import RestoreResult
+from treesnap.ops.state import State, empty_state, require_paths
+from treesnap.results import OpenFile, RestoreResult
 from treesnap.store.journal import load_history
-from treesnap.store.plan_files import move_to
+from treesnap.store.plan_files import PlanMove, move_to
+from treesnap.store.reserve import Reserve
+from treesnap.store.writer import Added, retry_overtaken
+from treesnap.worktree.apply.preconditions import Observed, conflict
+from treesnap.worktree.apply.protection import protected, unlock_paths
+from treesnap.worktree.apply.step import key_of
+from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain, open_chain, open_directory
+
+ATTEMPTS = 5
+"""How often a restore is tried when another process keeps changing the tree."""
+_VERBS = {"undo": "restore", "redo": "undo"}
+"""What each command undoes."""
 
 
 def restore(context: Context, request: RestoreRequest) -> RestoreResult:
@@ -55,49 +96,16 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
         with reading(session, goal.snapshot):
             if request.to is not None:
                 return export(session, goal, request.to, dry_run=request.dry_run)
-            return dry_run(session, goal)
-
-
-def refuse_dangerous_restore(context: Context, *, force: bool) -> None:
-    """Raises Refused for a root that is dangerous, or no directory any more."""
-    if not force:
-        refuse_dangerous(context.root, context.store_path)
-    if os.path.lexists(context.root) and not os.path.isdir(context.root):
-        raise Refused(
-            f"The root {printable(context.root)!r} is no directory any more",
-            code=ErrorCode.NOT_A_DIRECTORY,
-            path=context.root,
-        )
-
-
-def dry_run(session: Session, goal: Goal) -> RestoreResult:
-    """Returns what a restore would do; writes nothing."""
-    target = target_state(session, goal)
-    if not os.path.lexists(session.context.root):
-        objects = MemoryObjects(session.store)
-        empty = target.root._replace(content=empty_tree(objects))
-        current = State(root=empty, trees=TreeReader(objects.get), groups={})
-    else:
-        seen = preview(session, goal.scope, rules_of(goal))
-        current = walked_state(seen.result, seen.objects.get)
-    require_paths(goal.paths, current, target)
-    plan = make_plan(current, target, goal.scope)
-    refuse_blocked(plan)
-    refuse_in_the_way(session.context, plan, goal.scope)
-    return result_of(goal, plan, current, target, safety_id=None, is_dry_run=True)
-
-
-_VERBS = {"undo": "restore", "redo": "undo"}
-"""What each command undoes."""
+            return _dry_run(session, goal)
 
 
 def undo(context: Context) -> RestoreResult:
-    """Takes the newest restore back, within the paths that it concerned."""
+    """Undoes the newest restore, within the paths that it concerned."""
     return _step(context, "undo", RestoreHistory.undone)
 
 
 def redo(context: Context) -> RestoreResult:
-    """Takes the newest undo back."""
+    """Undoes the newest undo."""
     return _step(context, "redo", RestoreHistory.redone)
 
 
@@ -122,11 +130,23 @@ def _stepped(
 ) -> RestoreResult | None:
     """Takes the step; returns None when a plan goes along that the caller has not locked.
 
-    Its lock is taken before the root's, and the history cannot be read before that is taken.
+    The lock of the plans is taken before the root's, and without the root's the history cannot
+    be read.
     """
     with locked_root(session, verb):
-        moment = _next(session, verb)
-        snapshot = _safety(session, moment, verb)
+        history = load_history(session.root)
+        moments = history.undo if verb == "undo" else history.redo
+        if not moments:
+            raise _nothing(verb)
+        moment = moments[-1]
+        try:
+            snapshot = resolve_in(session, moment.snapshot_id)
+        except NotFound as error:
+            raise NotFound(
+                f"The newest {_VERBS[verb]} cannot be undone: the snapshot of the state before "
+                f"it, {moment.snapshot_id[:12]}, was deleted",
+                code=ErrorCode.NOTHING_TO_UNDO,
+            ) from error
         if snapshot.record.plan is not None and not has_plans:
             return None
         goal = Goal(
@@ -140,28 +160,352 @@ def _stepped(
         return reach(session, goal)
 
 
-def _next(session: Session, verb: str) -> Moment:
-    history = load_history(session.root)
-    moments = history.undo if verb == "undo" else history.redo
-    if not moments:
-        raise _nothing(verb)
-    return moments[-1]
+def _nothing(verb: str) -> NotFound:
+    return NotFound(f"There is nothing to {verb}", code=ErrorCode.NOTHING_TO_UNDO)
 
 
-def _safety(session: Session, moment: Moment, verb: str) -> Snapshot:
-    """Returns the snapshot of a moment, or raises NotFound when it was deleted."""
+def refuse_dangerous_restore(context: Context, *, force: bool) -> None:
+    """Raises Refused for a root that is dangerous, or no longer a directory."""
+    if not force:
+        refuse_dangerous(context.root, context.store_path)
+    if os.path.lexists(context.root) and not os.path.isdir(context.root):
+        raise Refused(
+            f"The root {quoted(context.root)} is no longer a directory",
+            code=ErrorCode.NOT_A_DIRECTORY,
+            path=context.root,
+        )
+
+
+def _refuse_unchangeable(context: Context) -> None:
+    """Raises OSError or OperationFailed for a root in which nothing can be made or removed."""
+    with open_directory(context.fs, context.root) as fd:
+        if context.fs.is_read_only(fd):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), context.root)
+        if context.fs.is_protected(fd):
+            raise protected(b"")
+
+
+def _refuse_in_the_way(
+    context: Context, plan: RestorePlan, scope: tuple[bytes, ...] | None
+) -> None:
+    """Raises Refused when a directory above a path is no longer a directory."""
+    for path in sorted(treepath.ancestors(scope or ()) & plan.puts.keys()):
+        if os.path.lexists(os.path.join(os.fsencode(context.root), path)):
+            raise Refused(
+                f"{quoted(path)} is no longer a directory, so that nothing can be put below it",
+                code=ErrorCode.NOT_A_DIRECTORY,
+                path=path,
+            )
+
+
+def _dry_run(session: Session, goal: Goal) -> RestoreResult:
+    """Returns what a restore would do; writes nothing."""
+    target = goal.state(session)
+    if os.path.lexists(session.context.root):
+        current = preview(session, goal.scope, goal.rules).state
+    else:
+        current = empty_state(session, target.root)
+    require_paths(goal.paths, current, target)
+    plan = make_plan(current, target, goal.scope)
+    refuse_blocked(plan)
+    _refuse_in_the_way(session.context, plan, goal.scope)
+    return result_of(goal, plan, current, target, is_dry_run=True)
+
+
+class NoRoomToKeep(StorageFull):
+    """There is no room for the safety snapshot; nothing was changed."""
+
+
+class NoRoomToStage(StorageFull):
+    """There is no room beside the tree for what is to be put; nothing was changed."""
+
+
+class _Stale(Exception):
+    """Something is not what a watcher vouched for, and the walk had not looked at."""
+
+    def __init__(self, conflict: Conflict) -> None:
+        super().__init__(str(conflict))
+        self.conflict = conflict
+
+
+class _LookAgain(Exception):
+    """More can be captured now than was; ``revealed`` are directories without exclusions."""
+
+    def __init__(self, path: bytes, revealed: frozenset[bytes] = frozenset()) -> None:
+        super().__init__(quoted(path))
+        self.revealed = revealed
+
+
+def reach(session: Session, goal: Goal) -> RestoreResult:
+    """Makes the root as the goal says. The caller holds the root's lock.
+
+    With ``force`` everything is read. The way back from a failed step tries first with
+    what the cache and a watcher know, because it is common.
+    """
+    fresh = goal.force and goal.way_back is None
+    revealed: frozenset[bytes] = frozenset()
+    why = ""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            restore_once = partial(_attempt, session, goal, fresh=fresh, revealed=revealed)
+            return retry_overtaken("the restore", restore_once)
+        except _LookAgain as found:
+            revealed |= found.revealed
+            why = f"What is in the way of the restore kept changing: {found}"
+        except _Stale as error:
+            if attempt == ATTEMPTS:
+                raise error.conflict from error
+            fresh = True
+        except Conflict:
+            if not goal.force or attempt == ATTEMPTS:
+                raise
+            fresh = True
+    raise Busy(why)
+
+
+def _attempt(
+    session: Session,
+    goal: Goal,
+    earlier: Mapping[bytes, Added],
+    *,
+    fresh: bool,
+    revealed: frozenset[bytes],
+) -> RestoreResult:
+    """Restores once. ``fresh`` walks the whole root and trusts neither watcher nor cache."""
+    context, way_back = session.context, goal.way_back
+    target = goal.state(session)
+    transaction = Transaction(session)
+    was_absent = not os.path.lexists(context.root)
+    if was_absent:
+        ensure_directories(session.fs, os.path.dirname(context.root))
+    session.root.register()
     try:
-        return resolve_in(session, moment.snapshot_id)
-    except NotFound as error:
-        raise NotFound(
-            f"The newest {_VERBS[verb]} cannot be undone: the snapshot of the state before "
-            f"it, {moment.snapshot_id[:12]}, was deleted",
-            code=ErrorCode.NOTHING_TO_UNDO,
+        transaction.ensure_root()
+        with Capture(
+            session,
+            scope=goal.scope,
+            rules=goal.rules,
+            observes=True,
+            earlier=earlier,
+            rules_of_id=goal.snapshot.id if way_back is not None else None,
+            revealed=revealed,
+            fresh=fresh,
+            keeps_nothing=goal.not_kept is not None,
+        ) as capture:
+            current, observed = capture.state, capture.observed
+            target.trees.share(current.trees)
+            require_paths(goal.paths, current, target)
+            made = _made_since(context, goal, target) if way_back is not None else frozenset()
+            plan = make_plan(current, target, goal.scope, made)
+            if way_back is not None:
+                new = [path for path in plan.blocked if path not in revealed]
+                _make_way(context, target, capture.result.skipped, new)
+            refuse_blocked(plan)
+            _refuse_in_the_way(context, plan, goal.scope)
+            if plan.is_empty and goal.move is None:
+                transaction.abandon()
+                if goal.removes_root and not was_absent:
+                    transaction.remove_root()
+                _note_history(session, goal, Moment(goal.snapshot.id, goal.scope, was_absent))
+                return result_of(goal, plan, current, target)
+            if not plan.is_empty:
+                _refuse_unchangeable(context)
+            if capture.trusts_watcher and not goal.force:
+                _refuse_stale(context, plan, observed)
+            label = f"{goal.label} {goal.snapshot.id[:12]}"
+            if goal.not_kept is not None:
+                safety = _publish_in_place(session, goal.snapshot, f"not kept {label}")
+            else:
+                plans = (
+                    {} if goal.move is None else {**goal.move.metadata, "plan": goal.move.before}
+                )
+                record = capture.record(kind=SnapshotKind.SAFETY, label=label, **plans)
+                safety = capture.publish(record)
+    except BaseException as error:
+        transaction.abandon()
+        if way_back is not None and _is_want_of_room(error):
+            raise NoRoomToKeep(_text_of(error)) from error
+        raise
+    moment = Moment(safety.id, goal.scope, was_absent)
+    removes_first = way_back is not None and way_back.removes_first
+    commit = Commit(
+        target_id=goal.snapshot.id,
+        safety_id=safety.id,
+        paths=plan.paths,
+        directories=plan.finishes,
+        history=HISTORY.payload(goal.history_step(load_history(session.root), moment)),
+        touch=goal.touch,
+        removes_root=goal.removes_root,
+        is_way_back=way_back is not None,
+        removes_first=removes_first,
+        keeps_nothing=goal.not_kept is not None,
+        plan=_moved(goal.move, safety),
+    )
+    open_files: tuple[OpenFile, ...] = ()
+    in_place: Journal | None = None
+    try:
+        if plan.is_empty:
+            transaction.run_without_files(current, commit)
+        else:
+            work = RestoreWork(
+                plan=plan,
+                current=current,
+                target=target,
+                observed=observed,
+                rules=goal.rules,
+                touch=goal.touch,
+            )
+            if removes_first:
+                in_place = transaction.commit_in_place(work, commit)
+            else:
+                open_files = transaction.run(work, commit)
+    except BaseException as error:
+        transaction.abandon()
+        if way_back is not None and _is_want_of_room(error):
+            raise NoRoomToStage(_text_of(error)) from error
+        raise
+    if in_place is not None:
+        _carry_out_in_place(session, in_place)
+    if was_absent:
+        with suppress(OSError):  # the files are back; only a later move might go unnoticed
+            session.root.note_identity()
+    safety_id = safety.id if goal.not_kept is None else None
+    result = result_of(goal, plan, current, target, safety_id=safety_id)
+    return replace(result, open_files=open_files, not_kept=goal.not_kept)
+
+
+def _make_way(
+    context: Context, target: State, skipped: Iterable[Skipped], blocked: Iterable[bytes]
+) -> None:
+    """Raises _LookAgain when something that is in the way back can be captured after all.
+
+    That is what a failed step made unreadable for its owner; and what is excluded in a directory
+    where the snapshot has something else, which proves that it was not there.
+    """
+    closed = [item.path for item in skipped if item.reason == SkipReason.UNREADABLE]
+    wanted = [path for path in closed if not _is_left_out(target, path)]
+    if wanted and unlock_paths(context.fs, context.root, wanted):
+        raise _LookAgain(wanted[0])
+    revealed = frozenset(blocked)
+    if revealed:
+        raise _LookAgain(min(revealed), revealed)
+
+
+def _is_left_out(target: State, path: bytes) -> bool:
+    entry = target.entry(path)
+    return target.is_hidden(path) or (entry is not None and entry.is_skipped)
+
+
+def _made_since(context: Context, goal: Goal, target: State) -> frozenset[bytes]:
+    """Returns the directories above the scope that the failed step made and that hold nothing else.
+
+    The goal's snapshot has all directories above its paths that were there.
+    """
+    scope = goal.scope or ()
+    above = sorted(treepath.ancestors(scope) - {treepath.ROOT}, reverse=True)
+    going: set[bytes] = set()
+    with open_chain(context.fs, context.root) as chain:
+        for path in above:  # what is below comes first
+            if target.trees.find(goal.snapshot.record.root, path) is not None:
+                continue
+            try:
+                names = context.fs.list_names(chain.open(path))
+            except OSError:  # not there, or not a directory
+                continue
+            inside = {treepath.join(path, os.fsencode(name)) for name in names}
+            if inside <= going.union(scope):
+                going.add(path)
+    return frozenset(going)
+
+
+def _refuse_stale(context: Context, plan: RestorePlan, observed: Observed) -> None:
+    """Raises _Stale unless every path to be touched is what it was when it was last read.
+
+    So what changes from here on is another process's edit, and a conflict, although a watcher
+    may have missed an older one. Costs one look for each path to be touched, and at what
+    directories hold that go as a whole, as applying the plan does.
+    """
+    with open_chain(context.fs, context.root) as chain:
+        for path in sorted(plan.touched):
+            if not _is_as_observed(context.fs, chain, path, observed):
+                raise _Stale(conflict(path))
+
+
+def _is_as_observed(fs: FileSystem, chain: DirectoryChain, path: bytes, observed: Observed) -> bool:
+    directory, name = treepath.split(path)
+    try:
+        fd = chain.open(directory)
+        try:
+            found = fs.lstat(name, dir_fd=fd)
+        except FileNotFoundError:
+            return observed.key(path) is None
+        if key_of(found) != observed.key(path):
+            return False
+        if not S_ISDIR(found.st_mode):
+            return True
+        return observed.is_unchanged_below(fs, chain.open(path), path, frozenset(), frozenset())
+    except OSError as error:
+        if error.errno in NO_DIRECTORY:
+            return False
+        raise
+
+
+def _is_want_of_room(error: BaseException) -> bool:
+    return isinstance(error, StorageFull) or (isinstance(error, OSError) and is_full(error))
+
+
+def _text_of(error: BaseException) -> str:
+    return error_text(error) if isinstance(error, Exception) else str(error)
+
+
+def _publish_in_place(session: Session, snapshot: Snapshot, label: str) -> Snapshot:
+    """Publishes the state to go to instead of the one before, for which there is no room.
+
+    So the history has a moment of this restore's own, as every other one. Takes a few KiB, on
+    a full disk from the store's reserve.
+    """
+    goal = snapshot.record
+    newest = session.store.snapshots.listing(session.root.id).newest
+    record = SnapshotRecord(
+        root=goal.root,
+        links=goal.links,
+        root_path=os.fsencode(session.context.root),
+        created_at_ns=session.context.clock_ns(),
+        totals=goal.totals,
+        kind=SnapshotKind.SAFETY,
+        scope=goal.scope,
+        rules=goal.rules,
+        unstable=goal.unstable,
+        parent=newest.id if newest is not None else None,
+        label=label,
+        host=os.uname().nodename,
+    )
+    reserve = Reserve(session.fs, session.store.layout)
+    return reserve.backs(lambda: publish_again(session, record, "the restore"))
+
+
+def _carry_out_in_place(session: Session, journal: Journal) -> None:
+    """Does what recovery would do; raises OperationFailed where the rest is left to that."""
+    root = session.context.root
+    try:
+        with open_directory(session.fs, root) as root_fd:
+            Completion(session, journal).run(root_fd)
+    except (TreesnapError, OSError) as error:
+        raise OperationFailed(
+            f"The restore could not be finished yet ({error_text(error)}); "
+            "the next command on this root goes on with it",
+            code=ErrorCode.RESTORE_INTERRUPTED,
+            path=root,
         ) from error
 
 
-def _nothing(verb: str) -> NotFound:
-    return NotFound(
-        f"There is nothing to {verb}",
-        code=ErrorCode.NOTHING_TO_UNDO,
-    )
+def _moved(move: PlanMove | None, safety: Snapshot) -> PlanCopy | None:
+    """Returns the plan as it will be once the restore is done."""
+    return PlanCopy(move.before.plan_id, move.after(safety)) if move is not None else None
+
+
+def _note_history(session: Session, goal: Goal, moment: Moment) -> None:
+    """Moves undo and redo on when there was nothing to do; a plain restore leaves no trace."""
+    if goal.history_step is not RestoreHistory.restored:
+        history = goal.history_step(load_history(session.root), moment)
+        session.root.write("history", HISTORY, history)

@@ -1,8 +1,7 @@
-"""Notes: small files that an operation leaves in the root for other programs to read.
+"""Sidecar files: small files that an operation leaves in the root for other programs to read.
 
-They are reached as everything in a root is, never through a link, and replaced
-atomically. A note is no part of the state that snapshots hold: whoever writes one
-excludes it from his captures.
+They are reached as everything in a root is, never through a link, and replaced atomically. They
+are not part of the state that snapshots hold: their writer excludes them from captures.
 """
 
 from __future__ import annotations
@@ -14,24 +13,24 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from treesnap import treepath
-from treesnap.errors import ErrorCode, Refused, printable
+from treesnap.errors import ErrorCode, Refused, quoted
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import write_all
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import Change, ChangeKind
 from treesnap.ops.access import locked_root, opened
-from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain, open_chain
 
 if TYPE_CHECKING:
     from treesnap.ops.context import Context
 
 SIZE_BYTES_MAX = 64 << 20
-KEPT_SUFFIX = b".before-treesnap"
-"""What is added to the name of another program's file that was in the note's place."""
+OTHER_SUFFIX = b".before-treesnap"
+"""Ends the new name of another program's file that was in the place of a sidecar file."""
 
 
 class SidecarPlace:
-    """Where notes of one sort lie: below a root, at a path with one part that varies.
+    """Where sidecar files of one kind lie: below a root, at a path with one part that varies.
 
     ``pattern`` is relative to the root, and has ``*`` for that part.
     """
@@ -42,14 +41,14 @@ class SidecarPlace:
         self.excluded = tuple(
             "/" + b"/".join(parts).decode() for parts in (self._parts, self._writing)
         )
-        """Patterns that keep the notes out of captures."""
+        """Patterns that keep the files out of captures."""
 
     def path(self, varying: str) -> bytes:
-        """Returns the path of one note."""
+        """Returns the path of one file."""
         return b"/".join(varying.encode() if part == b"*" else part for part in self._parts)
 
     def holds(self, change: Change) -> bool:
-        """Returns whether a change is that of a note, or a new directory on the way to one."""
+        """Returns whether a change is that of such a file, or of a new directory above one."""
         names = treepath.components(change.path)
         if any(_fit(names, parts) for parts in (self._parts, self._writing)):
             return True
@@ -66,62 +65,52 @@ def _fit(names: list[bytes], parts: list[bytes]) -> bool:
 
 
 def _writing_name(name: bytes) -> bytes:
-    """Returns the name that a note has before it is whole."""
+    """Returns the name that a file has while it is written."""
     return b"." + name + b".writing"
 
 
-def write_note(
+def write_sidecar(
     context: Context,
     path: bytes,
     content: Callable[[], bytes],
     *,
-    is_note: Callable[[bytes], bool],
+    is_sidecar: Callable[[bytes], bool],
 ) -> None:
     """Writes ``content()`` to a file of the root, durably, and makes its directories.
 
-    The root is locked meanwhile, so that of several writers the last one has seen the
-    newest history. What is there and is no note is kept beside it under
-    :data:`KEPT_SUFFIX`. A kill leaves the old note or the new one. Raises Refused where
-    a link or a file stands in the place of a directory.
+    The root is locked meanwhile, so that of several writers the last one has seen the newest
+    history. Another program's file in its place is moved aside: :data:`OTHER_SUFFIX` is added to
+    its name. A kill leaves the old file or the new one. Raises Refused where a link or a file
+    stands in the place of a directory.
     """
     with (
-        opened(context, "write a note", recover=False) as session,
-        locked_root(session, "write a note"),
+        opened(context, "write a sidecar file", recover=False) as session,
+        locked_root(session, "write a sidecar file"),
+        open_chain(context.fs, context.root) as chain,
     ):
+        directory, name = treepath.split(path)
         data = content()
-        root_fd = context.fs.open(context.root, OPEN_DIRECTORY)
-        try:
-            with DirectoryChain(context.fs, root_fd) as chain:
-                directory, name = treepath.split(path)
-                _replace(context.fs, _made(context.fs, chain, directory), name, data, is_note)
-        finally:
-            context.fs.close(root_fd)
+        _replace(context.fs, _made(context.fs, chain, directory), name, data, is_sidecar)
 
 
-def read_note(context: Context, path: bytes) -> bytes | None:
-    """Returns what a note holds; None where none is, or something else. Follows no link."""
-    found: list[bytes | None] = []
-    _beside(
-        context, path, lambda directory, name: found.append(_content(context.fs, directory, name))
-    )
-    return found[0] if found else None
-
-
-def remove_note(context: Context, path: bytes) -> None:
-    """Removes a note if it is there. Follows no link; raises OSError."""
-    _beside(context, path, lambda directory, name: context.fs.unlink(name, dir_fd=directory))
-
-
-def _beside(context: Context, path: bytes, act: Callable[[int, bytes], None]) -> None:
-    """Calls ``act`` with the directory of a note and its name, if there is such a directory."""
-    above, name = treepath.split(path)
+def read_sidecar(context: Context, path: bytes) -> bytes | None:
+    """Returns a file's content, None where there is no regular file. Follows no link."""
+    directory, name = treepath.split(path)
     try:
-        root_fd = context.fs.open(context.root, OPEN_DIRECTORY)
-        try:
-            with DirectoryChain(context.fs, root_fd) as chain:
-                act(chain.open(above), name)
-        finally:
-            context.fs.close(root_fd)
+        with open_chain(context.fs, context.root) as chain:
+            return _content(context.fs, chain.open(directory), name)
+    except OSError as error:
+        if error.errno not in NO_DIRECTORY:
+            raise
+        return None
+
+
+def remove_sidecar(context: Context, path: bytes) -> None:
+    """Removes a file if it is there. Follows no link; raises OSError."""
+    directory, name = treepath.split(path)
+    try:
+        with open_chain(context.fs, context.root) as chain:
+            context.fs.unlink(name, dir_fd=chain.open(directory))
     except OSError as error:
         if error.errno not in NO_DIRECTORY:
             raise
@@ -142,16 +131,16 @@ def _made(fs: FileSystem, chain: DirectoryChain, path: bytes) -> int:
                 raise
             where = b"/".join(names[:length])
             raise Refused(
-                f"{printable(where)!r} is no directory", code=ErrorCode.NOT_A_DIRECTORY, path=where
+                f"{quoted(where)} is not a directory", code=ErrorCode.NOT_A_DIRECTORY, path=where
             ) from error
     return chain.open_names(names)
 
 
 def _replace(
-    fs: FileSystem, directory: int, name: bytes, data: bytes, is_note: Callable[[bytes], bool]
+    fs: FileSystem, directory: int, name: bytes, data: bytes, is_sidecar: Callable[[bytes], bool]
 ) -> None:
     writing = _writing_name(name)
-    with suppress(FileNotFoundError):  # of a writer that was killed, or of whoever knew the name
+    with suppress(FileNotFoundError):  # left by a writer that was killed
         fs.unlink(writing, dir_fd=directory)
     fd = fs.open(writing, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=directory)
     try:
@@ -160,8 +149,8 @@ def _replace(
     finally:
         fs.close(fd)
     found = _content(fs, directory, name)
-    if found is None or not is_note(found):
-        _keep(fs, directory, name)
+    if found is None or not is_sidecar(found):
+        _move_aside(fs, directory, name)
     fs.rename(writing, name, source_dir_fd=directory, target_dir_fd=directory)
     fs.sync(directory)
 
@@ -181,18 +170,17 @@ def _content(fs: FileSystem, directory: int, name: bytes) -> bytes | None:
         close_after_reading(fs, fd)
 
 
-def _keep(fs: FileSystem, directory: int, name: bytes) -> None:
-    """Moves what has a name aside, if anything has it."""
+def _move_aside(fs: FileSystem, directory: int, name: bytes) -> None:
+    """Renames another program's file, if there is one."""
     try:
         fs.rename_to_absent(
-            name, name + KEPT_SUFFIX, source_dir_fd=directory, target_dir_fd=directory
+            name, name + OTHER_SUFFIX, source_dir_fd=directory, target_dir_fd=directory
         )
     except FileNotFoundError:
         return
     except FileExistsError as error:
         raise Refused(
-            f"{printable(name)!r} is another program's, and {printable(name + KEPT_SUFFIX)!r} is "
-            "there",
+            f"{quoted(name)} belongs to another program, and {quoted(name + OTHER_SUFFIX)} exists",
             code=ErrorCode.NAME_TAKEN,
             path=name,
         ) from error

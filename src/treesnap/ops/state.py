@@ -1,7 +1,7 @@
 """One side of a restore or a comparison: a tree that a snapshot holds, or that a walk found.
 
-A state may be narrowed to some paths. The trees that this makes, and those of a walk that stores
-nothing, are kept in memory.
+A state may hold a subset of the paths. The trees that this makes, and those of a walk that stores
+nothing, exist in memory only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader, check_object
 from treesnap.codec.tree import put_tree
-from treesnap.errors import ErrorCode, NotFound, printable
+from treesnap.errors import ErrorCode, NotFound, quoted
 from treesnap.model import (
     Entry,
     EntryKind,
@@ -25,7 +25,6 @@ from treesnap.model import (
 )
 from treesnap.ops.session import Session
 from treesnap.store.store import Store
-from treesnap.treepath import components
 from treesnap.worktree.scan.links import Groups, load_groups
 from treesnap.worktree.scan.scanner import ScanResult
 
@@ -46,12 +45,7 @@ class State:
 
     def entry(self, path: bytes) -> Entry | None:
         """Returns what is at a path, or None."""
-        entry: Entry | None = self.root
-        for name in treepath.components(path):
-            if entry is None or not entry.is_directory:
-                return None
-            entry = self.trees.lookup(entry.tree_id, name)
-        return entry
+        return self.trees.find(self.root, path)
 
     def is_hidden(self, path: bytes) -> bool:
         """Returns whether a directory above a path was not looked into."""
@@ -69,9 +63,16 @@ def recorded_state(
     """Returns a snapshot's tree, with nothing but the paths in scope."""
     objects = MemoryObjects(session.store)
     trees = TreeReader(objects.get)
-    root = subset(record.root, trees, objects, scope)
-    groups = subset_groups(load_groups(record.links, session.store.get), scope)
+    root = _subset(record.root, trees, objects, scope)
+    groups = _subset_groups(load_groups(record.links, session.store.get), scope)
     return State(root=root, trees=trees, groups=groups)
+
+
+def empty_state(session: Session, like: Entry) -> State:
+    """Returns a root without entries, with the metadata of another one."""
+    objects = MemoryObjects(session.store)
+    root = like._replace(content=put_tree((), Totals(), objects.put))
+    return State(root=root, trees=TreeReader(objects.get), groups={})
 
 
 def walked_state(result: ScanResult, get: Callable[[ObjectKind, ObjectId], bytes]) -> State:
@@ -86,23 +87,21 @@ def walked_state(result: ScanResult, get: Callable[[ObjectKind, ObjectId], bytes
     )
 
 
-def trees_of(store: Store) -> TreeReader:
-    """Returns a reader of the store's trees."""
-    return TreeReader(store.get)
+def require_paths(paths: tuple[bytes, ...], left: State, right: State) -> None:
+    """Raises NotFound for a path that neither state holds: it is most likely mistyped."""
+    for path in paths:
+        if path and left.entry(path) is None and right.entry(path) is None:
+            raise NotFound(
+                f"Neither state holds {quoted(path)}", code=ErrorCode.PATH_NOT_FOUND, path=path
+            )
 
 
 def entry_at(trees: TreeReader, snapshot: Snapshot, path: bytes) -> Entry:
-    """Returns the entry of a path in a snapshot, or raises NotFound."""
-    entry: Entry | None = snapshot.record.root
-    for name in components(path):
-        entry = (
-            trees.lookup(entry.tree_id, name) if entry is not None and entry.is_directory else None
-        )
-        if entry is None:
-            break
+    """Returns the entry of a path in a snapshot; raises NotFound."""
+    entry = trees.find(snapshot.record.root, path)
     if entry is None or entry.is_skipped:
         raise NotFound(
-            f"Snapshot {snapshot.id[:12]} does not hold {printable(path)!r}",
+            f"Snapshot {snapshot.id[:12]} does not hold {quoted(path)}",
             code=ErrorCode.PATH_NOT_FOUND,
             path=path,
         )
@@ -110,14 +109,14 @@ def entry_at(trees: TreeReader, snapshot: Snapshot, path: bytes) -> Entry:
 
 
 class MemoryObjects:
-    """Takes objects without storing them; keeps trees and lists, so that they can be read.
+    """Takes objects in the place of a store, and keeps trees and lists so that they can be read.
 
     For comparing a live tree with a snapshot: nothing reaches the store.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._kept: dict[ObjectId, bytes] = {}
+        self._objects: dict[ObjectId, bytes] = {}
 
     def put(self, kind: ObjectKind, data: bytes) -> ObjectId:
         """Returns an object's id; keeps its bytes unless they are file content.
@@ -129,13 +128,13 @@ class MemoryObjects:
         check_object(kind, data)
         identity = object_id(kind, data)
         if kind != ObjectKind.CHUNK or len(data) <= 4096:
-            self._kept[identity] = data
+            self._objects[identity] = data
         return identity
 
     def get(self, kind: ObjectKind, identity: ObjectId) -> bytes:
-        """Returns an object that was kept, or one of the store."""
-        kept = self._kept.get(identity)
-        return kept if kept is not None else self._store.get(kind, identity)
+        """Returns an object from memory, or one of the store."""
+        data = self._objects.get(identity)
+        return data if data is not None else self._store.get(kind, identity)
 
 
 def effective_scope(
@@ -143,7 +142,7 @@ def effective_scope(
 ) -> tuple[bytes, ...] | None:
     """Returns the paths that a restore concerns, or None for the whole root.
 
-    Raises NotFound for a path of which a path-scoped snapshot knows nothing.
+    Raises NotFound for a path outside of what a snapshot of some paths was taken of.
     """
     held = snapshot.record.scope
     wanted = treepath.without_nested(list(paths)) if paths else None
@@ -157,7 +156,7 @@ def effective_scope(
         below = [mine for mine in held if treepath.is_within(mine, path)]
         if not inside and not below:
             raise NotFound(
-                f"Snapshot {snapshot.id[:12]} was taken of other paths than {printable(path)!r}",
+                f"Snapshot {snapshot.id[:12]} was taken of other paths than {quoted(path)}",
                 code=ErrorCode.PATH_NOT_FOUND,
                 path=path,
             )
@@ -165,7 +164,7 @@ def effective_scope(
     return treepath.without_nested(found)
 
 
-def subset(
+def _subset(
     root: Entry, trees: TreeReader, objects: MemoryObjects, scope: tuple[bytes, ...] | None
 ) -> Entry:
     """Returns the root with nothing but the paths in scope, and the directories above them.
@@ -190,9 +189,10 @@ def subset(
 
 def _entries_in(root: Entry, trees: TreeReader, scope: set[bytes]) -> dict[bytes, Entry]:
     """Returns the entries in scope, and the directories above them, by path."""
-    above = {parent for path in scope for parent in treepath.parents(path)}
     entries = {b"": root}
-    for path in sorted({*above, *scope} - {b""}, key=lambda path: path.count(b"/")):
+    for path in sorted(
+        {*treepath.ancestors(scope), *scope} - {b""}, key=lambda path: path.count(b"/")
+    ):
         directory, name = treepath.split(path)
         parent = entries.get(directory)
         if parent is None or not parent.is_directory:
@@ -226,7 +226,7 @@ def totals_of_entry(entry: Entry, trees: TreeReader) -> Totals:
     return Totals(others=1)
 
 
-def subset_groups(groups: Groups, scope: tuple[bytes, ...] | None) -> Groups:
+def _subset_groups(groups: Groups, scope: tuple[bytes, ...] | None) -> Groups:
     """Returns the hard-link groups with nothing but the names in scope."""
     if scope is None:
         return groups

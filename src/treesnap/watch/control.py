@@ -18,7 +18,7 @@ from treesnap.errors import (
     TreesnapError,
 )
 from treesnap.ops.access import opened
-from treesnap.ops.watch_socket import ANSWER_TIMEOUT_S, ask
+from treesnap.ops.known_changes import ANSWER_TIMEOUT_S, ask
 from treesnap.results import WatchStatus
 from treesnap.store.lock import held
 

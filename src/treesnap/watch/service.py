@@ -28,9 +28,8 @@ from treesnap.fs.notifier import change_hints, has_inotify
 from treesnap.fs.os_errors import reported
 from treesnap.model import SnapshotKind
 from treesnap.ops.create import CreateRequest, create
-from treesnap.ops.known_changes import view_of
+from treesnap.ops.known_changes import receive, send, socket_address, view_of
 from treesnap.ops.places import check_root
-from treesnap.ops.watch_socket import receive, send, socket_address
 from treesnap.ops.watching import refuse_unwatchable, watch_directory, watched
 from treesnap.results import CreateResult, WatchStatus
 from treesnap.store.lock import held

@@ -12,7 +12,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from treesnap import treepath
@@ -35,10 +36,27 @@ def open_root(fs: FileSystem, root: str) -> int:
         ) from None
     except NotADirectoryError:
         raise Refused(
-            f"The root {printable(root)!r} is no directory",
+            f"The root {printable(root)!r} is not a directory",
             code=ErrorCode.NOT_A_DIRECTORY,
             path=root,
         ) from None
+
+
+@contextmanager
+def open_directory(fs: FileSystem, path: str | bytes, dir_fd: int | None = None) -> Iterator[int]:
+    """Yields a descriptor of a directory, closed afterwards; raises OSError."""
+    fd = fs.open(path, OPEN_DIRECTORY, dir_fd=dir_fd)
+    try:
+        yield fd
+    finally:
+        fs.close(fd)
+
+
+@contextmanager
+def open_chain(fs: FileSystem, root: str | bytes) -> Iterator[DirectoryChain]:
+    """Yields a chain of open directories that begins at a root; raises OSError."""
+    with open_directory(fs, root) as root_fd, DirectoryChain(fs, root_fd) as chain:
+        yield chain
 
 
 def absent_paths(fs: FileSystem, root: str, paths: Iterable[bytes]) -> tuple[bytes, ...]:

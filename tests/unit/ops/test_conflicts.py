@@ -129,7 +129,7 @@ class TestConflicts:
         contents = {name: (root / name).read_bytes() for name in ("one", "three", "directory/two")}
         assert list(contents.values()).count(b"by somebody else") == 1
         assert sum(content.startswith(b"changed") for content in contents.values()) == 2
-        assert any("left so" in warning for warning in handle.context.monitor.warnings)
+        assert any("left alone" in warning for warning in handle.context.monitor.warnings)
         assert handle.status().recovered is None
 
     def test_a_file_that_appears_as_one_is_put_back_is_not_replaced(
@@ -184,13 +184,13 @@ class TestChangesBehindTheLastStep:
 
         warnings = restore(replace)
 
-        assert any("'one'" in warning and "left so" in warning for warning in warnings)
+        assert any("'one'" in warning and "left alone" in warning for warning in warnings)
         assert (root / "one").read_bytes() == b"by somebody else"
 
     def test_what_was_removed_and_made_anew_by_somebody_is_left_so(self, restore, root, changed):
         warnings = restore(lambda: edit(root / "added"))
 
-        assert any("'added'" in warning and "left so" in warning for warning in warnings)
+        assert any("'added'" in warning and "left alone" in warning for warning in warnings)
         assert (root / "added").read_bytes() == b"by somebody else"
 
     @pytest.fixture
@@ -207,7 +207,7 @@ class TestChangesBehindTheLastStep:
     ):
         warnings = restore(lambda: edit(root / "one"))
 
-        assert any("'one'" in warning and "left so" in warning for warning in warnings)
+        assert any("'one'" in warning and "left alone" in warning for warning in warnings)
         assert (root / "one").read_bytes() == b"by somebody else"
         assert (root / "one").stat().st_mode & 0o777 == 0o600
 
@@ -288,7 +288,7 @@ class TestAfterACrash:
         said = handle.recover()
 
         assert said is not None
-        assert said.startswith("took an interrupted restore back")
+        assert said.startswith("undid an interrupted restore")
         assert (root / "one").read_bytes() == b"by somebody else"
         assert (root / "added/file").read_bytes() == b"added"
 

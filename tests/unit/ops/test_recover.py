@@ -211,7 +211,7 @@ class TestWhatRecoveryNeeds:
 
         said = handle.recover()
 
-        assert said.startswith("took an interrupted restore back")
+        assert said.startswith("undid an interrupted restore")
         assert differences(tree_state(root), after) == []
 
     def test_is_asked_for_where_the_root_is_something_else(self, handle, root, crash):
@@ -350,7 +350,7 @@ class TestMeanwhile:
 
         said = make_handle(fs=fs).recover()
 
-        assert "left what somebody changed meanwhile as it is: 'three'" in said
+        assert "left paths alone that another process changed meanwhile: 'three'" in said
         assert (root / "three").read_bytes() == b"newer"
         assert not list(root.glob(".treesnap*"))
 

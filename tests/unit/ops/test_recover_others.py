@@ -126,7 +126,7 @@ class TestMadeWhereNoSnapshotLooks:
 
         said = handle.recover()
 
-        assert "left what somebody changed meanwhile as it is: 'one'" in said
+        assert "left paths alone that another process changed meanwhile: 'one'" in said
         assert (root / "one/__pycache__/cached").read_bytes() == b"cached"
         assert (root / "one/module").read_bytes() == b"code"
         assert not list(root.glob(".treesnap*"))
@@ -237,7 +237,10 @@ class TestMetadataBelowADirectoryThatIsMovedWhole:
         said = handle.recover()
 
         self.expect(root / name)
-        assert fault is FINISHED or "left what somebody changed meanwhile as it is: 'd'" in said
+        assert (
+            fault is FINISHED
+            or "left paths alone that another process changed meanwhile: 'd'" in said
+        )
         assert (root / "one").read_bytes() == (b"changed" if fault is SECOND_MOVE else b"one")
         assert handle.recover() is None
 
@@ -249,7 +252,7 @@ class TestMetadataBelowADirectoryThatIsMovedWhole:
         (root / "one").write_bytes(b"changed")
         self.change_after(crash, fault, root / name, change)
 
-        assert "left what somebody changed meanwhile as it is: 'd'" in handle.recover()
+        assert "left paths alone that another process changed meanwhile: 'd'" in handle.recover()
 
         self.expect(root / name)
 
@@ -258,7 +261,7 @@ class TestMetadataBelowADirectoryThatIsMovedWhole:
         self.made(root)
         self.change_after(crash, FIRST_MOVE, root / name, change)
 
-        assert "left what somebody changed meanwhile as it is: 'd'" in handle.recover()
+        assert "left paths alone that another process changed meanwhile: 'd'" in handle.recover()
 
         self.expect(root / name)
 

@@ -18,7 +18,7 @@ AT_STAGING = Fault(errno=errno.EIO, methods=frozenset({"sync_file_system"}))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser gives a file away")
-@pytest.mark.parametrize(("count", "end"), [(2, ""), (7, ", ...")])
+@pytest.mark.parametrize(("count", "end"), [(2, ""), (7, " and 2 more")])
 def test_owners_that_may_not_be_put_back_are_named_up_to_a_number(
     make_handle, handle, root, count, end
 ):

@@ -32,9 +32,8 @@ from treesnap.errors import Busy, Corrupt, ErrorCode, OperationFailed, Refused
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import SnapshotKind
 from treesnap.ops.handle import Handle
-from treesnap.ops.known_changes import view_of
+from treesnap.ops.known_changes import ask, receive, send, socket_address, view_of
 from treesnap.ops.places import context_at
-from treesnap.ops.watch_socket import ask, receive, send, socket_address
 from treesnap.results import CreateResult
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.testing.wrapped import Call, WrappedFileSystem
@@ -346,7 +345,7 @@ def test_somebody_elses_answer_is_not_believed(handle, directory, lie):
     with pretending(directory(), lie, user=65534):
         with pytest.raises(PermissionError):
             asked(directory())
-        with pytest.raises(OperationFailed, match="somebody else"):
+        with pytest.raises(OperationFailed, match="another user"):
             control.status(handle.context)
         told = handle.status().changes
         made = handle.create()

@@ -1,21 +1,21 @@
 """``restore --to``: a snapshot's files in another directory, all or nothing.
 
-    note in the store where the files will be built, and lock the note
+    record in the store where the files will be built, and lock the record
     build and verify           in a directory beside the target, or beside the topmost of its
                                parents that is not there
     move the tree out of it, into new parents, give it its own mode, sync
     rename it to the target    the commit point
-    remove the directory, then the note
+    remove the directory, then the record
 
 Nothing can be renamed to a mount point, or to a subvolume of btrfs. There it goes
 
     build and verify           in a directory in the target
-    note what will be moved    with the target's own metadata, sync
+    list what will be moved    with the target's own metadata, sync
     move it up, name by name, give the target its metadata, sync
-    remove that note           the commit point
-    remove the directory, then the note in the store
+    remove that list           the commit point
+    remove the directory, then the record in the store
 
-Whatever is left of one that was killed, :func:`sweep_exports` removes.
+:func:`sweep_exports` removes what one that was killed left.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from treesnap.events import Phase
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import ensure_directories, read_all, write_all
 from treesnap.model import Entry
-from treesnap.ops.restore.plan import RestorePlan, make_plan, require_paths
+from treesnap.ops.restore.plan import make_plan
 from treesnap.ops.session import Session
-from treesnap.ops.state import State
+from treesnap.ops.state import State, empty_state, require_paths
 from treesnap.results import RestoreResult
 from treesnap.store.roots import ExportLock
 from treesnap.worktree.apply.stage import (
@@ -56,7 +56,7 @@ from treesnap.worktree.apply.stage import (
     remove_stage,
 )
 from treesnap.worktree.attributes import apply_metadata, apply_owner
-from treesnap.worktree.directory import OPEN_DIRECTORY
+from treesnap.worktree.directory import open_directory
 from treesnap.worktree.mounts import Mounts
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from treesnap.ops.restore.goal import Goal
 
 _WHOLE = b"-whole"
-"""What the name of a tree has more than that of the directory in which it was built."""
+"""Ends the name of a tree; before it is the name of the directory in which it was built."""
 _UNWRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT})
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
@@ -76,22 +76,18 @@ def export(session: Session, goal: Goal, target_path: str, *, dry_run: bool) -> 
     The target appears with one rename, after a sync, with everything that it holds.
     What a crash leaves beside it is removed by the next operation that writes.
     """
-    from treesnap.codec.reader import TreeReader
-    from treesnap.ops.restore.goal import empty_tree, result_of, target_state
-    from treesnap.ops.state import MemoryObjects
+    from treesnap.ops.restore.goal import result_of
 
     _refuse_inside_store(session.context, target_path)
     _refuse_occupied(target_path)
-    target = target_state(session, goal)
+    target = goal.state(session)
     target.trees.keep_all()  # the plan has all entries, and what is built is read again
-    objects = MemoryObjects(session.store)
-    empty = target.root._replace(content=empty_tree(objects))
-    nothing = State(root=empty, trees=TreeReader(objects.get), groups={})
+    nothing = empty_state(session, target.root)
     require_paths(goal.paths, nothing, target)
-    plan: RestorePlan = make_plan(nothing, target, goal.scope)
+    plan = make_plan(nothing, target, goal.scope)
     if not dry_run:
         _write(session, goal, target, target_path)
-    return result_of(goal, plan, nothing, target, safety_id=None, is_dry_run=dry_run)
+    return result_of(goal, plan, nothing, target, is_dry_run=dry_run)
 
 
 def _refuse_inside_store(context: Context, target_path: str) -> None:
@@ -110,7 +106,7 @@ def _refuse_occupied(target_path: str) -> None:
         return
     if os.path.islink(target_path) or not os.path.isdir(target_path) or os.listdir(target_path):
         raise Refused(
-            f"The target {printable(target_path)!r} exists and is no empty directory",
+            f"The target {printable(target_path)!r} exists and is not an empty directory",
             code=ErrorCode.TARGET_NOT_EMPTY,
             path=target_path,
         )
@@ -125,18 +121,17 @@ def _write(session: Session, goal: Goal, target: State, target_path: str) -> Non
     ensure_directories(fs, parent)
     parent = os.path.realpath(parent)
     stage_name = new_stage_name(EXPORT_STAGE_PREFIX)
-    parent_fd = fs.open(parent, OPEN_DIRECTORY)
-    try:
-        stage_path = os.path.join(os.fsencode(parent), stage_name)
-        with _recorded(session, ExportRecord(stage_path)) as record:
-            try:
-                whole = _build(session, goal, target, parent_fd, stage_name, names[1:])
-                fs.rename(whole, names[0], source_dir_fd=parent_fd, target_dir_fd=parent_fd)
-                fs.sync(parent_fd)
-            finally:
-                _clean_up(session.context, parent_fd, stage_path, record, in_place=False)
-    finally:
-        fs.close(parent_fd)
+    stage_path = os.path.join(os.fsencode(parent), stage_name)
+    with (
+        open_directory(fs, parent) as parent_fd,
+        _recorded(session, ExportRecord(stage_path)) as record,
+    ):
+        try:
+            whole = _build(session, goal, target, parent_fd, stage_name, names[1:])
+            fs.rename(whole, names[0], source_dir_fd=parent_fd, target_dir_fd=parent_fd)
+            fs.sync(parent_fd)
+        finally:
+            _clean_up(session.context, parent_fd, stage_path, record, in_place=False)
 
 
 def _is_fixed(fs: FileSystem, target_path: str) -> bool:
@@ -153,8 +148,7 @@ def _fill(session: Session, goal: Goal, target: State, place: str) -> None:
     fs = session.fs
     stage_name = new_stage_name(EXPORT_STAGE_PREFIX)
     stage_path = os.path.join(os.fsencode(place), stage_name)
-    place_fd = fs.open(place, OPEN_DIRECTORY)
-    try:
+    with open_directory(fs, place) as place_fd:
         before = fs.fstat(place_fd)
         with _recorded(session, ExportRecord(stage_path, in_place=True)) as record:
             try:
@@ -168,8 +162,6 @@ def _fill(session: Session, goal: Goal, target: State, place: str) -> None:
                     fs.close(stage_fd)
             finally:
                 _clean_up(session.context, place_fd, stage_path, record, in_place=True)
-    finally:
-        fs.close(place_fd)
 
 
 def _fill_from(
@@ -181,17 +173,10 @@ def _fill_from(
     before: os.stat_result,
 ) -> None:
     fs = session.fs
-    totals = target.trees.totals(target.root.tree_id)
-    session.monitor.begin(Phase.STAGE, totals.files + totals.others, totals.size_bytes)
     entries = [entry for entry in target.trees.entries(target.root.tree_id) if not entry.is_skipped]
     staged = [b"n%d" % number for number in range(len(entries))]
-    stager = _stager(session, goal, target, stage_fd)
-    try:
-        stager.put_all(
-            [Item(entry, entry.name, name) for entry, name in zip(entries, staged, strict=True)]
-        )
-    finally:
-        stager.close()
+    items = [Item(entry, entry.name, name) for entry, name in zip(entries, staged, strict=True)]
+    _put(session, goal, target, stage_fd, items)
     inodes = [fs.lstat(name, dir_fd=stage_fd).st_ino for name in staged]
     moves = ExportMoves(
         tuple(Move(entry.name, inode) for entry, inode in zip(entries, inodes, strict=True)),
@@ -218,7 +203,7 @@ def _fill_from(
 
 
 def _finish_moved(fs: FileSystem, place_fd: int, entry: Entry, *, touch: bool) -> None:
-    """Gives a directory back what moving it took: it needs write permission, and may get a time."""
+    """Sets mode and time of a directory, which needs write permission to be moved, again."""
     found = fs.lstat(entry.name, dir_fd=place_fd)
     if not touch and found.st_mtime_ns != entry.mtime_ns:
         fs.change_times(entry.name, entry.mtime_ns, dir_fd=place_fd)
@@ -233,8 +218,7 @@ def _empty_again(fs: FileSystem, place_fd: int, stage_name: bytes) -> int:
     power cut left damaged was not synced, and then nothing was moved.
     """
     mtime_ns = fs.fstat(place_fd).st_mtime_ns
-    stage_fd = fs.open(stage_name, OPEN_DIRECTORY, dir_fd=place_fd)
-    try:
+    with open_directory(fs, stage_name, place_fd) as stage_fd:
         record = _listed_moves(fs, stage_fd)
         if record is None:
             return mtime_ns
@@ -248,8 +232,6 @@ def _empty_again(fs: FileSystem, place_fd: int, stage_name: bytes) -> int:
         fs.change_mode(place_fd, record.mode)
         fs.sync_file_system(place_fd)
         return record.mtime_ns
-    finally:
-        fs.close(stage_fd)
 
 
 def _listed_moves(fs: FileSystem, stage_fd: int) -> ExportMoves | None:
@@ -267,8 +249,11 @@ def _listed_moves(fs: FileSystem, stage_fd: int) -> ExportMoves | None:
         return None
 
 
-def _stager(session: Session, goal: Goal, target: State, stage_fd: int) -> Stager:
-    return Stager(
+def _put(session: Session, goal: Goal, target: State, stage_fd: int, items: list[Item]) -> None:
+    """Builds what has to be there in a staging directory, under other names."""
+    totals = target.trees.totals(target.root.tree_id)
+    session.monitor.begin(Phase.STAGE, totals.files + totals.others, totals.size_bytes)
+    stager = Stager(
         session.fs,
         stage_fd,
         session.store.get,
@@ -277,6 +262,10 @@ def _stager(session: Session, goal: Goal, target: State, stage_fd: int) -> Stage
         trees=target.trees,
         touch=goal.touch,
     )
+    try:
+        stager.put_all(items)
+    finally:
+        stager.close()
 
 
 def _existing_parent(target_path: str) -> tuple[str, list[str]]:
@@ -291,9 +280,9 @@ def _existing_parent(target_path: str) -> tuple[str, list[str]]:
 
 @contextmanager
 def _recorded(session: Session, wanted: ExportRecord) -> Iterator[ExportLock | None]:
-    """Notes in the store what a crash would leave; yields None where nothing can be written.
+    """Records in the store what a crash would leave; yields None where nothing can be written.
 
-    A store on a full or read-only medium can be restored from all the same.
+    So a store on a full or read-only medium can be restored from.
     """
     try:
         record = session.root.begin_export(wanted)
@@ -318,25 +307,19 @@ def _build(
     stage_name: bytes,
     below: Sequence[str],
 ) -> bytes:
-    """Builds the tree with everything it has, durably; returns its name beside the target.
+    """Builds the whole tree, durably; returns its name beside the target.
 
-    ``below`` are names under which the tree lies in new directories: parents of the target
-    that are not there yet come with it, in one rename, or not at all.
+    ``below`` are the names of new directories that the tree lies in: parents of the target
+    that do not exist yet come with it, in one rename, or not at all.
 
-    A directory without write permission can be renamed where it is, but not be moved
-    to another directory. So it gets its mode between these two.
+    A directory without write permission can be renamed where it is, but not moved to another
+    directory. So it gets its mode between the two renames.
     """
     fs = session.fs
     whole = stage_name + _WHOLE
-    totals = target.trees.totals(target.root.tree_id)
-    session.monitor.begin(Phase.STAGE, totals.files + totals.others, totals.size_bytes)
     stage_fd = make_private_directory(fs, parent_fd, stage_name)
     try:
-        stager = _stager(session, goal, target, stage_fd)
-        try:
-            stager.put_all([Item(target.root, b"", b"n0")])
-        finally:
-            stager.close()
+        _put(session, goal, target, stage_fd, [Item(target.root, b"", b"n0")])
         place = whole
         for name in below:
             fs.make_directory(place, dir_fd=parent_fd)
@@ -344,12 +327,9 @@ def _build(
         fs.rename(b"n0", place, source_dir_fd=stage_fd, target_dir_fd=parent_fd)
     finally:
         fs.close(stage_fd)
-    moved = fs.open(place, OPEN_DIRECTORY, dir_fd=parent_fd)
-    try:
+    with open_directory(fs, place, parent_fd) as moved:
         fs.change_mode(moved, target.root.mode)
         fs.sync_file_system(moved)
-    finally:
-        fs.close(moved)
     return whole
 
 
@@ -361,7 +341,7 @@ def _clean_up(
     *,
     in_place: bool,
 ) -> None:
-    """Removes what is left beside the target, then the record. Says so when it cannot."""
+    """Removes what is left beside the target, then the record; warns when it cannot."""
     try:
         _remove_stage(context.fs, parent_fd, os.path.basename(stage_path), in_place=in_place)
         if record is not None:
@@ -377,9 +357,9 @@ def _remove_stage(
 ) -> bool | None:
     """Removes what an export made, durably; returns whether there was anything.
 
-    That is the directory in which a tree was built, and the tree; a power cut may have
-    kept either. None says that one is there, but somebody else's. The tree may belong to
-    anybody while the directory is there and ours; alone it has to be ours itself.
+    That is the directory in which a tree was built, and the tree; a power cut may leave
+    either. None means that one exists, but belongs to another user. The tree may have any owner
+    while the directory is there and ours; alone it must be ours itself.
     """
     whole = stage_name + _WHOLE
     owner = _open_up(fs, parent_fd, stage_name)
@@ -403,9 +383,9 @@ def _remove_stage(
 
 
 def _open_up(fs: FileSystem, parent_fd: int, name: bytes) -> int | None:
-    """Lets the owner of a directory remove what is in it; returns who that is.
+    """Makes a directory of this user writable; returns its owner.
 
-    None says that there is no directory of that name; a link is none.
+    None means that there is no directory of that name; a link does not count.
     """
     try:
         fd = fs.open(name, _LOOK, dir_fd=parent_fd)
@@ -422,11 +402,11 @@ def _open_up(fs: FileSystem, parent_fd: int, name: bytes) -> int | None:
 
 
 def sweep_exports(session: Session, names: Sequence[str]) -> None:
-    """Removes what killed exports left behind, and says so; never raises OSError.
+    """Removes what killed exports left behind, and warns of it; never raises OSError.
 
-    Those that are still at work, and those of others, are left alone. Follows no
-    link, and removes nothing but directories of ours whose names say what they are:
-    the store may come from anywhere.
+    Those that are still running, and those of other users, are left alone. Follows no link, and
+    removes only directories of this user whose names say what they are: the store may come from
+    anywhere.
     """
     for name in names:
         try:
@@ -445,7 +425,7 @@ def _sweep(context: Context, record: ExportLock) -> None:
     try:
         found = decode_export(record.read(EXPORT_SIZE_MAX))
     except UnsupportedFormat:
-        return  # a newer program's, and its to remove
+        return  # a newer version made it, and removes it
     except Corrupt as error:
         if record.remove():
             context.monitor.warn(f"Removed the record of an interrupted restore: {error}")
@@ -456,13 +436,12 @@ def _sweep(context: Context, record: ExportLock) -> None:
         return  # not mounted at present
     is_removed: bool | None = False
     if os.path.realpath(directory) == directory:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            parent_fd = context.fs.open(directory, OPEN_DIRECTORY)
-            try:
-                name = os.path.basename(stage_path)
-                is_removed = _remove_stage(context.fs, parent_fd, name, in_place=found.in_place)
-            finally:
-                context.fs.close(parent_fd)
+        with (
+            suppress(FileNotFoundError, NotADirectoryError),
+            open_directory(context.fs, directory) as parent_fd,
+        ):
+            name = os.path.basename(stage_path)
+            is_removed = _remove_stage(context.fs, parent_fd, name, in_place=found.in_place)
     if is_removed is None:
         return
     record.remove()

@@ -1,4 +1,4 @@
-"""Where a restore is to lead, and what it says when it is there."""
+"""What a restore is asked for, which state it leads to, and what it returns."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from treesnap.codec.history import Moment, RestoreHistory
-from treesnap.codec.tree import put_tree
-from treesnap.model import (
-    ChangeKind,
-    IgnoreRules,
-    ObjectId,
-    Snapshot,
-    SnapshotId,
-    Totals,
-)
+from treesnap.model import ChangeKind, IgnoreRules, Snapshot, SnapshotId
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.plan import RestorePlan
 from treesnap.ops.session import Session
-from treesnap.ops.state import MemoryObjects, State, effective_scope, recorded_state
+from treesnap.ops.state import State, effective_scope, recorded_state
 from treesnap.results import RestoreResult
 from treesnap.store.plan_files import PlanMove
 
 HistoryStep = Callable[[RestoreHistory, Moment], RestoreHistory]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayBack:
+    """A roll-back of a failed step: see :func:`treesnap.ops.checkpoint.go_back`.
+
+    What is in the root was left by that step, its ignore files too.
+    """
+
+    removes_first: bool = False
+    """Whether what goes is removed before anything is put: there is no room for both."""
+    not_kept: str | None = None
+    """Why there is no room for a safety snapshot either, or None where one is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +41,7 @@ class RestoreRequest:
     touch: bool = False
     force: bool = False
     counted: bool = False
-    is_way_back: bool = False
-    """Whether a failed step is rolled back: see :func:`treesnap.ops.checkpoint.go_back`."""
-    removes_first: bool = False
-    """Whether there is no room to keep aside what goes; for a way back alone."""
-    not_kept: str | None = None
-    """Why there is no room for a safety snapshot either; for a way back alone."""
+    way_back: WayBack | None = None
     move: PlanMove | None = None
     """The plan that goes with the files."""
 
@@ -56,17 +56,26 @@ class Goal:
     """What the caller named; each has to be in one of both states."""
     touch: bool = False
     force: bool = False
-    is_way_back: bool = False
-    """Whether what is in the root was left by a failed step, its ignore files too."""
-    removes_first: bool = False
-    """Whether what goes is removed before anything is put: there is no room for both."""
-    not_kept: str | None = None
-    """Why what is there cannot be kept in a safety snapshot, or None where it is."""
+    way_back: WayBack | None = None
     label: str = "before restore"
     history_step: HistoryStep = RestoreHistory.restored
     removes_root: bool = False
     """Whether the goal is that there is no root; the snapshot holds an empty one."""
     move: PlanMove | None = None
+
+    @property
+    def rules(self) -> tuple[IgnoreRules, ...]:
+        """The exclusions of the snapshot, which hold beside today's."""
+        return self.snapshot.record.rules
+
+    @property
+    def not_kept(self) -> str | None:
+        """Why the state before cannot be kept in a safety snapshot, or None where it is."""
+        return self.way_back.not_kept if self.way_back is not None else None
+
+    def state(self, session: Session) -> State:
+        """Returns the snapshot's tree, with nothing but the paths in scope."""
+        return recorded_state(session, self.snapshot.record, self.scope)
 
 
 def goal_of(session: Session, request: RestoreRequest) -> Goal:
@@ -79,26 +88,9 @@ def goal_of(session: Session, request: RestoreRequest) -> Goal:
         paths=request.paths if snapshot.record.scope is None else (),
         touch=request.touch,
         force=request.force,
-        is_way_back=request.is_way_back,
-        removes_first=request.removes_first,
-        not_kept=request.not_kept,
+        way_back=request.way_back,
         move=request.move,
     )
-
-
-def target_state(session: Session, goal: Goal) -> State:
-    """Returns the goal's tree, with nothing but the paths that it concerns."""
-    return recorded_state(session, goal.snapshot.record, goal.scope)
-
-
-def rules_of(goal: Goal) -> tuple[IgnoreRules, ...]:
-    """Returns the exclusions of the goal's snapshot, which hold beside today's."""
-    return goal.snapshot.record.rules
-
-
-def empty_tree(objects: MemoryObjects) -> ObjectId:
-    """Returns the id of a directory without entries."""
-    return put_tree((), Totals(), objects.put)
 
 
 def result_of(
@@ -107,8 +99,8 @@ def result_of(
     current: State,
     target: State,
     *,
-    safety_id: SnapshotId | None,
-    is_dry_run: bool,
+    safety_id: SnapshotId | None = None,
+    is_dry_run: bool = False,
 ) -> RestoreResult:
     """Returns the outcome of a plan that was carried out, or would be."""
     created = plan.count(ChangeKind.ADDED)

@@ -11,14 +11,13 @@ holds one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from treesnap import treepath
 from treesnap.codec.journal import Finish
 from treesnap.compare import change_at, differing, kind_of_change
-from treesnap.errors import ErrorCode, NotFound, Refused, printable
+from treesnap.errors import ErrorCode, Refused, quoted
 from treesnap.model import Change, ChangeKind, Entry, Skipped
 from treesnap.ops.state import State
 
@@ -72,27 +71,13 @@ class RestorePlan:
         return sum(1 for change in self.changes if change.change in kinds)
 
 
-def ancestors_of(paths: Iterable[bytes]) -> set[bytes]:
-    """Returns all directories above the given paths, the root included."""
-    return {parent for path in paths for parent in treepath.parents(path)}
-
-
-def require_paths(paths: tuple[bytes, ...], left: State, right: State) -> None:
-    """Raises NotFound for a path that neither state holds: it is most likely mistyped."""
-    for path in paths:
-        if path and left.entry(path) is None and right.entry(path) is None:
-            raise NotFound(
-                f"Neither state holds {printable(path)!r}", code=ErrorCode.PATH_NOT_FOUND, path=path
-            )
-
-
 def refuse_blocked(plan: RestorePlan) -> None:
     """Raises Refused when something to leave alone is in the way."""
     if plan.blocked:
         path = plan.blocked[0]
         raise Refused(
-            f"The directory {printable(path)!r} would become something else, but it holds "
-            "paths that no snapshot has",
+            f"The directory {quoted(path)} would be replaced, but it holds paths that no "
+            "snapshot has",
             code=ErrorCode.CONFLICT,
             path=path,
         )
@@ -123,7 +108,7 @@ class _Planner:
     ) -> None:
         self._current = current
         self._target = target
-        self._spine = ancestors_of(scope) - made_since if scope is not None else set()
+        self._spine = treepath.ancestors(scope) - made_since if scope is not None else set()
         self._scope = scope
         self._plan = RestorePlan()
         self._paired: dict[bytes, tuple[Entry, Entry | None]] = {}

@@ -1,9 +1,8 @@
-"""Keeping what somebody wrote into files that an interrupted restore had moved aside.
+"""Preserving what other processes wrote to files that an interrupted restore had moved aside.
 
-What lies in a staging directory is of the old state or of the new one, and both are
-in snapshots. Unless somebody changed it: through a file that he had open, or in a
-directory that he worked in, while it was moved. That goes into a snapshot of its
-own, at the paths where he knew it.
+What lies in a staging directory belongs to the old state or to the new one, and both are in
+snapshots. Unless another process changed it, through an open file or a working directory, while
+it was moved. That goes into a snapshot of its own, at the paths where that process knew it.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from treesnap import treepath
 from treesnap.codec.journal import Journal
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.tree import put_tree
-from treesnap.errors import ErrorCode, Refused, printable
+from treesnap.errors import ErrorCode, Refused, quoted
 from treesnap.model import (
     Entry,
     ObjectId,
@@ -36,16 +34,16 @@ from treesnap.store.writer import Writer, retry_overtaken
 from treesnap.treepath import without_nested
 from treesnap.worktree.apply.stage import RESERVE, is_building
 from treesnap.worktree.apply.step import number_of
-from treesnap.worktree.directory import OPEN_DIRECTORY
+from treesnap.worktree.directory import open_directory
 from treesnap.worktree.scan.scanner import Scanner, ScanResult
 
 
 def preserve_foreign_edits(
     session: Session, journal: Journal, root_path: str | None = None
 ) -> None:
-    """Takes a snapshot of what is of neither state, and says so; mostly there is nothing.
+    """Takes a snapshot of what belongs to neither state, and warns of it; rarely is there any.
 
-    Reads all that is staged or kept aside. ``root_path`` says where the root is, if it was
+    Reads all that is staged or was moved aside. ``root_path`` says where the root is, if it was
     moved. Raises Busy when collections keep overtaking it.
     """
     commit = journal.commit
@@ -98,16 +96,13 @@ class _ForeignEdits:
         fs = self._session.fs
         try:
             fs.lstat(self._stage_path)
-            stage_fd = fs.open(self._root_stage_path, OPEN_DIRECTORY)
+            with open_directory(fs, self._root_stage_path) as stage_fd:
+                return not is_building(fs, stage_fd)
         except FileNotFoundError:
             return False
-        try:
-            return not is_building(fs, stage_fd)
-        finally:
-            fs.close(stage_fd)
 
     def _refuse_unreadable(self, skipped: Iterable[Skipped], *states: State) -> None:
-        """Raises Refused for what neither state has and nobody here can read.
+        """Raises Refused for what neither state has and this process cannot read.
 
         It cannot go into a snapshot, so it must not be removed. Sockets hold nothing.
         """
@@ -120,19 +115,16 @@ class _ForeignEdits:
             )
             if not known and item.reason != SkipReason.SOCKET:
                 raise Refused(
-                    f"{printable(rest or top)!r}, which somebody made in "
-                    f"{printable(path or b'.')!r} while "
-                    "it was being replaced, cannot be read; whoever can read it has to finish "
-                    f"the restore. It is in {printable(self._stage_path)!r}",
+                    f"{quoted(rest or top)}, which another process made in {quoted(path or b'.')} "
+                    "while it was being replaced, cannot be read; a user who can read it has to "
+                    f"finish the restore. It is in {quoted(self._stage_path)}",
                     code=ErrorCode.RESTORE_INTERRUPTED,
                     path=self._stage_path,
                 )
 
     def _walk(self, sink: MemoryObjects | Writer) -> ScanResult:
-        settings = replace(
-            scan_settings(self._session.context, None, ()),
-            root=self._stage_path,
-            heeds_ignore_files=False,
+        settings = scan_settings(
+            self._session.context, root=self._stage_path, heeds_ignore_files=False
         )
         return Scanner(self._session.fs, settings, sink, self._session.monitor).scan()
 
@@ -142,9 +134,9 @@ class _ForeignEdits:
         return self._paths[number] if number is not None and number < len(self._paths) else None
 
     def _is_known(self, entry: Entry, walked: State, old: State, new: State) -> bool:
-        """Returns whether all that something holds is of one of the states.
+        """Returns whether all that an entry holds belongs to one of the states.
 
-        Less than that may be there, where removing it has begun.
+        Some of it may be missing, where removing it has begun.
         """
         path = self._path(entry.name)
         if path is None:
@@ -159,12 +151,12 @@ class _ForeignEdits:
         store, root = self._session.store, self._session.root
         with Writer(store) as writer:
             walked = walked_state(self._walk(writer), writer.get)
-            kept: dict[bytes, Entry] = {}
+            edited: dict[bytes, Entry] = {}
             for name in strange:
                 entry = walked.trees.lookup(walked.root.tree_id, name)
                 if entry is not None:
-                    kept[self._path(name) or name] = entry
-            tree_id, totals = _at_their_paths(kept, old, writer, walked.trees)
+                    edited[self._path(name) or name] = entry
+            tree_id, totals = _at_their_paths(edited, old, writer, walked.trees)
             sequence = store.snapshots.listing(root.id).next_sequence
             record = SnapshotRecord(
                 root=old.root._replace(content=tree_id),
@@ -173,29 +165,30 @@ class _ForeignEdits:
                 created_at_ns=self._session.context.clock_ns(),
                 totals=totals,
                 kind=SnapshotKind.SAFETY,
-                scope=without_nested(list(kept)),
+                scope=without_nested(list(edited)),
                 label=f"changed during restore {self._target_id[:12]}",
                 host=os.uname().nodename,
             )
             identity, _ = writer.publish(record, root.id, sequence)
-        shown_paths = ", ".join(repr(printable(path)) for path in sorted(kept))
+        named = ", ".join(quoted(path) for path in sorted(edited))
         self._session.monitor.warn(
-            f"What somebody changed in {shown_paths} while it was being replaced is in snapshot "
+            f"What another process changed in {named} while it was being replaced is in snapshot "
             f"{identity[:12]}; see it with 'snap restore {identity[:12]} --to DIRECTORY'"
         )
 
 
 def _at_their_paths(
-    kept: Mapping[bytes, Entry], old: State, writer: Writer, trees: TreeReader
+    edited: Mapping[bytes, Entry], old: State, writer: Writer, trees: TreeReader
 ) -> tuple[ObjectId, Totals]:
     """Stores the trees that hold entries at their paths; returns the topmost one."""
     below: dict[bytes, list[tuple[Entry, Totals]]] = defaultdict(list)
-    for path, entry in kept.items():
+    for path, entry in edited.items():
         directory, name = treepath.split(path)
         totals = totals_of_entry(entry, trees)
         below[directory].append((entry._replace(name=name), totals))
-    above = {parent for path in kept for parent in treepath.parents(path)}
-    for path in sorted(above, key=lambda path: len(treepath.components(path)), reverse=True):
+    for path in sorted(
+        treepath.ancestors(edited), key=lambda path: len(treepath.components(path)), reverse=True
+    ):
         sums = Totals()
         for _, totals in below[path]:
             sums = sums.plus(totals)

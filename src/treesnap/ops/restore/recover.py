@@ -1,44 +1,36 @@
 """Finishing an interrupted restore, before anything else happens in a root.
 
-A restore that was not committed is undone: nothing but its staging directory is
-in the tree. A committed one is done again, for the paths that its journal names:
-what they hold now is compared with both states, and planned from there. So it does
-not matter which of its steps were done, what a power cut took away of them, or
-whether this is a copy of the tree with other inodes.
+A restore that was not committed is undone: only its staging directory is in the tree. A committed
+one is carried out again, for the paths that its journal names: what they hold now is compared
+with both states, and planned from there. So it does not matter which of its steps were done,
+which of them a power cut undid, or whether this is a copy of the tree with other inodes.
 
-A path that holds neither state, nor nothing, was changed by somebody else since.
-It is left as it is. The other paths get the new state if they have it already, and
-the old one otherwise. What lies in the staging directory and is of neither state
-goes into a snapshot before it is removed.
+A path that holds neither state, nor nothing, was changed by another process since, and is left
+alone. The other paths get the new state if all of them can, and the old one otherwise. What lies
+in the staging directory and belongs to neither state goes into a snapshot before it is removed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from treesnap import treepath
 from treesnap.codec.journal import Commit, Journal
-from treesnap.errors import (
-    Conflict,
-    ErrorCode,
-    NotFound,
-    Refused,
-    TreesnapError,
-    printable,
-)
+from treesnap.errors import Conflict, ErrorCode, NotFound, Refused, TreesnapError, printable, quoted
 from treesnap.model import Snapshot, SnapshotId
-from treesnap.ops.capture import preview
+from treesnap.ops.capture import Preview, preview
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.path_state import PathState, path_state
 from treesnap.ops.restore.plan import RestorePlan, make_plan, refuse_blocked
 from treesnap.ops.restore.preserve import preserve_foreign_edits
 from treesnap.ops.restore.transaction import RestoreWork, Transaction
 from treesnap.ops.session import Session
-from treesnap.ops.state import State, recorded_state, walked_state
+from treesnap.ops.state import State, recorded_state
+from treesnap.quantities import first_few
 from treesnap.store.journal import read_journal
-from treesnap.worktree.apply.preconditions import Observed
 from treesnap.worktree.apply.removal import remove_paths
 from treesnap.worktree.apply.stage import (
     clear_stage,
@@ -53,27 +45,20 @@ if TYPE_CHECKING:
     from treesnap.ops.context import Context
 
 ATTEMPTS = 3
-"""How often recovery begins anew when somebody changes the tree meanwhile."""
-_SHOWN_MAX = 5
-"""Paths named in one warning."""
-
-
-class Walked(NamedTuple):
-    """Some paths of the tree, as they are."""
-
-    state: State
-    observed: Observed
+"""How often recovery is tried when another process changes the tree meanwhile."""
+_COMPLETED = "completed an interrupted restore"
+_TO_TIDY = "all is done; the next command on this root cleans up"
 
 
 class Look(NamedTuple):
-    """The paths of an interrupted restore, and where each stands."""
+    """The paths of an interrupted restore, and the state of each."""
 
-    standings: dict[bytes, PathState]
-    walked: Walked
+    states: dict[bytes, PathState]
+    walked: Preview
 
-    def paths(self, *standings: PathState) -> tuple[bytes, ...]:
-        """Returns the paths that stand in one of some ways."""
-        return tuple(path for path, found in self.standings.items() if found in standings)
+    def paths(self, *states: PathState) -> tuple[bytes, ...]:
+        """Returns the paths in one of some states."""
+        return tuple(path for path, state in self.states.items() if state in states)
 
     @property
     def is_forward(self) -> bool:
@@ -82,11 +67,11 @@ class Look(NamedTuple):
 
 
 def recover_locked(session: Session) -> str | None:
-    """Finishes an interrupted restore and says so. The caller holds the root's lock.
+    """Finishes an interrupted restore and warns of it. The caller holds the root's lock.
 
-    Returns what was done, or None where nothing is to do, or nothing can be done
-    because the root is absent: the journal then stays until it is back, or is
-    restored anew. Raises Refused where another file system is in the root's place.
+    Returns what was done, or None where there is nothing to do, or nothing can be done because
+    the root is absent: the journal then stays until the root is back, or is restored again.
+    Raises Refused where another file system is in the root's place.
     """
     journal = read_journal(session.root)
     if journal is None:
@@ -98,7 +83,7 @@ def recover_locked(session: Session) -> str | None:
 
 
 def look_at(session: Session, journal: Journal) -> tuple[str | None, dict[bytes, PathState]]:
-    """Returns what recovery would do, and where each path stands; changes nothing.
+    """Returns what recovery would do, and the state of each path; changes nothing.
 
     None where nothing was committed. Raises what recovery would raise. The caller
     holds the root's lock.
@@ -108,36 +93,36 @@ def look_at(session: Session, journal: Journal) -> tuple[str | None, dict[bytes,
     transaction = Transaction(session, journal)
     if not os.path.lexists(session.context.root):
         if journal.commit.removes_root and transaction.is_finished():
-            return "all is done; the next command on this root tidies up", {}
-        return "it waits until the root is back, or is restored anew", {}
-    root_fd = opened_root(session.context)
-    try:
+            return _TO_TIDY, {}
+        return "it waits until the root is back, or is restored again", {}
+    with _opened_root(session.context) as root_fd:
         _refuse_other_directory(session.context, root_fd, journal, transaction)
         if not journal.commit.paths or transaction.is_finished():
-            standings = dict.fromkeys(journal.commit.paths, PathState.DONE)
-            return "all is done; the next command on this root tidies up", standings
-        completion = Completion(session, journal)
-        look = completion.look(root_fd)
-    finally:
-        session.fs.close(root_fd)
+            return _TO_TIDY, dict.fromkeys(journal.commit.paths, PathState.DONE)
+        look = Completion(session, journal).look(root_fd)
     way = "finishes it" if look.is_forward else "undoes it"
-    left = " and leaves what somebody changed" if look.paths(PathState.CHANGED) else ""
-    return f"the next command on this root {way}{left}", look.standings
+    left = " and leaves alone what another process changed" if look.paths(PathState.CHANGED) else ""
+    return f"the next command on this root {way}{left}", look.states
 
 
-def opened_root(context: Context) -> int:
-    """Returns a descriptor of the root; raises Refused for what is no directory."""
+@contextmanager
+def _opened_root(context: Context) -> Iterator[int]:
+    """Yields a descriptor of the root; raises Refused for what is not a directory."""
     try:
-        return context.fs.open(context.root, OPEN_DIRECTORY)
+        root_fd = context.fs.open(context.root, OPEN_DIRECTORY)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise Refused(
-            f"The root {printable(context.root)!r} is no directory any more, so that an "
+            f"The root {quoted(context.root)} is no longer a directory, so that an "
             "interrupted restore cannot be finished",
             code=ErrorCode.NOT_A_DIRECTORY,
             path=context.root,
         ) from error
+    try:
+        yield root_fd
+    finally:
+        context.fs.close(root_fd)
 
 
 def is_its_tree(fs: FileSystem, root_fd: int, journal: Journal) -> bool:
@@ -157,12 +142,12 @@ def _refuse_other_directory(
 ) -> None:
     """Raises Refused for a directory that is not the tree of a journal.
 
-    But not on the same file system where no more than the staging directory is to be removed. A
-    directory on another one may be the empty one below a lost mount.
+    But not on the same file system where only the staging directory has to be removed. A
+    directory on another one may be an empty mount point.
     """
     if is_its_tree(context.fs, root_fd, journal):
         return
-    what = f"A restore of {printable(context.root)!r} was interrupted, and another"
+    what = f"A restore of {quoted(context.root)} was interrupted, and another"
     if context.fs.fstat(root_fd).st_dev != journal.device:
         why = f"{what} file system is in its place now. Mount the one that it was on"
     elif journal.commit is not None and not transaction.is_finished():
@@ -176,47 +161,43 @@ def _refuse_other_directory(
 
 
 def _recover(session: Session, journal: Journal) -> str | None:
-    transaction = Transaction(session, journal)
-    try:
-        root_fd = opened_root(session.context)
-    except FileNotFoundError:
-        if journal.commit is not None:
-            if not (journal.commit.removes_root and transaction.is_finished()):
-                return None
-            transaction.forget_removed()
-            return "completed an interrupted restore"
-        transaction.give_up()
-        return "forgot a restore that was interrupted early: the root is gone"
-    try:
+    transaction, commit = Transaction(session, journal), journal.commit
+    if not os.path.lexists(session.context.root):
+        if commit is None:
+            transaction.give_up()
+            return "forgot a restore that was interrupted early: the root is gone"
+        if not (commit.removes_root and transaction.is_finished()):
+            return None
+        transaction.forget_removed()
+        return _COMPLETED
+    with _opened_root(session.context) as root_fd:
         _refuse_other_directory(session.context, root_fd, journal, transaction)
-        if journal.commit is not None and transaction.is_finished():
-            return _tidied(session, journal, transaction, root_fd)
-        if journal.commit is not None and not journal.commit.paths:
+        if commit is not None and transaction.is_finished():
+            return _cleaned_up(session, journal, transaction, root_fd)
+        if commit is not None and not commit.paths:
             transaction.resume_without_files(root_fd)
-            return "completed an interrupted restore"
-        if journal.commit is not None:
+            return _COMPLETED
+        if commit is not None:
             return Completion(session, journal).run(root_fd)
-    finally:
-        session.fs.close(root_fd)
     transaction.give_up()
     return "removed what an interrupted restore had prepared; the tree is as before it"
 
 
-def _tidied(
+def _cleaned_up(
     session: Session, journal: Journal, transaction: Transaction, root_fd: int
 ) -> str | None:
-    """Removes what a finished restore kept aside; that keeps no command from its work."""
+    """Removes what a finished restore moved aside; only warns where that fails."""
     try:
         preserve_foreign_edits(session, journal)
         transaction.end(root_fd)
     except (TreesnapError, OSError) as error:
-        session.monitor.warn(f"What a finished restore kept aside could not be removed: {error}")
+        session.monitor.warn(f"What a finished restore moved aside could not be removed: {error}")
         return None
-    return "completed an interrupted restore"
+    return _COMPLETED
 
 
 class Completion:
-    """A committed restore that is done again, or undone."""
+    """A committed restore that is carried out again, or undone."""
 
     def __init__(self, session: Session, journal: Journal) -> None:
         assert journal.commit is not None
@@ -234,7 +215,7 @@ class Completion:
             for path in self._commit.paths
             if self._commit.is_way_back and self._is_replaced(path)
         )
-        """Directories in the way, of which the way back has kept what is excluded too."""
+        """Directories in the way, of which the safety snapshot holds what is excluded too."""
 
     def _snapshot(self, identity: SnapshotId) -> Snapshot:
         try:
@@ -250,7 +231,7 @@ class Completion:
         return old is not None and old.is_directory and new is not None and not new.is_directory
 
     def run(self, root_fd: int) -> str:
-        """Brings all paths that nobody else changed to one state; returns what was done."""
+        """Brings all paths that no other process changed to one state; returns what was done."""
         reason: TreesnapError | OSError | None = None
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -273,7 +254,10 @@ class Completion:
                     raise reason or error from error
                 reason = error
             else:
-                self._warn_of_loss()
+                if self._commit.keeps_nothing:
+                    self._session.monitor.warn(
+                        "What the failed step left is not kept: there was no room for it"
+                    )
                 return _words(reason, look.paths(PathState.CHANGED), forward=forward)
         raise AssertionError
 
@@ -285,25 +269,19 @@ class Completion:
         remove_paths(fs, root_fd, plan.removed)
         fs.sync_file_system(root_fd)
 
-    def _warn_of_loss(self) -> None:
-        if self._commit.keeps_nothing:
-            self._session.monitor.warn(
-                "What the failed step left is not kept: there was no room for it"
-            )
-
     def look(self, root_fd: int) -> Look:
         """Compares every path of the restore with both states."""
         reachable = self._reachable(root_fd)
         walked = self._walk(tuple(reachable))
         current = walked.state
-        standings = dict.fromkeys(self._commit.paths, PathState.CHANGED)
+        states = dict.fromkeys(self._commit.paths, PathState.CHANGED)
         for path in reachable:
-            standings[path] = path_state(
+            states[path] = path_state(
                 current.entry(path), current, path, self._old, self._new, touch=self._commit.touch
             )
-            if self._commit.keeps_nothing and standings[path] == PathState.CHANGED:
-                standings[path] = PathState.OPEN  # no snapshot has what the step left there
-        return Look(standings, walked)
+            if self._commit.keeps_nothing and states[path] == PathState.CHANGED:
+                states[path] = PathState.OPEN  # no snapshot has what the step left there
+        return Look(states, walked)
 
     def _reachable(self, root_fd: int) -> list[bytes]:
         """Returns the paths whose directories are still directories."""
@@ -319,26 +297,24 @@ class Completion:
                 found.append(path)
         return found
 
-    def _walk(self, scope: tuple[bytes, ...]) -> Walked:
-        recorder: dict[bytes, bytes] = {}
-        seen = preview(
+    def _walk(self, scope: tuple[bytes, ...]) -> Preview:
+        return preview(
             self._session,
             scope,
             self._rules,
-            recorder,
+            observes=True,
             heeds_ignore_files=not self._commit.is_way_back,
             revealed=self._revealed,
         )
-        return Walked(walked_state(seen.result, seen.objects.get), Observed(recorder, seen.cache))
 
     def _carry_out(self, look: Look, *, forward: bool) -> None:
         goal = self._target if forward else self._safety
         plan, wanted, walked = self._planned(look, goal)
         if plan.blocked:
-            # Somebody made there what no snapshot has: the directories stay as they are.
+            # Another process made there what no snapshot has: the directories stay as they are.
             for path in self._commit.paths:
                 if any(treepath.is_within(blocked, path) for blocked in plan.blocked):
-                    look.standings[path] = PathState.CHANGED
+                    look.states[path] = PathState.CHANGED
             plan, wanted, walked = self._planned(look, goal)
         refuse_blocked(plan)
         for path, old, new in self._commit.directories:
@@ -354,8 +330,8 @@ class Completion:
         )
         transaction.resume(work, forward=forward)
 
-    def _planned(self, look: Look, goal: Snapshot) -> tuple[RestorePlan, State, Walked]:
-        """Returns a plan for all paths that nobody else changed, and both of its sides."""
+    def _planned(self, look: Look, goal: Snapshot) -> tuple[RestorePlan, State, Preview]:
+        """Returns a plan for all paths that no other process changed, and both of its sides."""
         scope = look.paths(PathState.DONE, PathState.OPEN)
         walked = look.walked if scope == self._commit.paths else self._walk(scope)
         wanted = recorded_state(self._session, goal.record, scope)
@@ -370,13 +346,12 @@ class Completion:
 
 def _words(reason: Exception | None, changed: Sequence[bytes], *, forward: bool) -> str:
     """Returns what was done, for people."""
-    done = "completed an interrupted restore"
+    done = _COMPLETED
     if not forward:
-        done = "took an interrupted restore back"
+        done = "undid an interrupted restore"
         if reason is not None:
             done += f", because it could not be finished ({reason})"
     if changed:
-        named = ", ".join(repr(printable(path)) for path in sorted(changed)[:_SHOWN_MAX])
-        more = ", ..." if len(changed) > _SHOWN_MAX else ""
-        done += f", but left what somebody changed meanwhile as it is: {named}{more}"
+        named = first_few(sorted(changed), quoted)
+        done += f", but left paths alone that another process changed meanwhile: {named}"
     return done

@@ -20,7 +20,7 @@ from treesnap.errors import (
     OperationFailed,
     Refused,
     TreesnapError,
-    printable,
+    quoted,
 )
 from treesnap.events import NullMonitor, Phase
 from treesnap.fs.durable import Prepared, sync_directory
@@ -31,6 +31,7 @@ from treesnap.ops.restore.plan import RestorePlan
 from treesnap.ops.restore.preserve import preserve_foreign_edits
 from treesnap.ops.session import Session
 from treesnap.ops.state import MemoryObjects, State, totals_of_entry, walked_state
+from treesnap.quantities import first_few
 from treesnap.store.layout import plan_file_name
 from treesnap.store.reserve import Reserve
 from treesnap.worktree.apply.applier import Applier
@@ -54,8 +55,8 @@ from treesnap.worktree.apply.stage import (
 from treesnap.worktree.apply.step import UNSEEN, Action, RestoreStep, kept_name, staged_name
 from treesnap.worktree.directory import (
     NO_DIRECTORY,
-    OPEN_DIRECTORY,
     DirectoryChain,
+    open_directory,
     path_of_root,
 )
 from treesnap.worktree.scan.scanner import Scanner
@@ -64,12 +65,10 @@ if TYPE_CHECKING:
     from treesnap.results import OpenFile
 
 _Result = TypeVar("_Result")
-_SHOWN_MAX = 5
-"""Paths named in one warning."""
 
 
 class _Prepared(NamedTuple):
-    """Small files that take their names when a restore is done."""
+    """Small files that get their names when a restore is done."""
 
     history: Prepared
     plan: Prepared | None
@@ -84,11 +83,12 @@ class Transaction:
     def __init__(self, session: Session, journal: Journal | None = None) -> None:
         self._fs = session.fs
         self._session = session
+        self._root = session.context.root
         self._xattrs = TreeReader(session.store.get).xattrs
         self._journal = journal
 
     def _write(self, journal: Journal) -> None:
-        """Replaces the journal; on a full disk in the place of the store's reserve."""
+        """Replaces the journal; on a full disk with the room of the store's reserve."""
         self._backed(lambda: self._session.root.write("journal", JOURNAL, journal))
         self._journal = journal
 
@@ -98,21 +98,16 @@ class Transaction:
     def _begin(self, root_before: Entry | None, subvolumes: tuple[Subvolume, ...] = ()) -> None:
         """Writes the journal that undoes everything; :meth:`abandon` removes it again.
 
-        Raises Refused while an earlier restore is not tidied up after: its staging
+        Raises Refused while an earlier restore is not cleaned up after: its staging
         directory is found through its journal only.
         """
         if root_before is not None and self._session.root.is_interrupted:
             raise Refused(
-                "An earlier restore of this root is not tidied up after yet",
+                "An earlier restore of this root is not cleaned up after yet",
                 code=ErrorCode.RESTORE_INTERRUPTED,
-                path=self._session.context.root,
+                path=self._root,
             )
-        held = (
-            self._session.context.root
-            if root_before
-            else os.path.dirname(self._session.context.root)
-        )
-        stat = self._fs.lstat(held)
+        stat = self._fs.lstat(self._root if root_before else os.path.dirname(self._root))
         self._journal = Journal(
             root_id=self._session.root.id,
             stage_name=new_stage_name(),
@@ -126,10 +121,10 @@ class Transaction:
 
     def ensure_root(self) -> None:
         """Makes the root when it is absent; a crash from here on removes it again."""
-        if not os.path.lexists(self._session.context.root):
+        if not os.path.lexists(self._root):
             self._begin(None)
-            self._fs.make_directory(self._session.context.root)
-            sync_directory(self._fs, os.path.dirname(self._session.context.root))
+            self._fs.make_directory(self._root)
+            sync_directory(self._fs, os.path.dirname(self._root))
 
     def abandon(self, root_fd: int | None = None) -> None:
         """Ends a transaction that was not committed; does nothing when none was begun."""
@@ -143,7 +138,7 @@ class Transaction:
         the next operation to finish.
         """
         steps = Steps(self._session, work, commit.paths)
-        with self._opened_root() as root_fd:
+        with open_directory(self._fs, self._root) as root_fd:
             places = stage_places(self._fs, root_fd, work.plan.touched)
             subvolumes = self._subvolumes(work, places)
             commit = replace(commit, directories=work.plan.finishes)
@@ -176,7 +171,7 @@ class Transaction:
         if self._journal is None:
             self._begin(current.root)
         assert self._journal is not None
-        with self._opened_root() as root_fd, self._prepared(commit) as prepared:
+        with open_directory(self._fs, self._root) as root_fd, self._prepared(commit) as prepared:
             journal = self._committed(root_fd, commit)
             self._commit(journal)
             self._note_finished(journal, prepared)
@@ -191,7 +186,7 @@ class Transaction:
             self.end(root_fd, prepared)
 
     def _committed(self, root_fd: int, commit: Commit) -> Journal:
-        """Returns the journal with a commit, and with the root that was perhaps made meanwhile."""
+        """Returns the journal with a commit, and the root's identity: it may be new."""
         assert self._journal is not None
         stat = self._fs.fstat(root_fd)
         return replace(self._journal, device=stat.st_dev, inode=stat.st_ino, commit=commit)
@@ -202,17 +197,17 @@ class Transaction:
         except (TreesnapError, OSError) as error:
             self._session.monitor.warn(
                 f"The restore is done, but not cleaned up after ({error_text(error)}); "
-                "the next command on this root goes on with that"
+                "the next command on this root does that"
             )
 
     def commit_in_place(self, work: RestoreWork, commit: Commit) -> Journal:
-        """Commits a plan of which nothing is staged; what it removes first is not kept aside.
+        """Commits a plan of which nothing is staged; what it removes first is not moved aside.
 
         The tree is as it was when this returns, or raises. From then on a recovery carries the
-        journal out, whichever process does that. Raises OperationFailed for what not even its
+        journal out, in this process or another. Raises OperationFailed for what not even its
         owner may remove.
         """
-        with self._opened_root() as root_fd:
+        with open_directory(self._fs, self._root) as root_fd:
             refuse_protected(self._fs, root_fd, work.plan.removed)
             places = stage_places(self._fs, root_fd, work.plan.touched)
             subvolumes = self._subvolumes(work, places)
@@ -226,16 +221,16 @@ class Transaction:
     def resume(self, work: RestoreWork, *, forward: bool) -> None:
         """Carries a plan out under a journal that was committed before.
 
-        There is no staging directory any more. ``forward`` says whether the plan
-        finishes the restore or undoes it. When this raises, the journal is left,
-        and the tree is still between both states.
+        The staging directory is gone. ``forward`` says whether the plan finishes the restore or
+        undoes it. When this raises, the journal is left, and the tree is still between both
+        states.
         """
         journal = self._journal
         assert journal is not None
         assert journal.commit is not None
         commit = journal.commit
         steps = Steps(self._session, work, commit.paths)
-        with self._opened_root() as root_fd, self._prepared(commit) as prepared:
+        with open_directory(self._fs, self._root) as root_fd, self._prepared(commit) as prepared:
             places = stage_places(self._fs, root_fd, work.plan.touched)
             known = {item.path: item for item in journal.subvolumes}
             new = [item for item in self._subvolumes(work, places) if item.path not in known]
@@ -254,7 +249,7 @@ class Transaction:
         self._warn_of_degraded(steps.degraded)
 
     def _subvolumes(self, work: RestoreWork, places: StagePlaces) -> tuple[Subvolume, ...]:
-        """Returns the subvolumes in which something is staged, and notes that in the plan.
+        """Returns the subvolumes in which something is staged, and adds them to the plan.
 
         The staging directory changes the time of the directory that holds it.
         """
@@ -267,18 +262,8 @@ class Transaction:
         return tuple(found)
 
     @contextmanager
-    def _opened_root(self) -> Iterator[int]:
-        root_fd = self._fs.open(self._session.context.root, OPEN_DIRECTORY)
-        try:
-            yield root_fd
-        finally:
-            self._fs.close(root_fd)
-
-    @contextmanager
     def _prepared(self, commit: Commit) -> Iterator[_Prepared]:
-        """Writes the history and the plan aside: behind the commit point, their names need
-        no space.
-        """
+        """Writes history and plan under temporary names, so that publishing them needs no space."""
         root, plan = self._session.root, commit.plan
         with ExitStack() as stack:
             decoded = decode_history(commit.history)
@@ -293,7 +278,7 @@ class Transaction:
     def _commit(self, journal: Journal) -> None:
         """Writes the journal that must be carried out.
 
-        When that fails, nobody knows which journal a power cut would leave, so the
+        When that fails, it is unknown which journal a power cut would leave, so the
         one that undoes everything is written again before anything is removed.
         """
         staging = self._journal
@@ -306,12 +291,12 @@ class Transaction:
             raise
 
     def _apply(self, root_fd: int, applier: Applier, journal: Journal, prepared: _Prepared) -> None:
-        """Carries a committed journal out, or takes all of it back and raises."""
+        """Carries a committed journal out, or undoes all of it and raises."""
         try:
             self._carry_out(root_fd, applier)
             self._note_finished(journal, prepared)
         except (TreesnapError, OSError) as error:
-            self._take_back(root_fd, applier, error)
+            self._undo(root_fd, applier, error)
             raise
         self._warn_of_denied(applier.denied)
 
@@ -324,31 +309,29 @@ class Transaction:
 
     def _warn_of_degraded(self, paths: tuple[bytes, ...]) -> None:
         if paths:
-            names = ", ".join(repr(printable(path)) for path in paths[:_SHOWN_MAX])
-            more = ", ..." if len(paths) > _SHOWN_MAX else ""
             self._session.monitor.warn(
                 "The owner or privileged attributes could not be put back, "
-                f"which needs privileges: {names}{more}"
+                f"which needs privileges: {first_few(paths, quoted)}"
             )
 
     def _warn_of_denied(self, paths: list[bytes]) -> None:
         for path in paths:
             self._session.monitor.warn(
-                f"The metadata of {printable(path or b'.')!r} could not be put back: "
+                f"The metadata of {quoted(path or b'.')} could not be put back: "
                 "only its owner may change it"
             )
 
-    def _take_back(self, root_fd: int, applier: Applier, error: TreesnapError | OSError) -> None:
+    def _undo(self, root_fd: int, applier: Applier, error: TreesnapError | OSError) -> None:
         """Undoes every step, and only when that is durable, forgets the commit.
 
-        Until then a crash lets the next command finish the restore: nobody was told yet.
+        Until then a crash lets the next command finish the restore: no caller was told yet.
         """
         journal = self._journal
         assert journal is not None
         try:
             applier.roll_back()
             self._fs.sync_file_system(root_fd)
-            root_path = path_of_root(self._fs, root_fd, self._session.context.root)
+            root_path = path_of_root(self._fs, root_fd, self._root)
             preserve_foreign_edits(self._session, journal, root_path)
             self.give_up(root_fd)
         except (TreesnapError, OSError) as second:
@@ -356,19 +339,19 @@ class Transaction:
                 f"The restore failed ({error_text(error)}) and could not be undone yet "
                 f"({error_text(second)}); the next command on this root goes on with it",
                 code=ErrorCode.RESTORE_INTERRUPTED,
-                path=self._session.context.root,
+                path=self._root,
             ) from error
         for path in applier.left:
             self._session.monitor.warn(
-                f"{printable(path)!r} was changed by somebody else meanwhile and was left so"
+                f"{quoted(path)} was changed by another process meanwhile and was left alone"
             )
 
     def is_finished(self) -> bool:
         """Returns whether every step of the journal is done and durable.
 
         The history says so: it is written after the steps and before anything that
-        was kept aside is removed, and every restore's is another, because it names
-        that restore's own safety snapshot.
+        was moved aside is removed, and no two restores write the same, because each
+        names its own safety snapshot.
         """
         assert self._journal is not None
         assert self._journal.commit is not None
@@ -379,11 +362,11 @@ class Transaction:
         return found == self._journal.commit.history
 
     def _note_finished(self, journal: Journal, prepared: _Prepared) -> None:
-        """Notes in the history that every step is done and durable.
+        """Records in the history that every step is done and durable.
 
-        When the history cannot be replaced nothing was noted, and the restore can be
-        undone; when only the sync of its name failed, it stands there, and a power
-        cut that takes it away leaves a journal to go on with.
+        When the history cannot be replaced nothing was recorded, and the restore can be
+        undone; when only the sync of its name failed, it is recorded, and a power
+        cut that loses it leaves a journal to go on with.
         """
         self._journal = journal
         try:
@@ -393,10 +376,10 @@ class Transaction:
                 raise
 
     def end(self, root_fd: int, prepared: _Prepared | None = None) -> None:
-        """Ends a restore that is noted as finished: nothing is undone any more.
+        """Ends a restore that is recorded as finished: nothing is undone from here on.
 
-        The plan follows the files; then what was kept aside is removed, then the journal. A
-        crash lets the next operation do no more than this.
+        The plan follows the files; then what was moved aside is removed, then the journal. A
+        crash lets the next operation do only this.
         """
         journal = self._journal
         assert journal is not None
@@ -420,7 +403,7 @@ class Transaction:
         self._forget()
 
     def forget_removed(self) -> None:
-        """Ends a restore of which nothing was left to do but to forget that the root is gone."""
+        """Ends a restore that had only the removed root to forget."""
         self._forget()
 
     def _forget(self) -> None:
@@ -428,9 +411,9 @@ class Transaction:
         self._journal = None
 
     def give_up(self, root_fd: int | None = None) -> None:
-        """Ends a restore of which nothing is left in the tree but the staging directories.
+        """Ends a restore that left only staging directories in the tree.
 
-        ``root_fd`` is the root where the caller has it open: it may have been moved away.
+        ``root_fd`` is the root if the caller has it open: it may have been moved away.
         """
         journal = self._journal
         assert journal is not None
@@ -438,7 +421,7 @@ class Transaction:
             self._unstage(root_fd, journal)
         else:
             try:
-                with self._opened_root() as opened_fd:
+                with open_directory(self._fs, self._root) as opened_fd:
                     self._unstage(opened_fd, journal)
             except FileNotFoundError:
                 self._forget()
@@ -448,7 +431,7 @@ class Transaction:
         self._forget()
 
     def _unstage(self, root_fd: int, journal: Journal) -> None:
-        """Removes the staging directories, and gives what held them the metadata from before."""
+        """Removes the staging directories, and restores the metadata of what held them."""
         remove_stages(self._fs, root_fd, journal.stage_name, journal.stage_tops)
         if journal.root_before is None:
             return
@@ -462,18 +445,18 @@ class Transaction:
                     raise
                 try:
                     settle(self._fs, fd, (before,), before, self._xattrs)
-                except PermissionError:  # another's directory, whose time changed all the same
+                except PermissionError:  # another user's directory, whose time changed anyway
                     if self._fs.fstat(fd).st_uid == os.geteuid():
                         raise
                 self._fs.sync(fd)
 
     def remove_root(self) -> None:
-        """Removes a root that is not to be there, unless something is in it by now."""
+        """Removes a root that was absent before, unless something is in it by now."""
         try:
-            self._fs.remove_directory(self._session.context.root)
+            self._fs.remove_directory(self._root)
         except OSError:
             return
-        sync_directory(self._fs, os.path.dirname(self._session.context.root))
+        sync_directory(self._fs, os.path.dirname(self._root))
 
 
 _RESERVE_BASE_BYTES = 64 << 10
@@ -506,7 +489,7 @@ class RestoreWork:
 class Steps:
     """The steps of one plan. ``paths`` are those that the journal numbers.
 
-    A recovery may have steps below these: they get the numbers behind.
+    A recovery may have steps below these: they get the next numbers.
     """
 
     def __init__(self, session: Session, work: RestoreWork, paths: Sequence[bytes]) -> None:
@@ -525,8 +508,8 @@ class Steps:
     def staged(self, root_fd: int, stage_name: bytes, places: StagePlaces) -> Iterator[Applier]:
         """Builds all that will be put; yields what carries the steps out.
 
-        Raises Conflict when a path is not what was planned from any more, and OSError,
-        for want of space too: nothing in the tree was touched then.
+        Raises Conflict when a path has changed since the plan was made, and OSError, also when
+        the disk is full: nothing in the tree was touched then.
         """
         fs, work = self._fs, self._work
         with open_stages(fs, root_fd, stage_name, places) as stages:
@@ -594,7 +577,7 @@ class Steps:
         return steps
 
     def _others(self, places: StagePlaces) -> list[RestoreStep]:
-        """Returns the steps for which nothing has to be built."""
+        """Returns the steps that need nothing built."""
         plan = self._work.plan
         removals = [
             RestoreStep(Action.REMOVE, path, kept_name(self._numbers[path]), places.of(path))
@@ -608,7 +591,7 @@ class Steps:
     def _expecting(self, step: RestoreStep) -> RestoreStep:
         """Returns a step with what was at its path when it was planned.
 
-        A cached row may be damaged, and not say it: then the path is read again.
+        A damaged cached row may lack the path: then it is read again.
         """
         before = self._work.observed.key(step.path)
         puts_new = step.action == Action.PUT and self._work.plan.puts[step.path][1] is None
@@ -618,7 +601,7 @@ class Steps:
 
 
 class SecondReading:
-    """Reads paths again, with all that they hold, and trusts no cached row.
+    """Reads paths again, with everything below them, and trusts no cached row.
 
     Implements :class:`treesnap.worktree.apply.preconditions.SecondLook`.
     """
@@ -656,15 +639,15 @@ class SecondReading:
         root = path_of_root(self._session.fs, self._root_fd, self._session.context.root)
         top = os.path.join(root, os.fsdecode(below)) if below else root
         objects = MemoryObjects(self._session.store)
-        settings = replace(
-            scan_settings(self._session.context, (path,), rules), root=top, heeds_ignore_files=heeds
+        settings = scan_settings(
+            self._session.context, (path,), rules, root=top, heeds_ignore_files=heeds
         )
         result = Scanner(self._session.fs, settings, objects, NullMonitor()).scan()
         return walked_state(result, objects.get).entry(path)
 
 
 def _moved(entry: Entry | None) -> Entry | None:
-    """Returns what moving leaves as it was."""
+    """Returns an entry without what moving it may change."""
     if entry is None:
         return None
     entry = entry._replace(name=b"")

@@ -13,7 +13,7 @@ from power import PoweredFileSystem
 from treesnap.errors import ErrorCode, OperationFailed, Refused
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import Change, ChangeKind
-from treesnap.ops.sidecar_files import SidecarPlace, write_note
+from treesnap.ops.sidecar_files import SidecarPlace, write_sidecar
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
 from treesnap.testing.state import tree_state
@@ -22,9 +22,9 @@ PLACE = SidecarPlace(".tool/*/note.json")
 PATH = b".tool/x/note.json"
 
 
-def write(handle, text: bytes, is_note=lambda content: content.startswith(b"ours")) -> None:
-    """Writes the note."""
-    write_note(handle.context, PATH, lambda: text, is_note=is_note)
+def write(handle, text: bytes, is_sidecar=lambda content: content.startswith(b"ours")) -> None:
+    """Writes the sidecar file."""
+    write_sidecar(handle.context, PATH, lambda: text, is_sidecar=is_sidecar)
 
 
 @pytest.fixture
