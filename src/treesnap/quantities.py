@@ -38,7 +38,7 @@ def parse_size(text: str) -> int:
     return int(whole) * scale + part
 
 
-def duration_text(duration_s: int) -> str:
+def format_duration(duration_s: int) -> str:
     """Returns seconds in the form that :func:`parse_duration` reads, in the largest units."""
     pieces = []
     for unit, seconds in _SECONDS.items():
@@ -48,7 +48,7 @@ def duration_text(duration_s: int) -> str:
     return "".join(pieces) or "0s"
 
 
-def size_text(size_bytes: int) -> str:
+def format_size(size_bytes: int) -> str:
     """Returns bytes in the form that :func:`parse_size` reads, exactly."""
     for unit, scale in _BYTES.items():
         if size_bytes >= scale and size_bytes % scale == 0:
@@ -56,8 +56,34 @@ def size_text(size_bytes: int) -> str:
     return "0"
 
 
+def size_text(size_bytes: int) -> str:
+    """Returns bytes as messages show them: ``512 B``, ``1.5 GiB``."""
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def count_text(count: int, noun: str, plural: str | None = None) -> str:
+    """Returns a count with its noun: ``1 file``, ``2,000 files``."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
 def first_few(items: Sequence[_Item], text: Callable[[_Item], str], shown_max: int = 5) -> str:
     """Returns the first items on one line, and how many more there are: ``a, b and 7 more``."""
-    shown = ", ".join(text(item) for item in items[:shown_max])
-    more = len(items) - shown_max
-    return f"{shown} and {more:,} more" if more > 0 else shown
+    lines = first_lines(items, text, shown_max)
+    return " ".join([", ".join(lines[:shown_max]), *lines[shown_max:]])
+
+
+def first_lines(
+    items: Sequence[_Item], text: Callable[[_Item], str], shown_max: int, count: int | None = None
+) -> list[str]:
+    """Returns a line for each of the first items, then ``and 7 more`` if there are others.
+
+    ``count`` is how many there are, where ``items`` lacks the last of them.
+    """
+    more = (len(items) if count is None else count) - shown_max
+    lines = [text(item) for item in items[:shown_max]]
+    return [*lines, f"and {more:,} more"] if more > 0 else lines

@@ -141,8 +141,7 @@ def test_diff_describes_extended_attributes(snap, root):
 
 def test_diff_of_a_file_that_goes_while_it_is_compared(snap, root):
     from treesnap import open as open_handle
-    from treesnap.cli.diff_forms import DiffForms
-    from treesnap.cli.diff_words import Sides
+    from treesnap.cli.diff_output import DiffOutput
 
     (root / "a").write_text("one\n")
     identity = snap("create").id
@@ -151,9 +150,9 @@ def test_diff_of_a_file_that_goes_while_it_is_compared(snap, root):
     changes = handle.diff(paths=["a"])
     (root / "a").unlink()
 
-    forms = DiffForms(handle, Sides(old_id=identity, new_id=None, paths=None))
+    patches = DiffOutput(handle, identity, None).patches(changes, for_terminal=False)
 
-    pieces = b"".join(forms.patches(changes, for_terminal=False))
+    pieces = b"".join(patches)
     assert pieces.endswith(b"Changed again while it was compared\n")
 
 

@@ -169,7 +169,7 @@ def test_status_names_what_it_could_not_compare(snap, ordinary_snap, tree):
 
     assert (result.code, result.out) == (0, "")
     assert "Nothing changed since" in result.err
-    assert "1 path could not be read, so nothing is known of it:" in result.err
+    assert "1 path could not be read, so it is not compared:" in result.err
     assert "secret (unreadable)" in result.err
     assert "secret" not in ordinary_snap("status", "-q").err
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.cli.doctor_forms import age_text
+from treesnap.cli.cmd_doctor import age_text
 from treesnap.codec.envelope import FileKind, seal
 from treesnap.codec.message import pack
 from treesnap.ops.handle import Handle
@@ -90,7 +90,7 @@ def test_counts_what_somebody_changed(snap, crash, root: Path):
 
     assert found["changed"] == [{"path": "two"}]
     assert "undoes it" in found["resolution"]
-    assert "1 changed by somebody else" in snap("doctor").out
+    assert "1 changed by another program" in snap("doctor").out
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,11 @@ import pytest
 
 from treesnap import errors
 from treesnap.cli import failure
-from treesnap.cli.exits import EXIT_CODES
 from treesnap.errors import ErrorCode
 
 
 def test_every_code_has_an_exit_code_and_a_line_of_advice():
-    assert list(EXIT_CODES) == list(ErrorCode)
-    assert list(failure.HINTS) == list(ErrorCode)
+    assert list(failure.RESPONSES) == list(ErrorCode)
 
 
 @pytest.mark.parametrize(
@@ -51,13 +49,13 @@ def test_text_is_a_message_and_advice(snap):
     assert (result.code, result.out) == (5, "")
     assert first.startswith("snap: ")
     assert "nosuch" in first
-    assert second == "hint: 'snap list' shows what there is"
+    assert second == "hint: 'snap list' shows the snapshots of this root"
 
 
 def test_advice_names_the_program_as_it_was_called():
     described = failure.from_error(errors.NotFound("Nothing"), "treesnap")
 
-    assert described.hint == "'treesnap list' shows what there is"
+    assert described.hint == "'treesnap list' shows the snapshots of this root"
 
 
 def test_json_is_one_object_on_standard_output_and_nothing_on_standard_error(snap):
@@ -99,7 +97,7 @@ def test_usage_error_says_where_help_is(snap):
 
 
 def test_path_of_an_error_that_is_not_utf8_is_given_as_bytes_too():
-    from treesnap.cli.json_forms import failure_fields
+    from treesnap.cli.json_output import failure_fields
 
     described = failure.from_error(errors.NotFound("Gone", path=b"a\xff"))
 

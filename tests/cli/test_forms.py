@@ -1,6 +1,6 @@
 """Forms of results that take a rare situation to come about."""
 
-from treesnap.cli import verify_forms
+from treesnap.cli.cmd_store import verify_fields, verify_lines
 from treesnap.model import SnapshotId
 from treesnap.results import Partial, Problem, RecoveredObject, VerifyResult
 
@@ -38,13 +38,13 @@ def test_repairs_and_problems_are_named_with_what_they_cost():
         partial=(partial(b"a\xff\n", b""),),
     )
 
-    assert list(verify_forms.lines(result)) == [
+    assert list(verify_lines(result)) == [
         "problem: A record is damaged [bad-pack, packs/x]",
         "repaired: Rebuilt the index",
         "recovered: what is in /mnt/d/b",
-        "partial: snapshot abababababab (step) of /mnt/d",
-        "  cannot be restored: a\\xff\\n",
-        "  cannot be restored: .",
+        "partial: snapshot abababababab (step) of /mnt/d, 2 paths cannot be restored:",
+        "  a\\xff\\n",
+        "  .",
         "1 problem found, 1 left in 1 snapshot, 2 objects, 0 B read",
     ]
 
@@ -52,10 +52,10 @@ def test_repairs_and_problems_are_named_with_what_they_cost():
 def test_paths_that_are_not_printed_are_counted():
     result = verified(problems=(PROBLEM,), partial=(partial(*(b"%d" % n for n in range(1234))),))
 
-    lines = [line for line in verify_forms.lines(result) if "cannot be restored" in line]
+    lines = [line for line in verify_lines(result) if line.startswith("  ")]
 
     assert len(lines) == 21
-    assert lines[-1] == "  cannot be restored: 1,214 more"
+    assert lines[-1] == "  and 1,214 more"
 
 
 def test_problems_as_json_name_paths_that_are_not_utf8():
@@ -63,7 +63,7 @@ def test_problems_as_json_name_paths_that_are_not_utf8():
 
     result = verified(problems=(problem,), partial=(partial(b"\xff"),))
 
-    fields = verify_forms.fields(result)
+    fields = verify_fields(result)
     assert fields["problems"][0]["paths"] == [{"path": "\\xff", "path_bytes": "/w=="}]
     assert fields["partial"][0]["paths"] == fields["problems"][0]["paths"]
     assert fields["partial"][0]["root"] == "/mnt/d"

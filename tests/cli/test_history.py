@@ -150,7 +150,7 @@ def test_delete_prints_the_ids_and_how_to_get_the_space(snap, history):
     result = snap("delete", "latest~1", "latest")
 
     assert result.out.split() == [history[1], history[0]]
-    assert result.err == "To get their space back: snap gc\n"
+    assert result.err == "To free their space: snap gc\n"
     assert len(snap("list").out.splitlines()) == 1
 
 

@@ -121,7 +121,7 @@ class TestRollback:
         no_plan = snap("plan", "rollback", "nobody", "--json")
 
         assert (no_checkpoint.code, no_plan.code) == (5, 5)
-        assert "hint: 'snap plan rollback PLAN' lists what there is" in no_checkpoint.err
+        assert "hint: 'snap plan rollback PLAN' lists the checkpoints" in no_checkpoint.err
         assert no_plan.json["code"] == "plan-not-found"
 
     def test_of_an_applied_plan_exits_3(self, snap, completed):
@@ -140,7 +140,7 @@ class TestRollback:
 
         undone = snap("undo")
 
-        assert f"Plan {failed} went with the files\n" in undone.err
+        assert f"Plan {failed} was restored too\n" in undone.err
         assert os.listdir(root) == ["code"]
         assert snap("plan", "show", failed, "--json").json == before
         assert snap("redo", "--json").json["plan_id"] == failed
@@ -263,7 +263,7 @@ class TestCorrectResumeApply:
         result = snap("plan", "apply", failed)
 
         assert result.code == 3
-        assert "hint: 'snap plan resume PLAN' goes on with it" in result.err
+        assert "hint: 'snap plan resume PLAN' continues it" in result.err
 
     def test_apply_as_json(self, snap, completed):
         document = snap("plan", "apply", completed, "--json").json

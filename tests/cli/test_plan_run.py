@@ -144,7 +144,7 @@ class TestRun:
 
         plan_id = snap("plan", "show", "latest", "--json").json["plan_id"]
         assert result.code == 127
-        assert f"The plan stops there. To go on: snap plan resume {plan_id}\n" in result.err
+        assert f"The plan stops there. To continue: snap plan resume {plan_id}\n" in result.err
         assert snap("plan", "resume", plan_id, "--runner", "echo {prompt}").code == 0
 
     def test_ends_the_last_line_of_a_step_that_did_not(self, snap, plan_file):
@@ -170,7 +170,7 @@ class TestRun:
         result = snap("plan", "run", plan_file)
 
         assert result.code == 3
-        assert "hint: 'snap plan resume PLAN' goes on with it" in result.err
+        assert "hint: 'snap plan resume PLAN' continues it" in result.err
         assert "  interrupted  " in snap("plan", "list").out
         assert "state:       running (interrupted)\n" in snap("plan", "show", "latest").out
         assert snap("plan", "show", "latest", "--json").json["interrupted"] is True
@@ -212,7 +212,7 @@ class TestInterruption:
 
         assert running.returncode == code, err
         assert b"Traceback" not in err
-        assert b"\nThe plan stops there. To go on: treesnap plan resume " in err
+        assert b"\nThe plan stops there. To continue: treesnap plan resume " in err
         assert not is_alive(int((tmp_path / "number").read_text()))
         assert os.listdir(root) == ["done"]
         shown = snap("plan", "show", "latest", "--json").json

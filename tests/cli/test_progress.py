@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 
 from treesnap.cli.progress import ProgressMonitor, WarningMonitor
-from treesnap.cli.text_forms import size_text, time_text
+from treesnap.cli.text_output import time_text
 from treesnap.events import Phase
+from treesnap.quantities import size_text
 
 
 class Clock:

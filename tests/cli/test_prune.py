@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from treesnap.cli.quantities import Duration, Size
+from treesnap.cli.parameters import Duration, Size
 from treesnap.ops.places import context_at
 
 

@@ -43,7 +43,7 @@ def test_restore_brings_everything_back_and_says_how_to_undo_it(snap, damaged):
     assert (result.code, contents(damaged)) == (0, WHOLE)
     assert result.out.startswith(f"Restored {identity[:12]} (before): ")
     assert "1 created, 1 deleted" in result.out
-    assert result.err == "To take this back: snap undo\n"
+    assert result.err == "To undo this: snap undo\n"
 
 
 def test_restore_as_json(snap, damaged):
@@ -62,7 +62,7 @@ def test_restore_as_json(snap, damaged):
 def test_advice_names_root_and_store_where_they_were_given(run_snap, damaged, tmp_path):
     result = run_snap("-C", "root", "--store", "store", "restore", "latest", cwd=tmp_path)
 
-    assert result.err == "To take this back: snap -C root --store store undo\n"
+    assert result.err == "To undo this: snap -C root --store store undo\n"
 
 
 def test_restore_of_nothing_says_so(snap, root):
@@ -172,7 +172,7 @@ def test_mode_alone_is_restored(snap, root):
 
     result = snap("restore", "latest")
 
-    assert (result.code, result.err) == (0, "To take this back: snap undo\n")
+    assert (result.code, result.err) == (0, "To undo this: snap undo\n")
     assert (root / "a").stat().st_mode & 0o777 == 0o640
 
 
@@ -193,8 +193,8 @@ def test_undo_and_redo_go_back_and_forth(snap, damaged):
     redone = snap("redo")
 
     assert (after_undo, contents(damaged)) == (DAMAGED, WHOLE)
-    assert (undone.code, undone.err) == (0, "To take this back: snap redo\n")
-    assert (redone.code, redone.err) == (0, "To take this back: snap undo\n")
+    assert (undone.code, undone.err) == (0, "To undo this: snap redo\n")
+    assert (redone.code, redone.err) == (0, "To undo this: snap undo\n")
 
 
 def test_undo_and_redo_as_json(snap, damaged):

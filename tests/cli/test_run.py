@@ -27,7 +27,7 @@ def test_command_that_fails_is_rolled_back_and_gives_its_exit_code(snap, tree):
 
     assert (result.code, result.out) == (9, "")
     assert "sh failed with exit code 9; rolled back\n" in result.err
-    assert "To take this back: snap undo\n" in result.err
+    assert "To undo this: snap undo\n" in result.err
     assert [path.name for path in tree.iterdir()] == ["a"]
     assert (tree / "a").read_text() == "before\n"
 

@@ -215,4 +215,4 @@ class TestScopeIsNamed:
 
         snap("create", *names)
 
-        assert "(only 00, 01, 02, 7 more)" in snap("list").out
+        assert "(only 00, 01, 02 and 7 more)" in snap("list").out

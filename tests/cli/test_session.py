@@ -121,7 +121,7 @@ def test_rollback_restores_the_files(session, checkpoint_id, root, snap):
     result = session("rollback", "--checkpoint-id", checkpoint_id, "--hard-reset")
 
     assert result.out.endswith(": 1 put back, 0 created, 0 deleted, 0 unchanged\n")
-    assert result.err == "To take this back: snap undo\n"
+    assert result.err == "To undo this: snap undo\n"
     assert (root / "a").read_text() == "one"
     snap("undo")
     assert (root / "a").read_text() == "two"
@@ -138,7 +138,7 @@ def test_rollback_says_what_it_left_alone(session, checkpoint_id, snap, root):
     assert result.err.splitlines() == [
         "1 path left alone:",
         f"  .flow/maestro/sessions/{SESSION}/checkpoints.json (excluded)",
-        "To take this back: snap undo",
+        "To undo this: snap undo",
     ]
 
 

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 
 import treesnap
 from treesnap.cli import main
-from treesnap.cli.command import SnapCommand
-from treesnap.cli.group import LazyGroup
+from treesnap.cli.command import LazyGroup, SnapCommand, SnapGroup
 from treesnap.cli.invocation import Invocation
 
 HEAVY = {"rich", "msgpack", "blake3", "zstandard", "pyfastcdc", "difflib", "json"}
+ALL_COMMANDS = [name for section in main.COMMANDS.values() for name in section]
 
 
 def modules_after(words, environment, cwd):
@@ -67,12 +67,13 @@ def test_create_of_an_unchanged_root_does_not_import_what_it_does_not_use(snap, 
 
 def commands_below(group, words=()):
     """Yields each command below a group: its words, the sentence in the table, itself."""
-    for name, sentence in group.sentences.items():
-        command = group.get_command(click.Context(group), name)
-        if isinstance(command, LazyGroup):
-            yield from commands_below(command, (*words, name))
-        else:
-            yield (*words, name), sentence, command
+    for _, section in group.sections():
+        for name, sentence in section.items():
+            command = group.get_command(click.Context(group), name)
+            if isinstance(command, SnapGroup):
+                yield from commands_below(command, (*words, name))
+            else:
+                yield (*words, name), sentence, command
 
 
 @pytest.mark.parametrize(
@@ -103,28 +104,37 @@ def test_every_example_of_the_help_is_accepted_by_the_parser():
 
 @pytest.fixture
 def group(tmp_path, monkeypatch):
-    """A group with a command and another group, in a package of the test's own."""
+    """A group of a command and another group, in a package of the test's own."""
     package = tmp_path / "lazy_commands"
-    (package / "cmd_inner").mkdir(parents=True)
+    package.mkdir()
     (package / "__init__.py").touch()
-    text = """
-import click
-from treesnap.cli.command import SnapCommand, pass_invocation
-@click.command("outer", cls=SnapCommand, examples=["snap outer"])
-@pass_invocation
-def command(invocation):
+    function = """
+def {name}(invocation):
     "Says how the output is."
-    click.echo(f"json {invocation.output.as_json}")
+    click.echo(f"json {{invocation.output.as_json}}")
 """
-    (package / "cmd_outer.py").write_text(text)
-    (package / "cmd_inner" / "cmd_leaf.py").write_text(text)
-    (package / "cmd_inner" / "__init__.py").write_text(
-        "from treesnap.cli.group import LazyGroup\n"
-        "command = LazyGroup('inner', package=__name__, sentences={'leaf': 'Lies below.'})\n"
+    (package / "cmd_outer.py").write_text(
+        "import click\n"
+        "from treesnap.cli.command import command, pass_invocation\n"
+        "@command('outer', examples=['top outer'])\n"
+        "@pass_invocation" + function.format(name="outer")
+    )
+    (package / "cmd_inner.py").write_text(
+        "import click\n"
+        "from treesnap.cli.command import SnapGroup, pass_invocation\n"
+        "@click.group('inner', cls=SnapGroup)\n"
+        "def inner(): 'Lies above.'\n"
+        "@inner.command('leaf', examples=['top inner leaf'])\n"
+        "@pass_invocation" + function.format(name="leaf")
     )
     monkeypatch.syspath_prepend(tmp_path)
     yield LazyGroup(
-        "top", package="lazy_commands", sentences={"outer": "One word.", "inner": "Two words."}
+        "top",
+        package="lazy_commands",
+        commands_by_section={
+            "Near": {"outer": ("cmd_outer", "One word.")},
+            "Far": {"inner": ("cmd_inner", "Two words.")},
+        },
     )
     for name in [name for name in sys.modules if name.startswith("lazy_commands")]:
         del sys.modules[name]
@@ -145,23 +155,32 @@ def test_group_in_a_group_passes_global_options_on(group):
     code, output, modules = run_group(group, "inner", "--json", "leaf")
 
     assert (code, output) == (0, "json True\n")
-    assert modules == {"", "cmd_inner", "cmd_inner.cmd_leaf"}
+    assert modules == {"", "cmd_inner"}
 
 
-def test_help_of_a_group_imports_none_of_its_commands(group):
-    code, output, modules = run_group(group, "inner", "-h")
+def test_help_of_a_group_imports_none_of_its_commands_and_has_its_sections(group):
+    code, output, modules = run_group(group, "-h")
 
     assert code == 0
-    assert re.search(r"leaf +Lies below", output)
+    assert re.search(r"Near:\n  outer +One word\n\nFar:\n  inner +Two words\n", output)
     assert "--store DIR" in output
-    assert modules == {"", "cmd_inner"}
+    assert modules == set()
+
+
+def test_help_of_a_group_in_a_group_has_the_sentences_of_its_commands(group):
+    code, output, _ = run_group(group, "inner", "-h")
+
+    assert code == 0
+    assert re.search(r"Commands:\n  leaf +Says how the output is\n", output)
+    assert "--store DIR" in output
 
 
 def test_group_without_a_command_shows_its_help_and_is_a_usage_error(group):
     code, output, _ = run_group(group, "inner")
 
     assert code == 2
-    assert "Lies below" in output
+    assert "Lies above" in output
+    assert "Says how the output is" in output
 
 
 def test_group_refuses_a_command_that_it_does_not_have(group):
@@ -174,15 +193,18 @@ def test_group_refuses_a_command_that_it_does_not_have(group):
 def test_help_lists_every_command(snap):
     result = snap("--help")
 
-    listed = re.findall(r"^  ([a-z]+)  ", result.out.split("Commands:")[1], re.MULTILINE)
-    assert listed == list(main.COMMANDS)
+    tables = result.out.split(next(iter(main.COMMANDS)))[1]
+    assert re.findall(r"^  ([a-z]+)  ", tables, re.MULTILINE) == ALL_COMMANDS
+    assert [heading for heading in main.COMMANDS if f"\n{heading}:\n" in result.out] == list(
+        main.COMMANDS
+    )
 
 
 def test_nothing_to_do_shows_the_help_and_is_a_usage_error(snap):
     result = snap()
 
     assert (result.code, result.out) == (2, "")
-    assert "Commands:" in result.err
+    assert "Everyday:" in result.err
 
 
 @pytest.mark.parametrize("program", ["snap", "treesnap"])
@@ -214,7 +236,7 @@ def test_completion_knows_the_commands(environment, root):
         check=True,
     )
 
-    assert [word for word in result.stdout.split() if word in main.COMMANDS] == ["status", "stats"]
+    assert [word for word in result.stdout.split() if word in ALL_COMMANDS] == ["status", "stats"]
 
 
 def test_module_runs_as_a_program(environment, root):

@@ -121,13 +121,13 @@ def test_json_is_one_line_of_ascii(snap, root):
 
 
 def test_process_that_can_open_nothing_says_so(root, environment):
-    """Then our own modules cannot be loaded either, those that describe errors among them."""
+    """Then our own modules cannot be loaded either, such as those that make objects of errors."""
     program = """
 import resource, sys
 from treesnap.cli.main import execute
 limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-code = execute(["list"])
+code = execute(["--json", "list"])
 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 sys.exit(code)
 """

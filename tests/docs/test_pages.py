@@ -212,16 +212,28 @@ def root_command():
 
 
 def test_every_command_is_documented_and_no_other():
-    documented = {title.strip("`") for title in sections(REFERENCE / "cli.md", "##")}
+    documented = {title.strip("`") for title in sections(REFERENCE / "cli.md", "###")}
     documented = {title for title in documented if title.startswith("snap ")}
 
     assert documented == {name for name, _ in click_commands(root_command())}
 
 
+def test_commands_are_documented_in_the_sections_of_the_help():
+    from treesnap.cli.main import COMMANDS
+
+    page = sections(REFERENCE / "cli.md", "##")
+
+    assert {
+        heading: set(re.findall(r"^### `snap ([a-z]+)", page[heading], re.MULTILINE))
+        for heading in COMMANDS
+    } == {heading: set(names) for heading, names in COMMANDS.items()}
+
+
 def test_every_option_is_documented_and_no_other():
     page = {
         title.strip("`"): set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
-        for title, text in sections(REFERENCE / "cli.md", "##").items()
+        for level in ("##", "###")
+        for title, text in sections(REFERENCE / "cli.md", level).items()
     }
     common = page["Common options"] | {"--help"}
 
@@ -255,21 +267,21 @@ def test_every_error_code_is_documented_with_its_class():
 
 
 def test_every_error_code_is_documented_with_its_exit_code():
-    from treesnap.cli import exits
+    from treesnap.cli import failure
 
     rows = table_rows(sections(REFERENCE / "errors.md", "##")["Error codes"])
 
     assert {row[0].strip("`"): int(row[2]) for row in rows} == {
-        code.value: exit_code for code, exit_code in exits.EXIT_CODES.items()
+        code.value: response.exit_code for code, response in failure.RESPONSES.items()
     }
 
 
 def test_every_exit_code_is_documented():
-    from treesnap.cli import exits
+    from treesnap.cli import failure
 
     rows = table_rows(sections(REFERENCE / "errors.md", "##")["Exit codes"])
 
-    assert [int(row[0]) for row in rows] == [code.value for code in exits.ExitCode]
+    assert [int(row[0]) for row in rows] == [code.value for code in failure.ExitCode]
 
 
 def test_json_page_names_every_schema():

@@ -15,7 +15,7 @@ from damages import ALL, FILLING, LARGE_SIZE, MOUNTING, Damage, build, parameter
 from mounting import mounting
 from oracle import difference, record
 from privileges import as_nobody
-from treesnap.cli import json_forms
+from treesnap.cli import json_output
 from treesnap.events import NullMonitor
 from treesnap.ops.checkpoint import go_back
 from treesnap.ops.places import context_at
@@ -204,7 +204,7 @@ def test_way_back_says_what_it_could_not_keep(tmp_path: Path, place: str):
             assert "No space left on device" in result.restore.not_kept
             lost = "What the failed step left is not kept: there was no room for it"
             assert lost in monitor.warnings
-            assert json_forms.restore_fields(result.restore)["not_kept"] is not None
+            assert json_output.restore_fields(result.restore)["not_kept"] is not None
 
 
 def test_plain_restore_keeps_refusing_what_it_could_not_undo(tmp_path: Path):

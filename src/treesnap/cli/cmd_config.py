@@ -1,4 +1,4 @@
-"""``snap config``: what holds for a store and for a root."""
+"""``snap config``: the settings of a store and of a root."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 import click
 
-from treesnap.cli.command import SnapCommand, pass_invocation
+from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.results import ConfigResult
 
 
-@click.command(
+@command(
     "config",
-    cls=SnapCommand,
     examples=[
         "snap config",
         "snap config max-size 20G",
@@ -23,31 +22,31 @@ from treesnap.results import ConfigResult
 )
 @click.argument("key", required=False, metavar="[KEY]")
 @click.argument("value", required=False, metavar="[VALUE]")
-@click.option("--root", "for_root", is_flag=True, help="Change it for this root alone.")
-@click.option("--unset", is_flag=True, help="Take the setting back.")
+@click.option("--root", "for_root", is_flag=True, help="Change it for this root only.")
+@click.option("--unset", is_flag=True, help="Remove the setting.")
 @pass_invocation
-def command(
+def config(
     invocation: Invocation, *, key: str | None, value: str | None, for_root: bool, unset: bool
 ) -> None:
-    """Shows or changes the settings of the store, or of one root.
+    """Show or change the settings of the store, or of one root.
 
-    Without KEY all settings that hold for the root, with where each one was set.
+    Without KEY, show all settings that apply to the root, and where each one is set.
     """
     changes = value is not None or unset
     with invocation.open(makes_store=changes) as handle:
         result = handle.config(key, value, for_root=for_root, unset=unset)
-    if key is None and not invocation.output.as_json:
-        invocation.output.warn(f"Settings of {handle.root} in the store {handle.store_path}")
+    if key is None:
+        invocation.output.note(f"Settings of {handle.root} in the store {handle.store_path}")
     invocation.output.prints_only = not changes
     invocation.output.result(
         "config",
-        fields=lambda: {
+        lambda: {
             "settings": [
                 {"key": item.key, "value": item.value, "source": item.source.value}
                 for item in result.settings
             ]
         },
-        lines=lambda: () if changes else _lines(result, alone=key is not None),
+        () if changes else _lines(result, alone=key is not None),
     )
 
 

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from treesnap.cli import json_forms, text_forms
-from treesnap.cli.command import SnapCommand, parse_tags, pass_invocation
-from treesnap.cli.exits import ExitCode
+from treesnap.cli.command import command, pass_invocation
+from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.purpose import purpose_options
-from treesnap.cli.quantities import Size
-from treesnap.model import Purpose, SnapshotKind
+from treesnap.cli.json_output import Fields, paths_fields, skipped_fields, snapshot_fields
+from treesnap.cli.parameters import Size, parse_counters, parse_tags
+from treesnap.cli.text_output import create_notes
+from treesnap.model import CheckpointType, Purpose, SnapshotKind
+
+if TYPE_CHECKING:
+    from treesnap.results import CreateResult
+
+_STATS_FIELDS = (
+    "files",
+    "directories",
+    "others",
+    "size_bytes",
+    "files_read",
+    "read_bytes",
+    "objects_added",
+    "added_bytes",
+)
 
 
-@click.command(
+@command(
     "create",
-    cls=SnapCommand,
     examples=[
         'snap create -m "before the upgrade"',
         "snap create config/ notes.txt --exclude '*.log'",
@@ -25,70 +39,97 @@ from treesnap.model import Purpose, SnapshotKind
     ],
 )
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
-@click.option("-m", "--label", metavar="LABEL", help="A warning for people.")
+@click.option("-m", "--label", metavar="LABEL", help="A description.")
 @click.option("--name", metavar="NAME", help="A name of your own for the snapshot; a REF.")
 @click.option(
     "--tag", "tags", callback=parse_tags, multiple=True, metavar="K=V", help="A fact; repeatable."
 )
 @click.option("--session", metavar="ID", help="The work that the snapshot belongs to.")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Its place in the session.")
-@purpose_options
-@click.option("--allow-absent", is_flag=True, help="Capture that there is nothing at a PATH, too.")
-@click.option("--skip-unchanged", is_flag=True, help="Make none when nothing changed.")
+@click.option("--step-name", metavar="NAME", help="The name of the step.")
+@click.option("--phase", metavar="PHASE", help="The phase of the work, such as 'validate'.")
+@click.option(
+    "--type",
+    "checkpoint_type",
+    type=click.Choice([item.value for item in CheckpointType]),
+    help="What makes it worth going back to.",
+)
+@click.option("--reason", metavar="TEXT", help="Why it is taken.")
+@click.option("--source-tool", metavar="NAME", help="The program that asks for it.")
+@click.option(
+    "--counter",
+    "counters",
+    callback=parse_counters,
+    multiple=True,
+    metavar="K=N",
+    help="A number, such as tests_passing=42; repeatable.",
+)
+@click.option("--allow-absent", is_flag=True, help="Allow PATHs that do not exist.")
+@click.option("--skip-unchanged", is_flag=True, help="Make no snapshot if nothing changed.")
 @click.option(
     "--exclude",
     multiple=True,
     metavar="PATTERN",
-    help="Do not capture, in gitignore syntax; repeatable.",
+    help="Do not capture these, in gitignore syntax; repeatable.",
 )
 @click.option(
-    "--max-size", type=Size(), metavar="SIZE", help="What the store may take; else 'snap config'."
+    "--max-size",
+    "max_size_bytes",
+    type=Size(),
+    metavar="SIZE",
+    help="The limit of the store; default: 'snap config max-size'.",
 )
-@click.option("--automatic", is_flag=True, help="It may go when the policy says so.")
-@click.option("--force", is_flag=True, help="Capture a dangerous root, such as / or $HOME, too.")
+@click.option("--automatic", is_flag=True, help="Let the policy of 'snap prune' remove it.")
+@click.option("--force", is_flag=True, help="Allow a dangerous root, such as / or $HOME.")
 @pass_invocation
-def command(
+def create(
     invocation: Invocation,
+    /,
     *,
     paths: Sequence[str],
-    label: str | None,
-    name: str | None,
-    tags: dict[str, str],
-    session: str | None,
-    step: int | None,
-    purpose: Purpose,
-    allow_absent: bool,
-    skip_unchanged: bool,
-    exclude: Sequence[str],
-    max_size: int | None,
+    step_name: str | None,
+    phase: str | None,
+    checkpoint_type: str | None,
+    reason: str | None,
+    source_tool: str | None,
+    counters: dict[str, int],
     automatic: bool,
-    force: bool,
+    **options: Any,
 ) -> None:
-    """Captures the root, or only PATHs of it, and prints the snapshot's id.
+    """Capture the root, or only PATHs of it.
 
-    Exits 4 when something could not be read: the snapshot exists and lists it.
+    Prints the snapshot's id. Exits 4 when something could not be read: the snapshot
+    exists and lists it.
     """
+    purpose = Purpose(
+        step_name=step_name,
+        phase=phase,
+        type=CheckpointType(checkpoint_type) if checkpoint_type is not None else None,
+        reason=reason,
+        source_tool=source_tool,
+        counters=counters,
+    )
     with invocation.open(makes_store=True) as handle:
         result = handle.create(
             invocation.absolute_all(paths, handle.root),
-            allow_absent=allow_absent,
-            label=label,
-            name=name,
-            tags=tags,
-            session=session,
-            step=step,
             purpose=purpose,
-            skip_unchanged=skip_unchanged,
-            exclude=exclude,
             kind=SnapshotKind.AUTOMATIC if automatic else SnapshotKind.MANUAL,
-            force=force,
-            max_size_bytes=max_size,
+            **options,
         )
-    if not invocation.output.as_json:
-        for warning in text_forms.create_warnings(result):
-            invocation.output.warn(warning)
-    invocation.output.result(
-        "create", fields=lambda: json_forms.create_fields(result), lines=lambda: [result.id]
-    )
+    invocation.output.note(*create_notes(result))
+    invocation.output.result("create", lambda: _fields(result), [result.id])
     if not result.complete:
         click.get_current_context().exit(ExitCode.INCOMPLETE)
+
+
+def _fields(result: CreateResult) -> Fields:
+    return {
+        "id": result.id,
+        "root_hash": result.root_hash,
+        "complete": result.complete,
+        "unchanged": result.unchanged,
+        "skipped": skipped_fields(result.skipped),
+        "absent": paths_fields(result.absent),
+        "stats": {name: getattr(result.stats, name) for name in _STATS_FIELDS},
+        "snapshot": snapshot_fields(result.snapshot),
+    }

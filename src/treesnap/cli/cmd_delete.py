@@ -1,34 +1,154 @@
-"""``snap delete``: removes snapshots."""
+"""``snap delete``, ``pin``, ``unpin`` and ``prune``: which snapshots stay."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from treesnap.cli import json_forms
-from treesnap.cli.command import SnapCommand, pass_invocation, session_option
+from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation, resolve_ref
+from treesnap.cli.json_output import Fields, snapshot_fields
+from treesnap.cli.parameters import Duration, Size
+from treesnap.cli.text_output import list_lines
+from treesnap.quantities import count_text
+
+if TYPE_CHECKING:
+    from treesnap.results import PruneResult
+
+_COUNT = click.IntRange(min=0)
 
 
-@click.command(
-    "delete", cls=SnapCommand, examples=["snap delete latest~1", "snap delete 3f2a 9c01 --json"]
-)
+@command("delete", examples=["snap delete latest~1", "snap delete 3f2a 9c01 --json"])
 @click.argument("refs", nargs=-1, required=True, metavar="REF...")
 @session_option
 @pass_invocation
-def command(invocation: Invocation, *, refs: Sequence[str], session: str | None) -> None:
-    """Removes snapshots; gc then gives their space back.
+def delete(invocation: Invocation, *, refs: Sequence[str], session: str | None) -> None:
+    """Delete snapshots; 'snap gc' then frees their space.
 
-    Every REF is looked up before the first is removed. Prints the ids.
+    Every REF is looked up before the first snapshot is deleted. Prints the ids.
     """
     output = invocation.output
     with invocation.open(progress=False) as handle:
         removed = handle.delete(*[resolve_ref(handle, ref, session) for ref in refs])
     output.result(
         "delete",
-        fields=lambda: json_forms.list_fields(removed),
-        lines=lambda: [*(snapshot.id for snapshot in removed), *removed.damaged],
+        lambda: {
+            "snapshots": [snapshot_fields(snapshot) for snapshot in removed],
+            "damaged": list(removed.damaged),
+        },
+        [*(snapshot.id for snapshot in removed), *removed.damaged],
     )
-    if not output.as_json:
-        output.warn(f"To get their space back: {invocation.command_text('gc')}")
+    output.note(f"To free their space: {invocation.command_text('gc')}")
+
+
+@command("pin", examples=["snap pin latest", "snap pin v1 --json"])
+@click.argument("ref")
+@session_option
+@pass_invocation
+def pin(invocation: Invocation, *, ref: str, session: str | None) -> None:
+    """Protect a snapshot from deletion.
+
+    Prints the id.
+    """
+    with invocation.open(progress=False) as handle:
+        snapshot = handle.pin(resolve_ref(handle, ref, session))
+    invocation.output.result("pin", lambda: snapshot_fields(snapshot), [snapshot.id])
+
+
+@command("unpin", examples=["snap unpin latest", "snap unpin v1 --json"])
+@click.argument("ref")
+@session_option
+@pass_invocation
+def unpin(invocation: Invocation, *, ref: str, session: str | None) -> None:
+    """End the protection of a snapshot.
+
+    Prints the id.
+    """
+    with invocation.open(progress=False) as handle:
+        snapshot = handle.unpin(resolve_ref(handle, ref, session))
+    invocation.output.result("unpin", lambda: snapshot_fields(snapshot), [snapshot.id])
+
+
+@command(
+    "prune",
+    examples=[
+        "snap prune --dry-run",
+        "snap prune --keep-last 10 --keep-daily 7",
+        "snap prune --keep-within 2w --keep-tag release --max-size 10G",
+    ],
+)
+@click.option("--keep-last", type=_COUNT, metavar="N", help="Keep the newest N.")
+@click.option(
+    "--keep-within",
+    "keep_within_s",
+    type=Duration(),
+    metavar="TIME",
+    help="Keep those younger than TIME: 36h, 2w.",
+)
+@click.option("--keep-hourly", type=_COUNT, metavar="N", help="Keep one of each of N hours.")
+@click.option("--keep-daily", type=_COUNT, metavar="N", help="Keep one of each of N days.")
+@click.option("--keep-weekly", type=_COUNT, metavar="N", help="Keep one of each of N weeks.")
+@click.option(
+    "--keep-tag",
+    "keep_tags",
+    multiple=True,
+    metavar="KEY[=VALUE]",
+    help="Keep those with this tag; repeatable.",
+)
+@click.option(
+    "--max-size", type=Size(), metavar="SIZE", help="Delete the oldest until the rest fits."
+)
+@click.option("--session", metavar="ID", help="Delete snapshots of this session only.")
+@click.option("-n", "--dry-run", is_flag=True, help="Print what would go and why; delete nothing.")
+@pass_invocation
+def prune(
+    invocation: Invocation,
+    /,
+    *,
+    max_size: int | None,
+    session: str | None,
+    dry_run: bool,
+    **rules: Any,
+) -> None:
+    """Delete the root's snapshots that no rule keeps.
+
+    'snap gc' then frees their space. Without a rule, automatic snapshots are thinned
+    out and those made by hand stay. Pinned and named snapshots always stay.
+    """
+    from treesnap.store.maintenance.retention import Policy
+
+    with invocation.open() as handle:
+        result = handle.prune(
+            Policy(**rules), session=session, max_size_bytes=max_size, dry_run=dry_run
+        )
+    output = invocation.output
+    output.result("prune", lambda: _prune_fields(result), _prune_lines(result))
+    if result.removed and not dry_run:
+        output.note(f"To free their space: {invocation.command_text('gc')}")
+
+
+def _prune_fields(result: PruneResult) -> Fields:
+    return {
+        "removed": [snapshot_fields(snapshot) for snapshot in result.removed],
+        "kept": [
+            {**snapshot_fields(snapshot), "reasons": list(result.reasons[snapshot.id])}
+            for snapshot in result.kept
+        ],
+        "dry_run": result.dry_run,
+    }
+
+
+def _prune_lines(result: PruneResult) -> Iterator[str]:
+    """Yields a table, newest first: what becomes of each snapshot, and why."""
+    goes = "would go" if result.dry_run else "removed"
+    snapshots = sorted(
+        [*result.kept, *result.removed], key=lambda item: item.sequence, reverse=True
+    )
+    why = [", ".join(result.reasons.get(item.id, ())) for item in snapshots]
+    width = max(map(len, why), default=0)
+    for reason, row in zip(why, list_lines(snapshots, with_roots=False), strict=True):
+        yield f"{'keep' if reason else goes:<9} {reason.ljust(width)}  {row}".rstrip()
+    removed = "would be removed" if result.dry_run else "removed"
+    yield f"{count_text(len(result.removed), 'snapshot')} {removed}, {len(result.kept):,} kept"

@@ -1,23 +1,36 @@
-"""``snap doctor``: what was interrupted."""
+"""``snap doctor``: work that was interrupted."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import click
 
-from treesnap.cli import doctor_forms
-from treesnap.cli.command import SnapCommand, pass_invocation
-from treesnap.cli.exits import ExitCode
+from treesnap.cli.command import command, pass_invocation
+from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.json_output import Fields, path_fields, paths_fields
+from treesnap.cli.text_output import short_id
+from treesnap.errors import printable
 from treesnap.plans.planner import Planner
+from treesnap.quantities import count_text
+from treesnap.results import DoctorResult, Unfinished, UnfinishedWork
+
+_WORDS = {
+    UnfinishedWork.RESTORE: "restore",
+    UnfinishedWork.EXPORT: "restore to another directory, with the history",
+    UnfinishedWork.COLLECTION: "garbage collection",
+    UnfinishedWork.PLAN: "plan",
+}
+_UNITS_S = (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
 
 
-@click.command("doctor", cls=SnapCommand, examples=["snap doctor", "snap doctor --forget"])
+@command("doctor", examples=["snap doctor", "snap doctor --forget"])
 @click.option("--forget", is_flag=True, help="Give up an interrupted restore of this root.")
 @pass_invocation
-def command(invocation: Invocation, *, forget: bool) -> None:
-    """Shows work that was interrupted, in all roots, and what becomes of it.
+def doctor(invocation: Invocation, *, forget: bool) -> None:
+    """Show interrupted work in all roots, and what becomes of it.
 
     Changes nothing without --forget: 'snap status' finishes what can be finished.
     Exits 3 when something waits for a person.
@@ -29,8 +42,59 @@ def command(invocation: Invocation, *, forget: bool) -> None:
     result = replace(result, unfinished=(*result.unfinished, *plans))
     invocation.output.result(
         "doctor",
-        fields=lambda: doctor_forms.fields(result),
-        lines=lambda: doctor_forms.lines(result),
+        lambda: {
+            "ok": not result.unfinished,
+            "forgotten": result.forgotten,
+            "unfinished": [_fields(item) for item in result.unfinished],
+        },
+        _lines(result),
     )
     if result.blocked:
         click.get_current_context().exit(ExitCode.REFUSED)
+
+
+def _fields(item: Unfinished) -> Fields:
+    return {
+        "work": item.work.value,
+        **(path_fields(item.root, "root") if item.root is not None else {"root": None}),
+        "resolution": item.resolution,
+        "blocked": item.blocked,
+        "started_at_ns": item.started_at_ns,
+        "target_id": item.target_id,
+        "safety_id": item.safety_id,
+        "paths": item.paths,
+        "done": item.done,
+        "changed": paths_fields(item.changed),
+    }
+
+
+def _lines(result: DoctorResult) -> Iterator[str]:
+    """Yields a paragraph for each thing that was found."""
+    if result.forgotten:
+        yield "Forgot the interrupted restore; the tree is as it was found"
+    if not result.unfinished:
+        yield "Nothing is unfinished"
+    for item in result.unfinished:
+        of = f" of {printable(item.root)!r}" if item.root is not None else ""
+        begun = ""
+        if item.started_at_ns is not None:
+            begun = f", begun {age_text(result.looked_at_ns - item.started_at_ns)}"
+        yield f"Interrupted {_WORDS[item.work]}{of}{begun}"
+        if item.target_id is not None and item.safety_id is not None:
+            changed = f", {len(item.changed):,} changed by another program" if item.changed else ""
+            yield (
+                f"  from {short_id(item.safety_id)} to {short_id(item.target_id)}: "
+                f"{item.done:,} of {count_text(item.paths, 'path')} done{changed}"
+            )
+        yield f"  {item.resolution}"
+
+
+def age_text(age_ns: int) -> str:
+    """Returns how long ago something was, roughly; clocks may have been changed since."""
+    if age_ns < 0:
+        return "in the future, by this clock"
+    age_s = age_ns // 10**9
+    for unit, size_s in _UNITS_S:
+        if age_s >= size_s:
+            return f"{count_text(age_s // size_s, unit)} ago"
+    return "just now"

@@ -6,25 +6,21 @@ import sys
 
 import click
 
-from treesnap.cli.command import SnapCommand, pass_invocation
+from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.failure import from_error
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.progress import WarningMonitor
 
 
-@click.command(
-    "maker",
-    cls=SnapCommand,
-    examples=["snap maker", "snap maker --metadata --json"],
-)
+@command("maker", examples=["snap maker", "snap maker --metadata --json"])
 @click.option(
     "--metadata/--no-metadata",
     default=None,
-    help="Write .maker-checkpoints/metadata/ID.json in the root too [maker.metadata].",
+    help="Also write .maker-checkpoints/metadata/ID.json in the root [maker.metadata].",
 )
 @pass_invocation
-def command(invocation: Invocation, *, metadata: bool | None) -> None:
-    """Carries out one operation block of MAKER from standard input.
+def maker(invocation: Invocation, *, metadata: bool | None) -> None:
+    """Carry out one operation block of MAKER from standard input.
 
     CREATE, RESTORE or CLEANUP; the result block goes to standard output. The root is the
     block's working directory. Exits 2 when the block cannot be understood, otherwise as
@@ -42,8 +38,6 @@ def command(invocation: Invocation, *, metadata: bool | None) -> None:
         wait_s=invocation.wait_s,
         monitor=WarningMonitor(invocation.output.warn),
     )
-    invocation.output.result(
-        "maker", fields=lambda: result_fields(result), lines=lambda: [result_text(result)]
-    )
+    invocation.output.result("maker", lambda: result_fields(result), [result_text(result)])
     if isinstance(result, Failed):
         click.get_current_context().exit(from_error(result.error).exit_code)

@@ -1,4 +1,4 @@
-"""``snap run``: runs a command that can be undone."""
+"""``snap run``: runs a command, and rolls back what it did if it fails."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from contextlib import nullcontext
 
 import click
 
-from treesnap.cli import json_forms, text_forms
-from treesnap.cli.command import SnapCommand, pass_invocation
+from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.render import stdout_to_stderr
+from treesnap.cli.json_output import restore_fields
+from treesnap.cli.output import stdout_to_stderr
+from treesnap.cli.text_output import restore_line, restore_notes
 
 SIGNAL_BASE = 128
 """Shells add the number of the signal that ended a command to this."""
 
 
-@click.command(
+@command(
     "run",
-    cls=SnapCommand,
     context_settings={"allow_interspersed_args": False},
     examples=["snap run -- make install", "snap run --retries 2 -- ./migrate.sh --all"],
 )
@@ -30,12 +30,10 @@ SIGNAL_BASE = 128
     metavar="N",
     help="Run a failing command again, up to N times, each time from the checkpoint.",
 )
-@click.option("-m", "--label", metavar="LABEL", help="A warning for people on the checkpoint.")
+@click.option("-m", "--label", metavar="LABEL", help="A description of the checkpoint.")
 @pass_invocation
-def command(
-    invocation: Invocation, *, words: Sequence[str], retries: int, label: str | None
-) -> None:
-    """Runs a command, and rolls back what it did if it fails.
+def run(invocation: Invocation, *, words: Sequence[str], retries: int, label: str | None) -> None:
+    """Run a command, and roll back what it did if it fails.
 
     A checkpoint is taken first. Exits as the command does, with 128 plus the
     number of the signal that ended it, or with 127 when it cannot be started.
@@ -48,12 +46,22 @@ def command(
     ):
         result = handle.run(words, retries=retries, label=label)
     exit_code = result.exit_code if result.exit_code >= 0 else SIGNAL_BASE - result.exit_code
-    if result.restore is not None and not output.as_json:
-        output.warn(f"{words[0]} failed with exit code {exit_code}; rolled back")
-        output.warn(text_forms.restore_line(result.restore))
-        for warning in text_forms.skipped_lines(result.restore.untouched, "left alone"):
-            output.warn(warning)
-        if result.restore.safety_id is not None:
-            output.warn(f"To take this back: {invocation.command_text('undo')}")
-    output.result("run", fields=lambda: json_forms.run_fields(result, exit_code), lines=lambda: ())
+    restored = result.restore
+    if restored is not None:
+        output.note(
+            f"{words[0]} failed with exit code {exit_code}; rolled back",
+            restore_line(restored),
+            *restore_notes(restored, invocation.command_text("undo")),
+        )
+    output.result(
+        "run",
+        lambda: {
+            "id": result.snapshot_id,
+            "exit_code": exit_code,
+            "attempts": result.attempts,
+            "rolled_back": result.rolled_back,
+            "restore": None if restored is None else restore_fields(restored),
+        },
+        (),
+    )
     click.get_current_context().exit(exit_code)

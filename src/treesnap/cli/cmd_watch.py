@@ -1,4 +1,4 @@
-"""``snap watch``: knows what changed."""
+"""``snap watch``: keeps the list of changed paths ready, and makes automatic snapshots."""
 
 from __future__ import annotations
 
@@ -10,43 +10,48 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli import text_forms, watch_forms
-from treesnap.cli.command import SnapCommand, pass_invocation
+from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.quantities import Seconds
+from treesnap.cli.json_output import Fields, path_fields
+from treesnap.cli.parameters import Seconds
+from treesnap.cli.text_output import create_notes, short_id
+from treesnap.errors import printable
+from treesnap.quantities import count_text
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
     from treesnap.results import CreateResult, WatchStatus
     from treesnap.watch.service import WatchService
 
-EXAMPLES = [
-    "snap watch --detach",
-    "snap watch --on-change",
-    "snap watch --status",
-    "snap watch --stop",
-]
 _EVERY_MAX_S = 366 * 24 * 60 * 60
-"""A wait of centuries is more than the system's clock can say."""
+"""Some systems cannot wait for centuries."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@click.command("watch", cls=SnapCommand, examples=EXAMPLES)
-@click.option("--detach", is_flag=True, help="Go on in the background.")
-@click.option("--status", is_flag=True, help="Show what the root's watcher does.")
+@command(
+    "watch",
+    examples=[
+        "snap watch --detach",
+        "snap watch --on-change",
+        "snap watch --status",
+        "snap watch --stop",
+    ],
+)
+@click.option("--detach", is_flag=True, help="Continue in the background.")
+@click.option("--status", is_flag=True, help="Show the state of the root's watcher.")
 @click.option("--stop", is_flag=True, help="Stop the root's watcher.")
 @click.option(
     "--every",
     "every_s",
     type=Seconds(min=0.1, max=_EVERY_MAX_S),
     metavar="SECONDS",
-    help="Make a snapshot so often, if something changed.",
+    help="Make a snapshot every SECONDS seconds, if something changed.",
 )
-@click.option("--on-change", is_flag=True, help="Make a snapshot soon after something changed.")
-@click.option("--force", is_flag=True, help="Watch a dangerous root, such as $HOME, too.")
+@click.option("--on-change", is_flag=True, help="Make a snapshot soon after a change.")
+@click.option("--force", is_flag=True, help="Allow a dangerous root, such as $HOME.")
 @click.option("--detached", is_flag=True, hidden=True)
 @pass_invocation
-def command(
+def watch(
     invocation: Invocation,
     *,
     detach: bool,
@@ -57,10 +62,10 @@ def command(
     force: bool,
     detached: bool,
 ) -> None:
-    """Keeps the list of changed paths ready, and makes snapshots by itself if asked.
+    """Watch the root for changes, and make automatic snapshots if asked.
 
-    While it runs, create, status, diff and restore look at nothing but what changed.
-    Ctrl-C ends it. Its snapshots are automatic ones, which the policy thins out.
+    While it runs, create, status, diff and restore look only at what changed.
+    Ctrl-C ends it. The policy of 'snap prune' thins its snapshots out.
     """
     if detach + status + stop > 1:
         raise click.UsageError("--detach, --status and --stop exclude each other")
@@ -102,13 +107,9 @@ def _watch(
 
     output = invocation.output
 
+    # With JSON, the one object is printed already when these are called.
     def made(result: CreateResult) -> None:
-        for warning in text_forms.create_warnings(result):
-            said(f"{result.id[:12]}: {warning}")
-
-    def said(message: str) -> None:
-        if not output.as_json:  # the one object is printed already
-            output.warn(message)
+        output.note(*(f"{short_id(result.id)}: {note}" for note in create_notes(result)))
 
     def ready(status: WatchStatus) -> None:
         _show(invocation, handle, status)
@@ -122,7 +123,7 @@ def _watch(
         on_change=on_change,
         force=force,
         on_snapshot=made,
-        on_error=said,
+        on_error=output.note,
     )
     with _stopped_by_signals(service):
         service.run(ready)
@@ -130,9 +131,9 @@ def _watch(
 
 @contextmanager
 def _stopped_by_signals(service: WatchService) -> Iterator[None]:
-    """Stops the service when a signal ends the process, but for signals that are ignored.
+    """Stops the service on signals that end the process, unless they are ignored.
 
-    A thread waits for them: a handler could interrupt the service while it has the lock that
+    A thread waits for them: a handler could interrupt the service while it holds the lock that
     stopping it needs.
     """
     numbers = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
@@ -164,6 +165,47 @@ def _show(
 ) -> None:
     invocation.output.result(
         "watch",
-        fields=lambda: watch_forms.fields(handle.root, status, is_stopped=is_stopped),
-        lines=lambda: watch_forms.lines(handle.root, status, is_stopped=is_stopped),
+        lambda: status_fields(handle.root, status, is_stopped=is_stopped),
+        status_lines(handle.root, status, is_stopped=is_stopped),
     )
+
+
+def status_fields(root: str, status: WatchStatus | None, *, is_stopped: bool) -> Fields:
+    """Returns everything that is known; ``running`` says whether there is a watcher now."""
+    return {
+        "running": status is not None and not is_stopped,
+        "stopped": status is not None and is_stopped,
+        **path_fields(root, "root"),
+        "process_id": status.process_id if status else None,
+        "started_at_ns": status.started_at_ns if status else None,
+        "directories": status.directories if status else None,
+        "every_s": status.every_ms / 1000 if status and status.every_ms is not None else None,
+        "on_change": status.on_change if status else None,
+        "snapshots": status.snapshots if status else None,
+        "last_snapshot": status.last_snapshot if status else None,
+        "last_error": status.last_error if status else None,
+        "why_lost": status.why_lost if status else None,
+    }
+
+
+def status_lines(root: str, status: WatchStatus | None, *, is_stopped: bool) -> Iterator[str]:
+    """Yields whether the root is watched, and the state of its watcher."""
+    if status is None:
+        yield f"Not watched: {printable(root)}"
+        return
+    if is_stopped:
+        yield f"Stopped watching {printable(root)}"
+    else:
+        directories = count_text(status.directories, "directory", "directories")
+        yield f"Watching {printable(root)}: {directories}, process {status.process_id}"
+        if status.every_ms is not None:
+            yield f"  a snapshot every {status.every_ms / 1000:g} s, if something changed"
+        if status.on_change:
+            yield "  a snapshot soon after something changed"
+    if status.snapshots and status.last_snapshot is not None:
+        made = count_text(status.snapshots, "snapshot")
+        yield f"  {made} made, the last one is {short_id(status.last_snapshot)}"
+    if status.last_error is not None:
+        yield f"  the last snapshot failed: {printable(status.last_error)}"
+    if status.why_lost is not None:
+        yield f"  started again, because {printable(status.why_lost)}"

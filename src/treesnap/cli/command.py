@@ -1,19 +1,32 @@
-"""What all commands share: the global options, examples in the help, parameter types."""
+"""What all commands and groups of commands share: the global options, the form of the help.
+
+Invariant: ``LazyGroup`` lists its commands without importing any. A command's module is
+imported when the command runs or shows its help.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any, TypeVar
 
 import click
 
+from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import WAIT_DEFAULT_S, Invocation
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+SENTENCE_LENGTH_MAX = 200
+"""Characters of a command's sentence in the table of its group; none comes near it."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 pass_invocation = click.make_pass_decorator(Invocation)
+
+
+def command(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """Makes a command of a function."""
+    return click.command(name, cls=SnapCommand, **attributes)
 
 
 class SnapCommand(click.Command):
@@ -28,7 +41,7 @@ class SnapCommand(click.Command):
     ) -> None:
         super().__init__(*args, **attributes)
         self.prints_only = prints_only
-        """Whether it does nothing but print, and so fails when that fails."""
+        """Whether it does nothing but print, so that it fails when that fails."""
         self.context_settings = {**HELP_OPTIONS, **self.context_settings}
         self.examples = tuple(examples)
         """Commands as a person types them."""
@@ -50,6 +63,92 @@ class SnapCommand(click.Command):
         with formatter.section("Examples"):
             for example in self.examples:
                 formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+
+
+class SnapGroup(click.Group):
+    """A group of commands that takes the global options too; alone it shows its help."""
+
+    command_class = SnapCommand
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.no_args_is_help = False  # parse_args shows it, on standard error
+        self.context_settings = {**HELP_OPTIONS, **self.context_settings}
+        self.params += global_options()
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Returns the names, the most usual ones first."""
+        return [name for _, section in self.sections() for name in section]
+
+    def sections(self) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """Yields headings, each with names and the first sentence of each command's help."""
+        yield (
+            "Commands",
+            {
+                name: command.get_short_help_str(SENTENCE_LENGTH_MAX)
+                for name, command in self.commands.items()
+            },
+        )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Shows the help when there is nothing to do, which is not a success."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(ExitCode.USAGE)
+        return super().parse_args(ctx, args)
+
+    def format_commands(
+        self,
+        ctx: click.Context,
+        formatter: click.HelpFormatter,
+    ) -> None:
+        """Writes a table for each section, all with the same columns."""
+        width = max(map(len, self.list_commands(ctx)))
+        for heading, section in self.sections():
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [(name.ljust(width), text.rstrip(".")) for name, text in section.items()]
+                )
+
+
+class LazyGroup(SnapGroup):
+    """A group that imports the module of a command when the command is asked for.
+
+    ``commands_by_section`` has, for each command, the module in ``package`` that defines it
+    and the first sentence of its help.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        package: str,
+        commands_by_section: Mapping[str, Mapping[str, tuple[str, str]]],
+        **attributes: Any,
+    ) -> None:
+        super().__init__(*args, **attributes)
+        self._package = package
+        self._sections = commands_by_section
+
+    def sections(self) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """Yields headings, each with names and sentences; imports nothing."""
+        for heading, listed in self._sections.items():
+            yield heading, {name: sentence for name, (_, sentence) in listed.items()}
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - the signature is click's
+        cmd_name: str,
+    ) -> click.Command | None:
+        """Returns a command, or None when there is none of that name."""
+        for listed in self._sections.values():
+            if cmd_name in listed:
+                module = import_module(f"{self._package}.{listed[cmd_name][0]}")
+                return next(
+                    item
+                    for item in vars(module).values()
+                    if isinstance(item, click.Command) and item.name == cmd_name
+                )
+        return None
 
 
 def global_options() -> list[click.Parameter]:
@@ -96,21 +195,7 @@ def _set_global(context: click.Context, parameter: click.Parameter, value: Any) 
 
 
 def session_option(function: Function) -> Function:
-    """Adds the option that says in which session ``step:N`` is meant."""
+    """Adds the option that says in which session ``step:N`` is looked up."""
     return click.option("--session", metavar="ID", help="The session that 'step:N' is about.")(
         function
     )
-
-
-def parse_tags(
-    context: click.Context, parameter: click.Parameter, values: Sequence[str]
-) -> dict[str, str]:
-    """Returns tags of the form KEY=VALUE by key; the last one of a key wins."""
-    tags: dict[str, str] = {}
-    for value in values:
-        key, equals, content = value.partition("=")
-        if not equals or not key:
-            message = f"{value!r} is not of the form KEY=VALUE"
-            raise click.BadParameter(message, ctx=context, param=parameter)
-        tags[key] = content
-    return tags

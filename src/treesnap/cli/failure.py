@@ -1,158 +1,199 @@
 """What the command line makes of an exception: an exit code, a message, advice.
 
-Invariants: every error code has a line in the table of advice; nothing here
-prints, and nothing here imports the operations.
+Nothing here prints, and nothing here imports the operations.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
 
 import click
 
-from treesnap.cli.exits import EXIT_CODES, ExitCode
 from treesnap.errors import ErrorCode, TreesnapError, printable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class ExitCode(IntEnum):
+    """The exit codes of all commands; ``run`` has those of its command besides."""
+
+    DONE = 0
+    FAILED = 1
+    """Nothing was changed."""
+    USAGE = 2
+    REFUSED = 3
+    """A conflict, or something that could do harm."""
+    INCOMPLETE = 4
+    """The snapshot exists, and lacks what could not be read."""
+    NOT_FOUND = 5
+    BUSY = 6
+    DAMAGED = 7
+    NO_SPACE = 8
+    COMMAND_NOT_FOUND = 127
+    """As in shells, for a command that ``run`` cannot start."""
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+    """As in shells, when the reader of the output went away."""
+
+
+class Response(NamedTuple):
+    """What the command line does about an error."""
+
+    exit_code: ExitCode
+    hint: str | None = None
+    """What to do next, or None when the message says it all."""
+
+
+RESPONSES: dict[ErrorCode, Response] = {
+    ErrorCode.INVALID_ARGUMENT: Response(ExitCode.USAGE),
+    ErrorCode.INVALID_CONFIG: Response(
+        ExitCode.USAGE, "correct the file, or remove it to use the defaults"
+    ),
+    ErrorCode.INVALID_PLAN: Response(ExitCode.USAGE, "correct the plan; nothing was run"),
+    ErrorCode.AMBIGUOUS_REF: Response(ExitCode.USAGE, "give more characters of the id"),
+    ErrorCode.SNAPSHOT_NOT_FOUND: Response(
+        ExitCode.NOT_FOUND, "'snap list' shows the snapshots of this root"
+    ),
+    ErrorCode.PATH_NOT_FOUND: Response(
+        ExitCode.NOT_FOUND, "'snap ls -R REF' and 'snap find PATTERN' show the paths of snapshots"
+    ),
+    ErrorCode.UNKNOWN_PATH: Response(
+        ExitCode.NOT_FOUND,
+        "did you mean -m LABEL? --allow-absent captures that there is nothing at a PATH",
+    ),
+    ErrorCode.PLAN_NOT_FOUND: Response(
+        ExitCode.NOT_FOUND, "'snap plan list --all' shows all plans"
+    ),
+    ErrorCode.CHECKPOINT_NOT_FOUND: Response(
+        ExitCode.NOT_FOUND, "'snap plan rollback PLAN' lists the checkpoints"
+    ),
+    ErrorCode.ROOT_NOT_FOUND: Response(ExitCode.NOT_FOUND, "name the directory with -C DIR"),
+    ErrorCode.CURRENT_DIRECTORY_GONE: Response(
+        ExitCode.NOT_FOUND,
+        "'cd \"$PWD\"' enters the directory that is in its place now; -C DIR names another one",
+    ),
+    ErrorCode.UNKNOWN_ROOT: Response(ExitCode.NOT_FOUND, "'snap root list' shows all roots"),
+    ErrorCode.STORE_NOT_FOUND: Response(
+        ExitCode.NOT_FOUND, "'snap create' makes the store; --store DIR names another one"
+    ),
+    ErrorCode.STORE_UNAVAILABLE: Response(
+        ExitCode.FAILED, "name another place with --store DIR or $SNAP_STORE"
+    ),
+    ErrorCode.NOTHING_TO_UNDO: Response(
+        ExitCode.NOT_FOUND, "'snap restore REF' restores any snapshot of 'snap list'"
+    ),
+    ErrorCode.COMMAND_NOT_FOUND: Response(ExitCode.COMMAND_NOT_FOUND),
+    ErrorCode.DANGEROUS_ROOT: Response(
+        ExitCode.REFUSED, "name another directory with -C DIR, or insist with --force"
+    ),
+    ErrorCode.NAME_TAKEN: Response(
+        ExitCode.REFUSED, "choose another name, or delete the snapshot that has it"
+    ),
+    ErrorCode.ROOT_TAKEN: Response(
+        ExitCode.REFUSED, "'snap root forget' removes one of the two histories"
+    ),
+    ErrorCode.NAMES_COLLIDE: Response(
+        ExitCode.REFUSED, "restore with --to on a file system that tells upper from lower case"
+    ),
+    ErrorCode.HISTORY_KEPT: Response(ExitCode.REFUSED, "--force removes them as well"),
+    ErrorCode.PINNED: Response(ExitCode.REFUSED, "'snap unpin REF' ends the protection"),
+    ErrorCode.UNSAVED_CHANGES: Response(
+        ExitCode.REFUSED, "capture them: leave --no-commit-first out"
+    ),
+    ErrorCode.UNREADABLE: Response(ExitCode.REFUSED, "make it readable, or name it in .snapignore"),
+    ErrorCode.NOT_PERMITTED: Response(
+        ExitCode.FAILED,
+        "run it as the owner of the path, or 'sudo chown' it; 'snap restore REF --to DIR' "
+        "writes elsewhere",
+    ),
+    ErrorCode.NOT_A_DIRECTORY: Response(ExitCode.REFUSED, "name a directory"),
+    ErrorCode.NOT_WATCHABLE: Response(
+        ExitCode.REFUSED, "every command works without a watcher, and looks at everything"
+    ),
+    ErrorCode.TARGET_NOT_EMPTY: Response(
+        ExitCode.REFUSED, "name a directory that is empty or does not exist"
+    ),
+    ErrorCode.CONFLICT: Response(
+        ExitCode.REFUSED, "stop what writes there, then run the command again"
+    ),
+    ErrorCode.RESTORE_INTERRUPTED: Response(
+        ExitCode.REFUSED,
+        "'snap doctor' shows what it waits for; 'snap doctor --forget' gives it up",
+    ),
+    ErrorCode.PLAN_INTERRUPTED: Response(
+        ExitCode.REFUSED,
+        "'snap plan resume PLAN' continues it, 'snap plan rollback PLAN' rolls it back",
+    ),
+    ErrorCode.PLAN_NOT_COMPLETED: Response(
+        ExitCode.REFUSED, "'snap plan resume PLAN' continues it"
+    ),
+    ErrorCode.PLAN_APPLIED: Response(
+        ExitCode.REFUSED, "'snap restore REF' still restores any snapshot of 'snap list'"
+    ),
+    ErrorCode.UNSUPPORTED_FORMAT: Response(ExitCode.REFUSED, "install a newer treesnap"),
+    ErrorCode.BUSY: Response(
+        ExitCode.BUSY, "another command works here; --wait SECONDS waits longer for it"
+    ),
+    ErrorCode.STORE_DAMAGED: Response(
+        ExitCode.DAMAGED,
+        "'snap verify --read-data' names all damage, 'snap verify --repair' repairs what it can",
+    ),
+    ErrorCode.NO_SPACE: Response(
+        ExitCode.NO_SPACE,
+        "make room: 'snap delete REF...' and 'snap gc', or remove other files",
+    ),
+    ErrorCode.OVER_QUOTA: Response(
+        ExitCode.NO_SPACE,
+        "'snap prune' and 'snap gc' make room; --max-size, else 'snap config max-size', "
+        "sets the limit",
+    ),
+    ErrorCode.OPERATION_FAILED: Response(ExitCode.FAILED),
+}
+
+
+class Failure(NamedTuple):
     """An error as it is shown."""
 
     code: str
     """The stable word for it: an ErrorCode, or one of the command line's own."""
     message: str
-    hint: str | None
+    exit_code: ExitCode
+    hint: str | None = None
     """What to do next, or None when the message says it all."""
-    path: bytes | str | None
+    path: bytes | str | None = None
     """The path that it is about, or None."""
-    exit_code: int
-
-
-HINTS: dict[ErrorCode, str | None] = {
-    ErrorCode.INVALID_ARGUMENT: None,
-    ErrorCode.INVALID_CONFIG: "correct the file, or remove it to have the defaults",
-    ErrorCode.INVALID_PLAN: "correct the plan; nothing was run",
-    ErrorCode.AMBIGUOUS_REF: "give more characters of the id",
-    ErrorCode.SNAPSHOT_NOT_FOUND: "'snap list' shows what there is",
-    ErrorCode.PATH_NOT_FOUND: "'snap ls -R REF' and 'snap find PATTERN' show what there is",
-    ErrorCode.UNKNOWN_PATH: (
-        "did you mean -m LABEL? --allow-absent captures that there is nothing at a PATH"
-    ),
-    ErrorCode.PLAN_NOT_FOUND: "'snap plan list --all' shows what there is",
-    ErrorCode.CHECKPOINT_NOT_FOUND: "'snap plan rollback PLAN' lists what there is",
-    ErrorCode.ROOT_NOT_FOUND: "name the directory with -C DIR",
-    ErrorCode.CURRENT_DIRECTORY_GONE: (
-        "'cd \"$PWD\"' enters the directory that is in its place now; -C DIR names another one"
-    ),
-    ErrorCode.UNKNOWN_ROOT: "'snap root list' shows what there is",
-    ErrorCode.STORE_NOT_FOUND: "'snap create' makes the store; --store DIR names another one",
-    ErrorCode.STORE_UNAVAILABLE: "name another place with --store DIR or $SNAP_STORE",
-    ErrorCode.NOTHING_TO_UNDO: "'snap restore REF' goes to any snapshot of 'snap list'",
-    ErrorCode.COMMAND_NOT_FOUND: None,
-    ErrorCode.DANGEROUS_ROOT: "name another directory with -C DIR, or insist with --force",
-    ErrorCode.NAME_TAKEN: "choose another name, or delete the snapshot that has it",
-    ErrorCode.ROOT_TAKEN: "'snap root forget' gives one of the two histories up",
-    ErrorCode.NAMES_COLLIDE: "restore with --to on a file system that tells upper from lower case",
-    ErrorCode.HISTORY_KEPT: "--force gives them up as well",
-    ErrorCode.PINNED: "'snap unpin REF' takes the protection away",
-    ErrorCode.UNSAVED_CHANGES: "capture them: leave --no-commit-first out",
-    ErrorCode.UNREADABLE: "make it readable, or name it in .snapignore",
-    ErrorCode.NOT_PERMITTED: (
-        "run it as the owner of the path, or 'sudo chown' it; 'snap restore REF --to DIR' "
-        "writes elsewhere"
-    ),
-    ErrorCode.NOT_A_DIRECTORY: "name a directory",
-    ErrorCode.NOT_WATCHABLE: "every command works without a watcher, and looks at everything",
-    ErrorCode.TARGET_NOT_EMPTY: "name a directory that is empty or does not exist",
-    ErrorCode.CONFLICT: "stop what writes there, then run the command again",
-    ErrorCode.RESTORE_INTERRUPTED: (
-        "'snap doctor' shows what it waits for; 'snap doctor --forget' gives it up"
-    ),
-    ErrorCode.PLAN_INTERRUPTED: (
-        "'snap plan resume PLAN' goes on with it, 'snap plan rollback PLAN' goes back"
-    ),
-    ErrorCode.PLAN_NOT_COMPLETED: "'snap plan resume PLAN' goes on with it",
-    ErrorCode.PLAN_APPLIED: "'snap restore REF' still goes to any snapshot of 'snap list'",
-    ErrorCode.UNSUPPORTED_FORMAT: "install a newer treesnap",
-    ErrorCode.BUSY: "another command works here; --wait SECONDS waits longer for it",
-    ErrorCode.STORE_DAMAGED: (
-        "'snap verify --read-data' names all damage, 'snap verify --repair' repairs what it can"
-    ),
-    ErrorCode.NO_SPACE: "make room: 'snap delete REF...' and 'snap gc', or remove other files",
-    ErrorCode.OVER_QUOTA: (
-        "'snap prune' and 'snap gc' make room; --max-size, else 'snap config max-size', "
-        "sets the limit"
-    ),
-    ErrorCode.OPERATION_FAILED: None,
-}
-"""What to do next, for each error; None where the message says it all."""
 
 
 def from_error(error: BaseException, program: str = "snap") -> Failure:
-    """Returns how an exception is shown; exceptions that nobody expects are our bugs.
+    """Returns how an exception is shown; exceptions that are not expected are our bugs.
 
     ``program`` is the name that commands in the advice begin with.
     """
     if isinstance(error, TreesnapError):
-        return _failure(
-            error.code.value,
-            error.message,
-            EXIT_CODES[error.code],
-            hint=_advice(error.code, program),
-            path=error.path,
-        )
+        exit_code, hint = RESPONSES[error.code]
+        if hint is not None:
+            hint = hint.replace("'snap ", f"'{program} ")
+        return Failure(error.code.value, error.message, exit_code, hint, error.path)
     if isinstance(error, click.ClickException):
-        return _from_click(error)
+        message = error.format_message().rstrip(".").replace("\n\t", " ")
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        hint = f"see '{context.command_path} --help'" if context is not None else None
+        return Failure("usage", message, ExitCode.USAGE, hint)
     if isinstance(error, KeyboardInterrupt | click.Abort):
-        return _failure("interrupted", "Interrupted", ExitCode.INTERRUPTED)
+        return Failure("interrupted", "Interrupted", ExitCode.INTERRUPTED)
+    failed = ErrorCode.OPERATION_FAILED.value
     if isinstance(error, OSError):
-        return _failure(
-            ErrorCode.OPERATION_FAILED.value,
-            error.strerror or str(error) or type(error).__name__,
-            ExitCode.FAILED,
-            path=error.filename if isinstance(error.filename, bytes | str) else None,
-        )
+        message = error.strerror or str(error) or type(error).__name__
+        path = error.filename if isinstance(error.filename, bytes | str) else None
+        return Failure(failed, message, ExitCode.FAILED, path=path)
     if isinstance(error, MemoryError):
-        return _failure(
-            ErrorCode.OPERATION_FAILED.value,
-            "There is not enough memory",
-            ExitCode.FAILED,
-            hint="end other programs, or raise the limit that 'ulimit -a' shows",
-        )
-    return _failure(
+        hint = "end other programs, or raise the limit that 'ulimit -a' shows"
+        return Failure(failed, "There is not enough memory", ExitCode.FAILED, hint)
+    return Failure(
         "internal-error",
         f"Internal error: {type(error).__name__}: {error}",
         ExitCode.FAILED,
-        hint="this is a bug; run the command with SNAP_DEBUG=1 to see where it comes from",
+        "this is a bug; run the command with SNAP_DEBUG=1 to see where it comes from",
     )
-
-
-def _advice(code: ErrorCode, program: str) -> str | None:
-    hint = HINTS[code]
-    return hint if hint is None else hint.replace("'snap ", f"'{program} ")
-
-
-def usage(message: str, command_path: str | None = None) -> Failure:
-    """Returns a failure for a command line that cannot be understood."""
-    hint = f"see '{command_path} --help'" if command_path else None
-    return _failure("usage", message, ExitCode.USAGE, hint=hint)
-
-
-def _from_click(error: click.ClickException) -> Failure:
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    message = error.format_message().rstrip(".").replace("\n\t", " ")
-    return usage(message, context.command_path if context is not None else None)
-
-
-def _failure(
-    code: str,
-    message: str,
-    exit_code: ExitCode,
-    *,
-    hint: str | None = None,
-    path: bytes | str | None = None,
-) -> Failure:
-    return Failure(code=code, message=message, hint=hint, path=path, exit_code=exit_code)
 
 
 def text_lines(failure: Failure, program: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.render import Output, Place, is_terminal
+from treesnap.cli.output import Output, Place, is_terminal
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -42,11 +42,11 @@ class Invocation:
     ) -> Iterator[Handle]:
         """Yields a handle on the root; a progress bar is gone when the block is left.
 
-        ``markers`` are names that tell a root which was not captured before. Names the root
-        when neither ``-C`` nor the current directory does. Raises StoreMissing when the caller
-        said which store is meant, it is not there, and the command does not make it. Raises
-        NotFound or Refused when ``-C`` names neither a directory nor a root with a history,
-        unless the command is about the store alone.
+        Without ``-C``, a directory with one of the ``markers`` in it is a root, captured before
+        or not. Tells the person which root it is when the command line and the current
+        directory do not. Raises StoreMissing when a store was named that does not exist, unless
+        ``makes_store``. Raises NotFound or Refused when ``-C`` is neither a directory nor a root
+        with a history, unless the command is about the store alone (``needs_root`` is False).
         """
         from treesnap.cli.progress import ProgressMonitor, WarningMonitor
         from treesnap.ops import handle as library
@@ -82,8 +82,8 @@ class Invocation:
     def absolute(self, path: str, root: str) -> str:
         """Returns a PATH argument as an absolute path.
 
-        It is relative to the directory of ``-C``, else to the current one. When it
-        leads outside the root as it is written, links on the way to it are followed.
+        It is relative to the directory of ``-C``, else to the current one. Links on the way to
+        it are followed only when the path as it is written leads out of the root.
         """
         if not path:
             raise click.UsageError("a PATH is empty; '.' is the directory itself")
@@ -102,7 +102,7 @@ class Invocation:
         return [self.absolute(path, root) for path in paths] or None
 
     def command_text(self, *words: str) -> str:
-        """Returns a command for people to type that works on the same root and store."""
+        """Returns a command for a person to type, with the ``-C`` and ``--store`` of this one."""
         where = ["-C", self.directory] if self.directory is not None else []
         store = ["--store", self.store] if self.store is not None else []
         return shlex.join([self.program, *where, *store, *words])
@@ -125,7 +125,7 @@ class Invocation:
 def resolve_ref(
     handle: Handle, ref: str, session: str | None, paths: Sequence[str] | None = None
 ) -> str:
-    """Returns a REF for the library: as given, or the id that it means in a session."""
+    """Returns a REF for the library: as given, or its id in a session."""
     return ref if session is None else handle.resolve(ref, session=session, paths=paths).id
 
 

@@ -1,8 +1,4 @@
-"""The command ``snap``: its global options, its commands, and how a call ends.
-
-Invariant (kept by ``cli.group``): a command's module is imported when it runs or shows its
-help, and not before; ``snap --version`` and ``snap --help`` import none.
-"""
+"""The command ``snap``: its commands, and how a call ends."""
 
 from __future__ import annotations
 
@@ -15,44 +11,60 @@ from typing import Any, NoReturn
 import click
 
 import treesnap
-from treesnap.cli import render
-from treesnap.cli.exits import ExitCode
-from treesnap.cli.group import LazyGroup
+from treesnap.cli import output
+from treesnap.cli.command import LazyGroup
+from treesnap.cli.failure import ExitCode, from_error
 from treesnap.cli.invocation import Invocation
 
 COMMANDS = {
-    "create": "Captures the root, or only PATHs of it, and prints the snapshot's id.",
-    "list": "Lists the root's snapshots, newest first.",
-    "show": "Shows everything that is known of one snapshot.",
-    "ls": "Lists a directory in a snapshot.",
-    "cat": "Prints a file of a snapshot, verified.",
-    "find": "Finds paths in all snapshots, or in one.",
-    "status": "Shows what changed since the newest snapshot.",
-    "diff": "Shows what changed between two snapshots, or one and the live tree.",
-    "restore": "Makes the root, or only PATHs of it, exactly as in a snapshot.",
-    "undo": "Takes the newest restore back.",
-    "redo": "Takes the newest undo back.",
-    "run": "Runs a command, and rolls back what it did if it fails.",
-    "watch": "Keeps the list of changed paths ready, and makes snapshots by itself if asked.",
-    "plan": "Runs steps in order, with checkpoints to go back to.",
-    "session": "Makes and uses the checkpoints of Maestro sessions.",
-    "delete": "Removes snapshots; gc then gives their space back.",
-    "pin": "Protects a snapshot from deletion.",
-    "unpin": "Takes the protection of a snapshot away.",
-    "prune": "Removes the root's snapshots that no rule keeps; gc then gives their space back.",
-    "config": "Shows or changes the settings of the store, or of one root.",
-    "root": "Lists, moves and forgets the roots of a store.",
-    "gc": "Gives the space of everything that no snapshot needs back.",
-    "verify": "Checks the store, and repairs it if asked.",
-    "maker": "Carries out one operation block of MAKER from standard input.",
-    "doctor": "Shows work that was interrupted, in all roots, and what becomes of it.",
-    "stats": "Shows the sizes of the store, of each root, and of this root's history.",
+    "Everyday": {
+        "create": ("cmd_create", "Capture the root, or only PATHs of it."),
+        "list": ("cmd_browse", "List the root's snapshots, newest first."),
+        "status": ("cmd_changes", "Show what changed since the newest snapshot."),
+        "diff": (
+            "cmd_changes",
+            "Show changes between two snapshots, or a snapshot and the live tree.",
+        ),
+        "restore": ("cmd_restore", "Restore a snapshot, or only PATHs of it."),
+        "undo": ("cmd_restore", "Undo the newest restore."),
+        "redo": ("cmd_restore", "Undo the newest undo."),
+        "run": ("cmd_run", "Run a command, and roll back what it did if it fails."),
+    },
+    "History": {
+        "show": ("cmd_browse", "Show the metadata of a snapshot."),
+        "ls": ("cmd_browse", "List a directory of a snapshot."),
+        "cat": ("cmd_browse", "Print a file of a snapshot."),
+        "find": ("cmd_browse", "Find paths in all snapshots, or in one."),
+        "pin": ("cmd_delete", "Protect a snapshot from deletion."),
+        "unpin": ("cmd_delete", "End the protection of a snapshot."),
+        "delete": ("cmd_delete", "Delete snapshots; 'snap gc' then frees their space."),
+    },
+    "Space and maintenance": {
+        "prune": ("cmd_delete", "Delete the root's snapshots that no rule keeps."),
+        "gc": ("cmd_store", "Free the space of everything that no snapshot needs."),
+        "stats": ("cmd_store", "Show the sizes of the store, its roots, and this root's history."),
+        "verify": ("cmd_store", "Check the store, and repair it if asked."),
+        "doctor": ("cmd_doctor", "Show interrupted work in all roots, and what becomes of it."),
+        "config": ("cmd_config", "Show or change the settings of the store, or of one root."),
+        "root": ("cmd_root", "List, move and forget the roots of a store."),
+    },
+    "Automation": {
+        "watch": (
+            "cmd_watch",
+            "Watch the root for changes, and make automatic snapshots if asked.",
+        ),
+        "plan": ("cmd_plan", "Run steps in order, with checkpoints to go back to."),
+    },
+    "Compatibility": {
+        "session": ("cmd_session", "Make and use the checkpoints of Maestro sessions."),
+        "maker": ("cmd_maker", "Carry out one operation block of MAKER from standard input."),
+    },
 }
-"""The first sentence of each command's help."""
+"""The commands by section of the help, each with its module and the first sentence of its help."""
 
 PROGRAMS = {"snap", "treesnap"}
 _COLLECTION_THRESHOLD = 50_000
-"""New objects after which Python looks for unreachable cycles: a command makes few."""
+"""New objects after which Python looks for reference cycles; a command makes few cycles."""
 
 
 def _print_version(
@@ -65,7 +77,7 @@ def _print_version(
         context.exit()
 
 
-@click.group(cls=LazyGroup, package="treesnap.cli", sentences=COMMANDS)
+@click.group(cls=LazyGroup, package="treesnap.cli", commands_by_section=COMMANDS)
 @click.option(
     "--version",
     is_flag=True,
@@ -75,7 +87,7 @@ def _print_version(
     help="Print the version.",
 )
 def snap() -> None:
-    """Gives any directory an undo that can be trusted.
+    """Undo for any directory.
 
     The root is DIR of -C, else the nearest directory above the current one that
     was captured before, else the current directory. A REF is an id or its unique
@@ -86,9 +98,9 @@ def snap() -> None:
 def execute(arguments: Sequence[str], program: str = "snap") -> int:
     """Runs one command line and returns its exit code; prints every error.
 
-    What cannot be printed changes the code of no command that did more than printing.
+    An error of printing changes the code only of a command that does nothing but print.
     """
-    render.prepare_streams()
+    output.prepare_streams()
     invocation = Invocation(program)
     code = _execute(arguments, invocation)
     invocation.output.report_unwritten()
@@ -106,33 +118,25 @@ def _execute(arguments: Sequence[str], invocation: Invocation) -> int:
     except click.exceptions.Exit as ending:
         return int(ending.exit_code)
     except BrokenPipeError:
-        render.abandon_stdout()
+        output.abandon_stdout()
         return ExitCode.BROKEN_PIPE
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - nobody else reports it
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - this is the last place to report it
         try:
             return _report(error, invocation, arguments)
         except OSError as second:  # no file can be opened, not even our own modules
-            render.print_plainly(f"{program}: {error}; the error could not be described: {second}")
+            output.print_plainly(f"{program}: {error}; the error could not be described: {second}")
             return ExitCode.FAILED
     return ExitCode.DONE
 
 
 def _report(error: BaseException, invocation: Invocation, arguments: Sequence[str]) -> int:
     """Prints an error in the form that was asked for and returns the exit code."""
-    from treesnap.cli import failure
-
     if os.environ.get("SNAP_DEBUG"):
-        render.print_traceback(error)
-    described = failure.from_error(error, invocation.program)
-    output = invocation.output
+        output.print_traceback(error)
+    described = from_error(error, invocation.program)
     if described.code == "usage" and "--json" in arguments:
-        output.as_json = True  # perhaps it comes behind what is wrong
-    output.prints_only = True
-    try:
-        output.error(described)
-        output.flush()
-    except OSError:  # the code says that it failed, and perhaps standard error did
-        render.abandon_stdout()
+        invocation.output.as_json = True  # parsing may have stopped before it came to --json
+    invocation.output.error(described)
     return described.exit_code
 
 
@@ -145,7 +149,7 @@ def main() -> NoReturn:
         from click.shell_completion import shell_complete
 
         sys.exit(shell_complete(snap, {}, program, variable, instruction))
-    # Most of what is alive now are modules, which stay to the end.
+    # Most live objects are modules, which stay to the end.
     gc.freeze()
     gc.set_threshold(_COLLECTION_THRESHOLD)
-    render.end_process(execute(sys.argv[1:], program))
+    output.end_process(execute(sys.argv[1:], program))

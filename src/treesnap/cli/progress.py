@@ -1,8 +1,7 @@
 """Progress of one operation, as a bar on a terminal.
 
-Invariant: nothing of rich is imported before an operation has lasted for
-``DELAY_S``, so that short commands do not pay for it. Not here: whether a bar is
-wanted at all, which the invocation knows.
+Invariant: rich is imported after an operation has lasted for ``DELAY_S``, so that short
+commands do not pay for it. The invocation decides whether a bar is wanted at all.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from treesnap.cli.text_forms import size_text
 from treesnap.events import Phase
+from treesnap.quantities import size_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 DELAY_S = 0.5
 """How long an operation lasts before its bar appears."""
 REFRESH_S = 0.1
-"""How long what the bar shows stays."""
+"""How long the bar stays as it is."""
 
 PHASE_WORDS = {
     Phase.SCAN: "Reading",
@@ -33,7 +32,7 @@ PHASE_WORDS = {
     Phase.VERIFY: "Verifying",
 }
 _UNITS = {Phase.MARK: "objects", Phase.REWRITE: "objects", Phase.VERIFY: "objects"}
-"""What is counted, where that is not files."""
+"""What is counted instead of files."""
 
 
 class WarningMonitor:
@@ -110,7 +109,7 @@ class ProgressMonitor(WarningMonitor):
         else:
             is_due = not 0 <= now - self._drawn_at < REFRESH_S
         if is_due:
-            with suppress(OSError):  # a terminal that is gone ends no work
+            with suppress(OSError):  # losing the terminal ends no work
                 self._draw()
 
     def warn(self, message: str) -> None:
@@ -178,5 +177,5 @@ def _new_bar(console: Console, clock: Callable[[], float]) -> Progress:
         console=console,
         get_time=clock,
         transient=True,
-        auto_refresh=False,  # a thread for it would stand in the way of helpers (fs.forked)
+        auto_refresh=False,  # its thread would prevent forking helpers (fs.forked)
     )

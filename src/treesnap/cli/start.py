@@ -1,6 +1,6 @@
-"""Where the command starts: before anything of it is imported.
+"""Where the command starts, before its modules are imported.
 
-Importing the command line takes longer than some commands, so Ctrl-C is met here as well.
+Importing them takes longer than some commands, so Ctrl-C is handled here too.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 from typing import NoReturn
 
 INTERRUPTED = 130
-"""As in ``cli.exits``, which is not imported yet."""
+"""As in ``cli.failure``, which is not imported yet."""
 
 
 def main() -> NoReturn:

@@ -16,7 +16,13 @@ from treesnap.errors import ErrorCode, InvalidArgument, StoreMissing, printable
 from treesnap.fs.durable import read_file, replace_file, unlink_if_present
 from treesnap.ops.access import opened
 from treesnap.ops.session import Session
-from treesnap.quantities import duration_text, parse_duration, parse_size, size_text
+from treesnap.quantities import (
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+    size_text,
+)
 from treesnap.store.maintenance.retention import AUTOMATIC, DEFAULT, Policy
 
 if TYPE_CHECKING:
@@ -67,9 +73,9 @@ def _counted(default: int | None) -> Key:
 
 KEYS: Mapping[str, Key] = {
     "automatic": Key(_flag, bool, _flag_text, default=True),
-    "max-size": Key(parse_size, (str, int), size_text, None),
+    "max-size": Key(parse_size, (str, int), format_size, None),
     "keep.last": _counted(DEFAULT.keep_last),
-    "keep.within": Key(parse_duration, str, duration_text, None),
+    "keep.within": Key(parse_duration, str, format_duration, None),
     "keep.hourly": _counted(DEFAULT.keep_hourly),
     "keep.daily": _counted(DEFAULT.keep_daily),
     "keep.weekly": _counted(DEFAULT.keep_weekly),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from treesnap.cli import watch_forms
+from treesnap.cli.cmd_watch import status_lines
 from treesnap.errors import ErrorCode, OperationFailed, TreesnapError
 from treesnap.results import WatchStatus
 from treesnap.watch import control
@@ -78,21 +78,24 @@ def test_words_about_one_say_everything_that_is_known():
         why_lost="the queue overflowed",
     )
     made = f"  1 snapshot made, the last one is {'ab' * 6}"
-    troubles = ["  the last snapshot failed: no room", "  began anew, because the queue overflowed"]
+    troubles = [
+        "  the last snapshot failed: no room",
+        "  started again, because the queue overflowed",
+    ]
 
-    assert list(watch_forms.lines("/r", status, is_stopped=False)) == [
+    assert list(status_lines("/r", status, is_stopped=False)) == [
         "Watching /r: 1 directory, process 7",
         "  a snapshot every 90.5 s, if something changed",
         "  a snapshot soon after something changed",
         made,
         *troubles,
     ]
-    assert list(watch_forms.lines("/r", status, is_stopped=True)) == [
+    assert list(status_lines("/r", status, is_stopped=True)) == [
         "Stopped watching /r",
         made,
         *troubles,
     ]
-    assert list(watch_forms.lines("/r", None, is_stopped=True)) == ["Not watched: /r"]
+    assert list(status_lines("/r", None, is_stopped=True)) == ["Not watched: /r"]
 
 
 def test_a_service_that_is_stopped_before_it_begins_ends_at_once(handle):

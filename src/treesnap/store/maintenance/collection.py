@@ -28,6 +28,7 @@ from treesnap.events import Monitor, Phase
 from treesnap.fs.durable import open_lock, read_file, sweep_temporary, unlink_if_present
 from treesnap.fs.os_errors import is_full
 from treesnap.model import ObjectId, SnapshotId
+from treesnap.quantities import count_text
 from treesnap.results import GcResult
 from treesnap.store.collector import (
     CollectorState,
@@ -115,7 +116,9 @@ class _Collection:
             self._sweep(usage, old_parts)
             going = [pack for pack in usage.packs.values() if pack.id in self._deleted]
         if not dry_run and self._must_not_delete():
-            self._postpone(f"{_snapshots(len(self._damaged))} damaged")
+            self._postpone(
+                f"{count_text(len(self._damaged), 'snapshot is', 'snapshots are')} damaged"
+            )
         dead = sum(not pack.needed_count for pack in going)
         return GcResult(
             freed_bytes=max(0, sum(pack.size_bytes for pack in going) - self._copied_bytes),
@@ -199,7 +202,7 @@ class _Collection:
             self._delete(frozenset(pack.id for pack in [*dead, *fitting]))
             dead = []
         if rewritten:
-            self._postpone(f"there is no room to rewrite {_packs(len(rewritten))}")
+            self._postpone(f"there is no room to rewrite {count_text(len(rewritten), 'pack')}")
         if self._deleted or usage.is_index_stale():
             try:
                 self._reserve.backs(lambda: usage.rebuild_index(self._deleted, old_parts))
@@ -305,11 +308,3 @@ class _Collection:
             if not self._store.has(identity, condemned):
                 spared |= places & condemned
         return frozenset(spared)
-
-
-def _snapshots(count: int) -> str:
-    return "1 snapshot is" if count == 1 else f"{count} snapshots are"
-
-
-def _packs(count: int) -> str:
-    return "1 pack" if count == 1 else f"{count} packs"

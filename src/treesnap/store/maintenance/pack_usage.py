@@ -16,6 +16,7 @@ from treesnap.codec.pack import PACK_SIZE_TARGET, RECORD_HEADER_SIZE
 from treesnap.errors import Corrupt
 from treesnap.fs.durable import open_regular
 from treesnap.model import ObjectId, ObjectKind
+from treesnap.quantities import count_text
 from treesnap.store.slot import NO_PACK, Slot, try_acquire
 from treesnap.store.store import Store
 
@@ -115,7 +116,7 @@ class StoreUsage:
         busy = sum(pack.is_busy for pack in packs)
         damaged = sum(pack.is_damaged for pack in packs)
         return [
-            f"{count} {'pack is' if count == 1 else 'packs are'} {why}"
+            f"{count_text(count, 'pack is', 'packs are')} {why}"
             for count, why in ((busy, "being written to"), (damaged, "damaged"))
             if count
         ]

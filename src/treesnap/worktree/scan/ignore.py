@@ -24,6 +24,7 @@ from treesnap import treepath
 from treesnap.errors import InvalidArgument, printable
 from treesnap.hashing import checksum
 from treesnap.model import IgnoreRules
+from treesnap.quantities import first_few
 from treesnap.worktree.scan.patterns import Matcher, parse_lines, parse_pattern
 
 IGNORE_FILE = b".snapignore"
@@ -156,10 +157,10 @@ def parse_ignore_file(directory: bytes, data: bytes) -> tuple[IgnoreRules, str |
     if not useless:
         return rule, None
     where = printable(treepath.join(directory, IGNORE_FILE))
-    named = [f"line {number} ({printable(line)!r})" for number, line in useless[:_LINES_NAMED_MAX]]
-    if len(useless) > _LINES_NAMED_MAX:
-        named.append(f"{len(useless) - _LINES_NAMED_MAX} more")
-    return rule, f"Ignored in {where!r}, because it can match nothing: {', '.join(named)}"
+    named = first_few(
+        useless, lambda item: f"line {item[0]} ({printable(item[1])!r})", _LINES_NAMED_MAX
+    )
+    return rule, f"Ignored in {where!r}, because it can match nothing: {named}"
 
 
 def given(patterns: Iterable[str], directory: bytes = b"") -> tuple[IgnoreRules, ...]:

@@ -24,6 +24,7 @@ from treesnap.events import Monitor, Phase
 from treesnap.fs.durable import read_file, replace_file, sync_directory, unlink_if_present
 from treesnap.fs.os_errors import error_text
 from treesnap.model import SnapshotId
+from treesnap.quantities import count_text
 from treesnap.results import RecoveredObject
 from treesnap.store.layout import is_hex
 from treesnap.store.quarantine import Quarantine
@@ -123,10 +124,9 @@ class Repair:
         self._store.packs.close()
         for pack_id in bad:
             self._quarantine.take(self._store.layout.pack(pack_id))
-        words = "damaged pack" if len(bad) == 1 else "damaged packs"
         return (
-            f"Moved {len(bad)} {words} to quarantine, after {len(right)} objects in them "
-            "that are right were copied"
+            f"Moved {count_text(len(bad), 'damaged pack')} to quarantine, after copying "
+            f"{count_text(len(right), 'object')} in good order from there"
         )
 
     def _recover_objects(self) -> str | None:

@@ -1,26 +1,26 @@
 """Plans for people and for programs.
 
-For people steps are counted from 1, wherever they are counted; ``step_index`` is a position
-and counts from 0.
+For people, steps count from 1 everywhere; ``step_index`` is a position and counts from 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import Any
 
-from treesnap.cli.json_forms import path_fields, skipped_fields
-from treesnap.cli.text_forms import count_text, skipped_lines, time_text
+from treesnap.cli.json_output import Fields, path_fields, paths_fields, skipped_fields
+from treesnap.cli.text_output import path_text, short_id, skipped_lines, time_text
 from treesnap.errors import printable
 from treesnap.model import utc_time
 from treesnap.plans import Checkpoint, Plan, PlanId, PlanState, RollbackResult, StepState
+from treesnap.plans.plan import Leaf
+from treesnap.quantities import count_text
 
 
 def _iso(time_ns: int) -> str:
     return utc_time(time_ns).isoformat().replace("+00:00", "Z")
 
 
-def plan_fields(plan: Plan, *, is_at_work: bool = False) -> dict[str, Any]:
+def plan_fields(plan: Plan, *, is_at_work: bool = False) -> Fields:
     """Returns a plan with its steps, in the order in which they run."""
     return {
         "plan_id": plan.id,
@@ -52,7 +52,7 @@ def plan_fields(plan: Plan, *, is_at_work: bool = False) -> dict[str, Any]:
     }
 
 
-def checkpoint_fields(checkpoint: Checkpoint) -> dict[str, Any]:
+def checkpoint_fields(checkpoint: Checkpoint) -> Fields:
     """Returns one checkpoint."""
     return {
         "id": checkpoint.id,
@@ -70,12 +70,12 @@ def checkpoint_fields(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def checkpoints_fields(checkpoints: Iterable[Checkpoint]) -> dict[str, Any]:
+def checkpoints_fields(checkpoints: Iterable[Checkpoint]) -> Fields:
     """Returns checkpoints in the order given."""
     return {"checkpoints": [checkpoint_fields(item) for item in checkpoints]}
 
 
-def rollback_fields(result: RollbackResult) -> dict[str, Any]:
+def rollback_fields(result: RollbackResult) -> Fields:
     """Returns what a roll-back changed."""
     return {
         "plan_id": result.plan.id,
@@ -84,7 +84,7 @@ def rollback_fields(result: RollbackResult) -> dict[str, Any]:
         "restored": result.restored,
         "created": result.created,
         "deleted": result.deleted,
-        "changed_paths": [path_fields(path) for path in result.changed_paths],
+        "changed_paths": paths_fields(result.changed_paths),
         "before": checkpoint_fields(result.before),
         "safety_id": result.safety_id,
         "dropped_steps": list(result.dropped_steps),
@@ -113,16 +113,19 @@ def show_lines(plan: Plan, checkpoints: Sequence[Checkpoint], *, is_at_work: boo
     yield f"state:       {plan.state.value}{interrupted}"
     yield f"checkpoints: {len(checkpoints)}"
     for index, (leaf, progress) in enumerate(zip(plan.leaves, plan.content.progress, strict=True)):
-        name = "/".join((*leaf.path, leaf.step.name))
-        line = f"{index + 1:>4}  {progress.state.value:<9}  {printable(name)}"
+        line = f"{index + 1:>4}  {progress.state.value:<9}  {step_path(leaf)}"
         if progress.state == StepState.FAILED:
             attempts = count_text(progress.attempts, "attempt")
-            line += f"  ({how_it_failed(progress.exit_code)}, {attempts})"
+            line += f"  ({_cause(progress.exit_code)}, {attempts})"
         yield line
 
 
-def how_it_failed(exit_code: int | None) -> str:
-    """Returns how a step failed, in words."""
+def step_path(leaf: Leaf) -> str:
+    """Returns a step's name behind those of the sub-plans that it is in."""
+    return printable("/".join((*leaf.path, leaf.step.name)))
+
+
+def _cause(exit_code: int | None) -> str:
     if exit_code is None:
         return "time limit"
     return f"exit code {exit_code}" if exit_code >= 0 else f"signal {-exit_code}"
@@ -138,7 +141,6 @@ def checkpoint_lines(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
 
 
 def _next_step(checkpoint: Checkpoint) -> str:
-    """Returns the number of the step that would run next, in words."""
     is_at_end = checkpoint.step_index >= len(checkpoint.content.progress)
     return "end" if is_at_end else f"step {checkpoint.step_index + 1}"
 
@@ -149,7 +151,7 @@ def step_text(plan: Plan, index: int) -> str:
 
 
 def rollback_lines(result: RollbackResult) -> Iterator[str]:
-    """Yields what a roll-back changed, and where the state before it is."""
+    """Yields what a roll-back changed, and the checkpoint of the state before it."""
     plan = result.plan
     index = plan.next_index
     place = f"before {step_text(plan, index)}" if index < len(plan.leaves) else "at its end"
@@ -158,10 +160,11 @@ def rollback_lines(result: RollbackResult) -> Iterator[str]:
         f"{result.restored:,} restored, {result.created:,} created, {result.deleted:,} deleted"
     )
     for path in result.changed_paths:
-        yield f"  {printable(path) or '.'}"
+        yield f"  {path_text(path)}"
     if result.dropped_steps:
-        yield f"Steps that the plan has no more: {printable(', '.join(result.dropped_steps))}"
-    yield f"The state before is checkpoint {result.before.id}, snapshot {result.safety_id[:12]}"
+        yield f"Removed steps: {printable(', '.join(result.dropped_steps))}"
+    snapshot = f"snapshot {short_id(result.safety_id)}"
+    yield f"The state before is checkpoint {result.before.id}, {snapshot}"
     yield from skipped_lines(result.untouched, "left alone")
 
 
@@ -172,5 +175,5 @@ def ended_lines(plan: Plan) -> Iterator[str]:
         yield f"Plan {plan.id} completed: {count_text(done, 'step')}"
         return
     index = plan.next_index
-    why = how_it_failed(plan.content.progress[index].exit_code)
+    why = _cause(plan.content.progress[index].exit_code)
     yield f"Plan {plan.id} failed at {step_text(plan, index)}: {why}; it was undone"

@@ -1,9 +1,10 @@
-"""Parameter types of the command line: durations, sizes, parts."""
+"""Values of options: durations, sizes, parts, tags, counters."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -26,7 +27,7 @@ class Duration(click.ParamType[int]):
 
 
 class Seconds(click.FloatRange):
-    """A length of time in seconds, in a range. What is not a number lies in none."""
+    """A length of time in seconds, in a range that NaN is not in."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -64,3 +65,35 @@ class SamplePart(click.ParamType[tuple[int, int]]):
         if found is None or not 1 <= int(found[1]) <= int(found[2]):
             self.fail(f"{value!r} is not of the form 1/7", param, ctx)
         return int(found[1]), int(found[2])
+
+
+def parse_tags(
+    context: click.Context, parameter: click.Parameter, values: Sequence[str]
+) -> dict[str, str]:
+    """Returns tags of the form KEY=VALUE by key; the last one of a key wins."""
+    return _pairs(context, parameter, values, "KEY=VALUE", r"([^=]+)=(.*)")
+
+
+def parse_counters(
+    context: click.Context, parameter: click.Parameter, values: Sequence[str]
+) -> dict[str, int]:
+    """Returns counters of the form KEY=NUMBER by key; the last one of a key wins."""
+    pairs = _pairs(context, parameter, values, "KEY=NUMBER", r"([^=]+)=(-?\d{1,19})")
+    return {key: int(number) for key, number in pairs.items()}
+
+
+def _pairs(
+    context: click.Context,
+    parameter: click.Parameter,
+    values: Sequence[str],
+    form: str,
+    pattern: str,
+) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for value in values:
+        found = re.fullmatch(pattern, value, re.DOTALL)
+        if found is None:
+            message = f"{value!r} is not of the form {form}"
+            raise click.BadParameter(message, ctx=context, param=parameter)
+        pairs[found[1]] = found[2]
+    return pairs

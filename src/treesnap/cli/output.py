@@ -1,9 +1,9 @@
 """Output: the only module that prints.
 
 Results go to standard output, everything else to standard error. With ``--json``
-exactly one object goes to standard output, be it a result or an error, and
-nothing to standard error; warnings are a field of that object. The text of it is
-ASCII with escapes, so that it is valid UTF-8 whatever the names are.
+one object goes to standard output, a result or an error, and nothing to standard
+error; warnings are a field of that object. Its text is ASCII with escapes, so that
+it is valid UTF-8 whatever the names are.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+from treesnap.cli.failure import Failure, text_lines
 from treesnap.errors import printable
-
-if TYPE_CHECKING:
-    from treesnap.cli.failure import Failure
 
 FORMAT_VERSION = 1
 """Version of every JSON object; grows when a field goes or changes its meaning."""
@@ -42,14 +40,14 @@ class Output:
         self.place: Place | None = None
         """What the command works on, once that is known; every result as JSON names it."""
         self.prints_only = True
-        """Whether printing is all that the command does, so that it fails where that fails."""
+        """Whether printing is all that the command does, so that it fails when that fails."""
         self.unwritten: OSError | None = None
         """Why results did not reach standard output, of a command that did something besides."""
         self._warnings: list[str] = []
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Lets a command go on that does more than printing when nothing can be printed."""
+        """Keeps an error of printing from ending a command that does more than print."""
         try:
             yield
         except OSError as error:
@@ -59,33 +57,25 @@ class Output:
             abandon_stdout()
 
     def result(
-        self,
-        command: str,
-        *,
-        fields: Callable[[], Mapping[str, Any]],
-        lines: Callable[[], Iterable[str]],
+        self, command: str, fields: Callable[[], Mapping[str, Any]], lines: Iterable[str]
     ) -> None:
-        """Prints the result of a command; only the form that is wanted is made."""
+        """Prints the result of a command: the fields as JSON, or the lines."""
         if self.as_json:
             self._print_object(command, fields())
         else:
-            for line in lines():
+            for line in lines:
                 with self._writing():
                     sys.stdout.write(line + "\n")
 
     def raw(
-        self,
-        command: str,
-        *,
-        fields: Callable[[], Mapping[str, Any]],
-        pieces: Callable[[], Iterable[bytes]],
+        self, command: str, fields: Callable[[], Mapping[str, Any]], pieces: Iterable[bytes]
     ) -> None:
         """Prints a result whose text is bytes, among them those of users' files."""
         if self.as_json:
             self._print_object(command, fields())
         else:
             self.flush()
-            for piece in pieces():
+            for piece in pieces:
                 with self._writing():
                     _write_all(piece)
 
@@ -109,12 +99,12 @@ class Output:
             raise reader_left
 
     def flush(self) -> None:
-        """Hands over what was printed; raises OSError where printing is all there is to do."""
+        """Flushes standard output; raises OSError when printing is all that the command does."""
         with self._writing():
             sys.stdout.flush()
 
     def detach(self) -> None:
-        """Prints nothing more: whoever started this process does not listen any longer."""
+        """Prints nothing more: the process that started this one has stopped listening."""
         self.quiet = True
         null = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
@@ -122,31 +112,49 @@ class Output:
         os.close(null)
 
     def warn(self, message: str) -> None:
-        """Prints a line that people may want to know, and scripts may ignore."""
+        """Prints a line that scripts may ignore; with JSON it is one of the warnings."""
         if self.as_json:
             self._warnings.append(printable(message))
         elif not self.quiet:
             self.flush()  # so that both streams come in order where they are one
             print_plainly(printable(message))
 
+    def note(self, *messages: str) -> None:
+        """Prints lines for a person; the fields of the JSON object say the same."""
+        if not self.as_json:
+            for message in messages:
+                self.warn(message)
+
     def error(self, failure: Failure) -> None:
-        """Prints an error; ``--quiet`` does not silence it."""
+        """Prints an error; ``--quiet`` does not silence it.
+
+        Raises OSError when no file can be opened, so that modules for it cannot be imported.
+        """
+        text = ""
         if self.as_json:
-            from treesnap.cli.json_forms import failure_fields
+            from treesnap.cli.json_output import failure_fields
 
-            self._print_object("error", failure_fields(failure))
+            text = self._object_text("error", failure_fields(failure))
         else:
-            from treesnap.cli.failure import text_lines
-
             for line in text_lines(failure, self.program):
                 print_plainly(line)
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except OSError:  # the exit code still says that the command failed
+            abandon_stdout()
 
     def _print_object(self, command: str, fields: Mapping[str, Any]) -> None:
+        text = self._object_text(command, fields)
+        with self._writing():
+            sys.stdout.write(text)
+
+    def _object_text(self, command: str, fields: Mapping[str, Any]) -> str:
         import json
 
         document: dict[str, Any] = {"schema": f"treesnap.{command}/{FORMAT_VERSION}"}
         if self.place is not None and command != "error":
-            from treesnap.cli.json_forms import path_fields
+            from treesnap.cli.json_output import path_fields
 
             document["place"] = {
                 **path_fields(self.place.root, "root"),
@@ -155,13 +163,12 @@ class Output:
         document |= fields
         if self._warnings:
             document["warnings"] = [*document.get("warnings", ()), *self._warnings]
-        with self._writing():
-            sys.stdout.write(json.dumps(document) + "\n")
+        return json.dumps(document) + "\n"
 
     def report_unwritten(self) -> None:
-        """Says on standard error that results were lost, unless nothing is to be said.
+        """Says on standard error that results were lost.
 
-        A caller that closed standard output and is quiet wants to know nothing.
+        Says nothing to a caller that asked for quiet and closed standard output itself.
         """
         error = self.unwritten
         if error is not None and not (self.quiet and error.errno == errno.EBADF):
@@ -177,7 +184,7 @@ def _write_all(data: bytes) -> None:
 
 
 def print_traceback(error: BaseException) -> None:
-    """Prints where an exception comes from, for those who look for a bug."""
+    """Prints where an exception comes from, to find a bug."""
     from traceback import print_exception
 
     with suppress(OSError, ValueError):
@@ -187,7 +194,7 @@ def print_traceback(error: BaseException) -> None:
 def print_plainly(text: str) -> None:
     """Prints a line on standard error with nothing but what is loaded already.
 
-    Where that cannot be written there is nowhere left to say so, and no work ends for it.
+    Errors are ignored: there is no other place to report them, and no work ends for them.
     """
     with suppress(OSError, ValueError):
         print(text, file=sys.stderr)
@@ -197,8 +204,8 @@ def prepare_streams() -> None:
     """Makes standard streams that exist and that can print any name.
 
     A closed stream is replaced by the null device, which also keeps its number
-    from being given to a file of the store. Standard output is open for reading then, so that
-    it is still one that cannot be written.
+    from being given to a file of the store. In place of standard output the device is opened
+    for reading, so that writing to it still fails.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -220,7 +227,7 @@ def is_terminal(stream_name: str) -> bool:
 
 
 def end_process(exit_code: int) -> NoReturn:
-    """Ends this process at once: taking the interpreter apart takes longer than many commands."""
+    """Ends this process without finalising Python, which takes longer than many commands."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -228,7 +235,7 @@ def end_process(exit_code: int) -> NoReturn:
 
 
 def abandon_stdout() -> None:
-    """Sends what is still buffered for a broken standard output nowhere."""
+    """Discards what is still buffered for a broken standard output."""
     with suppress(OSError, ValueError):
         number = sys.stdout.fileno()
         null = os.open(os.devnull, os.O_WRONLY)
@@ -238,8 +245,8 @@ def abandon_stdout() -> None:
 
 @contextmanager
 def stdout_to_stderr() -> Iterator[None]:
-    """Lets a command that inherits the standard streams print on standard error only."""
-    with suppress(OSError):  # it is said when the result cannot be printed
+    """Makes standard output of inherited streams go to standard error."""
+    with suppress(OSError):  # reported when the result cannot be printed
         sys.stdout.flush()
     saved = os.dup(1)
     try:

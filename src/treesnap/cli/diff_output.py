@@ -1,18 +1,18 @@
-"""Differences for people: patches of text, one line for everything else."""
+"""Differences for people: patches of texts, one line for everything else."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from treesnap.cli.json_forms import change_fields
+from treesnap.cli.json_output import Fields, change_fields
 from treesnap.cli.patch import LineCounts, count_lines, hunks, is_binary
-from treesnap.cli.text_forms import count_text, size_text, time_text
+from treesnap.cli.text_output import path_text, time_text
 from treesnap.errors import NotFound, OperationFailed, printable
 from treesnap.model import Change, ChangeKind, Entry, EntryKind
+from treesnap.quantities import count_text, size_text
 
 if TYPE_CHECKING:
-    from treesnap.cli.diff_words import Sides
     from treesnap.ops.handle import Handle
 
 TEXT_SIZE_MAX = 1024 * 1024
@@ -32,12 +32,13 @@ class Texts(NamedTuple):
     """Replaces the patch; None when there is one."""
 
 
-class DiffForms:
-    """Reads what it needs of both sides, one path at a time."""
+class DiffOutput:
+    """Reads what it needs of both sides, one path at a time; ``new_id`` None is the live tree."""
 
-    def __init__(self, handle: Handle, sides: Sides) -> None:
+    def __init__(self, handle: Handle, old_id: str, new_id: str | None) -> None:
         self._handle = handle
-        self._sides = sides
+        self._old_id = old_id
+        self._new_id = new_id
 
     def patches(self, changes: Iterable[Change], *, for_terminal: bool) -> Iterator[bytes]:
         """Yields all changes in the unified format, with a header for each path.
@@ -47,7 +48,7 @@ class DiffForms:
         """
         for change in changes:
             texts = self.texts(change)
-            name = printable(change.path) or "."
+            name = path_text(change.path)
             yield _line(f"diff a/{name} b/{name}")
             yield from map(_line, header_lines(change))
             if texts.note is not None:
@@ -61,9 +62,7 @@ class DiffForms:
 
     def stat_lines(self, changes: Iterable[Change]) -> Iterator[str]:
         """Yields a line for each path, how much of it changed, and the sums."""
-        rows = [
-            (printable(change.path) or ".", change, self.line_counts(change)) for change in changes
-        ]
+        rows = [(path_text(change.path), change, self.line_counts(change)) for change in changes]
         width = max((len(name) for name, _, _ in rows), default=0)
         most = max((sum(counts) for _, _, counts in rows if counts), default=0)
         for name, change, counts in rows:
@@ -78,17 +77,14 @@ class DiffForms:
             f"{count_text(removed, 'line')} removed"
         )
 
-    def stat_fields(self, changes: Iterable[Change]) -> list[dict[str, Any]]:
-        """Returns changes as JSON, with line counts that are null where there is no text."""
-        return [
-            {
-                **change_fields(change),
-                "insertions": counts.insertions if counts else None,
-                "deletions": counts.deletions if counts else None,
-            }
-            for change in changes
-            for counts in [self.line_counts(change)]
-        ]
+    def stat_fields(self, change: Change) -> Fields:
+        """Returns a change as JSON, with line counts that are null where there is no text."""
+        counts = self.line_counts(change)
+        return {
+            **change_fields(change),
+            "insertions": counts.insertions if counts else None,
+            "deletions": counts.deletions if counts else None,
+        }
 
     def line_counts(self, change: Change) -> LineCounts | None:
         """Returns how many lines differ, or None when the change is not about text."""
@@ -108,10 +104,10 @@ class DiffForms:
         if any(entry.size > TEXT_SIZE_MAX for entry in entries):
             return Texts(b"", b"", f"Large file: {_sizes(change)}")
         try:
-            old = self._content(self._sides.old_id, change.path, change.old)
-            new = self._content(self._sides.new_id, change.path, change.new)
+            old = self._content(self._old_id, change.path, change.old)
+            new = self._content(self._new_id, change.path, change.new)
         except (NotFound, OperationFailed):
-            if self._sides.new_id is not None:
+            if self._new_id is not None:
                 raise
             return Texts(b"", b"", "Changed again while it was compared")
         if is_binary(old) or is_binary(new):

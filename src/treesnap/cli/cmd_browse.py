@@ -1,0 +1,305 @@
+"""``snap list``, ``show``, ``ls``, ``cat`` and ``find``: what is in the history."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from treesnap.cli.command import command, pass_invocation, session_option
+from treesnap.cli.invocation import Invocation, resolve_ref
+from treesnap.cli.json_output import (
+    Fields,
+    entry_fields,
+    path_fields,
+    paths_fields,
+    skipped_fields,
+    snapshot_fields,
+)
+from treesnap.cli.text_output import (
+    list_lines,
+    path_text,
+    short_id,
+    skipped_text,
+    time_text,
+)
+from treesnap.errors import printable
+from treesnap.model import Entry, EntryKind
+from treesnap.quantities import count_text, size_text
+
+if TYPE_CHECKING:
+    from treesnap.model import Skipped, Snapshot
+    from treesnap.results import FoundPath
+
+_FILE_TYPES = {
+    EntryKind.FILE: stat.S_IFREG,
+    EntryKind.DIRECTORY: stat.S_IFDIR,
+    EntryKind.SYMLINK: stat.S_IFLNK,
+    EntryKind.FIFO: stat.S_IFIFO,
+    EntryKind.CHARACTER_DEVICE: stat.S_IFCHR,
+    EntryKind.BLOCK_DEVICE: stat.S_IFBLK,
+}
+
+
+@command(
+    "list",
+    prints_only=True,
+    examples=["snap list", "snap list --session build-7", "snap list --all --tag release --json"],
+)
+@click.option("--session", metavar="ID", help="Only snapshots of this session.")
+@click.option("--tag", metavar="KEY[=VALUE]", help="Only snapshots with this tag.")
+@click.option("--phase", metavar="PHASE", help="Only snapshots of this phase.")
+@click.option("--type", "checkpoint_type", metavar="TYPE", help="Only snapshots of this type.")
+@click.option("--all", "all_roots", is_flag=True, help="Snapshots of all roots of the store.")
+@pass_invocation
+def list_snapshots(invocation: Invocation, /, *, all_roots: bool, **wanted: str | None) -> None:
+    """List the root's snapshots, newest first.
+
+    Columns: id, time, kind, flags (P pinned, ! incomplete), [name] and label.
+    """
+    with invocation.open(progress=False, needs_root=not all_roots) as handle:
+        snapshots = handle.list(all_roots=all_roots, **wanted)
+    if not snapshots:
+        which = "No such snapshots" if any(wanted.values()) else "No snapshots"
+        of_root = "" if all_roots else f" of {handle.root}"
+        invocation.output.note(f"{which}{of_root} in {handle.store_path}")
+    invocation.output.result(
+        "list",
+        lambda: {
+            "snapshots": [snapshot_fields(snapshot) for snapshot in snapshots],
+            "damaged": list(snapshots.damaged),
+        },
+        list_lines(snapshots, with_roots=all_roots),
+    )
+
+
+@command(
+    "show",
+    prints_only=True,
+    examples=["snap show latest", "snap show step:3 --session build-7 --json"],
+)
+@click.argument("ref")
+@session_option
+@pass_invocation
+def show(invocation: Invocation, *, ref: str, session: str | None) -> None:
+    """Show the metadata of a snapshot.
+
+    Paths that it does not hold are listed, each with the reason.
+    """
+    with invocation.open(progress=False) as handle:
+        snapshot = handle.show(ref, session=session)
+        skipped: tuple[Skipped, ...] = ()
+        if snapshot.record.totals.skipped:
+            from treesnap.ops import browse
+
+            skipped = tuple(browse.skipped(handle.context, snapshot.id))
+    invocation.output.result(
+        "show", lambda: _show_fields(snapshot, skipped), _show_lines(snapshot, skipped)
+    )
+
+
+def _show_fields(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Fields:
+    record = snapshot.record
+    return {
+        **snapshot_fields(snapshot),
+        "parent": record.parent,
+        "host": record.host,
+        "totals": record.totals._asdict(),
+        "rules": [
+            {**path_fields(rules.directory, "directory"), "patterns": list(rules.patterns)}
+            for rules in record.rules
+        ],
+        "unstable": paths_fields(record.unstable),
+        "skipped": skipped_fields(skipped),
+    }
+
+
+def _show_lines(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Iterator[str]:
+    """Yields the facts of a snapshot, one a line, then what it does not hold."""
+    record, totals = snapshot.record, snapshot.record.totals
+    facts = {
+        "id": snapshot.id,
+        "root": printable(record.root_path),
+        "created": time_text(record.created_at_ns),
+        "kind": record.kind.value,
+        "name": record.name,
+        "label": record.label,
+        "session": record.session,
+        "step": record.step,
+        "step name": record.step_name,
+        "phase": record.phase,
+        "type": record.type,
+        "reason": record.reason,
+        "tool": record.source_tool,
+        "counters": ", ".join(f"{key}={value}" for key, value in record.counters.items()) or None,
+        "rollbacks": snapshot.state.rollback_count or None,
+        "retired": "yes" if snapshot.state.retired else None,
+        "tags": ", ".join(f"{key}={value}" for key, value in sorted(record.tags.items())) or None,
+        "host": record.host or None,
+        "pinned": "yes" if snapshot.pinned else "no",
+        "complete": "yes" if snapshot.complete else f"no, {totals.incomplete} unreadable",
+        "holds": (
+            f"{count_text(totals.files, 'file')}, "
+            f"{count_text(totals.directories, 'directory', 'directories')}, "
+            f"{count_text(totals.others, 'other')}, {size_text(totals.size_bytes)}"
+        ),
+        "added": None if record.added_bytes is None else size_text(record.added_bytes),
+        "root hash": snapshot.root_hash,
+        "parent": record.parent,
+    }
+    for name, value in facts.items():
+        if value is not None:
+            yield f"{name + ':':<11}{printable(str(value))}"
+    for path in record.scope or ():
+        yield f"{'scope:':<11}{path_text(path)}"
+    for path in record.unstable:
+        yield f"{'unstable:':<11}{printable(path)}"
+    for item in skipped:
+        yield f"{'not held:':<11}{skipped_text(item)}"
+
+
+@command(
+    "ls",
+    prints_only=True,
+    examples=["snap ls latest", "snap ls -l -R latest~1 src", "snap ls v1 ."],
+)
+@click.argument("ref")
+@click.argument("path", required=False)
+@click.option("-l", "--long", is_flag=True, help="Modes, owners, sizes, times and link targets.")
+@click.option("-R", "--recursive", is_flag=True, help="Everything below, as paths.")
+@session_option
+@pass_invocation
+def ls(
+    invocation: Invocation,
+    *,
+    ref: str,
+    path: str | None,
+    long: bool,
+    recursive: bool,
+    session: str | None,
+) -> None:
+    """List a directory of a snapshot.
+
+    Without PATH, list the root. Names that the snapshot knows of but does not hold
+    are listed with -l only.
+    """
+    with invocation.open(progress=False) as handle:
+        target = handle.root if path is None else invocation.absolute(path, handle.root)
+        snapshot = handle.resolve(ref, session=session, paths=[target])
+        entries = handle.ls(snapshot.id, target, recursive=recursive)
+    invocation.output.result(
+        "ls",
+        lambda: {
+            "id": snapshot.id,
+            "entries": [{**path_fields(entry.name), **entry_fields(entry)} for entry in entries],
+        },
+        _long_lines(entries) if long else _short_lines(entries),
+    )
+
+
+def _short_lines(entries: Iterable[Entry]) -> Iterator[str]:
+    """Yields the names that the snapshot holds."""
+    for entry in entries:
+        if not entry.is_skipped:
+            yield printable(entry.name) + ("/" if entry.is_directory else "")
+
+
+def _long_lines(entries: Iterable[Entry]) -> Iterator[str]:
+    """Yields all entries, also those that the snapshot does not hold, with the reason."""
+    for entry in entries:
+        name = printable(entry.name)
+        if entry.is_skipped:
+            reason = entry.skip_reason.word
+            yield f"{'?' * 10} {'':>11} {'':>12}  {'':<16}  {name} ({reason})"
+            continue
+        mode = stat.filemode(_FILE_TYPES[EntryKind(entry.kind)] | entry.mode)
+        owner = f"{entry.uid}:{entry.gid}"
+        size = str(entry.size)
+        if entry.kind == EntryKind.SYMLINK:
+            name += f" -> {printable(entry.target)}"
+        elif entry.kind == EntryKind.DIRECTORY:
+            name += "/"
+        elif entry.kind in {EntryKind.CHARACTER_DEVICE, EntryKind.BLOCK_DEVICE}:
+            size = ", ".join(str(number) for number in entry.device)
+        when = time_text(entry.mtime_ns, seconds=False)
+        yield f"{mode} {owner:>11} {size:>12}  {when:<16}  {name}"
+
+
+@command(
+    "cat",
+    prints_only=True,
+    examples=["snap cat latest notes.txt", "snap cat latest~3 data.db > old.db"],
+)
+@click.argument("ref")
+@click.argument("path")
+@session_option
+@pass_invocation
+def cat(invocation: Invocation, *, ref: str, path: str, session: str | None) -> None:
+    """Print a file of a snapshot.
+
+    Every piece is checked against its hash before it is printed. With --json the
+    content is one field, in base64 unless it is UTF-8.
+    """
+    with invocation.open(progress=False) as handle:
+        target = invocation.absolute(path, handle.root)
+        snapshot = handle.resolve(ref, session=session, paths=[target])
+        pieces = handle.cat(snapshot.id, target)
+        invocation.output.raw(
+            "cat",
+            lambda: {
+                "id": snapshot.id,
+                **path_fields(path),
+                **_content_fields(b"".join(pieces)),
+            },
+            pieces,
+        )
+
+
+def _content_fields(content: bytes) -> Fields:
+    try:
+        return {"size": len(content), "content": content.decode("utf-8")}
+    except UnicodeDecodeError:
+        from base64 import b64encode
+
+        return {"size": len(content), "content_base64": b64encode(content).decode("ascii")}
+
+
+@command(
+    "find",
+    prints_only=True,
+    examples=["snap find '*.csv'", "snap find 'src/*/config.toml' --ref latest"],
+)
+@click.argument("pattern")
+@click.option("--ref", metavar="REF", help="Only in this snapshot; print paths alone.")
+@session_option
+@pass_invocation
+def find(invocation: Invocation, *, pattern: str, ref: str | None, session: str | None) -> None:
+    """Find paths in all snapshots, or in one.
+
+    PATTERN is compared with names, or with whole paths when it has a '/'.
+    Columns: the newest snapshot that holds the path, how many do, the path.
+    """
+    with invocation.open() as handle:
+        if ref is not None:
+            ref = resolve_ref(handle, ref, session)
+        found = handle.find(pattern, ref=ref)
+    invocation.output.result(
+        "find",
+        lambda: {
+            "paths": [
+                {**path_fields(item.path), "snapshot_ids": list(item.snapshot_ids)}
+                for item in found
+            ]
+        },
+        _find_lines(found, with_ids=ref is None),
+    )
+
+
+def _find_lines(found: Iterable[FoundPath], *, with_ids: bool) -> Iterator[str]:
+    """Yields paths, each with its newest snapshot and how many hold it if wanted."""
+    for item in found:
+        path = printable(item.path)
+        ids = item.snapshot_ids
+        yield f"{short_id(ids[0])}  {len(ids):>4}  {path}" if with_ids else path

@@ -1,0 +1,198 @@
+"""``snap status`` and ``snap diff``: what changed between two states."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from treesnap.cli.command import SnapCommand, command, pass_invocation, session_option
+from treesnap.cli.invocation import Invocation
+from treesnap.cli.json_output import Fields, change_fields, skipped_fields
+from treesnap.cli.output import is_terminal
+from treesnap.cli.text_output import change_lines, short_id, skipped_lines
+from treesnap.errors import ErrorCode, InvalidArgument, NotFound, printable
+from treesnap.model import SkipReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from treesnap.model import Skipped
+    from treesnap.ops.handle import Handle
+
+REFS_MAX = 2
+SEPARATOR = "--"
+
+
+@command("status", prints_only=True, examples=["snap status", "snap -C project status --json"])
+@pass_invocation
+def status(invocation: Invocation) -> None:
+    """Show what changed since the newest snapshot.
+
+    Letters: A added, D deleted, M modified, T another type, P properties alone
+    (mode, owner, time, extended attributes). Exits 0 with and without changes.
+    """
+    output = invocation.output
+    with invocation.open() as handle:
+        result = handle.status()
+    if result.snapshot is None:
+        output.warn(f"No snapshot of the whole of {handle.root} in {handle.store_path}")
+    elif not result.changes:
+        output.note(f"Nothing changed since {short_id(result.snapshot.id)}")
+    output.note(*_unreadable_lines(result.skipped))
+    output.result(
+        "status",
+        lambda: {
+            "id": None if result.snapshot is None else result.snapshot.id,
+            "changes": [change_fields(change) for change in result.changes],
+            "skipped": skipped_fields(result.skipped),
+            "recovered": result.recovered,
+        },
+        change_lines(result.changes),
+    )
+
+
+def _unreadable_lines(skipped: Iterable[Skipped]) -> Iterator[str]:
+    items = [item for item in skipped if item.reason == SkipReason.UNREADABLE]
+    what = "it is" if len(items) == 1 else "they are"
+    return skipped_lines(items, f"could not be read, so {what} not compared")
+
+
+class DiffCommand(SnapCommand):
+    """Keeps the words behind ``--`` apart, which click does not."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses what is before ``--``; the rest are paths as they stand."""
+        cut = args.index(SEPARATOR) if SEPARATOR in args else len(args)
+        behind = tuple(args[cut + 1 :]) if SEPARATOR in args else None
+        rest = super().parse_args(ctx, args[:cut])
+        ctx.params["paths"] = behind
+        return rest
+
+
+@click.command(
+    "diff",
+    cls=DiffCommand,
+    prints_only=True,
+    examples=[
+        "snap diff",
+        "snap diff latest~1 latest --stat",
+        "snap diff latest src/ notes.txt",
+        "snap diff --name-status -- src/",
+    ],
+)
+@click.argument("words", nargs=-1, metavar="[A [B]] [--] [PATH]...")
+@click.option("--stat", is_flag=True, help="How many lines changed, a line for each path.")
+@click.option("--name-status", is_flag=True, help="A letter and a path, as 'status' has them.")
+@session_option
+@pass_invocation
+def diff(
+    invocation: Invocation,
+    *,
+    words: Sequence[str],
+    paths: Sequence[str] | None,
+    stat: bool,
+    name_status: bool,
+    session: str | None,
+) -> None:
+    """Show changes between two snapshots, or a snapshot and the live tree.
+
+    From A (default: the newest snapshot) to B (default: the live tree), as patches.
+    Binary files, and those of more than 1 MiB, are summarised. Exits 0 with and
+    without changes.
+    """
+    if stat and name_status:
+        raise click.UsageError("--stat and --name-status exclude each other")
+    from treesnap.cli.diff_output import DiffOutput
+
+    output = invocation.output
+    with invocation.open() as handle:
+        sides = _sides(handle, invocation, words, paths, session)
+        changes = handle.diff(sides.old_id, sides.new_id, sides.paths)
+        texts = DiffOutput(handle, sides.old_id, sides.new_id)
+
+        def fields() -> Fields:
+            rows = map(texts.stat_fields if stat else change_fields, changes)
+            return {"old_id": sides.old_id, "new_id": sides.new_id, "changes": list(rows)}
+
+        if stat:
+            output.result("diff", fields, texts.stat_lines(changes))
+        elif name_status:
+            output.result("diff", fields, change_lines(changes))
+        else:
+            patches = texts.patches(changes, for_terminal=is_terminal("stdout"))
+            output.raw("diff", fields, patches)
+
+
+class Sides(NamedTuple):
+    """What is compared."""
+
+    old_id: str
+    new_id: str | None
+    """None for the live tree."""
+    paths: list[str] | None
+    """Absolute; None for everything."""
+
+
+def _sides(
+    handle: Handle,
+    invocation: Invocation,
+    words: Sequence[str],
+    paths: Sequence[str] | None,
+    session: str | None,
+) -> Sides:
+    """Returns what to compare: which words are snapshots, and which are paths.
+
+    ``paths`` are the words behind ``--``, or None when there was none. As with git, up to two
+    words that name snapshots come first. Refuses to guess: a word that could be both, or is
+    neither, is an error.
+    """
+    refs: list[str] = []
+    rest = list(words)
+    if paths is not None and len(rest) > REFS_MAX:
+        raise click.UsageError("At most two snapshots can be compared")
+    while rest and len(refs) < REFS_MAX:
+        if paths is None and not _is_ref(handle, invocation, rest[0], session, refs):
+            break
+        refs.append(rest.pop(0))
+    wanted = invocation.absolute_all([*rest, *(paths or ())], handle.root)
+    ids = [
+        handle.resolve(ref, session=session if refs else None, paths=wanted).id
+        for ref in refs or ["latest"]
+    ]
+    return Sides(ids[0], ids[1] if len(ids) == REFS_MAX else None, wanted)
+
+
+def _is_ref(
+    handle: Handle, invocation: Invocation, word: str, session: str | None, refs: list[str]
+) -> bool:
+    from treesnap.ops.references import means_something_else
+
+    path = invocation.absolute(word, handle.root)
+    is_path = os.path.lexists(path)
+    try:
+        if not means_something_else(word):
+            handle.resolve(word, session=session)
+    except (NotFound, InvalidArgument) as error:
+        if error.code is ErrorCode.AMBIGUOUS_REF and not is_path:
+            raise
+        if is_path or _was_path(handle, refs[0] if refs else "latest", session, path):
+            return False
+        raise NotFound(f"{printable(word)!r} is neither a snapshot nor a path") from error
+    if is_path:
+        raise click.UsageError(
+            f"{word!r} is both a snapshot and a path; write '--' before the first path"
+        )
+    return True
+
+
+def _was_path(handle: Handle, ref: str, session: str | None, path: str) -> bool:
+    """Returns whether a path that does not exist is in a snapshot."""
+    try:
+        found = handle.resolve(ref, session=session if ref != "latest" else None, paths=[path])
+        handle.ls(found.id, path)
+    except (NotFound, InvalidArgument):
+        return False
+    return True

@@ -1,0 +1,406 @@
+"""``snap plan``: steps that run in order, with checkpoints to go back to."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import click
+
+from treesnap.cli.command import SnapGroup, pass_invocation
+from treesnap.cli.failure import ExitCode
+from treesnap.cli.invocation import Invocation
+from treesnap.cli.plan_output import (
+    checkpoint_fields,
+    checkpoint_lines,
+    checkpoints_fields,
+    ended_lines,
+    list_lines,
+    plan_fields,
+    rollback_fields,
+    rollback_lines,
+    show_lines,
+    step_path,
+    step_text,
+)
+from treesnap.errors import ErrorCode, InvalidArgument, printable
+from treesnap.plans import (
+    Attempt,
+    Checkpoint,
+    CorrectionMode,
+    Milestones,
+    Plan,
+    Planner,
+    PlanState,
+    RollbackResult,
+    StepState,
+)
+from treesnap.plans.document import SIZE_BYTES_MAX, STANDARD_INPUT, parse_document
+
+runner_option = click.option(
+    "--runner", metavar="COMMAND", help="What carries out prompts, with {prompt} in it."
+)
+
+
+@click.group("plan", cls=SnapGroup)
+def plan() -> None:
+    """Run steps in order, with checkpoints to go back to.
+
+    A PLAN is an id or its unique beginning, of any root; 'latest'; or the name of a plan
+    of the root. A step that fails is undone whole.
+    """
+
+
+class ShowingMonitor:
+    """Shows each attempt as it begins, and its output as it comes."""
+
+    def __init__(self, invocation: Invocation) -> None:
+        self._invocation = invocation
+        self._output = invocation.output
+        self._plan: Plan | None = None
+        self._line_is_open = False
+
+    def attempt_began(self, plan: Plan, attempt: Attempt) -> None:
+        """Shows the step's number and name."""
+        self._plan = plan
+        leaf = plan.leaves[attempt.step_index]
+        again = f", attempt {attempt.number} of {leaf.step.retries + 1}"
+        self._output.warn(
+            f"[{attempt.step_index + 1}/{len(plan.leaves)}] {step_path(leaf)}"
+            f"{again if leaf.step.retries else ''}"
+        )
+
+    def output(self, data: bytes) -> None:
+        """Passes the step's output on."""
+        self._output.piece(data)
+        self._line_is_open = not data.endswith(b"\n")
+
+    def attempt_ended(self, plan: Plan, attempt: Attempt, state: StepState) -> None:
+        """Ends the step's last line, and says when a step failed."""
+        if self._line_is_open:
+            self.output(b"\n")
+        if state == StepState.FAILED:
+            name = plan.leaves[attempt.step_index].step.name
+            self._output.warn(f"{printable(name)} failed; what it did was undone")
+
+    def cut_off(self) -> None:
+        """Says how to continue a plan that neither failed nor was completed."""
+        if self._plan is not None:
+            again = self._invocation.command_text("plan", "resume", self._plan.id)
+            self._output.warn(f"The plan stops there. To continue: {again}")
+
+    def checkpoint_taken(self, plan: Plan, checkpoint: Checkpoint) -> None:
+        """Says nothing: checkpoints are listed on demand."""
+
+
+@contextmanager
+def _planner(
+    invocation: Invocation, runner: str | None = None, *, makes_store: bool = False
+) -> Iterator[Planner]:
+    """Yields a planner for the root. A signal that ends the process undoes the step first."""
+    monitor = ShowingMonitor(invocation)
+    with _ended_in_order(), invocation.open(progress=False, makes_store=makes_store) as handle:
+        try:
+            yield Planner(handle, monitor=monitor, runner=runner)
+        except BaseException:
+            monitor.cut_off()
+            raise
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Turns signals into an exception; their default would leave the step running."""
+    old = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    replaced = [number for number, handler in old.items() if handler == signal.SIG_DFL]
+    try:
+        for number in replaced:
+            signal.signal(number, _end)
+        yield
+    finally:
+        for number in replaced:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+@plan.command(
+    "run",
+    examples=[
+        "snap plan run release.yaml",
+        "snap plan run pipeline.yaml --runner 'agent --print {prompt}'",
+    ],
+)
+@click.argument("path", metavar="FILE")
+@runner_option
+@click.option(
+    "--architect",
+    is_flag=True,
+    help="Take checkpoints as Architect's pipelines do: its defaults, its labels.",
+)
+@pass_invocation
+def run(invocation: Invocation, *, path: str, runner: str | None, architect: bool) -> None:
+    """Run the plan in a YAML file.
+
+    Exits 1 when a step failed: what it did was undone, and the steps before it stay.
+    """
+    where = STANDARD_INPUT if path == "-" else path
+    definition = parse_document(_read(path, where), where, _milestones() if architect else None)
+    if definition.prompt_line is not None and runner is None:
+        raise _invalid(
+            f"{printable(where)}, line {definition.prompt_line}",
+            where,
+            "the step has a prompt, and no --runner says what carries it out",
+        )
+    with _planner(invocation, runner, makes_store=True) as plans:
+        ended = plans.run_definition(definition)
+    _show_end(invocation, "plan.run", ended)
+
+
+def _milestones() -> Milestones:
+    from treesnap.compat.architect import MILESTONES
+
+    return MILESTONES
+
+
+def _read(path: str, where: str) -> str:
+    try:
+        with click.open_file(path, "rb") as file:
+            data: bytes = file.read(SIZE_BYTES_MAX + 1)
+            return data.decode()
+    except OSError as error:
+        raise _invalid(printable(where), where, error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        raise _invalid(printable(where), where, "it is not UTF-8") from error
+
+
+def _invalid(place: str, path: str, why: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"The plan in {place} cannot be used: {why}", code=ErrorCode.INVALID_PLAN, path=path
+    )
+
+
+def _show_end(invocation: Invocation, name: str, ended: Plan) -> None:
+    """Prints how a plan ended; exits 1 unless it is completed."""
+    invocation.output.result(name, lambda: plan_fields(ended), ended_lines(ended))
+    if ended.state != PlanState.COMPLETED:
+        again = invocation.command_text("plan", "resume", ended.id)
+        invocation.output.note(f"To try again from there: {again}")
+        click.get_current_context().exit(ExitCode.FAILED)
+
+
+@plan.command("resume", examples=["snap plan resume latest", "snap plan resume 01J9"])
+@click.argument("plan_ref", metavar="PLAN")
+@runner_option
+@pass_invocation
+def resume(invocation: Invocation, *, plan_ref: str, runner: str | None) -> None:
+    """Continue a plan that was interrupted, failed, or was rolled back.
+
+    A step that was interrupted is undone and begins again; one that failed is tried
+    again. Exits 1 when a step failed.
+    """
+    with _planner(invocation, runner) as plans:
+        ended = plans.resume(plan_ref)
+    _show_end(invocation, "plan.resume", ended)
+
+
+@plan.command("list", prints_only=True, examples=["snap plan list", "snap plan list --all --json"])
+@click.option("--all", "all_roots", is_flag=True, help="Plans of all roots of the store.")
+@pass_invocation
+def list_plans(invocation: Invocation, *, all_roots: bool) -> None:
+    """List the plans of the root, newest first.
+
+    Columns: id, time, state, completed steps, name.
+    """
+    with _planner(invocation) as plans:
+        found = plans.list(all_roots=all_roots)
+        at_work = {plan.id for plan in found if plan.is_interrupted and plans.is_at_work(plan)}
+    if not found:
+        invocation.output.note("No plans")
+    invocation.output.result(
+        "plan.list",
+        lambda: {"plans": [plan_fields(plan, is_at_work=plan.id in at_work) for plan in found]},
+        list_lines(found, at_work),
+    )
+
+
+@plan.command(
+    "show",
+    prints_only=True,
+    examples=["snap plan show latest", "snap plan show release --output 2"],
+)
+@click.argument("plan_ref", metavar="PLAN")
+@click.option(
+    "--output",
+    "number",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Print what step N wrote, of all its attempts, shortened where it is long.",
+)
+@pass_invocation
+def show(invocation: Invocation, *, plan_ref: str, number: int | None) -> None:
+    """Show the steps of a plan, and the state of each."""
+    output = invocation.output
+    with _planner(invocation) as plans:
+        plan = plans.show(plan_ref)
+        is_at_work = plan.is_interrupted and plans.is_at_work(plan)
+        about = plan_fields(plan, is_at_work=is_at_work)
+        if number is None:
+            checkpoints = plans.checkpoints(plan.id)
+            output.result(
+                "plan.show",
+                lambda: {**about, **checkpoints_fields(checkpoints)},
+                show_lines(plan, checkpoints, is_at_work=is_at_work),
+            )
+            return
+        pieces = plans.output(plan.id, number - 1)
+        output.raw(
+            "plan.show",
+            lambda: {**about, "output": b"".join(pieces).decode("utf-8", "replace")},
+            pieces,
+        )
+
+
+@plan.command(
+    "checkpoints",
+    examples=["snap plan checkpoints latest", "snap plan checkpoints release --json"],
+)
+@click.argument("plan_ref", metavar="PLAN")
+@pass_invocation
+def checkpoints(invocation: Invocation, *, plan_ref: str) -> None:
+    """List the checkpoints of a plan, newest first.
+
+    Columns: id, time, next step, plan state hash, label. The id stands for the checkpoint's
+    snapshot in 'snap show', 'diff', 'pin', 'delete' and every other command with a REF.
+    """
+    with _planner(invocation) as plans:
+        found = plans.checkpoints(plan_ref)
+    invocation.output.result(
+        "plan.checkpoints", lambda: checkpoints_fields(found), checkpoint_lines(found)
+    )
+
+
+@plan.command("checkpoint", examples=["snap plan checkpoint latest -m 'tests pass'"])
+@click.argument("plan_ref", metavar="PLAN")
+@click.option("-m", "--label", default="by hand", help="A description of the checkpoint.")
+@click.option("--reason", help="Why it is taken.")
+@click.option("--source-tool", metavar="NAME", help="What takes it [snap plan].")
+@click.option("--phase", help="The phase of the work [the sub-plan].")
+@pass_invocation
+def checkpoint(
+    invocation: Invocation,
+    *,
+    plan_ref: str,
+    label: str,
+    reason: str | None,
+    source_tool: str | None,
+    phase: str | None,
+) -> None:
+    """Take a checkpoint of a plan as it stands.
+
+    Prints its id. Exits 6 while a process works on the plan.
+    """
+    with _planner(invocation) as plans:
+        taken = plans.checkpoint(
+            plan_ref, label=label, reason=reason, source_tool=source_tool, phase=phase
+        )
+    invocation.output.result(
+        "plan.checkpoint", lambda: {"checkpoint": checkpoint_fields(taken)}, [taken.id]
+    )
+
+
+@plan.command(
+    "rollback",
+    examples=["snap plan rollback latest", "snap plan rollback 01J9 01J9ZK --json"],
+)
+@click.argument("plan_ref", metavar="PLAN")
+@click.argument("checkpoint_ref", required=False, metavar="[CHECKPOINT]")
+@pass_invocation
+def rollback(invocation: Invocation, *, plan_ref: str, checkpoint_ref: str | None) -> None:
+    """Roll a plan and its files back to a checkpoint, or list the checkpoints.
+
+    Both are rolled back, or neither. The state before becomes a checkpoint too, to return
+    to; 'snap undo' does that as well, for files and plan.
+    Columns of the list, newest first: id, time, next step, plan state hash, label.
+    """
+    output = invocation.output
+    with _planner(invocation) as plans:
+        if checkpoint_ref is None:
+            found = plans.checkpoints(plan_ref)
+            output.result(
+                "plan.rollback", lambda: checkpoints_fields(found), checkpoint_lines(found)
+            )
+            return
+        result = plans.rollback(plan_ref, checkpoint_ref)
+    output.result("plan.rollback", lambda: rollback_fields(result), rollback_lines(result))
+
+
+@plan.command(
+    "correct",
+    examples=[
+        "snap plan correct latest --mode revert",
+        "snap plan correct latest --mode append --step 'make lint' --name lint",
+    ],
+)
+@click.argument("plan_ref", metavar="PLAN")
+@click.option(
+    "--mode",
+    required=True,
+    type=click.Choice([mode.value for mode in CorrectionMode]),
+    help="Back to before the error, or one more step.",
+)
+@click.option("--step", metavar="COMMAND", help="The step to append, for the shell.")
+@click.option("--name", help="The step's name [correction-N].")
+@pass_invocation
+def correct(
+    invocation: Invocation, *, plan_ref: str, mode: str, step: str | None, name: str | None
+) -> None:
+    """Roll a plan back to before its error, or add a step to it.
+
+    'revert' rolls back to the last checkpoint before the error, and keeps all steps. 'append'
+    adds a step before the one that failed, else at the end, and leaves files and other steps
+    as they are. 'snap plan resume' then continues.
+    """
+    with _planner(invocation) as plans:
+        result = plans.correct(plan_ref, CorrectionMode(mode), step, name=name)
+    output = invocation.output
+    if isinstance(result, RollbackResult):
+        output.result("plan.correct", lambda: rollback_fields(result), rollback_lines(result))
+        return
+    index = result.insertion_index - 1
+    output.result(
+        "plan.correct",
+        lambda: {**plan_fields(result), "added_step": index},
+        [f"Added {step_text(result, index)}"],
+    )
+
+
+@plan.command("apply", examples=["snap plan apply latest"])
+@click.argument("plan_ref", metavar="PLAN")
+@pass_invocation
+def apply(invocation: Invocation, *, plan_ref: str) -> None:
+    """Accept what a completed plan did; it can then not be rolled back."""
+    with _planner(invocation) as plans:
+        applied = plans.apply(plan_ref)
+    invocation.output.result(
+        "plan.apply", lambda: plan_fields(applied), [f"Plan {applied.id} is applied"]
+    )
+
+
+@plan.command("delete", examples=["snap plan delete release"])
+@click.argument("plan_ref", metavar="PLAN")
+@pass_invocation
+def delete(invocation: Invocation, *, plan_ref: str) -> None:
+    """Delete a plan, its output, and its checkpoints.
+
+    Files are not touched, and pinned snapshots stay.
+    """
+    with _planner(invocation) as plans:
+        deleted = plans.delete(plan_ref)
+    invocation.output.result(
+        "plan.delete", lambda: plan_fields(deleted), [f"Plan {deleted.id} is deleted"]
+    )

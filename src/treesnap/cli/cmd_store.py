@@ -1,0 +1,280 @@
+"""``snap gc``, ``stats`` and ``verify``: the whole store, its size and its soundness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields as fields_of
+from typing import TYPE_CHECKING
+
+import click
+
+from treesnap.cli.command import command, pass_invocation
+from treesnap.cli.failure import ExitCode
+from treesnap.cli.invocation import Invocation
+from treesnap.cli.json_output import Fields, path_fields, paths_fields
+from treesnap.cli.parameters import SamplePart
+from treesnap.cli.text_output import added_text, path_text, short_id, title_of
+from treesnap.errors import printable
+from treesnap.quantities import count_text, first_lines, size_text
+
+if TYPE_CHECKING:
+    from treesnap.results import GcResult, Problem, StatsResult, VerifyResult
+
+_PATHS_SHOWN_MAX = 20
+"""Paths printed for one snapshot; ``--json`` has more."""
+
+_GC_FIELDS = (
+    "freed_bytes",
+    "removed_objects",
+    "removed_packs",
+    "rewritten_packs",
+    "kept_objects",
+    "dry_run",
+    "postponed",
+)
+
+
+@command("gc", examples=["snap gc", "snap gc --dry-run --json"])
+@click.option("--dry-run", is_flag=True, help="Print what would be freed, and free nothing.")
+@pass_invocation
+def gc(invocation: Invocation, *, dry_run: bool) -> None:
+    """Free the space of everything that no snapshot needs.
+
+    It may run at any time, beside any other command.
+    """
+    with invocation.open(needs_root=False) as handle:
+        result = handle.gc(dry_run=dry_run)
+    if result.postponed is not None:
+        invocation.output.note(result.postponed)
+    if result.damaged:
+        shown = ", ".join(map(short_id, result.damaged))
+        invocation.output.note(
+            f"Kept what can still be read of damaged snapshots ({shown}); "
+            "'snap verify --repair' is next"
+        )
+    invocation.output.result(
+        "gc",
+        lambda: {
+            **{name: getattr(result, name) for name in _GC_FIELDS},
+            "damaged": list(result.damaged),
+        },
+        [_gc_line(result)],
+    )
+
+
+def _gc_line(result: GcResult) -> str:
+    verb = "Would free" if result.dry_run else "Freed"
+    return (
+        f"{verb} {size_text(result.freed_bytes)}: "
+        f"{count_text(result.removed_objects, 'object')} removed, "
+        f"{count_text(result.removed_packs, 'pack')} removed, "
+        f"{count_text(result.rewritten_packs, 'pack')} rewritten, "
+        f"{count_text(result.kept_objects, 'object')} kept"
+    )
+
+
+@command(
+    "stats",
+    prints_only=True,
+    examples=["snap stats --snapshots", "snap --store backup stats --json"],
+)
+@click.option("--snapshots", "with_snapshots", is_flag=True, help="Each snapshot of this root too.")
+@pass_invocation
+def stats(invocation: Invocation, *, with_snapshots: bool) -> None:
+    """Show the sizes of the store, its roots, and this root's history.
+
+    What is unique to a root or a snapshot would be free without it.
+    """
+    with invocation.open() as handle:
+        result = handle.stats()
+    if result.damaged_snapshots:
+        invocation.output.warn(
+            f"{count_text(result.damaged_snapshots, 'snapshot')} could not be read whole: what "
+            "they need is counted as waste"
+        )
+    lines = _stats_lines(result, handle.store_path, with_snapshots=with_snapshots)
+    invocation.output.result("stats", lambda: _stats_fields(result), lines)
+
+
+def _stats_fields(result: StatsResult) -> Fields:
+    tables = ("by_root", "by_snapshot")
+    numbers = [field.name for field in fields_of(result) if field.name not in tables]
+    return {
+        **{name: getattr(result, name) for name in numbers},
+        "dedup_ratio": _rounded(result.dedup_ratio),
+        "compression_ratio": _rounded(result.compression_ratio),
+        "by_root": [
+            {
+                **path_fields(item.root, "root"),
+                "snapshots": item.snapshots,
+                "logical_bytes": item.logical_bytes,
+                "unique_bytes": item.unique_bytes,
+            }
+            for item in result.by_root
+        ],
+        "by_snapshot": [
+            {
+                "id": item.snapshot.id,
+                "logical_bytes": item.snapshot.record.totals.size_bytes,
+                "added_bytes": item.snapshot.record.added_bytes,
+                "unique_bytes": item.unique_bytes,
+            }
+            for item in result.by_snapshot
+        ],
+    }
+
+
+def _rounded(ratio: float | None) -> float | None:
+    return None if ratio is None else round(ratio, 3)
+
+
+def _stats_lines(result: StatsResult, store_path: str, *, with_snapshots: bool) -> Iterator[str]:
+    """Yields facts, one a line, a table of roots, and one of snapshots if wanted."""
+    facts = {
+        "store": printable(store_path),
+        "roots": f"{result.roots:,}",
+        "snapshots": f"{result.snapshots:,}",
+        "of this root": f"{result.root_snapshots:,}",
+        "as full copies": size_text(result.logical_bytes),
+        "objects": f"{result.objects:,}",
+        "uncompressed": size_text(result.raw_bytes),
+        "compressed": size_text(result.stored_bytes),
+        "deduplication": _ratio_text(result.dedup_ratio),
+        "compression": _ratio_text(result.compression_ratio),
+        "waste": size_text(result.waste_bytes),
+        "on disk": f"{size_text(result.disk_bytes)} in {count_text(result.files, 'file')}",
+        "plan output": size_text(result.output_bytes),
+        "packs": f"{result.packs:,}",
+    }
+    for name, value in facts.items():
+        yield f"{name + ':':<16}{value}"
+    yield from _table(
+        ("snapshots", "full copies", "unique", "root"),
+        [
+            (
+                f"{item.snapshots:,}",
+                size_text(item.logical_bytes),
+                size_text(item.unique_bytes),
+                printable(item.root),
+            )
+            for item in result.by_root
+        ],
+    )
+    if with_snapshots:
+        yield from _table(
+            ("full copy", "added", "unique", "snapshot"),
+            [
+                (
+                    size_text(item.snapshot.record.totals.size_bytes),
+                    added_text(item.snapshot),
+                    size_text(item.unique_bytes),
+                    f"{short_id(item.snapshot.id)}  {title_of(item.snapshot)}".rstrip(),
+                )
+                for item in result.by_snapshot
+            ],
+        )
+
+
+def _ratio_text(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.1f} to 1"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yields rows in columns, if there are any: numbers to the right, then their subject."""
+    if not rows:
+        return
+    yield ""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)][:-1]
+    for *numbers, subject in (head, *rows):
+        cells = map(str.rjust, numbers, widths)
+        yield "  ".join([*cells, subject])
+
+
+@command(
+    "verify",
+    examples=["snap verify", "snap verify --read-data --json", "snap verify --sample 1/7"],
+)
+@click.option("--read-data", is_flag=True, help="Read every byte and compare it with its hash.")
+@click.option(
+    "--sample",
+    type=SamplePart(),
+    metavar="N/T",
+    help="Read the N-th of T parts of the data: T runs read everything.",
+)
+@click.option("--repair", is_flag=True, help="Repair what can be repaired, list what cannot.")
+@pass_invocation
+def verify(
+    invocation: Invocation, *, read_data: bool, sample: tuple[int, int] | None, repair: bool
+) -> None:
+    """Check the store, and repair it if asked.
+
+    Exits 7 when there is damage, and names the snapshots and paths that it affects.
+    """
+    with invocation.open(needs_root=False) as handle:
+        result = handle.verify(read_data=read_data, repair=repair, sample=sample)
+    invocation.output.result("verify", lambda: verify_fields(result), verify_lines(result))
+    if not result.ok:
+        click.get_current_context().exit(ExitCode.DAMAGED)
+
+
+def verify_fields(result: VerifyResult) -> Fields:
+    """Returns what was checked, every problem, and what was done about it."""
+    return {
+        "ok": result.ok,
+        "problems": [_problem_fields(problem) for problem in result.problems],
+        "left": [_problem_fields(problem) for problem in result.left],
+        "partial": [
+            {
+                "id": item.snapshot_id,
+                "name": item.name,
+                **path_fields(item.root, "root"),
+                "paths": paths_fields(item.paths),
+                "path_count": item.path_count,
+            }
+            for item in result.partial
+        ],
+        "repaired": list(result.repaired),
+        "recovered": [
+            {"object": item.object_id, **path_fields(item.root, "root"), **path_fields(item.path)}
+            for item in result.recovered
+        ],
+        "snapshots": result.snapshots,
+        "objects": result.objects,
+        "read_bytes": result.read_bytes,
+    }
+
+
+def _problem_fields(problem: Problem) -> Fields:
+    return {
+        "code": problem.code,
+        "message": problem.message,
+        "where": printable(problem.where),
+        "snapshot_ids": list(problem.snapshot_ids),
+        "paths": paths_fields(problem.paths),
+        "path_count": problem.path_count,
+    }
+
+
+def verify_lines(result: VerifyResult) -> Iterator[str]:
+    """Yields every problem, what was done, which snapshots are partial, and the verdict."""
+    for problem in result.problems:
+        yield f"problem: {printable(problem.message)} [{problem.code}, {printable(problem.where)}]"
+    for action in result.repaired:
+        yield f"repaired: {printable(action)}"
+    for root, path in dict.fromkeys((item.root, item.path) for item in result.recovered):
+        yield f"recovered: what is in {printable(root + b'/' + path if path else root)}"
+    for item in result.partial:
+        name = f" ({printable(item.name)})" if item.name is not None else ""
+        lost = f"{count_text(item.path_count, 'path')} cannot be restored:"
+        snapshot = f"{short_id(item.snapshot_id)}{name} of {printable(item.root)}"
+        yield f"partial: snapshot {snapshot}, {lost}"
+        for text in first_lines(item.paths, path_text, _PATHS_SHOWN_MAX, item.path_count):
+            yield f"  {text}"
+    checked = (
+        f"{count_text(result.snapshots, 'snapshot')}, {count_text(result.objects, 'object')}, "
+        f"{size_text(result.read_bytes)} read"
+    )
+    verdict = "No problems" if result.ok else count_text(len(result.problems), "problem")
+    if result.repaired:
+        verdict += f" found, {len(result.left):,} left"
+    yield f"{verdict} in {checked}"

@@ -1,0 +1,197 @@
+"""The records of the library as lines for people; pure.
+
+Every name goes through ``printable``, so that it stays on one line and cannot act on
+the terminal.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from treesnap.errors import printable
+from treesnap.model import ChangeKind, SkipReason
+from treesnap.quantities import count_text, first_few, first_lines, size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from treesnap.model import Change, Skipped, Snapshot
+    from treesnap.results import CreateResult, OpenFile, RestoreResult
+
+ID_DIGITS = 12
+"""Digits of an abbreviated id."""
+SCOPE_SHOWN_MAX = 3
+"""Paths of a scope that a line names; the others are counted."""
+SKIPPED_SHOWN_MAX = 10
+"""Paths that a warning names; the others are counted."""
+
+CHANGE_LETTERS = {
+    ChangeKind.ADDED: "A",
+    ChangeKind.REMOVED: "D",
+    ChangeKind.MODIFIED: "M",
+    ChangeKind.TYPE: "T",
+    ChangeKind.METADATA: "P",
+}
+"""The letters of ``--name-status``; P stands for properties: mode, owner, time."""
+
+_SKIP_REMARKS = {
+    SkipReason.UNREADABLE: "could not be read, so the snapshot is incomplete",
+    SkipReason.UNSTABLE: "kept changing while they were read",
+}
+
+
+def time_text(time_ns: int, *, seconds: bool = True) -> str:
+    """Returns a time in the local zone; beyond calendars, seconds as date(1) takes them."""
+    try:
+        local = time.localtime(time_ns // 1_000_000_000)
+    except (OverflowError, OSError):
+        return f"@{time_ns // 1_000_000_000}"
+    return time.strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M", local)
+
+
+def short_id(snapshot_id: str) -> str:
+    """Returns the beginning of an id."""
+    return snapshot_id[:ID_DIGITS]
+
+
+def title_of(snapshot: Snapshot) -> str:
+    """Returns name, label, session, step, tags and scope of a snapshot, on one line."""
+    record = snapshot.record
+    parts: list[str] = []
+    if record.name is not None:
+        parts.append(f"[{record.name}]")
+    if record.label is not None:
+        parts.append(record.label)
+    if record.session is not None:
+        step = "" if record.step is None else f" step {record.step}"
+        parts.append(f"({record.session}{step})")
+    elif record.step is not None:
+        parts.append(f"(step {record.step})")
+    parts += [f"{key}={value}" for key, value in sorted(record.tags.items())]
+    if record.scope is not None:
+        parts.append(f"({scope_text(record.scope)})")
+    return printable(" ".join(parts))
+
+
+def scope_text(scope: Sequence[bytes]) -> str:
+    """Returns what a snapshot of paths, or a restore of paths, is about."""
+    return f"only {_first_paths(scope)}"
+
+
+def path_text(path: bytes) -> str:
+    """Returns a path in the root; the root itself is a dot."""
+    return printable(path) or "."
+
+
+def _first_paths(paths: Sequence[bytes]) -> str:
+    return first_few(paths, path_text, SCOPE_SHOWN_MAX)
+
+
+def added_text(snapshot: Snapshot) -> str:
+    """Returns by how much a snapshot made the packs grow, or a dash when that is not known."""
+    added_bytes = snapshot.record.added_bytes
+    return "-" if added_bytes is None else f"+{size_text(added_bytes)}"
+
+
+def list_lines(snapshots: Sequence[Snapshot], *, with_roots: bool) -> Iterator[str]:
+    """Yields a table, newest first: id, time, added bytes, kind, flags, title."""
+    roots = [printable(snapshot.record.root_path) if with_roots else "" for snapshot in snapshots]
+    added = [added_text(snapshot) for snapshot in snapshots]
+    added_width = max(map(len, added), default=0)
+    kind_width = max((len(snapshot.kind.value) for snapshot in snapshots), default=0)
+    root_width = max(map(len, roots), default=0)
+    for snapshot, root, size in zip(snapshots, roots, added, strict=True):
+        flags = ("P" if snapshot.pinned else "-") + ("-" if snapshot.complete else "!")
+        cells = [
+            short_id(snapshot.id),
+            time_text(snapshot.record.created_at_ns),
+            size.rjust(added_width),
+            snapshot.kind.value.ljust(kind_width),
+            flags,
+            *([root.ljust(root_width)] if with_roots else []),
+            title_of(snapshot),
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def skipped_lines(skipped: Sequence[Skipped], verb: str) -> Iterator[str]:
+    """Yields warnings on paths that are not held, the first ones by name."""
+    if not skipped:
+        return
+    yield f"{count_text(len(skipped), 'path')} {verb}:"
+    for text in first_lines(skipped, skipped_text, SKIPPED_SHOWN_MAX):
+        yield f"  {text}"
+
+
+def skipped_text(item: Skipped) -> str:
+    """Returns a path that a snapshot does not hold, and the reason."""
+    return f"{printable(item.path)} ({item.reason.word})"
+
+
+def create_notes(result: CreateResult) -> Iterator[str]:
+    """Yields what a person wants to know beside the id."""
+    stats = result.stats
+    if result.unchanged:
+        yield f"Nothing changed since {short_id(result.id)}; no snapshot was made"
+    else:
+        yield (
+            f"Captured {count_text(stats.files, 'file')} in "
+            f"{count_text(stats.directories, 'directory', 'directories')}, "
+            f"{size_text(stats.size_bytes)}; read {count_text(stats.files_read, 'file')}, "
+            f"stored {size_text(stats.added_bytes)}"
+        )
+    scope = result.snapshot.record.scope
+    if scope is not None:
+        yield f"This snapshot holds {scope_text(scope)}; 'latest' and 'status' count whole ones"
+    if result.absent:
+        yield (
+            f"There is nothing at {_first_paths(result.absent)}: restoring this snapshot removes "
+            "what is there by then"
+        )
+    by_reason: dict[str, list[Skipped]] = {}
+    for item in result.skipped:
+        by_reason.setdefault(_SKIP_REMARKS.get(item.reason, "not captured"), []).append(item)
+    for remark, items in by_reason.items():
+        yield from skipped_lines(items, remark)
+
+
+def change_lines(changes: Iterable[Change]) -> Iterator[str]:
+    """Yields a letter and a path for each change."""
+    for change in changes:
+        yield f"{CHANGE_LETTERS[change.change]}  {path_text(change.path)}"
+
+
+def restore_line(result: RestoreResult) -> str:
+    """Returns what a restore did, or would do, in one sentence."""
+    target = short_id(result.snapshot.id)
+    if result.snapshot.label:
+        target += f" ({printable(result.snapshot.label)})"
+    if result.scope is not None:
+        target += f", {scope_text(result.scope)}"
+    if not (result.restored or result.created or result.deleted):
+        if result.safety_id is not None:
+            return f"Restored {target}: nothing but times of directories differed"
+        return f"Nothing to restore: everything is as in {target}"
+    verb = "Would restore" if result.dry_run else "Restored"
+    return (
+        f"{verb} {target}: {result.restored:,} put back, {result.created:,} created, "
+        f"{result.deleted:,} deleted, {result.unchanged:,} unchanged"
+    )
+
+
+def restore_notes(result: RestoreResult, undo: str) -> Iterator[str]:
+    """Yields what a person wants to know of a restore; ``undo`` is the command that undoes it."""
+    yield from skipped_lines(result.untouched, "left alone")
+    for path in result.links_broken:
+        yield f"Link broken: {printable(path)!r} has a name elsewhere, which keeps the old file"
+    if result.plan_id is not None:
+        yield f"Plan {result.plan_id} was restored too"
+    yield from first_lines(result.open_files, _open_text, SKIPPED_SHOWN_MAX)
+    if result.safety_id is not None:
+        yield f"To undo this: {undo}"
+
+
+def _open_text(item: OpenFile) -> str:
+    program = f"{printable(item.program)} (pid {item.process_id})"
+    return f"open in {program}: {printable(item.path)}; it still uses the old file"
