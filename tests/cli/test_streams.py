@@ -202,6 +202,7 @@ def unprinted(root, environment):
 KINDS = ["full", "closed", "pipe"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
 def test_snapshot_whose_id_cannot_be_printed_is_there(root, snap, unprinted, kind, form):
@@ -224,6 +225,7 @@ def test_incomplete_snapshot_whose_id_cannot_be_printed_exits_4(root, unprinted,
     assert NOT_PRINTED in err
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("wanted", [0, 3])
 def test_run_keeps_the_code_of_its_command(root, unprinted, kind, wanted):
@@ -249,6 +251,7 @@ DOING = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", DOING)
 def test_command_that_does_something_keeps_its_code(root, snap, unprinted, name):
     (root / "a").write_text("a")
@@ -280,6 +283,7 @@ def test_plan_goes_on_where_the_output_of_its_steps_cannot_be_printed(
     assert (root / "code").read_text() == "feature\n"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "words",
     [

@@ -114,6 +114,7 @@ class TestRestoreFailed:
             fcntl.flock(held, fcntl.LOCK_EX)
             self.check(restore_block(broken, "one"), store, broken, "file_conflict", 6)
 
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize("path", ["sub/file", "sub/new", "sub", "."])
     def test_permission_error(self, broken, store, run, path):
         with flagged(broken / path, "i"):

@@ -11,6 +11,7 @@ import pytest
 
 import treesnap
 from oracle import difference, record
+from sampling import sized
 
 TIMEOUT_S = 300
 
@@ -47,7 +48,9 @@ def roots(tmp_path: Path, count: int) -> list[Path]:
     return found
 
 
-@pytest.mark.parametrize("count", [16, pytest.param(100, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "count", [sized(6, 16), pytest.param(100, marks=pytest.mark.slow)], ids=str
+)
 def test_snapshots_of_many_roots_at_once_all_succeed(roots, tmp_path, count):
     """The store is new, so they make it at the same time too."""
     store = tmp_path / "store"
@@ -63,7 +66,7 @@ def test_snapshots_of_many_roots_at_once_all_succeed(roots, tmp_path, count):
     assert treesnap.open(roots[0], store).verify(read_data=True).problems == ()
 
 
-@pytest.mark.parametrize("count", [8])
+@pytest.mark.parametrize("count", [sized(4, 8)])
 def test_snapshots_of_one_root_at_once_wait_for_each_other(roots, tmp_path, count):
     store = tmp_path / "store"
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from calling import Ended, run_forked
 from plan_bench import Bench, is_alive, noted
 from treesnap.errors import TreesnapError
 from treesnap.fs.base import FileSystem
@@ -238,22 +237,10 @@ def test_an_error_leaves_a_plan_that_nothing_has_interrupted(place, name, every)
     assert failures
 
 
-RUN = """
-import sys
-from treesnap.cli.main import execute
-sys.exit(execute(sys.argv[1:]))
-"""
-
-
 class TestARealKillFromWithinAStep:
-    def snap(self, place: Place, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", RUN, "-C", str(place.root), "--store", str(place.store), *words],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+    def snap(self, place: Place, *words: str) -> Ended:
+        words = ("-C", str(place.root), "--store", str(place.store), *words)
+        return run_forked(words, cwd=place.directory, variables=os.environ)
 
     @pytest.fixture
     def died(self, tmp_path: Path) -> Place:
@@ -272,7 +259,7 @@ class TestARealKillFromWithinAStep:
             "  - {name: three, run: echo three >> done}\n"
         )
         ended = self.snap(place, "plan", "run", str(tmp_path / "p.yaml"))
-        assert ended.returncode == -9, ended
+        assert ended.code == -9, ended
         assert is_alive(self.left(place))
         (tmp_path / "ready").touch()
         return place
@@ -281,16 +268,16 @@ class TestARealKillFromWithinAStep:
         return int((place.directory / "number").read_text())
 
     def test_it_is_known_to_be_interrupted(self, died):
-        assert "interrupted" in self.snap(died, "plan", "list").stdout
+        assert "interrupted" in self.snap(died, "plan", "list").out
         ended = self.snap(died, "plan", "run", str(died.directory / "p.yaml"))
-        assert ended.returncode == 3
-        assert "was interrupted in this root" in ended.stderr
+        assert ended.code == 3
+        assert "was interrupted in this root" in ended.err
         os.kill(self.left(died), 9)
 
     def test_resume_ends_what_is_left_and_goes_on(self, died):
         ended = self.snap(died, "plan", "resume", "latest")
 
-        assert ended.returncode == 0, ended
+        assert ended.code == 0, ended
         assert not is_alive(self.left(died))
         assert died.lines() == NAMES
         assert os.listdir(died.root) == ["done"]
@@ -300,15 +287,15 @@ class TestARealKillFromWithinAStep:
 
         ended = self.snap(died, "plan", "rollback", "latest", target.id)
 
-        assert ended.returncode == 0, ended
+        assert ended.code == 0, ended
         assert not is_alive(self.left(died))
         assert os.listdir(died.root) == []
-        assert self.snap(died, "plan", "resume", "latest").returncode == 0
+        assert self.snap(died, "plan", "resume", "latest").code == 0
         assert died.lines() == NAMES
 
     def test_revert_goes_to_before_the_step(self, died):
         ended = self.snap(died, "plan", "correct", "latest", "--mode", "revert")
 
-        assert ended.returncode == 0, ended
+        assert ended.code == 0, ended
         assert died.lines() == ["one"]
         assert died.agrees(died.planner().show("latest"))

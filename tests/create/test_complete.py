@@ -17,6 +17,7 @@ import trees
 import treesnap
 from mutations import mutate
 from oracle import copy_tree, difference, opened, record, without
+from sampling import sized
 from trees import is_directory, is_file, paths_below, remove_tree, write, write_sparse
 from treesnap.ops.handle import Handle
 
@@ -311,6 +312,7 @@ def round_trip(handle: Handle, root: Path, damage: Callable[[bytes], None]) -> N
     assert difference(before, record(root)) == []
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("make", MAKERS)
 def test_every_kind_of_entry_comes_back_from_every_kind_of_damage(handle, root, make, damage):
@@ -322,6 +324,7 @@ def test_every_kind_of_entry_comes_back_from_every_kind_of_damage(handle, root, 
         root.chmod(0o700)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(5))
 def test_an_awkward_tree_comes_back_from_many_changes(handle, root, tmp_path, seed):
     trees.build(root, seed)
@@ -354,7 +357,9 @@ def test_a_sparse_file_of_10_gib_costs_neither_time_nor_disk(handle, root, tmp_p
     assert difference(before, record(tmp_path / "elsewhere")) == []
 
 
-@pytest.mark.parametrize("count", [20_000, pytest.param(200_000, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "count", [sized(13_000, 20_000), pytest.param(200_000, marks=pytest.mark.slow)], ids=str
+)
 def test_a_directory_of_very_many_entries(handle, root, count):
     root.mkdir()
     top = os.fsencode(root)

@@ -251,6 +251,7 @@ def change(root: Path, random: Random) -> None:
                 os.rename(path, target)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_happens_excluded_paths_are_never_touched(tmp_path, seed):
     random = Random(seed)

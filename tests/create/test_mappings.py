@@ -157,6 +157,7 @@ def protect(mapped: mmap.mmap, access: int) -> None:
     assert libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(len(mapped)), access) == 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("access", [mmap.PROT_READ, 0])
 def test_what_is_protected_between_two_writes_is_captured(handle, path, access):
     captured(handle)

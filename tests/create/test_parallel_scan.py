@@ -93,6 +93,7 @@ def change(root: Path, chance: random.Random) -> None:
         (directory / name).symlink_to("nowhere")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_finds_what_a_walk_of_everything_finds(root, tmp_path, seed):
     chance = random.Random(seed)

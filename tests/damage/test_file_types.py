@@ -81,6 +81,7 @@ def made(tmp_path_factory) -> World:
     return World(tmp_path_factory.mktemp("made"))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["pipe", "link", "directory"])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_nothing_waits_and_nothing_fails_unawares(made, tmp_path, limit, pattern, kind):

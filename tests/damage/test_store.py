@@ -41,6 +41,7 @@ def world(template) -> Any:
     assert template.restores("first")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_index_costs_nothing_but_time(world, how):
     for path in world.store.glob("index/*[0-9a-f]"):
@@ -52,6 +53,7 @@ def test_a_damaged_index_costs_nothing_but_time(world, how):
     assert world.handle().verify(read_data=True).problems == ()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_index_is_repaired_and_collected_too(world, how):
     for heal in (lambda handle: handle.verify(repair=True), Handle.gc):
@@ -118,6 +120,7 @@ def lied(entry: IndexEntry, lie: str) -> IndexEntry:
     return entry
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_snapshot_file_harms_no_other_snapshot(world, how):
     identity = world.handle().resolve("second").id
@@ -148,6 +151,7 @@ def test_a_repair_takes_a_damaged_snapshot_out_of_the_way(world):
     assert world.restores("first")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_state_counts_as_pinned(world, how):
     identity = world.handle().pin("second").id
@@ -157,6 +161,7 @@ def test_a_damaged_state_counts_as_pinned(world, how):
     assert world.restores("second")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_stat_cache_is_not_used(world, how):
     damage(world.only("roots/*/cache"), how)
@@ -179,6 +184,7 @@ def test_every_flipped_byte_of_a_stat_cache_is_harmless(world):
         assert world.handle().diff("first") == ()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_history_forgets_what_to_undo_and_nothing_else(world, how):
     damage(world.only("roots/*/history"), how)
@@ -190,6 +196,7 @@ def test_a_damaged_history_forgets_what_to_undo_and_nothing_else(world, how):
     assert tree_state(world.root) == world.states["first"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_slot_costs_a_new_pack_at_most(world, how):
     for path in world.store.glob("slots/*"):
@@ -201,6 +208,7 @@ def test_a_damaged_slot_costs_a_new_pack_at_most(world, how):
     assert world.handle().verify(read_data=True).problems == ()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_collector_state_stops_writers_and_no_reader(world, how, tmp_path):
     (world.store / "collector" / "state").write_bytes(
@@ -226,6 +234,7 @@ def test_an_epoch_that_is_not_possible_is_refused(world, epoch):
         world.handle().create()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_journal_is_named_and_the_tree_is_left_alone(world, how):
     journal = world.only("roots/*/root").with_name("journal")

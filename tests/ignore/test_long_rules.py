@@ -44,6 +44,7 @@ def place(tmp_path_factory) -> Place:
     return Place(tmp_path_factory.mktemp("rules"))
 
 
+@pytest.mark.slow
 def test_directories_beyond_the_bound_are_unreadable_and_nothing_else_is(place):
     fits = RULES_SIZE_MAX // len(RULES)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from sampling import sized
 from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.errors import TreesnapError
 from treesnap.events import CollectingMonitor
@@ -144,7 +145,7 @@ def test_a_restore_writes_nothing_through_a_swapped_link(tmp_path, name):
     reached = True
     outcomes = set()
     while reached:
-        number += 1
+        number += sized(5, 1)
         assert number < CALLS_MAX
         place = Place(tmp_path / "place")
         before = tree_state(place.outside)

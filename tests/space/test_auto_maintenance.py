@@ -20,6 +20,7 @@ from calling import Place
 from changing import World
 from mounting import mounting
 from oracle import difference, record
+from sampling import sized
 from treesnap import CollectingMonitor, ErrorCode, SnapshotKind, StorageFull
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 
@@ -149,7 +150,9 @@ class TestPolicy:
 
 class TestGrowth:
     @pytest.mark.parametrize(
-        "count", [320, pytest.param(10_000, marks=pytest.mark.slow)], ids=["few", "many"]
+        "count",
+        [sized(160, 320), pytest.param(10_000, marks=pytest.mark.slow)],
+        ids=["few", "many"],
     )
     def test_of_a_changing_tree_stays_within_the_cap(self, world, count):
         """Store size, number of files and the calls of a create do not grow with the number."""
@@ -183,7 +186,7 @@ class TestGrowth:
             world.handle.config(key, "0")
 
         largest = 0
-        for _ in range(256):
+        for _ in range(sized(128, 256)):
             world.change(100_000)
             world.create()
             largest = max(largest, world.disk_bytes())

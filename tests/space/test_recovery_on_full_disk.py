@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mounting import mounting
+from sampling import sized
 from treesnap.errors import TreesnapError
 from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at
@@ -55,7 +56,7 @@ def test_a_recovery_on_a_full_disk_may_be_killed_anywhere(place):
     handle, full = place
     root = Path(handle.root)
     wanted = settled(root)
-    for number in range(1, 400):
+    for number in range(1, 400, sized(9, 1)):
         for name in NAMES:
             (root / name).write_bytes(os.urandom(SIZE_BYTES))
         (root / "added").write_text("added")

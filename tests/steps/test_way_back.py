@@ -74,6 +74,7 @@ ALONE = pytest.mark.parametrize("way", [by_run, by_plan, by_block])
 Way = Callable[[treesnap.Handle, str], None]
 
 
+@pytest.mark.sampled(3)
 @WAYS
 @pytest.mark.parametrize("damage", ALL)
 def test_every_way_back_ends_where_the_step_began(tmp_path: Path, way: Way, damage: Damage):
@@ -129,6 +130,7 @@ def small_disk(directory: Path, place: str) -> Iterator[tuple[Path, Path]]:
 PLACES = pytest.mark.parametrize("place", ["root alone", "root and store"])
 
 
+@pytest.mark.sampled(4)
 @ALONE
 @PLACES
 @pytest.mark.parametrize("damage", parameters(FILLING))
@@ -223,6 +225,7 @@ def test_plain_restore_keeps_refusing_what_it_could_not_undo(tmp_path: Path):
 CLOSING = ["no-permissions", "read-only", "root-without-permissions", "closed-and-created"]
 
 
+@pytest.mark.sampled(4)
 @WAYS
 @pytest.mark.parametrize("damage", [item for item in ALL if item.id in CLOSING])
 def test_what_a_step_closed_comes_back_without_privileges(open_directory, way, damage):

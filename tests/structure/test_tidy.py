@@ -95,6 +95,7 @@ def python_files(below: Path = PROJECT) -> list[Path]:
     return [path for path in project_files() if path.suffix == ".py" and below in path.parents]
 
 
+@cache
 def parsed(path: Path) -> ast.Module:
     """Returns the syntax tree of a Python file."""
     return ast.parse(text_of(path) or "", filename=str(path))

@@ -120,6 +120,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("reads_ahead", [True, False])
 @pytest.mark.parametrize("change", CHANGES)
 def test_every_change_is_seen_alone(world, change, reads_ahead):

@@ -219,6 +219,7 @@ def test_a_content_that_is_stored_reads_back_equal(segments):
     assert list(read_segments(content, objects.get)) == list(segments * 100)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "value",
     [None, 1.5, 5, "x", b"x", object(), -1, 1 << 70],

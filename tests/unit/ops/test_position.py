@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from sampling import sized
 from treesnap.codec.snapshot import decode_state, encode_state
 from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused
 from treesnap.model import SnapshotKind, SnapshotState
@@ -233,7 +234,7 @@ class TestRollback:
         handle = make_handle()
         wanted = handle.resolve("first").root_hash
         states = [handle.resolve(name).root_hash for name in two]
-        for number in range(1, 200, 3):
+        for number in range(1, 200, sized(11, 3)):
             rollback(handle.context, "second")
             ended = killed(
                 lambda fs: rollback(make_handle(fs=fs).context, "first", keep_files=keep_files),

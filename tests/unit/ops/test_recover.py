@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from interfering import Interfering
+from sampling import sized
 from treesnap.errors import Conflict, ErrorCode, Refused, TreesnapError
 from treesnap.model import SnapshotKind
 from treesnap.testing.children import killed
@@ -90,7 +91,7 @@ class TestACopy:
         again = root.with_name("again")
         subprocess.run(["cp", "-a", root, again], check=True)
         outcomes = []
-        for number in range(1, 1000):
+        for number in range(1, 1000, sized(5, 1)):
             ended = killed(lambda fs: make_handle(fs=fs).restore("before"), kill_at(number))
             with_other_inodes(root)
             make_handle().recover()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sampling import sized
 from treesnap.errors import ErrorCode, Refused
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault
@@ -227,6 +228,7 @@ class TestMetadataBelowADirectoryThatIsMovedWhole:
         (root / "d/below/y").write_bytes(b"y")
         return root / "d"
 
+    @pytest.mark.sampled(4)
     @pytest.mark.parametrize("fault", [SECOND_MOVE, ALL_MOVED, FINISHED])
     def test_of_one_that_was_created(self, handle, root, d, crash, fault, name, change):
         handle.create()
@@ -244,6 +246,7 @@ class TestMetadataBelowADirectoryThatIsMovedWhole:
         assert (root / "one").read_bytes() == (b"changed" if fault is SECOND_MOVE else b"one")
         assert handle.recover() is None
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("fault", [SECOND_MOVE, ALL_MOVED])
     def test_of_one_that_replaced_a_file(self, handle, root, d, crash, fault, name, change):
         handle.create()
@@ -265,6 +268,7 @@ class TestMetadataBelowADirectoryThatIsMovedWhole:
 
         self.expect(root / name)
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("fault", [ALL_MOVED, FINISHED])
     def test_of_one_that_lies_aside(self, handle, root, crash, fault, name, change, tmp_path):
         handle.create()
@@ -346,7 +350,7 @@ def test_what_nobody_here_can_read_is_not_removed(handle, root, crash):
 
 @pytest.mark.usefixtures("of_any_depth")
 def test_a_deep_tree_is_recovered(handle, root, crash):
-    deepest = root.joinpath(*["d"] * 1500)
+    deepest = root.joinpath(*["d"] * sized(600, 1500))
     subprocess.run(["mkdir", "-p", deepest], check=True)
     (deepest / "f").write_bytes(b"deep")
     handle.create()
