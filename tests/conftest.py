@@ -5,21 +5,54 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from sampling import IS_FULL, chosen
 from watching import WatchedWorld
 
+TESTS = Path(__file__).parent
 MEMORY = Path("/dev/shm")
 MEMORY_FREE_MIN_BYTES = 4 << 30
 
+QUICK = (
+    "unit/",
+    "conformance/",
+    "cli/test_browse.py",
+    "cli/test_changes.py",
+    "cli/test_config.py",
+    "cli/test_history.py",
+    "cli/test_options.py",
+    "cli/test_restore.py",
+    "compat_faces/test_maestro_history.py",
+    "plans/test_document.py",
+    "plans/test_plan.py",
+    "structure/test_layers.py",
+    "testing/",
+)
+"""What ``-m quick`` selects: something of every package."""
+NOT_QUICK = (
+    "unit/codec/test_formats.py",
+    "unit/codec/test_fuzz.py",
+    "unit/codec/test_statcache.py",
+    "unit/codec/test_watch.py",
+    "unit/fs/test_mappings.py",
+    "unit/ops/test_conflicts.py",
+    "unit/ops/test_naming.py",
+    "unit/ops/test_position.py",
+    "unit/ops/test_recover",
+    "unit/ops/test_undo.py",
+)
+"""Modules among them that take a second or more."""
 
-def pytest_configure() -> None:
+
+def pytest_configure(config: pytest.Config) -> None:
     """Puts temporary directories into memory where it has room, because a sync is free there.
 
     With TMPDIR set, everything stays where that says. Tests of single file systems mount
@@ -28,6 +61,14 @@ def pytest_configure() -> None:
     if "TMPDIR" not in os.environ and _has_room(MEMORY):
         os.environ["TMPDIR"] = str(MEMORY)  # processes that tests start use it as well
         tempfile.tempdir = None
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        # Else each run compiles the tests again, and each command that they start itself.
+        sys.dont_write_bytecode = False
+        sys.pycache_prefix = str(config.rootpath / ".pytest_cache" / "bytecode")
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+    if config.option.markexpr == "quick":
+        settings.register_profile("repeatable", derandomize=True)
+        settings.load_profile("repeatable")
 
 
 def _has_room(directory: Path) -> bool:
@@ -38,8 +79,16 @@ def _has_room(directory: Path) -> bool:
     return found.f_bavail * found.f_frsize >= MEMORY_FREE_MIN_BYTES
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what ``sampled`` says, unless this run is in full size or names the test."""
+    """Marks what is quick, and leaves out what ``sampled`` says.
+
+    Nothing is left out in full size, nor where a test is named with its parameters.
+    """
+    for item in items:
+        module = str(item.path.relative_to(TESTS))
+        if module.startswith(QUICK) and not module.startswith(NOT_QUICK):
+            item.add_marker("quick")
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled"):

@@ -342,10 +342,11 @@ def readme_commands() -> list[str]:
     return [content.strip() for _, content in blocks(PROJECT / "README.md", "sh")]
 
 
-def test_ci_runs_the_test_command_of_the_readme():
-    last_line = (PROJECT / ".ci" / "run").read_text(encoding="utf-8").splitlines()[-1]
+def test_ci_runs_the_test_command_of_the_readme_and_measures_coverage():
+    lines = (PROJECT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
 
-    assert readme_commands()[1] == last_line
+    assert readme_commands()[1] in lines
+    assert lines[-1] == ".venv/bin/pytest -n 2 --cov"
     assert all("\n" not in command for command in readme_commands())
 
 
