@@ -1,19 +1,19 @@
 """Watching a tree: which paths changed since a mark that the watcher gave.
 
-Every directory of the tree has a watch of one inotify queue. A new directory is watched
-before it is listed, and counts as changed whole, so that nothing can appear in it unseen.
-To answer, the watcher renames a file of its own, which the same queue reports: when that
-report has come, all earlier ones have, and the answer holds for everything that was done
+Every directory of the tree has a watch in one inotify queue. A new directory is watched
+before it is listed, and all of it counts as changed, so nothing can appear in it unseen.
+To answer, the watcher renames a file of its own, which the same queue reports. When that
+report has come, all earlier ones have, and the answer covers everything that was done
 before the question. The idea is that of Watchman's cookies.
 
-Whenever it cannot be sure, the watcher gives up what it knows and begins anew: the queue
-overflowed, a watch was refused or lost, file systems were mounted or unmounted, the root
-is another directory. The next answer says then that anything may have changed.
+When it cannot be sure, the watcher drops what it knows and starts again: the queue
+overflowed, a watch was refused or lost, a file system was mounted or unmounted, the root
+is another directory. The next answer then says that anything may have changed.
 
-What the kernel does not report is looked for elsewhere or not at all: writes through
-memory mappings, see :mod:`treesnap.worktree.scan.mappings`; files that are changed under another
-name outside of the tree, and asynchronous writes to files that stay open, both found by
-the whole walks that are done now and then. See docs/explanation/watching.md.
+Some changes are not reported by the kernel. Writes through memory mappings are found by
+:mod:`treesnap.worktree.scan.mappings`; changes of files under another name outside of the tree,
+and asynchronous writes to files that stay open, by the walk of everything that is done now
+and then. See docs/explanation/watching.md.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ from treesnap.worktree.scan.mappings import MappedFiles
 REPORTING = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "tmpfs", "xfs", "zfs"}
 )
-"""File systems that nobody but this kernel changes, so that it can report every change."""
+"""File systems that only this kernel changes, so that it can report every change."""
 RETRY_S = 60.0
-"""How long it does not try to begin anew after that failed: the next walks look at everything."""
+"""How long after a failed start the next one is tried. Until then, walks look at everything."""
 PAUSE_S = 5.0
-"""After giving up, how long it waits to begin anew if nobody asks: much may be going on."""
+"""How long after giving up it starts again if it is not asked: much may be going on."""
 _GATHER_S = 0.02
-"""How long it lets reports gather, so that it does not wake for each: the queue holds thousands."""
+"""How long it lets reports gather, so that it does not wake for each; thousands fit the queue."""
 _LOOK_S = 0.2
-"""How long the thread waits for reports before it looks whether it is over."""
+"""How long the thread waits for reports before it checks whether to end."""
 
 
 class Watcher:
     """Watches one root, in a thread of its own. Use as a context manager.
 
     All methods may be called from any thread. After ``fork`` the child has no watcher: it
-    gets no answers, and leaving the block there ends nothing.
+    gets no answers, and leaving the block there does not end the parent's watch.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class Watcher:
     ) -> None:
         """Prepares to watch ``root``, a real path.
 
-        ``cookies`` is a directory outside of the tree for watchers alone; ``store`` is device and
-        inode of what is never captured. Without ``reads_ahead`` reports are taken from the
-        queue only when somebody asks.
+        ``cookies`` is a directory outside of the tree, for watchers only; ``store`` is device and
+        inode of the directory that is never captured. Without ``reads_ahead``, reports are taken
+        in only to answer a question.
         """
         self._fs = fs
         self._root = root
@@ -102,15 +102,15 @@ class Watcher:
         self._not_before_s = 0.0
         self._again_s = 0.0
         self.changed = threading.Event()
-        """Set when something changed, or may have; whoever waits for it clears it."""
+        """Set when something changed or may have. The thread that waits for it clears it."""
         self.why_lost = ""
-        """Why all that was known was given up last, or nothing."""
+        """Why it last dropped all that it knew, or empty."""
 
     def __enter__(self) -> Self:
-        """Begins to watch. Costs an open, a watch and a listing per directory.
+        """Starts to watch. Costs an open, a watch and a listing per directory.
 
-        Raises Refused where not every change is reported, or when the kernel gives the user no
-        more watches; OSError.
+        Raises Refused on a file system that does not report every change, or when the kernel
+        gives the user no more watches; OSError.
         """
         refuse_unreported(self._fs, self._root)
         sweep_abandoned(self._fs, self._cookies, lambda name: name.startswith(COOKIE_PREFIX))
@@ -132,7 +132,7 @@ class Watcher:
 
     def __exit__(self, *exception: object) -> None:
         if os.getpid() != self._process_id:
-            return  # the queue and the cookie are the parent's
+            return  # the queue and the cookie belong to the parent
         with self._lock:
             self._is_over = True
             self._close()
@@ -148,9 +148,9 @@ class Watcher:
     def answer(self, since: Mark | None, timeout_s: float = 10.0) -> Answer | None:
         """Returns what changed since a mark, or None when the watcher cannot work.
 
-        The paths are None when that cannot be known. The answer's mark is good for the next
-        question in any case. Costs what has changed, or as much as the beginning when all was
-        given up.
+        The paths are None if that cannot be known; the answer's mark can be used for the next
+        question all the same. Costs as much as has changed, or as much as the start after all
+        was given up.
         """
         if os.getpid() != self._process_id:
             return None
@@ -188,7 +188,7 @@ class Watcher:
         return tree
 
     def _begin_again(self) -> None:
-        """Begins to watch although nobody asks, so that changes are noticed."""
+        """Starts to watch again without a question, so that changes are noticed."""
         try:
             self._begin()
         except (Lost, OSError) as error:
@@ -209,7 +209,7 @@ class Watcher:
             self._tree = None
 
     def _read_ahead(self) -> None:
-        """Takes reports while nobody asks, so that the queue does not overflow."""
+        """Takes in reports between questions, so that the queue does not overflow."""
         while True:
             with self._lock:
                 if self._is_over:
@@ -230,11 +230,11 @@ class Watcher:
 
 
 def refuse_unreported(fs: FileSystem, root: str) -> None:
-    """Raises Refused for a root on a file system of which not every change is reported."""
+    """Raises Refused for a root on a file system that does not report every change."""
     kind = Mounts(fs).kind(root)
     if kind not in REPORTING:
         of = kind or "unknown"
-        raise _refused(root, f"of its file system ({of}) not every change is reported")
+        raise _refused(root, f"its file system ({of}) does not report every change")
 
 
 def _refused(root: str, why: str) -> Refused:
@@ -244,18 +244,18 @@ def _refused(root: str, why: str) -> Refused:
 
 
 UNTIMED = frozenset({"overlay", "tmpfs"})
-"""File systems on which writes through a mapping may move no time."""
+"""File systems on which a write through a mapping may change no time."""
 CHANGES_MAX = 1 << 18
-"""More changed names are forgotten, the oldest first."""
+"""How many changed names are remembered; then the oldest are forgotten."""
 COOKIE_PREFIX = "cookie-"
 _TAKES_MAX = 64
-"""How often it takes reports at a time: whoever asks has to wait meanwhile."""
+"""How often it takes reports in one go, while a question has to wait."""
 _MOUNTED = "file systems were mounted or unmounted"
 _CAME, _REMOVED, _MOVED = range(3)
 
 
 class Lost(Exception):
-    """What is known is not sure any more; the message says why."""
+    """What is known is no longer certain; the message says why."""
 
 
 class _WatchedDirectory:
@@ -270,7 +270,7 @@ class _WatchedDirectory:
         self.children: dict[bytes, _WatchedDirectory] = {}
 
     def path(self) -> bytes | None:
-        """Returns the directory's path in the tree, or None when it is not there any more."""
+        """Returns the directory's path in the tree, or None if it is no longer there."""
         names = []
         node = self
         while node.parent is not None:
@@ -285,10 +285,9 @@ _Name = tuple[_WatchedDirectory, bytes]
 
 
 class WatchedTree:
-    """One queue of reports, the directories that it is of, and the names that changed.
+    """One queue of reports, the directories that it watches, and the names that changed.
 
-    Not for several threads at once. After an exception it is good for nothing but
-    :meth:`close`.
+    Not for several threads at once. After an exception only :meth:`close` may be called.
     """
 
     def __init__(
@@ -301,8 +300,8 @@ class WatchedTree:
     ) -> None:
         """Prepares to watch ``root``.
 
-        ``cookies`` is a directory outside of the tree; ``store`` is device and inode of what
-        is never captured, and not watched.
+        ``cookies`` is a directory outside of the tree; ``store`` is device and inode of the
+        directory that is never captured, and not watched.
         """
         self._fs = fs
         self._root_path = root
@@ -311,20 +310,20 @@ class WatchedTree:
         self._id = os.urandom(16)
         self._number = 0
         self._forgotten = -1
-        """Changes up to this number are not known any more."""
+        """Changes up to this number are no longer known."""
         self._directories: dict[int, _WatchedDirectory] = {}
         self._changes: dict[_Name, int] = {}
-        """The number under which each name changed last, in the order of these changes."""
+        """The number of the last change of each name, in the order of the changes."""
         self._whole: dict[_Name, int] = {}
         """The same for directories of which everything below may have changed."""
         self._place: dict[_Name, int] = {}
-        """Of the changed names, which came or went, by the last report that says so."""
+        """Which of the changed names came or went, by the last report that says so."""
         self._closed: dict[_Name, int] = {}
-        """The number under which each file was closed last that may have been written to with no
-        time moved, in that order."""
+        """The number of the last closing of each file that may have been written to without a
+        change of its times, in that order."""
         self._is_untimed = Mounts(fs).kind(root) in UNTIMED
         self._nameless = -1
-        """The number under which a file changed last that has no name where it had one."""
+        """The number of the last change of a file that lost the name it was watched under."""
         self._mapped = MappedFiles(fs, root)
         self._cookies = cookies
         self._cookie = ""
@@ -357,7 +356,7 @@ class WatchedTree:
         """Ends all watches."""
         self._notifier.close()
         if self._cookie_fd >= 0:
-            with suppress(OSError):  # or else the next watcher removes it
+            with suppress(OSError):  # the next watcher removes it otherwise
                 self._fs.unlink(self._cookie)
             self._fs.close(self._cookie_fd)
         if self._root_fd >= 0:
@@ -373,9 +372,9 @@ class WatchedTree:
         return self._notifier.wait(timeout_s)
 
     def take(self) -> bool:
-        """Takes in what was reported until now; returns whether anything was.
+        """Takes in what was reported until now; returns whether anything changed.
 
-        While more is reported than can be taken in, some of it. Raises Lost, OSError.
+        When too much is reported, it takes in some of it. Raises Lost, OSError.
         """
         has_changed = False
         for _ in range(_TAKES_MAX):
@@ -387,7 +386,7 @@ class WatchedTree:
         return has_changed
 
     def sync(self, deadline: float) -> bool:
-        """Takes in everything that was done before this call; returns whether that was anything.
+        """Takes in everything that was done before this call; returns whether anything changed.
 
         ``deadline`` is a time of ``time.monotonic``. Raises Lost, OSError.
         """
@@ -411,8 +410,8 @@ class WatchedTree:
         return has_changed
 
     def check(self) -> None:
-        """Raises Lost when another directory is in the root's place, or mounts changed; OSError
-        when the root is gone.
+        """Raises Lost if another directory is in the root's place or mounts changed, OSError if the
+        root is gone.
         """
         now, then = self._fs.lstat(self._root_path), self._fs.fstat(self._root_fd)
         if (now.st_dev, now.st_ino) != (then.st_dev, then.st_ino):
@@ -423,9 +422,9 @@ class WatchedTree:
     def answer(self, since: Mark | None) -> Answer:
         """Returns what changed since a mark, as far as it was taken in.
 
-        That is not known when a file changed under a name that it does not have any more, or is
-        mapped under one: it may have got another one, of which its changes are not reported.
-        What was closed after it may have been written to is told in any case.
+        The paths are not known if a file changed, or is mapped, under a name that it no longer
+        has: under a new name its changes are not reported. Files that were closed after they
+        may have been written to are named in any case.
         """
         unknown = Answer(Mark(self._id, self._number), None, mapped=self._mapped.inodes)
         self._number += 1
@@ -443,7 +442,7 @@ class WatchedTree:
                     break
                 directory = key[0].path()
                 if directory is None:
-                    continue  # something above it changed whole, later
+                    continue  # a directory above it changed as a whole, later
                 path = treepath.join(directory, key[1])
                 if self._whole.get(key, -1) > since.number:
                     whole.add(path)
@@ -455,7 +454,7 @@ class WatchedTree:
         return unknown._replace(paths=tuple(sorted(paths)), whole=tuple(sorted(whole)))
 
     def _written_since(self, number: int) -> tuple[int, ...]:
-        """Returns the inode numbers of files that were closed after they were open for writing."""
+        """Returns the inodes of files that were open for writing and were closed since."""
         found = set()
         with DirectoryChain(self._fs, self._root_fd) as chain:
             for (node, name), closed in reversed(self._closed.items()):
@@ -463,7 +462,7 @@ class WatchedTree:
                     break
                 directory = node.path()
                 if directory is not None:
-                    with suppress(OSError):  # it was moved, which changed its times, or is gone
+                    with suppress(OSError):  # it was moved, which changes its times, or is gone
                         found.add(self._fs.lstat(name, dir_fd=chain.open(directory)).st_ino)
         return tuple(sorted(found))
 
@@ -480,7 +479,7 @@ class WatchedTree:
             raise Lost("the queue overflowed" if mask & OVERFLOWED else "it was unmounted")
         directory = self._directories.get(watch)
         if directory is None:
-            return False  # a cookie, or a directory that was removed from the tree
+            return False  # of a cookie, or of a directory that has left the tree
         if mask & SELF_GONE:
             raise Lost("the root was moved or removed")
         if mask & IGNORED:
@@ -505,7 +504,7 @@ class WatchedTree:
         if known is not None and is_another:
             self._drop(known)
         if is_another and not mask & DELETED:
-            # Of two that are exchanged, one is reported to come before the other goes.
+            # When two names are exchanged, one is reported to come before the other goes.
             self._watch_all([(directory, name)])
         return True
 
@@ -523,7 +522,7 @@ class WatchedTree:
             self._place.pop(oldest, None)
 
     def _note_place(self, key: _Name, mask: int) -> None:
-        """Notes whether a file has the name under which something is reported of it."""
+        """Notes whether a file still has the name under which it is reported."""
         if mask & (CREATED | MOVED_TO):
             self._place[key] = _CAME
         elif mask & (DELETED | MOVED_FROM):
@@ -531,10 +530,10 @@ class WatchedTree:
         elif self._place.get(key) == _REMOVED:
             self._nameless = self._number
         elif self._place.get(key) == _MOVED:
-            del self._place[key]  # it was exchanged, if it is there
+            del self._place[key]  # if it is there, it was exchanged
 
     def _drop(self, directory: _WatchedDirectory) -> None:
-        """Forgets a directory that is not in its place any more, and all below it."""
+        """Forgets a directory that is no longer in its place, and all below it."""
         parent = directory.parent
         if parent is not None and parent.children.get(directory.name) is directory:
             del parent.children[directory.name]
@@ -546,15 +545,15 @@ class WatchedTree:
                 self._notifier.unwatch(node.watch)
 
     def _watch_all(self, pending: list[_Name]) -> None:
-        """Watches directories that are found or reported, and all below them.
+        """Watches directories that were found or reported, and all below them.
 
-        Each is watched before it is listed: what appears in it is found or reported.
+        Each is watched before it is listed, so what appears in it is found or reported.
         """
         with DirectoryChain(self._fs, self._root_fd) as chain:
             while pending:
                 parent, name = pending.pop()
                 directory = parent.path()
-                if directory is not None:  # or it was moved meanwhile
+                if directory is not None:  # else it was moved meanwhile
                     path = treepath.join(directory, name)
                     pending += self._watch_one(chain, parent, name, path)
 
@@ -567,11 +566,11 @@ class WatchedTree:
             ]
 
     def _open(self, chain: DirectoryChain, path: bytes) -> int | None:
-        """Returns a descriptor of a directory, or None when it is gone, which is reported, or
-        nothing that a walk can see.
+        """Returns a descriptor of a directory, or None if it is gone, which is reported, or if a
+        walk cannot see it.
 
-        Raises Lost where something is mounted that was not: what it shows may be watched in
-        another place, and a directory has one watch.
+        Raises Lost if a new mount is there: the directory that it shows may be watched in
+        another place already, and a directory has one watch.
         """
         try:
             fd = chain.open(path)
@@ -608,7 +607,7 @@ class WatchedTree:
         watch = self._watch(fd, NAMES)
         elsewhere = self._directories.get(watch)
         if elsewhere is not None:
-            # It was moved after it had been found there, which is reported later.
+            # It was moved after it was found there; the report of that is still to come.
             if elsewhere.parent is None:
                 raise Lost("the root is below itself")
             self._note(elsewhere.parent, elsewhere.name, is_whole=True)
