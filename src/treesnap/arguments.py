@@ -1,12 +1,11 @@
-"""The arguments of public functions, checked against their annotations.
+"""Checks the arguments of public functions against their annotations.
 
-A function that is decorated takes what its annotations say and nothing else: anything of
-another type is an InvalidArgument that names the parameter, before anything is looked at.
-An annotation that is not understood here is a TypeError on every call of its function, so that
-no parameter can be left unchecked. It is read at the first call: most commands call one
-function of the many that they import.
+A decorated function raises InvalidArgument, which names the parameter, for an argument of
+another type than its annotation says, before it does anything. An unknown annotation is a
+TypeError on every call, so that no parameter stays unchecked. Annotations are parsed at the
+first call: most commands call one of the many functions that they import.
 
-Not here: what a value means. Whether a step is too large is for the operation to say.
+Not here: what a value means. The operation decides whether a step is too large.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _SHOWN_MAX = 40
 
 
 class _Unfit(Exception):
-    """A value is not of a kind; says what it is instead."""
+    """A value has another type; the message says which."""
 
 
 class _Kind:
@@ -38,7 +37,7 @@ class _Kind:
     def __init__(self, words: str, take: Callable[[Any], Any]) -> None:
         self.words = words
         self.take = take
-        """Returns the value to go on with, or raises _Unfit."""
+        """Returns the checked value, or raises _Unfit."""
 
 
 NAME_SIZE_MAX = 255
@@ -160,7 +159,7 @@ def _single(annotation: str, where: str) -> _Kind:
 
 
 def _instance(class_name: str) -> _Kind:
-    """Returns the kind of a class, which is found by name, so that nothing is imported."""
+    """Returns the kind of a class, found by name so that nothing is imported."""
 
     def take(value: Any) -> Any:
         if any(kind.__name__ == class_name for kind in type(value).__mro__):

@@ -4,7 +4,7 @@ Works on anything that yields the entries of a tree by its id. Equal tree ids me
 equal content below, so nothing below them is looked at.
 
 A name that either side skipped is unknown, and never a change. The modification
-time of a directory alone is no change either: it follows from changes inside.
+time of a directory alone is not a change either: it follows from changes inside.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def paired(
 
 
 def kind_of_change(old: Entry, new: Entry) -> ChangeKind | None:
-    """Returns how one entry differs from another, children not looked at."""
+    """Returns how one entry differs from another, ignoring children."""
     if old.kind != new.kind:
         return ChangeKind.TYPE
     if old.kind == EntryKind.DIRECTORY:
@@ -48,7 +48,7 @@ def kind_of_change(old: Entry, new: Entry) -> ChangeKind | None:
 
 
 def change_at(path: bytes, old: Entry | None, new: Entry | None) -> Change | None:
-    """Returns how a path differs, children not looked at; None for what is no change."""
+    """Returns how a path differs, ignoring children; None if it does not."""
     if (old is not None and old.is_skipped) or (new is not None and new.is_skipped):
         return None
     if old is None:

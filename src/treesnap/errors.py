@@ -5,7 +5,7 @@
     ├── NotFound (LookupError)         name something that exists
     │   └── StoreMissing               create a first snapshot, or name another store
     ├── Refused                        change the situation, or pass ``force``
-    │   ├── Conflict                   somebody else changed the tree meanwhile
+    │   ├── Conflict                   another process changed the tree meanwhile
     │   └── UnsupportedFormat          use a newer treesnap for this store
     ├── Busy                           wait, or stop the process that holds it
     ├── Corrupt                        verify the store, repair it
@@ -120,7 +120,7 @@ class NotFound(TreesnapError, LookupError):
 
 
 class StoreMissing(NotFound):
-    """There is no store yet: nothing was ever captured into it."""
+    """There is no store yet: the first snapshot makes it."""
 
     code = ErrorCode.STORE_NOT_FOUND
 
@@ -158,9 +158,9 @@ class Corrupt(TreesnapError):
 class StorageFull(TreesnapError):
     """The file system or the quota has no room for the operation.
 
-    ``needed_bytes`` is what the operation needs at least: what it had written, with what did not
-    fit any more; 0 where that is not known. ``limit_bytes`` is what the store may take, or None
-    when the file system had no room.
+    ``needed_bytes`` is what the operation needs at least: what it had written, and what did not
+    fit; 0 where that is unknown. ``limit_bytes`` is the maximum size of the store, or None when
+    the file system was full.
     """
 
     code = ErrorCode.NO_SPACE

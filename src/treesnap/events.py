@@ -1,8 +1,7 @@
 """How the library reports progress without printing.
 
-Operations take a :class:`Monitor`. They call it rarely enough that a slow one
-costs little (about once per directory, never per file), and never from two
-threads at once.
+Operations take a :class:`Monitor`. They call it rarely, about once per directory and never per
+file, so a slow one costs little; and never from two threads at once.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Monitor(Protocol):
         """So many more files and bytes are done in the current phase."""
 
     def warn(self, message: str) -> None:
-        """Something that a person should read, for example a recovery."""
+        """Something that the user should know, for example a recovery."""
 
 
 class NullMonitor:

@@ -21,7 +21,7 @@ class CreateStats:
     size_bytes: int
     """Logical bytes of all files, holes included."""
     files_read: int
-    """Files whose content was read, because the stat cache could not vouch for them."""
+    """Files whose content was read, because the stat cache could not prove them unchanged."""
     read_bytes: int
     objects_added: int
     added_bytes: int
@@ -40,7 +40,7 @@ class CreateResult:
     unchanged: bool
     skipped: tuple[Skipped, ...]
     absent: tuple[bytes, ...]
-    """The paths of its scope at which there was nothing: a restore removes what is there then."""
+    """The paths of its scope that were absent: a restore removes what is there by then."""
     stats: CreateStats
 
     @property
@@ -63,7 +63,7 @@ class SnapshotList(tuple[Snapshot, ...]):
     """The snapshots that ``list`` found or ``delete`` removed: a tuple of the readable ones."""
 
     damaged: tuple[SnapshotId, ...]
-    """The others, of which nothing but the id is known."""
+    """The others, of which only the id is known."""
 
     def __new__(cls, readable: Iterable[Snapshot] = (), damaged: Iterable[SnapshotId] = ()) -> Self:
         """Returns both as one value."""
@@ -122,16 +122,15 @@ class RestoreResult:
     changes: tuple[Change, ...]
     """Every path that differed, from the tree's point of view."""
     safety_id: SnapshotId | None
-    """The snapshot that takes this restore back, or None when nothing differed."""
+    """The snapshot of the state before, to which ``undo`` goes, or None when nothing differed."""
     dry_run: bool
     not_kept: str | None = None
-    """Why what a failed step left could not be kept, where there was no room for a safety
-    snapshot; None where it was kept."""
+    """Why there is no safety snapshot of what a failed step left: there was no room; else None."""
     open_files: tuple[OpenFile, ...] = ()
-    """Files that processes had open when they were replaced: those still have the old ones."""
+    """Files that were replaced while open: the processes still have the old ones."""
     links_broken: tuple[bytes, ...] = ()
-    """Files that were replaced and have other names, outside of the scope or the root: those
-    still name the old file."""
+    """Replaced files with hard links outside the scope or the root, which still name the old
+    file."""
     plan_id: str | None = None
     """The plan that went with the files, or None when none did."""
 
@@ -184,7 +183,7 @@ class Unfinished:
     blocked: bool = False
     """Whether it waits for something that a person has to do."""
     started_at_ns: int | None = None
-    """Nanoseconds since 1970 in UTC, or None where nobody noted it."""
+    """Nanoseconds since 1970 in UTC, or None where it was not recorded."""
     target_id: SnapshotId | None = None
     """The snapshot that was being restored, once the restore had been committed."""
     safety_id: SnapshotId | None = None
@@ -194,7 +193,7 @@ class Unfinished:
     done: int = 0
     """How many of them have the new state."""
     changed: tuple[bytes, ...] = ()
-    """Those that somebody else changed since; they will be left as they are."""
+    """Those that another process changed since; they will be left alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,7 +344,7 @@ class StatsResult:
 
 
 class SettingSource(StrEnum):
-    """Who said that a setting holds."""
+    """Where a setting comes from."""
 
     DEFAULT = "default"
     STORE = "store"
@@ -358,7 +357,7 @@ class Setting:
 
     key: str
     value: str | None
-    """As it is written in ``snap config KEY VALUE``, or None when there is no such limit."""
+    """The value as in ``snap config KEY VALUE``, or None without a limit."""
     source: SettingSource
 
 
@@ -417,7 +416,7 @@ class VerifyResult:
     problems: tuple[Problem, ...]
     """What was found, before anything was repaired."""
     left: tuple[Problem, ...] = ()
-    """What is still so after a repair; without one, all that was found."""
+    """What remains after a repair; without one, all that was found."""
     partial: tuple[Partial, ...] = ()
     """The snapshots of which something cannot be restored; after a repair, if there was one."""
     repaired: tuple[str, ...] = ()
@@ -435,20 +434,20 @@ class VerifyResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchStatus:
-    """What a watcher that runs by itself says of itself."""
+    """The status of ``snap watch``."""
 
     process_id: int
     started_at_ns: int
     directories: int
     """How many it watches."""
     every_ms: int | None
-    """How often it makes a snapshot, or None when time is no reason for one."""
+    """How often it makes a snapshot, or None if it does not by time."""
     on_change: bool
-    """Whether it makes one after something changed."""
+    """Whether it makes one after a change."""
     snapshots: int
     """How many it has made."""
     last_snapshot: str | None
     last_error: str | None
     """Why its last attempt at a snapshot failed, or None."""
     why_lost: str | None
-    """Why it gave up what it knew and began anew, the last time; or None."""
+    """Why it last lost track and started over, or None."""

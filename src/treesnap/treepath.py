@@ -79,7 +79,7 @@ def parse(path: bytes) -> bytes:
 
 
 def from_user(path: PathLike, *, root: str, base: str) -> bytes:
-    """Returns the tree path of what a person typed.
+    """Returns the tree path of a path that a user gave.
 
     ``path`` is absolute, or relative to the directory ``base``; ``root`` and
     ``base`` are real paths. The path is normalised as text, and nothing on disk

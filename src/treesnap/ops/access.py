@@ -26,13 +26,12 @@ def opened(
 ) -> Iterator[Session]:
     """Opens the store; finishes an interrupted restore of the root first.
 
-    Operations that write, and others with ``sweep``, remove what killed restores to
-    other directories left. It costs them one listing of the root's files.
+    Operations that write, and others with ``sweep``, remove what killed restores to other
+    directories left. That costs one listing of the root's files.
 
-    When another process is at work in the root, there is nothing to recover yet.
-    When the restore cannot be finished, that is a warning: history can be looked at
-    all the same, and whatever touches the tree tries again and fails.
-    OSError leaves as OperationFailed or StorageFull.
+    While another process works in the root, there is nothing to recover yet. A restore that
+    cannot be finished is only a warning: history can still be read, and operations that touch
+    the tree try again and fail. Turns OSError into OperationFailed or StorageFull.
     """
     with open_session(context, doing, create=create, writing=writing) as session:
         if recover and session.root.is_interrupted:
@@ -59,9 +58,9 @@ def _sweep_exports(session: Session) -> None:
 
 
 def _refuse_link(session: Session) -> None:
-    """Raises Refused for a link in the place of a root with a history.
+    """Raises Refused for a symbolic link in the place of a root with a history.
 
-    What the link leads to is another root. If that has a history of its own, it is meant.
+    The target of the link is another root. If that has a history, it is the one that is meant.
     """
     if session.context.given_root == session.context.root or session.root.is_registered():
         return
@@ -73,9 +72,9 @@ def _refuse_link(session: Session) -> None:
 
 @contextmanager
 def locked_root(session: Session, operation: str) -> Iterator[None]:
-    """Keeps other writers of the root out; recovers what they left behind first.
+    """Locks the root against other writers; finishes an interrupted restore first.
 
-    Raises Refused when a link has taken the root's place.
+    Raises Refused when a symbolic link has taken the root's place.
     """
     _refuse_link(session)
     with session.root.locked(operation, session.context.wait_s):

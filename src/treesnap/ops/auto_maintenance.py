@@ -1,14 +1,14 @@
-"""Keeping a store small without being asked: old automatic snapshots go, then garbage.
+"""Automatic maintenance of a store: removes old automatic snapshots, then garbage.
 
-Every :data:`EVERY` snapshots of a root, whoever made the last one removes what the
-policy does not keep, and collects garbage when the packs have grown by half since the
-last time. Where many snapshots stay, the policy is applied more rarely, in proportion. So
-each byte, and each record, is looked at a bounded number of times, whatever the number of
-snapshots. That waits for nobody: what is busy now is done next time. Nor does it fail
-an operation: its snapshot is published already.
+After every :data:`EVERY` snapshots of a root, the process that made the last one removes what
+the policy does not keep, and collects garbage when the packs have grown by half since the last
+collection. Where many snapshots stay, the policy is applied more rarely, in proportion. So each
+byte and each record is read a bounded number of times, whatever the number of snapshots.
+Maintenance does not wait: what is busy now is done next time. It cannot fail an operation,
+whose snapshot is published already.
 
-A create that finds the store full makes room itself. It waits for a collection that is
-under way, because without room it fails.
+A create that finds the store full makes room itself. It waits for a collection that is under
+way, because without room it fails.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from treesnap.ops.context import Context
 
 EVERY = 32
-"""How many snapshots of a root lie between two looks."""
+"""How many snapshots of a root lie between two runs."""
 KEPT_SHARE = 5
-"""Of a long history, at least this part is added before the next look at all of it."""
+"""A long history has grown by at least one part in this many before it is read again."""
 ATTEMPTS = 3
-"""How often a snapshot is tried for which there is no room."""
+"""How often a snapshot is tried when the store is full."""
 GROWTH_BYTES_MIN = 64 << 20
 """Packs that grew by less are not worth a collection."""
 _DAMAGED_SHOWN = 3
@@ -48,9 +48,9 @@ _Result = TypeVar("_Result")
 
 
 def settings_or_defaults(session: Session) -> Settings | None:
-    """Returns what holds for the root, or None, with a warning, where it cannot be understood.
+    """Returns the root's settings, or None, with a warning, where they cannot be understood.
 
-    Nothing is removed without being asked then, and nothing is limited.
+    Then nothing is removed automatically, and nothing is limited.
     """
     try:
         return settings_of(session)
@@ -60,11 +60,11 @@ def settings_or_defaults(session: Session) -> Settings | None:
 
 
 def maintain(context: Context, sequence: int | None = None) -> None:
-    """Removes what the policy does not keep, when it is time; never raises for that.
+    """Removes what the policy does not keep, when it is due; warns instead of raising.
 
-    To be called after a snapshot of the root was published, without the root's
-    lock, with the snapshot's number, or else the newest one counts. With a number it costs
-    nothing when it is not time.
+    Call it after a snapshot of the root was published, without the root's lock. ``sequence`` is
+    the snapshot's number, by default that of the newest one. With a number it costs nothing when
+    it is not due.
     """
     if sequence is not None and sequence % EVERY:
         return
@@ -90,10 +90,10 @@ def maintain(context: Context, sequence: int | None = None) -> None:
 
 
 def period(count: int) -> int:
-    """Returns how many snapshots lie between two looks at a history of ``count``.
+    """Returns how many snapshots lie between two runs over a history of ``count``.
 
-    A look reads the record of each. So it waits until a fifth of their number was added, and
-    each snapshot pays for five records at most, however long the history is.
+    A run reads the record of each. So it waits until a fifth of their number was added, and each
+    snapshot costs five records at most, however long the history is.
     """
     between = EVERY
     while between * KEPT_SHARE <= count:
@@ -104,15 +104,13 @@ def period(count: int) -> int:
 def with_room(context: Context, attempt: Callable[[], _Result]) -> _Result:
     """Returns the outcome of an attempt; when the store is full, makes room and tries again.
 
-    Automatic snapshots of all roots go first, as their policies allow, then garbage,
-    which includes what the failed attempt left. It is tried again whether or not that freed
-    anything: another process may have just made the room, and another may take it. Raises
-    StorageFull at once when what the attempt is known to need does not fit into the room that
-    was made and no other writer is at work, whose failure might free some: nothing is written
-    again in vain. Otherwise it does so after :data:`ATTEMPTS`, unless others have
-    taken, or take just now, the room for what did not fit within the store's limit: their turn
-    is over some time. That goes on for the ``wait_s`` at most. What the attempts wrote is
-    garbage and collected when it raises.
+    Automatic snapshots of all roots go first, as their policies allow, then garbage, which
+    includes what the failed attempt left. Tries again whether or not that freed anything:
+    another process may have made room, or may take it. Raises StorageFull at once when the
+    attempt is known to need more room than was made and no other writer is running, whose
+    failure might free some. Otherwise raises it after :data:`ATTEMPTS`; but while other writers
+    take the room under the store's limit, tries again for ``wait_s`` at most. What the attempts
+    wrote is garbage by then, and collected.
     """
     why = None
     left = ATTEMPTS
@@ -144,15 +142,15 @@ class Room(NamedTuple):
     size_bytes: int
     """How much the store may grow, by the limit that was hit, or by what is free on the disk."""
     is_contested: bool
-    """Whether other writers are at work, who take room or give it back."""
+    """Whether other writers are running, which take room or free it."""
 
 
 def make_room(context: Context, full: StorageFull) -> Room | None:
-    """Removes what may go without being asked and collects; returns the room that there is then.
+    """Removes what may go automatically and collects; returns the room that there is then.
 
-    Nothing but garbage goes where ``full`` says that the limit itself is too small, and what a
-    limit makes go is decided by the store's own, not by that of one command. Returns None when
-    no room could be made. Waits for another collection, which is likely to make room as well.
+    Only garbage goes where ``full`` says that the limit itself is too small. The store's own
+    limit decides what goes, not that of one command. Returns None when no room could be made.
+    Waits for another collection, which is likely to make room as well.
     """
     from treesnap.store.maintenance.quota import free_bytes, trim_outputs
 

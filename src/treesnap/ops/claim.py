@@ -1,4 +1,4 @@
-"""Holding a checkpoint: it stays while a process may go back to it, alone over its paths."""
+"""Claims: a checkpoint stays while a process may go back to it, alone over its paths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from treesnap.treepath import is_within
 OVERLAPS = ("wait", "refuse")
 """What to do while another process, thread or task may go back over the same paths."""
 entered: ContextVar[frozenset[SnapshotId]] = ContextVar("inside", default=frozenset())
-"""The checkpoints that the running code is inside of: what it does belongs to them."""
+"""The checkpoints of the blocks that the running code is in."""
 
 
 class Overlapping(Busy):
@@ -27,7 +27,7 @@ class Overlapping(Busy):
 
 
 class Claim:
-    """What a checkpoint asks for beside the capture: to be alone, and to stay."""
+    """What a checkpoint needs beside the capture: no other one over its paths, and to stay."""
 
     def __init__(self, operation: str) -> None:
         self._operation = operation
@@ -40,7 +40,7 @@ class Claim:
         return os.getpid() == self._process_id
 
     def release(self) -> None:
-        """Lets the snapshot go, if it is held; does nothing in a forked child."""
+        """Stops holding the snapshot; does nothing in a forked child."""
         if self.hold is not None and self.is_ours:
             self.hold.release()
         self.hold = None
@@ -75,8 +75,8 @@ class Claim:
     ) -> None:
         """Holds a snapshot; the caller holds the root's lock.
 
-        Takes a few KiB, on a full disk from the store's reserve. Where it cannot be written all
-        the same, that is said, and the step goes on.
+        Takes a few KiB, on a full disk from the store's reserve. Only warns where the hold cannot
+        be written.
         """
         record = HoldRecord(os.getpid(), self._operation, scope)
         reserve = Reserve(session.fs, session.store.layout)
@@ -101,7 +101,7 @@ def _common_path(one: tuple[bytes, ...] | None, other: tuple[bytes, ...] | None)
 
 
 def _ancestors(fs: FileSystem) -> set[int]:
-    """Returns the processes from which this one stems, without itself.
+    """Returns the ancestors of this process.
 
     What a command does inside of another one's block belongs to that block.
     """

@@ -226,7 +226,7 @@ def check_name(session: Session, name: str) -> None:
 
     The caller holds the root's lock.
     """
-    if find_named(session, name, note=True) is not None:
+    if find_named(session, name, update=True) is not None:
         raise Refused(
             f"A snapshot of this root is named {name!r} already", code=ErrorCode.NAME_TAKEN
         )

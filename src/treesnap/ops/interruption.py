@@ -1,8 +1,7 @@
-"""Signals that end a program, kept from breaking the way back.
+"""Signals that end a program must not interrupt a roll-back.
 
-Handlers belong to the main thread; in any other one nothing is done, because no signal
-interrupts it. Signals that the program ignores stay ignored, and what C code handles is its
-own.
+Handlers belong to the main thread; in other threads nothing is done, because signals do not
+interrupt them. Signals that the program ignores stay ignored, and handlers in C code stay.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Interruptions:
         self._is_deferring = False
 
     def arrived(self, number: int, _frame: FrameType | None) -> None:
-        """Notes a signal, and raises for the first one."""
+        """Records a signal, and raises for the first one."""
         self.numbers.append(number)
         if len(self.numbers) == 1 and not self._is_deferring:
             self._raise()
@@ -60,16 +59,15 @@ class Interruptions:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether there was more than one: somebody has no patience."""
+        """Whether there was more than one: the user does not want to wait."""
         return len(self.numbers) > 1
 
 
 @contextmanager
 def raised_once() -> Iterator[Interruptions]:
-    """Raises KeyboardInterrupt or :class:`Stopped` in the body for the first signal alone.
+    """Raises KeyboardInterrupt or :class:`Stopped` in the body for the first signal only.
 
-    So what the body does about it is not interrupted by further ones. Signals for which the
-    program has handlers of its own go there.
+    So later signals do not interrupt how the body reacts. The program's own handlers stay.
     """
     found = Interruptions()
     ours = (signal.SIG_DFL, signal.default_int_handler)
@@ -79,9 +77,9 @@ def raised_once() -> Iterator[Interruptions]:
 
 @contextmanager
 def put_off() -> Iterator[None]:
-    """Puts the signals that arrive in the body off until it has ended.
+    """Delays the signals that arrive in the body until it has ended.
 
-    That is those that end a program, and those that the program handles in Python: its handlers
+    These are the ones that end a program, and the ones that it handles in Python, where handlers
     may raise.
     """
     numbers: list[int] = []
@@ -98,7 +96,7 @@ def put_off() -> Iterator[None]:
 
 
 def _heeded() -> list[signal.Signals | int]:
-    """Returns the signals that end a program, and those that it has handlers in Python for."""
+    """Returns the signals that end a program, and those that it handles in Python."""
     return [
         number
         for number in signal.valid_signals()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 WALK_EVERY_NS = 3600 * 10**9
 """After this time a walk looks at everything again, for what no kernel reports."""
 CHANGES_MAX = 50_000
-"""With more changes a whole walk is no slower."""
+"""With more changes a whole walk is as fast."""
 _STATUS_SIZE_MAX = 4 << 20
 _RIGHTS = (b"Uid:", b"Gid:", b"Groups:", b"CapEff:")
 """Lines of a process's status that decide what it may read; see proc_pid_status(5)."""
@@ -54,17 +54,17 @@ class KnownChanges(NamedTuple):
     """What is known before a walk."""
 
     mark: Mark | None = None
-    """Given by a watcher just now, or None without one."""
+    """The watcher's newest mark, or None without a watcher."""
     changed: Changed | None = None
     """What to look at, or None for everything."""
     note: WatchNote | None = None
-    """What the walk before noted, when it is known what changed since."""
+    """What the walk before recorded, if the watcher knows what changed since."""
     asked_ns: int | None = None
     """When the watcher was asked, in ns since the epoch."""
     mapped: frozenset[int] | None = None
-    """Inode numbers of files that were mapped for writing then."""
+    """Inode numbers of files that were mapped for writing at that time."""
     written: frozenset[int] = frozenset()
-    """Inode numbers of files that the watcher saw closed, and whose times may say nothing."""
+    """Inode numbers of files that the watcher saw closed; their times may not show the change."""
 
 
 NOTHING_KNOWN = KnownChanges()
@@ -73,7 +73,7 @@ NOTHING_KNOWN = KnownChanges()
 def query_watcher(session: Session, cache: StatCache | None) -> KnownChanges:
     """Asks the watcher, if there is one, what changed since the stat cache was made.
 
-    To be called before the walk. Costs a look, or a question.
+    Call it before the walk. Costs a system call, or a question to the watcher.
     """
     note = cache.watch if cache is not None else None
     since = note.mark if note is not None else None
@@ -105,12 +105,12 @@ def query_watcher(session: Session, cache: StatCache | None) -> KnownChanges:
 def walk_with_fallback(
     walk: Callable[[KnownChanges], ScanResult], known: KnownChanges, scope: tuple[bytes, ...] | None
 ) -> tuple[KnownChanges, ScanResult]:
-    """Returns what a walk found, and what was known before it; does it twice if need be.
+    """Returns what a walk found, and what was known before it; walks a second time if need be.
 
-    A name that a file gets elsewhere is reported there and nowhere else. So when a file has
-    names that a walk of changes did not find, they may be where nobody looked, unless it was
-    the same after the walk before. And a walk of changes may meet a damaged row, or a damaged
-    tree that no whole walk needs.
+    A new hard link is reported in the directory of the link only. So when a file has names that
+    a walk of changes did not find, they may be in a directory that was not looked at, unless the
+    walk before did not find them either. And a walk of changes may meet a damaged row, or a
+    damaged tree that a whole walk does not need.
     """
     try:
         result = walk(known)
@@ -131,7 +131,7 @@ def ask_other_process(session: Session, since: Mark | None) -> Answer | None:
     try:
         session.fs.lstat(os.path.join(directory, "socket"))
     except OSError:
-        return None  # the usual case, which costs this one look
+        return None  # the usual case, which costs this one call
     try:
         question = Question(Asked.CHANGES, since, view_of(session.context))
         return decode_answer(ask(session.fs, directory, encode_question(question)))

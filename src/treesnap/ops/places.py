@@ -1,4 +1,4 @@
-"""Where stores and roots are, and which roots are too dangerous to capture unasked.
+"""Where stores and roots are, and which roots are refused without ``force``.
 
 The only module that reads the environment, and that imports platformdirs.
 """
@@ -67,7 +67,7 @@ def context_at(
     clock_ns: Callable[[], int] = time.time_ns,
     watcher: ChangeSource | None = None,
 ) -> Context:
-    """Returns the context of a root and a store; raises InvalidArgument for what is no path."""
+    """Returns the context of a root and a store; raises InvalidArgument for an invalid path."""
     root_text = os.fsdecode(root)
     if not root_text or "\0" in root_text:
         raise InvalidArgument("The root must be a path", path=root_text)
@@ -86,7 +86,7 @@ def context_at(
 
 
 def _file_system(store_path: str) -> FileSystem:
-    """Returns the real one; for root, one that keeps a store of another user that user's."""
+    """Returns the local file system; for the superuser, one that keeps a store its owner's."""
     if os.geteuid() != 0:
         from treesnap.fs.local import LocalFileSystem
 
@@ -99,7 +99,7 @@ def _file_system(store_path: str) -> FileSystem:
 def default_store_path() -> str:
     """Returns ``$SNAP_STORE``, else the ``treesnap`` directory among the user's data.
 
-    Raises OperationFailed where there is neither: in a sandbox a process may have no home.
+    Raises OperationFailed where there is neither: a sandboxed process may have no home directory.
     """
     given = os.environ.get("SNAP_STORE")
     if given:
@@ -119,7 +119,7 @@ def default_store_path() -> str:
 
 
 def _is_default_store(store_path: str) -> bool:
-    """Returns whether a store is where nothing but the user's account says that it is."""
+    """Returns whether a store is the default one, and $SNAP_STORE is not set."""
     if is_store_given():
         return False
     try:
@@ -134,9 +134,9 @@ def is_store_given() -> bool:
 
 
 def require_store(store_path: str) -> None:
-    """Raises StoreMissing where there is nothing of a store: most likely it was mistyped.
+    """Raises StoreMissing where no part of a store exists: most likely the path was mistyped.
 
-    One that cannot be looked at is for whatever opens it to report.
+    Does not raise for one that cannot be looked at: opening it reports that.
     """
     layout = Layout(store_path)
     for path in (layout.format, layout.snapshots):
@@ -153,7 +153,7 @@ def require_store(store_path: str) -> None:
 def require_root(context: Context) -> None:
     """Raises NotFound or Refused for a root that is not a directory and has no history.
 
-    Most likely it was mistyped. One that was deleted keeps its history, and passes.
+    Most likely the path was mistyped. A deleted root with a history passes.
     """
     if os.path.isdir(context.root):
         return
@@ -194,7 +194,7 @@ def _has_history(layout: Layout, root: Root) -> bool:
 
 
 def replaced_by_link(context: Context) -> Refused:
-    """Returns the error for a link in the place of a root with a history."""
+    """Returns the error for a symbolic link in the place of a root with a history."""
     return Refused(
         f"The root {printable(context.given_root)!r} is no longer a directory, but a link to "
         f"{printable(context.root)!r}",
@@ -204,7 +204,7 @@ def replaced_by_link(context: Context) -> Refused:
 
 
 def current_directory() -> str:
-    """Returns the current directory; raises NotFound when it does not exist any more."""
+    """Returns the current directory; raises NotFound when it was removed."""
     try:
         return os.getcwd()
     except FileNotFoundError as error:
@@ -215,9 +215,9 @@ def current_directory() -> str:
 
 
 def based(path: str) -> str:
-    """Returns a path from ``/`` on; one that is relative, from the current directory on.
+    """Returns an absolute path; a relative one starts at the current directory.
 
-    Nothing in it is normalised. Raises NotFound without a current directory.
+    Does not normalise it. Raises NotFound if the current directory was removed.
     """
     return path if os.path.isabs(path) else os.path.join(current_directory(), path)
 
@@ -244,7 +244,7 @@ def find_root(directory: str, store_path: str, markers: tuple[str, ...] = ()) ->
 
 
 def _is_root(layout: Layout, directory: str) -> bool:
-    """Returns whether a store knows the root at a path, or the one that was moved there."""
+    """Returns whether a store knows a root at a path, or one that was moved there."""
     identity = root_id(os.fsencode(directory))
     stat = os.lstat(directory)
     traces = (
@@ -278,7 +278,7 @@ def check_root(context: Context, *, force: bool) -> None:
 
 
 def check_store(store_path: str) -> None:
-    """Raises OperationFailed where a store cannot be written to, or made. Writes nothing."""
+    """Raises OperationFailed where a store cannot be written to or made. Writes nothing."""
     place = store_path
     while not os.path.lexists(place):
         place = os.path.dirname(place)

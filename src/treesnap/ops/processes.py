@@ -1,11 +1,9 @@
-"""The processes of a command: how they are known, and how all of them are ended.
+"""The processes of a command: how they are found, and how all of them are ended.
 
-What a command started is known by two marks, whatever has become of process numbers since:
+What a command started is found by two marks, even if process ids were reused:
 
-- a variable of its environment, which names the command. Processes that close all files keep
-  that.
-- a file that all of them inherit, open for writing. Processes that clear their environment
-  keep that.
+- a variable of its environment, which names the command. It survives closing all files.
+- a file that all of them inherit, open for writing. It survives clearing the environment.
 """
 
 from __future__ import annotations
@@ -26,12 +24,12 @@ if TYPE_CHECKING:
     from treesnap.ops.context import Context
 
 VARIABLE = "SNAP_STEP"
-"""Names the command that a process belongs to; where commands run commands, all of them."""
+"""Names the command that a process belongs to; nested commands are all named."""
 
 ENDING_MIN_S = 10.0
-"""How long processes that were killed may take to be gone, however short the caller waits."""
+"""How long killed processes may take to disappear, even if the caller waits less."""
 _GRACE_S = 5.0
-"""How long a command that is asked to end may take to tidy up."""
+"""How long a command that is asked to end may take to clean up."""
 _PAUSE_S = 0.05
 _PIECE_SIZE = 1 << 16
 _ACCESS_MODE = 0o3
@@ -47,8 +45,8 @@ def marked_environment(mark: str) -> dict[str, str]:
 class Command:
     """A command that is run once in a root, with the standard streams of this process.
 
-    It stays in the process group of this process, so that it reads from the terminal as this
-    process does, and what is typed there to interrupt or to stop reaches both.
+    It stays in the process group of this process, so that it can read from the terminal, and
+    Ctrl-C and Ctrl-Z reach both.
     """
 
     def __init__(
@@ -56,8 +54,7 @@ class Command:
     ) -> None:
         """Prepares a command.
 
-        ``mark`` names it, unlike every other one; ``mark_path`` is the file that its processes
-        inherit, if any.
+        ``mark`` is its unique name; ``mark_path`` is the file that its processes inherit, if any.
         """
         self._context = context
         self._words = words
@@ -100,7 +97,7 @@ class Command:
             raise InvalidArgument(f"The command {words[0]!r} cannot be started: {error}") from error
 
     def ask_to_end(self, number: int, is_urgent: Callable[[], bool]) -> None:
-        """Sends the command a signal, and waits a while for its end, unless it is urgent."""
+        """Sends the command a signal, and waits briefly for its end, unless it is urgent."""
         process = self._process
         if process is None or process.poll() is not None:
             return
@@ -111,7 +108,7 @@ class Command:
             time.sleep(_PAUSE_S)
 
     def end(self) -> None:
-        """Kills whatever the command started; warns when some of it cannot be killed."""
+        """Kills all that the command started; warns when some of it cannot be killed."""
         context = self._context
         own = self._process
         if own is not None and own.poll() is None:
@@ -134,7 +131,7 @@ class Command:
 def _killed(
     fs: FileSystem, mark: str, mark_file: os.stat_result | None, wait_s: float
 ) -> list[int]:
-    """Kills all processes with a mark, and what they start meanwhile; returns those that stay."""
+    """Kills all processes with a mark, and what they start meanwhile; returns those that remain."""
     deadline = time.monotonic() + wait_s
     while found := list(processes_of(fs, mark, mark_file)):
         for process_id in found:
@@ -149,8 +146,8 @@ def _killed(
 def end_leftovers(fs: FileSystem, log_path: str, mark: str, wait_s: float) -> None:
     """Kills what an attempt of a plan's step left running, and waits until it is gone.
 
-    Its processes have inherited the lock of its log. Raises Busy when something is left that
-    this process may not kill, or cannot find.
+    Its processes have inherited the lock of its log. Raises Busy when some are left that this
+    process cannot kill or find.
     """
     with reported("end what an interrupted step left running"):
         _end_leftovers(fs, log_path, mark, wait_s)
@@ -200,7 +197,7 @@ def _has_mark(fs: FileSystem, directory: str, mark: str) -> bool:
 
 
 def _writes(fs: FileSystem, directory: str, wanted: os.stat_result) -> bool:
-    """Returns whether a process may write to a file. Those that only read it are left alone."""
+    """Returns whether a process can write to a file; having it open for reading is not enough."""
     with suppress(OSError):
         for name in fs.list_names(f"{directory}/fd"):
             with suppress(OSError):
@@ -219,7 +216,7 @@ def _may_write(fs: FileSystem, path: str) -> bool:
 
 
 def _content(fs: FileSystem, path: str) -> bytes:
-    """Returns a file of the kernel's, or nothing where it may not be read."""
+    """Returns a file in /proc, or nothing where it cannot be read."""
     pieces = []
     with suppress(OSError):
         fd = fs.open(path, os.O_RDONLY)

@@ -1,10 +1,9 @@
 """What a reference means: finding snapshots of a root, in an open store.
 
-What a record says never changes. So the names that were read once are noted in the root's
-*name table*, up to the number of the newest snapshot that was read; only records behind that
-are read again. A snapshot that was deleted since is missed when it is loaded, and the table
-never has to be corrected. It may be lost, or older than it should be: then more records are
-read.
+Records never change. So names that were read once are cached in the root's *name table*, up to
+the number of the newest snapshot that was read; only newer records are read again. A snapshot
+that was deleted since fails to load, so the table never has to be corrected. If it is lost or
+old, more records are read.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ STEP_MAX = 10**18 - 1
 
 
 def means_something_else(name: str) -> bool:
-    """Returns whether a reference of these letters would not be looked up as a name."""
+    """Returns whether a reference of these letters is never looked up as a name."""
     return bool(not name or _LATEST.match(name) or _STEP.match(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which snapshots are wanted; None leaves a condition out."""
+    """Conditions that snapshots must meet; None means any."""
 
     session: str | None = None
     tag: str | None = None
@@ -65,9 +64,9 @@ class Filter:
 
 
 def paths_in_history(session: Session, paths: Iterable[bytes]) -> set[bytes]:
-    """Returns those of some paths that a readable snapshot of the root has an entry of.
+    """Returns those of some paths that a readable snapshot of the root holds.
 
-    Looks at equal trees once; stops when all were found.
+    Reads equal trees once; stops when all were found.
     """
     missing, found = set(paths), set[bytes]()
     trees, seen = TreeReader(session.store.get), set[ObjectId]()
@@ -89,10 +88,9 @@ def paths_in_history(session: Session, paths: Iterable[bytes]) -> set[bytes]:
 
 @contextmanager
 def reading(session: Session, snapshot: Snapshot) -> Iterator[None]:
-    """Raises NotFound for what is missing because somebody deleted the snapshot meanwhile.
+    """Raises NotFound, not Corrupt, for what is missing because the snapshot was deleted meanwhile.
 
-    Who only reads takes no lock: a collection may take the content away under it. That is
-    no damage.
+    Readers take no lock, so a collection may delete content under them.
     """
     try:
         yield
@@ -175,7 +173,7 @@ def _counted_back(
 
 
 def position(session: Session) -> Snapshot | None:
-    """Returns the snapshot that the root stands at, or None before the first."""
+    """Returns the snapshot at the root's position, or None before the first."""
     return position_in(session.store.snapshots.readable(session.root.id))
 
 
@@ -189,7 +187,7 @@ def _by_step(session: Session, ref: str, step: int, wanted: Filter) -> Snapshot:
 def _elsewhere(session: Session, names: list[SnapshotName], ref: str) -> Snapshot | None:
     """Returns the snapshot of another root that an id names, or None.
 
-    With fewer digits than lists show, a word of a person is hardly an id of another root.
+    With fewer digits than lists show, it is more likely a word than an id of another root.
     """
     if len(ref) < _FOREIGN_DIGITS_MIN or not _ABBREVIATION.match(ref):
         return None
@@ -219,14 +217,14 @@ def unknown(ref: str) -> NotFound:
 
 FILE = "names"
 UNREAD_MAX = 32
-"""When more records than these are behind the table, whoever may write notes them."""
+"""When more records than these are newer than the table, an operation with the lock updates it."""
 
 
-def find_named(session: Session, name: str, *, note: bool = False) -> Snapshot | None:
+def find_named(session: Session, name: str, *, update: bool = False) -> Snapshot | None:
     """Returns the newest readable snapshot of the root with a name, or None.
 
-    Costs a listing, the table, and the records behind it. With ``note`` the caller holds the
-    root's lock, and the table is brought up to date when it is far behind.
+    Costs a listing, the table, and the records newer than it. With ``update`` the caller holds
+    the root's lock, and the table is brought up to date when it is far behind.
     """
     listing = session.store.snapshots.listing(session.root.id)
     table = _table(session)
@@ -237,10 +235,10 @@ def find_named(session: Session, name: str, *, note: bool = False) -> Snapshot |
             return snapshot
         read.append(snapshot)
     readable = [snapshot for snapshot in read if snapshot is not None]
-    if note and len(read) > UNREAD_MAX and len(readable) == len(read):
-        _note(session, listing, table, readable)
-    for noted, sequence, identity in sorted(table.rows, key=lambda row: row[1], reverse=True):
-        if noted == name:
+    if update and len(read) > UNREAD_MAX and len(readable) == len(read):
+        _update_table(session, listing, table, readable)
+    for named, sequence, identity in sorted(table.rows, key=lambda row: row[1], reverse=True):
+        if named == name:
             snapshot = _loaded(session, SnapshotName(sequence, SnapshotId(identity.hex())))
             if snapshot is not None and snapshot.name == name:
                 return snapshot
@@ -263,7 +261,7 @@ def _loaded(session: Session, name: SnapshotName) -> Snapshot | None:
 
 
 def _table(session: Session) -> NameTable:
-    """Returns the table; one that is absent, damaged or unreadable knows of nothing."""
+    """Returns the table, an empty one if it is absent, damaged or unreadable."""
     with suppress(Corrupt, OSError):
         payload = session.root.read(FILE, FileKind.NAMES)
         if payload is not None:
@@ -271,15 +269,15 @@ def _table(session: Session) -> NameTable:
     return NameTable()
 
 
-def _note(
+def _update_table(
     session: Session, listing: SnapshotListing, table: NameTable, read: list[Snapshot]
 ) -> None:
-    """Writes the table anew with what was read, without what is gone; not synced."""
+    """Replaces the table: adds what was read, drops deleted snapshots; not synced."""
     there = {item.id for item in listing}
     rows = [row for row in table.rows if row[2].hex() in there]
     rows += [
         (item.name, item.sequence, bytes.fromhex(item.id)) for item in read if item.name is not None
     ]
-    noted = NameTable(max(item.sequence for item in read), tuple(rows))
+    updated = NameTable(max(item.sequence for item in read), tuple(rows))
     with suppress(OSError):
-        session.root.write(FILE, NAMES, noted, durable=False)
+        session.root.write(FILE, NAMES, updated, durable=False)

@@ -1,8 +1,8 @@
-"""The roots of a store: which there are, where each is, and giving one up.
+"""``root``: list the roots of a store, move one, forget one.
 
-A root whose directory was moved is noticed when the next operation begins in it; see
-``ops.access``. Here is what a person does where that is impossible, as after a move to
-another file system, and what removes a history as a whole.
+The next operation in a root notices when its directory was moved; see ``ops.session``. Where
+that is impossible, as after a move to another file system, ``root move`` says so. ``root
+forget`` removes a whole history.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from treesnap.errors import (
     StoreMissing,
     TreesnapError,
     printable,
+    quoted,
 )
 from treesnap.fs.durable import open_regular
 from treesnap.model import SnapshotKind
@@ -33,7 +34,7 @@ from treesnap.results import RootDirectory, RootInfo
 from treesnap.store.journal import read_journal
 from treesnap.store.layout import is_hex
 from treesnap.store.roots import Root, registered_records
-from treesnap.worktree.directory import OPEN_DIRECTORY
+from treesnap.worktree.directory import open_directory
 
 if TYPE_CHECKING:
     from treesnap.ops.context import Context
@@ -52,7 +53,7 @@ def list_roots(context: Context) -> tuple[RootInfo, ...]:
 
 
 def _all_roots(store: Store) -> list[Root]:
-    """Returns the roots with a record, by path, then those that have snapshots alone."""
+    """Returns the roots with a record, by path, then those that only have snapshots."""
     known = [record.id for record in registered_records(store.fs, store.layout)]
     others = [name for name in store.snapshots.root_ids() if name not in known]
     roots = [store.root_by_id(name) for name in known]
@@ -138,7 +139,7 @@ def _unknown(given: str) -> NotFound:
 
 
 def move_root(context: Context, old: str, new: str, *, force: bool) -> RootInfo:
-    """Makes a directory the place of a root's history; see :meth:`treesnap.Handle.root_move`."""
+    """Gives a root's history to another directory; see :meth:`treesnap.Handle.root_move`."""
     path = _real(new)
     if not os.path.isdir(path):
         raise NotFound(
@@ -165,9 +166,9 @@ def move_root(context: Context, old: str, new: str, *, force: bool) -> RootInfo:
 
 
 def _forget_empty(context: Context, store: Store, there: Root, but: str) -> None:
-    """Forgets a root that was registered by a command which then failed, before its first snapshot.
+    """Forgets a root that a command registered which failed before its first snapshot.
 
-    So what such a command asks for, to move the history of another root there, is possible.
+    So the history of another root can be moved there, as such a command suggests.
     """
     if there.record is None or there.id == but:
         return
@@ -183,23 +184,19 @@ def _refuse_other_tree(context: Context, root: Root, path: str) -> None:
     journal = read_journal(root)
     if journal is None or journal.commit is None:
         return
-    fd = context.fs.open(path, OPEN_DIRECTORY)
-    try:
+    with open_directory(context.fs, path) as fd:
         if is_its_tree(context.fs, fd, journal):
             return
-    finally:
-        context.fs.close(fd)
     raise Refused(
-        f"A restore of {printable(root.path)!r} was interrupted, and {printable(path)!r} is not "
-        "the "
-        f"directory that was restored: that one holds {printable(journal.stage_name)!r}",
+        f"A restore of {quoted(root.path)} was interrupted, and {quoted(path)} is not the "
+        f"directory that was restored: that one holds {quoted(journal.stage_name)}",
         code=ErrorCode.RESTORE_INTERRUPTED,
         path=path,
     )
 
 
 def forget_root(context: Context, given: str, *, force: bool) -> RootInfo:
-    """Removes a root's history as a whole; see :meth:`treesnap.Handle.root_forget`."""
+    """Removes a root's whole history; see :meth:`treesnap.Handle.root_forget`."""
     try:
         with opened(context, "forget a root", writing=True, recover=False) as session:
             root = find_registered(session.store, given)
@@ -218,7 +215,7 @@ def forget_root(context: Context, given: str, *, force: bool) -> RootInfo:
 
 
 def _refuse_in_use(session: Session) -> None:
-    """Raises Busy while a process relies on the root, and Refused for a restore to be finished."""
+    """Raises Busy while a process uses the root, and Refused for an unfinished restore."""
     from treesnap.ops.restore.export import sweep_exports
 
     root = session.root
@@ -255,7 +252,7 @@ def _is_locked(context: Context, path: str) -> bool:
 
 
 def _refuse_kept(store: Store, root: Root) -> None:
-    """Raises Refused for what no policy would remove unasked, and for what cannot be read."""
+    """Raises Refused for snapshots that policies never remove, and for unreadable ones."""
     kept = 0
     names = store.snapshots.names(root.id)
     for name in names:
@@ -272,8 +269,7 @@ def _refuse_kept(store: Store, root: Root) -> None:
         kept += record.kind == SnapshotKind.MANUAL or record.name is not None
     if kept:
         raise Refused(
-            f"{kept} of {len(names)} snapshots of the root {printable(root.path)!r} are pinned, "
-            "named "
+            f"{kept} of {len(names)} snapshots of the root {quoted(root.path)} are pinned, named "
             "or made by hand",
             code=ErrorCode.HISTORY_KEPT,
             path=root.path,

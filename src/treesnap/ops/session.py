@@ -39,9 +39,9 @@ class Session:
 def open_session(
     context: Context, doing: str, *, create: bool = False, writing: bool = False
 ) -> Iterator[Session]:
-    """Opens the store, as it is: an interrupted restore stays one.
+    """Opens the store; does not finish an interrupted restore.
 
-    Takes the history over of a root that was moved here. OSError leaves as OperationFailed or
+    Takes over the history of a root that was moved here. Turns OSError into OperationFailed or
     StorageFull.
     """
     with (
@@ -57,9 +57,9 @@ def open_session(
 
 
 def _where_root_was(session: Session, *, writing: bool) -> Session:
-    """Takes the history over of a root that was moved here, if there is one.
+    """Takes over the history of a root that was moved here, if there is one.
 
-    Otherwise says what the caller may have missed: that it was perhaps moved here, or away.
+    Otherwise warns of what is likely: that another root was moved here, or this one away.
     """
     from treesnap.store.roots import find_moved
 
@@ -87,7 +87,7 @@ def _where_root_was(session: Session, *, writing: bool) -> Session:
     except OSError as error:
         if writing:
             raise
-        context.monitor.warn(f"The root {old!r} was moved to {new!r}; not noted: {error}")
+        context.monitor.warn(f"The root {old!r} was moved to {new!r}; not recorded: {error}")
         root.path = os.fsencode(context.root)
         return replace(session, root=root)
     return replace(session, root=store.root(os.fsencode(context.root)))

@@ -24,7 +24,7 @@ _NO_QUEUE = {
 
 
 def watch_directory(context: Context) -> str:
-    """Returns the directory of the root's watchers, made if need be, and the store too."""
+    """Returns the directory of the root's watchers; makes it, and the store, if absent."""
     with opened(context, "watch", create=True) as session:
         session.root.register()
         path = session.root.file("watch")

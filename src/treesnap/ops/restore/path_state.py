@@ -1,8 +1,7 @@
-"""Where a path of an interrupted restore stands: pure, from three trees.
+"""The state of a path of an interrupted restore: pure, from three trees.
 
-A path may have its old state, its new one, nothing at all (between two renames),
-or metadata of both (between two calls that change it). Everything else is somebody
-else's change.
+A path may have its old state, its new one, nothing at all (between two renames), or metadata of
+both (between two calls that change it). Everything else is another process's change.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ class PathState(Enum):
 
     DONE = "the new state"
     OPEN = "the old state, or something on the way to the new one"
-    CHANGED = "what somebody else put there"
+    CHANGED = "what another process put there"
 
 
 def path_state(
     found: Entry | None, current: State, path: bytes, old: State, new: State, *, touch: bool
 ) -> PathState:
-    """Returns where a path stands that has ``found`` in the current state."""
+    """Returns the state of a path that has ``found`` in the current tree."""
     after = new.entry(path)
     if current.is_hidden(path):
         return PathState.CHANGED
@@ -56,7 +55,7 @@ def path_state(
 
 
 def _holds_same(found: Entry, state: State, wanted: Entry, other: State, *, touch: bool) -> bool:
-    """Returns whether two entries of two states hold the same, their own metadata aside.
+    """Returns whether two entries of two states hold the same, except for their own metadata.
 
     A directory is put and moved whole, with the metadata of all that is below it. So what
     differs there was set by another process.
@@ -70,7 +69,7 @@ def _holds_same(found: Entry, state: State, wanted: Entry, other: State, *, touc
 def holds_no_more(found: Entry, state: State, wanted: Entry, other: State, *, touch: bool) -> bool:
     """Returns whether all that one entry holds is in another, which may hold more.
 
-    Metadata included, but that moving and removing give directories permissions.
+    Compares metadata too, except permissions that moving and removing give directories.
     """
     pairs = [(found, wanted), *_differences_below(found, state, wanted, other)]
     return _has_content_of(found, wanted) and all(
@@ -80,7 +79,7 @@ def holds_no_more(found: Entry, state: State, wanted: Entry, other: State, *, to
 
 
 def _has_content_of(found: Entry, wanted: Entry) -> bool:
-    """Returns whether two entries are of one kind and have the same bytes, children aside."""
+    """Returns whether two entries have the same kind and bytes; ignores children."""
     return kind_of_change(found, wanted) in (None, ChangeKind.METADATA)
 
 
@@ -98,10 +97,10 @@ def _differences_below(
 def _is_same(
     found: Entry | None, state: State, wanted: Entry | None, other: State, *, touch: bool
 ) -> bool:
-    """Returns whether a path has the content and the metadata of an entry, children aside.
+    """Returns whether a path has the content and the metadata of an entry; ignores children.
 
-    What one side skipped is unknown, and left alone. But a file that was readable was not
-    made unreadable by the restore.
+    What one side skipped is unknown, and left alone. But the restore does not make a readable
+    file unreadable.
     """
     if found is None or wanted is None:
         only = found or wanted
@@ -140,10 +139,10 @@ def _is_equal(found: Entry, wanted: Entry, *, touch: bool) -> bool:
 def _has_metadata_of(
     found: Entry, state: State, possible: Sequence[tuple[Entry, State]], *, touch: bool
 ) -> bool:
-    """Returns whether all metadata is of one of the possible entries, each field on its own.
+    """Returns whether each field of the metadata is that of one of the possible entries.
 
-    The time of a directory says nothing, as it changes with the names in it. A directory has
-    write permission while it is moved, and a file that is changed in place while its
+    The time of a directory is ignored, as it changes with the names in it. A directory has
+    write permission while it is moved, and so has a file that is changed in place while its
     attributes are set; what is put has its final metadata from the start.
     """
     entries = [entry for entry, _ in possible]
@@ -168,7 +167,7 @@ def _has_metadata_of(
 def _has_owner_of(found: Entry, possible: Iterable[Entry]) -> bool:
     """Returns whether owner and group are known.
 
-    They say nothing where a restore could not give them for want of privileges.
+    They are ignored where a restore lacks the privileges to set them.
     """
     return not may_give_owners() or (
         found.uid in [entry.uid for entry in possible]
@@ -177,7 +176,7 @@ def _has_owner_of(found: Entry, possible: Iterable[Entry]) -> bool:
 
 
 def _has_attributes_of(found: Entry, state: State, possible: Iterable[tuple[Entry, State]]) -> bool:
-    """Returns whether the extended attributes are known, of those that a restore could set."""
+    """Returns whether the extended attributes that a restore can set are known."""
     mine = _attributes(found, state)
     return any(mine == _attributes(entry, other) for entry, other in possible)
 

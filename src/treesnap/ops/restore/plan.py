@@ -30,14 +30,14 @@ class RestorePlan:
     """By path: what is put, and what was there."""
     removals: dict[bytes, Entry] = field(default_factory=dict)
     metadata: dict[bytes, tuple[Entry, Entry]] = field(default_factory=dict)
-    """By path: metadata before and after, for what is no directory."""
+    """By path: metadata before and after, for what is not a directory."""
     directories: dict[bytes, tuple[Entry, Entry | None]] = field(default_factory=dict)
-    """By path: metadata before, and after or None for what just stays."""
-    kept: set[bytes] = field(default_factory=set)
+    """By path: metadata before, and after, or None to keep it."""
+    retained: set[bytes] = field(default_factory=set)
     """Directories that the new state lacks, but that hold something to leave alone."""
     untouched: list[Skipped] = field(default_factory=list)
     blocked: list[bytes] = field(default_factory=list)
-    """Directories that should become something else, but hold something to leave alone."""
+    """Directories that should be replaced, but hold something to leave alone."""
     changes: tuple[Change, ...] = ()
 
     @property
@@ -52,7 +52,7 @@ class RestorePlan:
 
     @property
     def removed(self) -> list[bytes]:
-        """What goes, or makes way for something else, in order; none is below another."""
+        """What is removed or replaced, in order; none is below another."""
         replaced = [path for path, (_, old) in self.puts.items() if old is not None]
         return sorted([*self.removals, *replaced])
 
@@ -92,8 +92,8 @@ def make_plan(
     """Returns the steps from the current state to the target.
 
     With a ``scope``, both trees hold nothing but the paths in it and the
-    directories above them, which are then no part of the restore themselves. But those of
-    ``made_since`` are, which hold nothing else, and were not there in the target.
+    directories above them, which are then not part of the restore themselves. Except those of
+    ``made_since``, which hold nothing else, and were absent in the target.
     """
     return _Planner(current, target, scope, made_since).plan()
 
@@ -118,7 +118,7 @@ class _Planner:
         """Returns the whole plan."""
         plan = self._plan
         self._compare()
-        plan.untouched = self._with_kept(plan.untouched)
+        plan.untouched = self._with_retained(plan.untouched)
         self._relink()
         for path in [*plan.puts, *plan.removals]:
             self._touch(treepath.split(path)[0])
@@ -129,7 +129,7 @@ class _Planner:
         return plan
 
     def _touch(self, directory: bytes) -> None:
-        """Notes that a directory's content changes, so that its metadata must be set anew."""
+        """Records that a directory's content changes, so that its metadata must be set again."""
         plan = self._plan
         if directory in plan.directories:
             return
@@ -153,7 +153,7 @@ class _Planner:
         ):
             if not path.startswith(whole) and not self._decide(path, old, new):
                 whole = path + b"/"
-            if path in plan.kept:
+            if path in plan.retained:
                 continue
             change = change_at(path, old, new)
             if change is not None and (
@@ -163,7 +163,7 @@ class _Planner:
         plan.changes = tuple(found)
 
     def _pair(self, path: bytes, old: Entry, new: Entry) -> None:
-        """Notes two directories whose content is compared path by path."""
+        """Records two directories whose content is compared path by path."""
         self._paired[path] = (old, new)
         if path not in self._spine and old._replace(content=None, name=b"") != new._replace(
             content=None, name=b""
@@ -196,7 +196,7 @@ class _Planner:
 
     def _decide_removal(self, path: bytes, old: Entry) -> bool:
         if old.is_directory and (path in self._spine or self._holds_skipped(old)):
-            self._plan.kept.add(path)
+            self._plan.retained.add(path)
             self._paired[path] = (old, None)
             return True
         self._plan.removals[path] = old
@@ -206,7 +206,7 @@ class _Planner:
         return self._current.trees.totals(directory.tree_id).skipped > 0
 
     def _leave_alone(self, path: bytes, old: Entry | None, new: Entry | None) -> None:
-        """Notes what stays as it is, unless both states say so, or nothing is there."""
+        """Records what stays as it is, unless both states skipped it, or nothing is there."""
         if old is None:
             return
         if old.is_skipped and (new is None or not new.is_skipped):
@@ -214,13 +214,13 @@ class _Planner:
         elif new is not None and not old.is_skipped:
             self._plan.untouched.append(Skipped(path, new.skip_reason))
 
-    def _with_kept(self, untouched: list[Skipped]) -> list[Skipped]:
-        """Returns what is left alone with the directories that stay because they hold it."""
-        kept = self._plan.kept - self._spine
+    def _with_retained(self, untouched: list[Skipped]) -> list[Skipped]:
+        """Returns what is left alone, and the directories that stay because they hold it."""
+        retained = self._plan.retained - self._spine
         found: list[Skipped] = []
         for item in untouched:
-            above = [path for path in treepath.parents(item.path) if path in kept]
-            kept.difference_update(above)
+            above = [path for path in treepath.parents(item.path) if path in retained]
+            retained.difference_update(above)
             found += [Skipped(path, item.reason) for path in sorted(above)]
             found.append(item)
         return found
@@ -228,8 +228,7 @@ class _Planner:
     def _relink(self) -> None:
         """Puts all names of each hard-link group of which one is put, or that is new.
 
-        So, too, for a file with names elsewhere, where nothing may be changed: it is
-        replaced by one of its own.
+        Also replaces a file that has names elsewhere, which must not change, by another one.
         """
         plan = self._plan
         current, target = self._current.groups, self._target.groups
