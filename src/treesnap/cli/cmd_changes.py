@@ -11,7 +11,7 @@ import click
 from treesnap.cli.command import SnapCommand, command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, change_fields, skipped_fields
-from treesnap.cli.output import is_terminal
+from treesnap.cli.streams import is_terminal
 from treesnap.cli.text_output import change_lines, short_id, skipped_lines
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, printable
 from treesnap.model import SkipReason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,17 +18,6 @@ from treesnap.model import CheckpointType, Purpose, SnapshotKind
 
 if TYPE_CHECKING:
     from treesnap.results import CreateResult
-
-_STATS_FIELDS = (
-    "files",
-    "directories",
-    "others",
-    "size_bytes",
-    "files_read",
-    "read_bytes",
-    "objects_added",
-    "added_bytes",
-)
 
 
 @command(
@@ -130,6 +120,6 @@ def _fields(result: CreateResult) -> Fields:
         "unchanged": result.unchanged,
         "skipped": skipped_fields(result.skipped),
         "absent": paths_fields(result.absent),
-        "stats": {name: getattr(result.stats, name) for name in _STATS_FIELDS},
+        "stats": asdict(result.stats),
         "snapshot": snapshot_fields(result.snapshot),
     }

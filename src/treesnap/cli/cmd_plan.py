@@ -40,6 +40,7 @@ from treesnap.plans import (
 )
 from treesnap.plans.document import SIZE_BYTES_MAX, STANDARD_INPUT, parse_document
 
+plan_argument = click.argument("plan_ref", metavar="PLAN")
 runner_option = click.option(
     "--runner", metavar="COMMAND", help="What carries out prompts, with {prompt} in it."
 )
@@ -194,7 +195,7 @@ def _show_end(invocation: Invocation, name: str, ended: Plan) -> None:
 
 
 @plan.command("resume", examples=["snap plan resume latest", "snap plan resume 01J9"])
-@click.argument("plan_ref", metavar="PLAN")
+@plan_argument
 @runner_option
 @pass_invocation
 def resume(invocation: Invocation, *, plan_ref: str, runner: str | None) -> None:
@@ -233,7 +234,7 @@ def list_plans(invocation: Invocation, *, all_roots: bool) -> None:
     prints_only=True,
     examples=["snap plan show latest", "snap plan show release --output 2"],
 )
-@click.argument("plan_ref", metavar="PLAN")
+@plan_argument
 @click.option(
     "--output",
     "number",
@@ -269,7 +270,7 @@ def show(invocation: Invocation, *, plan_ref: str, number: int | None) -> None:
     "checkpoints",
     examples=["snap plan checkpoints latest", "snap plan checkpoints release --json"],
 )
-@click.argument("plan_ref", metavar="PLAN")
+@plan_argument
 @pass_invocation
 def checkpoints(invocation: Invocation, *, plan_ref: str) -> None:
     """List the checkpoints of a plan, newest first.
@@ -285,7 +286,7 @@ def checkpoints(invocation: Invocation, *, plan_ref: str) -> None:
 
 
 @plan.command("checkpoint", examples=["snap plan checkpoint latest -m 'tests pass'"])
-@click.argument("plan_ref", metavar="PLAN")
+@plan_argument
 @click.option("-m", "--label", default="by hand", help="A description of the checkpoint.")
 @click.option("--reason", help="Why it is taken.")
 @click.option("--source-tool", metavar="NAME", help="What takes it [snap plan].")
@@ -317,7 +318,7 @@ def checkpoint(
     "rollback",
     examples=["snap plan rollback latest", "snap plan rollback 01J9 01J9ZK --json"],
 )
-@click.argument("plan_ref", metavar="PLAN")
+@plan_argument
 @click.argument("checkpoint_ref", required=False, metavar="[CHECKPOINT]")
 @pass_invocation
 def rollback(invocation: Invocation, *, plan_ref: str, checkpoint_ref: str | None) -> None:
@@ -346,7 +347,7 @@ def rollback(invocation: Invocation, *, plan_ref: str, checkpoint_ref: str | Non
         "snap plan correct latest --mode append --step 'make lint' --name lint",
     ],
 )
-@click.argument("plan_ref", metavar="PLAN")
+@plan_argument
 @click.option(
     "--mode",
     required=True,
@@ -380,7 +381,7 @@ def correct(
 
 
 @plan.command("apply", examples=["snap plan apply latest"])
-@click.argument("plan_ref", metavar="PLAN")
+@plan_argument
 @pass_invocation
 def apply(invocation: Invocation, *, plan_ref: str) -> None:
     """Accept what a completed plan did; it can then not be rolled back."""
@@ -392,7 +393,7 @@ def apply(invocation: Invocation, *, plan_ref: str) -> None:
 
 
 @plan.command("delete", examples=["snap plan delete release"])
-@click.argument("plan_ref", metavar="PLAN")
+@plan_argument
 @pass_invocation
 def delete(invocation: Invocation, *, plan_ref: str) -> None:
     """Delete a plan, its output, and its checkpoints.

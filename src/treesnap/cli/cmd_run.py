@@ -10,7 +10,7 @@ import click
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import restore_fields
-from treesnap.cli.output import stdout_to_stderr
+from treesnap.cli.streams import stdout_to_stderr
 from treesnap.cli.text_output import restore_line, restore_notes
 
 SIGNAL_BASE = 128

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from dataclasses import fields as fields_of
 from typing import TYPE_CHECKING
 
@@ -23,16 +24,6 @@ if TYPE_CHECKING:
 _PATHS_SHOWN_MAX = 20
 """Paths printed for one snapshot; ``--json`` has more."""
 
-_GC_FIELDS = (
-    "freed_bytes",
-    "removed_objects",
-    "removed_packs",
-    "rewritten_packs",
-    "kept_objects",
-    "dry_run",
-    "postponed",
-)
-
 
 @command("gc", examples=["snap gc", "snap gc --dry-run --json"])
 @click.option("--dry-run", is_flag=True, help="Print what would be freed, and free nothing.")
@@ -52,14 +43,7 @@ def gc(invocation: Invocation, *, dry_run: bool) -> None:
             f"Kept what can still be read of damaged snapshots ({shown}); "
             "'snap verify --repair' is next"
         )
-    invocation.output.result(
-        "gc",
-        lambda: {
-            **{name: getattr(result, name) for name in _GC_FIELDS},
-            "damaged": list(result.damaged),
-        },
-        [_gc_line(result)],
-    )
+    invocation.output.result("gc", lambda: asdict(result), [_gc_line(result)])
 
 
 def _gc_line(result: GcResult) -> str:

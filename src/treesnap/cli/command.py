@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -19,9 +19,8 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 SENTENCE_LENGTH_MAX = 200
 """Characters of a command's sentence in the table of its group; none comes near it."""
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 pass_invocation = click.make_pass_decorator(Invocation)
+session_option = click.option("--session", metavar="ID", help="The session that 'step:N' is about.")
 
 
 def command(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], click.Command]:
@@ -192,10 +191,3 @@ def _set_global(context: click.Context, parameter: click.Parameter, value: Any) 
         raise click.BadParameter("is empty", ctx=context, param=parameter)
     target = invocation.output if parameter.name in {"as_json", "quiet"} else invocation
     setattr(target, str(parameter.name), value)
-
-
-def session_option(function: Function) -> Function:
-    """Adds the option that says in which session ``step:N`` is looked up."""
-    return click.option("--session", metavar="ID", help="The session that 'step:N' is about.")(
-        function
-    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.output import Output, Place, is_terminal
+from treesnap.cli.streams import Output, Place, is_terminal
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle

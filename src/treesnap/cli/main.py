@@ -6,12 +6,12 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
 import treesnap
-from treesnap.cli import output
+from treesnap.cli import streams
 from treesnap.cli.command import LazyGroup
 from treesnap.cli.failure import ExitCode, from_error
 from treesnap.cli.invocation import Invocation
@@ -67,24 +67,9 @@ _COLLECTION_THRESHOLD = 50_000
 """New objects after which Python looks for reference cycles; a command makes few cycles."""
 
 
-def _print_version(
-    context: click.Context,
-    parameter: click.Parameter,  # noqa: ARG001 - the signature is click's
-    value: Any,
-) -> None:
-    if value:
-        click.echo(f"treesnap {treesnap.__version__}")
-        context.exit()
-
-
 @click.group(cls=LazyGroup, package="treesnap.cli", commands_by_section=COMMANDS)
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_version,
-    help="Print the version.",
+@click.version_option(
+    treesnap.__version__, message="treesnap %(version)s", help="Print the version."
 )
 def snap() -> None:
     """Undo for any directory.
@@ -100,7 +85,7 @@ def execute(arguments: Sequence[str], program: str = "snap") -> int:
 
     An error of printing changes the code only of a command that does nothing but print.
     """
-    output.prepare_streams()
+    streams.prepare_streams()
     invocation = Invocation(program)
     code = _execute(arguments, invocation)
     invocation.output.report_unwritten()
@@ -118,13 +103,13 @@ def _execute(arguments: Sequence[str], invocation: Invocation) -> int:
     except click.exceptions.Exit as ending:
         return int(ending.exit_code)
     except BrokenPipeError:
-        output.abandon_stdout()
+        streams.abandon_stdout()
         return ExitCode.BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - this is the last place to report it
         try:
             return _report(error, invocation, arguments)
         except OSError as second:  # no file can be opened, not even our own modules
-            output.print_plainly(f"{program}: {error}; the error could not be described: {second}")
+            streams.print_plainly(f"{program}: {error}; the error could not be described: {second}")
             return ExitCode.FAILED
     return ExitCode.DONE
 
@@ -132,7 +117,7 @@ def _execute(arguments: Sequence[str], invocation: Invocation) -> int:
 def _report(error: BaseException, invocation: Invocation, arguments: Sequence[str]) -> int:
     """Prints an error in the form that was asked for and returns the exit code."""
     if os.environ.get("SNAP_DEBUG"):
-        output.print_traceback(error)
+        streams.print_traceback(error)
     described = from_error(error, invocation.program)
     if described.code == "usage" and "--json" in arguments:
         invocation.output.as_json = True  # parsing may have stopped before it came to --json
@@ -152,4 +137,4 @@ def main() -> NoReturn:
     # Most live objects are modules, which stay to the end.
     gc.freeze()
     gc.set_threshold(_COLLECTION_THRESHOLD)
-    output.end_process(execute(sys.argv[1:], program))
+    streams.end_process(execute(sys.argv[1:], program))
