@@ -186,3 +186,20 @@ def test_pin_as_json(snap, history, command, pinned):
 
     assert document["schema"] == f"treesnap.{command}/1"
     assert (document["id"], document["pinned"]) == (history[0], pinned)
+
+
+def test_list_says_what_to_do_about_a_damaged_snapshot(snap, store):
+    made = snap("create").id
+    (path,) = store.glob(f"snapshots/*/*-{made}")
+    path.chmod(0o600)
+    path.write_bytes(b"damaged")
+
+    listed = snap("list")
+
+    assert listed.code == 0
+    assert listed.err == (
+        f"Snapshot {made[:12]} is damaged and cannot be listed\n"
+        "To repair or move away what is damaged: snap verify --repair\n"
+        "To delete it: snap delete ID\n"
+    )
+    assert snap("list", "--json").json["damaged"] == [made]

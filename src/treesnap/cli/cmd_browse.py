@@ -61,10 +61,15 @@ def list_snapshots(invocation: Invocation, /, *, all_roots: bool, **wanted: str 
     """
     with invocation.open(progress=False, needs_root=not all_roots) as handle:
         snapshots = handle.list(all_roots=all_roots, **wanted)
-    if not snapshots:
+    if not snapshots and not snapshots.damaged:
         which = "No such snapshots" if any(wanted.values()) else "No snapshots"
         of_root = "" if all_roots else f" of {handle.root}"
         invocation.output.note(f"{which}{of_root} in {handle.store_path}")
+    if snapshots.damaged:
+        repair = invocation.command_text("verify", "--repair")
+        delete = invocation.command_text("delete", "ID")
+        invocation.output.note(f"To repair or move away what is damaged: {repair}")
+        invocation.output.note(f"To delete it: {delete}")
     invocation.output.result(
         "list",
         lambda: {

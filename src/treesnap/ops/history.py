@@ -46,10 +46,7 @@ def list_snapshots(context: Context, wanted: Filter, *, all_roots: bool) -> Snap
     except StoreMissing:
         return SnapshotList()
     for name in damaged:
-        context.monitor.warn(
-            f"Snapshot {name.id[:12]} is damaged and cannot be listed; 'snap verify --repair' "
-            "mends it or moves it away, 'snap delete' removes it"
-        )
+        context.monitor.warn(f"Snapshot {name.id[:12]} is damaged and cannot be listed")
     if all_roots:
         found.sort(key=lambda item: item.record.created_at_ns, reverse=True)
     return SnapshotList(filter(wanted.fits, found), [name.id for name in damaged])
