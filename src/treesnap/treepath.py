@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from treesnap.errors import InvalidArgument, printable
+from treesnap.errors import InvalidArgument, quoted
 
 NAME_SIZE_MAX = 4095
 """The longest name in bytes: what one system call takes.
@@ -74,7 +74,7 @@ def is_within(path: bytes, ancestor: bytes) -> bool:
 def parse(path: bytes) -> bytes:
     """Returns a tree path from stored bytes, or raises InvalidArgument."""
     if path and not all(is_valid_name(name) for name in path.split(b"/")):
-        raise InvalidArgument(f"Path {printable(path)!r} is not valid inside a root", path=path)
+        raise InvalidArgument(f"Path {quoted(path)} is not valid inside a root", path=path)
     return path
 
 
@@ -96,7 +96,7 @@ def from_user(path: PathLike, *, root: str, base: str) -> bytes:
     prefix = root_bytes.rstrip(b"/") + b"/"
     if b"\0" in absolute or not absolute.startswith(prefix):
         raise InvalidArgument(
-            f"Path {printable(given)!r} is outside the root {printable(root_bytes)!r}", path=given
+            f"Path {quoted(given)} is outside the root {quoted(root_bytes)}", path=given
         )
     return parse(absolute[len(prefix) :])
 

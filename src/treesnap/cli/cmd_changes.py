@@ -168,12 +168,12 @@ def _sides(
 def _is_ref(
     handle: Handle, invocation: Invocation, word: str, session: str | None, refs: list[str]
 ) -> bool:
-    from treesnap.ops.references import means_something_else
+    from treesnap.ops.references import is_reserved_name
 
     path = invocation.absolute(word, handle.root)
     is_path = os.path.lexists(path)
     try:
-        if not means_something_else(word):
+        if not is_reserved_name(word):
             handle.resolve(word, session=session)
     except (NotFound, InvalidArgument) as error:
         if error.code is ErrorCode.AMBIGUOUS_REF and not is_path:

@@ -108,17 +108,17 @@ class Invocation:
         return shlex.join([self.program, *where, *store, *words])
 
     def _store_path(self) -> str:
-        from treesnap.ops.places import based, default_store_path
+        from treesnap.ops.places import absolute, default_store_path
 
         if self.store is None:
             return default_store_path()
-        return os.path.abspath(based(self.store))
+        return os.path.abspath(absolute(self.store))
 
     def _root(self, store_path: str, markers: tuple[str, ...]) -> str:
-        from treesnap.ops.places import based, current_directory, find_root
+        from treesnap.ops.places import absolute, current_directory, find_root
 
         if self.directory is not None:
-            return os.path.abspath(based(self.directory))
+            return os.path.abspath(absolute(self.directory))
         return find_root(current_directory(), store_path, markers)
 
 

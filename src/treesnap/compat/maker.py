@@ -40,7 +40,7 @@ from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.diff import is_time_alone
 from treesnap.ops.handle import Handle
 from treesnap.ops.handle import open as open_root
-from treesnap.ops.places import based
+from treesnap.ops.places import absolute
 
 if TYPE_CHECKING:
     from treesnap.events import Monitor
@@ -72,7 +72,7 @@ def carry_out(
     """
     data = block.encode("utf-8", "surrogateescape") if isinstance(block, str) else block
     try:
-        given = based(os.fsdecode(root)) if root is not None else None
+        given = absolute(os.fsdecode(root)) if root is not None else None
         request = parse(data, given)
         where = request.working_directory
         if given is not None and os.path.realpath(given) != os.path.realpath(where):

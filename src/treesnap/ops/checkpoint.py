@@ -27,7 +27,7 @@ from treesnap.fs.os_errors import reported
 from treesnap.model import SnapshotId, SnapshotKind
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.claim import OVERLAPS, Claim, Overlapping, entered
-from treesnap.ops.interruption import Interruptions, put_off, raised_once
+from treesnap.ops.interruption import Interruptions, defer_signals, raise_first_signal
 from treesnap.quantities import first_few
 from treesnap.results import RestoreResult, RunResult
 from treesnap.worktree.apply.protection import unlock_root
@@ -63,7 +63,7 @@ def run(
     )
     with (
         held_checkpoint(context, request, f"run {words}", overlap) as held,
-        raised_once() as interruptions,
+        raise_first_signal() as interruptions,
     ):
         return _run(context, command, retries, held, interruptions)
 
@@ -209,7 +209,7 @@ def go_back(
     left is removed before anything is put, and if there is no room for a safety snapshot of it,
     it is lost; the result says so.
     """
-    with put_off():
+    with defer_signals():
         if end_processes is not None:
             end_processes()
         _clear_place(context)
@@ -265,6 +265,5 @@ def _clear_place(context: Context) -> None:
         with reported("move aside what is in the place of the root"):
             context.fs.rename(context.root, aside)
         context.monitor.warn(
-            f"{printable(context.root)!r} was no longer a directory; what it was is "
-            f"{printable(aside)!r}"
+            f"{quoted(context.root)} was no longer a directory; what it was is {quoted(aside)}"
         )

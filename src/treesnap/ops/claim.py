@@ -6,7 +6,7 @@ import os
 from contextvars import ContextVar
 
 from treesnap.codec.hold import HoldRecord
-from treesnap.errors import Busy, printable
+from treesnap.errors import Busy, quoted
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file
 from treesnap.fs.os_errors import error_text
@@ -62,7 +62,7 @@ class Claim:
             path = _common_path(scope, record.scope)
             if path is not None:
                 raise Overlapping(
-                    f"{printable(path or session.root.path)!r} is in use by process "
+                    f"{quoted(path or session.root.path)} is in use by process "
                     f"{record.process_id}: {record.operation}",
                     path=path or session.root.path,
                 )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from treesnap.errors import ErrorCode, InvalidArgument, StoreMissing, printable
+from treesnap.errors import ErrorCode, InvalidArgument, StoreMissing, quoted
 from treesnap.fs.durable import read_file, replace_file, unlink_if_present
 from treesnap.ops.access import opened
 from treesnap.ops.session import Session
@@ -241,7 +241,7 @@ def _value(path: str, name: str, value: Any) -> Any:
 
 def _invalid(path: str, why: str) -> InvalidArgument:
     return InvalidArgument(
-        f"The settings in {printable(path)!r} cannot be used: {why}",
+        f"The settings in {quoted(path)} cannot be used: {why}",
         code=ErrorCode.INVALID_CONFIG,
         path=path,
     )

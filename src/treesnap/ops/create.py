@@ -20,6 +20,7 @@ from treesnap.errors import (
     StorageFull,
     StoreMissing,
     printable,
+    quoted,
 )
 from treesnap.fs.os_errors import reported
 from treesnap.model import (
@@ -37,7 +38,7 @@ from treesnap.ops.access import locked_root, opened
 from treesnap.ops.auto_maintenance import maintain, settings_or_defaults, with_room
 from treesnap.ops.capture import Capture, latest
 from treesnap.ops.places import check_root
-from treesnap.ops.references import STEP_MAX, find_named, means_something_else, paths_in_history
+from treesnap.ops.references import STEP_MAX, find_named, is_reserved_name, paths_in_history
 from treesnap.ops.session import Session
 from treesnap.results import CreateResult, CreateStats
 from treesnap.store.writer import Added, retry_overtaken
@@ -115,7 +116,7 @@ def _refuse_links(context: Context, paths: tuple[bytes, ...]) -> None:
         with suppress(OSError):
             if stat_module.S_ISLNK(context.fs.lstat(where).st_mode):
                 raise InvalidArgument(
-                    f"The path leads through the symbolic link {printable(above)!r}", path=above
+                    f"The path leads through the symbolic link {quoted(above)}", path=above
                 )
 
 
@@ -138,7 +139,7 @@ def _refuse_unknown(context: Context, paths: tuple[bytes, ...]) -> None:
         unknown = sorted(absent)
     if unknown:
         raise NotFound(
-            f"{printable(unknown[0])!r} exists neither now nor in a snapshot of this root",
+            f"{quoted(unknown[0])} exists neither now nor in a snapshot of this root",
             code=ErrorCode.UNKNOWN_PATH,
             path=unknown[0],
         )
@@ -210,7 +211,7 @@ def check_words(request: CreateRequest) -> None:
             raise InvalidArgument(f"The {what} '{printable(name[:_NAME_SHOWN_MAX])}' {problem}")
     if request.session == "":
         raise InvalidArgument("The session is empty; without one leave it out")
-    if request.name is not None and means_something_else(request.name):
+    if request.name is not None and is_reserved_name(request.name):
         raise InvalidArgument(f"{request.name!r} cannot be a name: it means something else")
     if request.step is not None and not 0 <= request.step <= STEP_MAX:
         raise InvalidArgument(f"A step is a number from 0 to {STEP_MAX}")
@@ -266,7 +267,7 @@ def _unreadable(capture: Capture) -> Refused:
     skipped = capture.result.skipped
     paths = [item.path for item in skipped if item.reason == SkipReason.UNREADABLE]
     return Refused(
-        f"{printable(paths[0])!r} cannot be read",
+        f"{quoted(paths[0])} cannot be read",
         code=ErrorCode.UNREADABLE,
         path=paths[0],
     )

@@ -428,14 +428,14 @@ class Handle:
         snapshot's state that it was rolled back to. Raises NotFound, Conflict, Refused,
         Busy, Corrupt, StorageFull, OperationFailed.
         """
-        from treesnap.ops.places import based
+        from treesnap.ops.places import absolute
         from treesnap.ops.restore.goal import RestoreRequest
         from treesnap.ops.restores import restore
 
         request = RestoreRequest(
             ref=ref,
             paths=self.tree_paths(paths),
-            to=os.path.abspath(based(os.fsdecode(to))) if to is not None else None,
+            to=os.path.abspath(absolute(os.fsdecode(to))) if to is not None else None,
             dry_run=dry_run,
             touch=touch,
             force=force,

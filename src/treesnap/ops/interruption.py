@@ -27,7 +27,7 @@ class Stopped(SystemExit):
 
 
 class Interruptions:
-    """The signals that arrived since :func:`raised_once`."""
+    """The signals that arrived since :func:`raise_first_signal`."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -64,7 +64,7 @@ class Interruptions:
 
 
 @contextmanager
-def raised_once() -> Iterator[Interruptions]:
+def raise_first_signal() -> Iterator[Interruptions]:
     """Raises KeyboardInterrupt or :class:`Stopped` in the body for the first signal only.
 
     So later signals do not interrupt how the body reacts. The program's own handlers stay.
@@ -76,7 +76,7 @@ def raised_once() -> Iterator[Interruptions]:
 
 
 @contextmanager
-def put_off() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Delays the signals that arrive in the body until it has ended.
 
     These are the ones that end a program, and the ones that it handles in Python, where handlers
@@ -88,14 +88,16 @@ def put_off() -> Iterator[None]:
         numbers.append(number)
 
     try:
-        with _handled(note, lambda handler: handler not in (signal.SIG_IGN, None), _heeded()):
+        with _handled(
+            note, lambda handler: handler not in (signal.SIG_IGN, None), _python_signals()
+        ):
             yield
     finally:
         for number in dict.fromkeys(numbers):
             signal.raise_signal(number)
 
 
-def _heeded() -> list[signal.Signals | int]:
+def _python_signals() -> list[signal.Signals | int]:
     """Returns the signals that end a program, and those that it handles in Python."""
     return [
         number

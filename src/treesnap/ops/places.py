@@ -17,7 +17,7 @@ from treesnap.errors import (
     OperationFailed,
     Refused,
     StoreMissing,
-    printable,
+    quoted,
 )
 from treesnap.events import Monitor, NullMonitor
 from treesnap.fs.base import FileSystem
@@ -71,13 +71,13 @@ def context_at(
     root_text = os.fsdecode(root)
     if not root_text or "\0" in root_text:
         raise InvalidArgument("The root must be a path", path=root_text)
-    root_text = based(root_text)
+    root_text = absolute(root_text)
     above, name = os.path.split(os.path.abspath(root_text))
     return Context(
         root=os.path.realpath(root_text),
         given_root=os.path.join(os.path.realpath(above), name),
-        store_path=os.path.abspath(based(store_path)),
-        fs=fs or _file_system(os.path.abspath(based(store_path))),
+        store_path=os.path.abspath(absolute(store_path)),
+        fs=fs or _file_system(os.path.abspath(absolute(store_path))),
         monitor=monitor or NullMonitor(),
         clock_ns=clock_ns,
         wait_s=wait_s,
@@ -103,7 +103,7 @@ def default_store_path() -> str:
     """
     given = os.environ.get("SNAP_STORE")
     if given:
-        return os.path.abspath(based(given))
+        return os.path.abspath(absolute(given))
     from platformdirs import user_data_dir
 
     try:
@@ -147,7 +147,7 @@ def require_store(store_path: str) -> None:
         except OSError:
             return
         return
-    raise StoreMissing(f"There is no store at {printable(store_path)!r}", path=store_path)
+    raise StoreMissing(f"There is no store at {quoted(store_path)}", path=store_path)
 
 
 def require_root(context: Context) -> None:
@@ -174,16 +174,14 @@ def require_root(context: Context) -> None:
             os.stat(context.root)
         except (FileNotFoundError, NotADirectoryError) as error:
             moved_to = root.moved_to
-            where = (
-                f": the root was moved to {printable(moved_to)!r}" if moved_to is not None else ""
-            )
+            where = f": the root was moved to {quoted(moved_to)}" if moved_to is not None else ""
             raise NotFound(
-                f"There is no directory {printable(context.root)!r}{where}",
+                f"There is no directory {quoted(context.root)}{where}",
                 code=ErrorCode.ROOT_NOT_FOUND,
                 path=context.root,
             ) from error
     raise Refused(
-        f"The root {printable(context.root)!r} is not a directory",
+        f"The root {quoted(context.root)} is not a directory",
         code=ErrorCode.NOT_A_DIRECTORY,
         path=context.root,
     )
@@ -196,8 +194,8 @@ def _has_history(layout: Layout, root: Root) -> bool:
 def replaced_by_link(context: Context) -> Refused:
     """Returns the error for a symbolic link in the place of a root with a history."""
     return Refused(
-        f"The root {printable(context.given_root)!r} is no longer a directory, but a link to "
-        f"{printable(context.root)!r}",
+        f"The root {quoted(context.given_root)} is no longer a directory, but a link to "
+        f"{quoted(context.root)}",
         code=ErrorCode.NOT_A_DIRECTORY,
         path=context.given_root,
     )
@@ -214,7 +212,7 @@ def current_directory() -> str:
         ) from error
 
 
-def based(path: str) -> str:
+def absolute(path: str) -> str:
     """Returns an absolute path; a relative one starts at the current directory.
 
     Does not normalise it. Raises NotFound if the current directory was removed.
@@ -269,7 +267,7 @@ def check_root(context: Context, *, force: bool) -> None:
     """Raises NotFound without a root, and Refused for a dangerous one without ``force``."""
     if not os.path.lexists(context.root):
         raise NotFound(
-            f"There is no directory {printable(context.root)!r}",
+            f"There is no directory {quoted(context.root)}",
             code=ErrorCode.ROOT_NOT_FOUND,
             path=context.root,
         )
@@ -294,7 +292,7 @@ def check_store(store_path: str) -> None:
     places = [path for path in written if os.path.lexists(path)] or [place]
     if not all(os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK) for path in places):
         raise OperationFailed(
-            f"The store {printable(store_path)!r} cannot be written to", path=store_path
+            f"The store {quoted(store_path)} cannot be written to", path=store_path
         )
 
 
@@ -323,7 +321,7 @@ def refuse_dangerous(root: str, store_path: str) -> None:
         reason = "is the directory that holds the default store"
     else:
         return
-    raise Refused(f"The root {printable(root)!r} {reason}", path=root)
+    raise Refused(f"The root {quoted(root)} {reason}", path=root)
 
 
 def identity_of(fs: FileSystem, path: str) -> tuple[int, int] | None:

@@ -19,7 +19,6 @@ from treesnap.errors import (
     NotFound,
     Refused,
     StoreMissing,
-    printable,
     quoted,
 )
 from treesnap.model import IgnoreRules, Snapshot, SnapshotKind
@@ -37,7 +36,7 @@ from treesnap.ops.diff import is_time_alone, status
 from treesnap.ops.history import count_rollback
 from treesnap.ops.references import position, resolve_in, unknown
 from treesnap.ops.restore.goal import RestoreRequest, goal_of
-from treesnap.ops.restores import reach, refuse_dangerous_restore
+from treesnap.ops.restores import refuse_dangerous_restore, restore_to
 from treesnap.ops.session import Session
 from treesnap.quantities import first_few
 from treesnap.results import PositionResult, StatusResult
@@ -58,7 +57,7 @@ def compare_with_head(context: Context, notes: SidecarPlace | None = None) -> St
     """
     if not os.path.lexists(context.root):
         raise NotFound(
-            f"There is no directory {printable(context.root)!r}",
+            f"There is no directory {quoted(context.root)}",
             code=ErrorCode.ROOT_NOT_FOUND,
             path=context.root,
         )
@@ -135,7 +134,7 @@ def rollback(
         goal = goal_of(session, RestoreRequest(ref=ref))
         if goal.snapshot.record.scope is not None:
             raise InvalidArgument(f"Snapshot {goal.snapshot.id[:12]} holds only some paths")
-        restored = None if keep_files else reach(session, goal)
+        restored = None if keep_files else restore_to(session, goal)
         stands_at = position(session)
         if stands_at is None or stands_at.root_hash != goal.snapshot.root_hash:
             request = CreateRequest(

@@ -21,7 +21,7 @@ from treesnap.errors import (
     ErrorCode,
     InvalidArgument,
     NotFound,
-    printable,
+    quoted,
 )
 from treesnap.model import ObjectId, Snapshot, SnapshotId, SnapshotKind
 from treesnap.ops.session import Session
@@ -35,7 +35,7 @@ STEP_MAX = 10**18 - 1
 """The largest step that a reference can name."""
 
 
-def means_something_else(name: str) -> bool:
+def is_reserved_name(name: str) -> bool:
     """Returns whether a reference of these letters is never looked up as a name."""
     return bool(not name or _LATEST.match(name) or _STEP.match(name))
 
@@ -145,8 +145,7 @@ def resolve_in(
         return session.store.snapshots.load(session.root.id, _by_beginning(names, ref))
     if not anywhere:
         raise NotFound(
-            f"Snapshot {elsewhere.id[:12]} is of another root, "
-            f"{printable(elsewhere.record.root_path)!r}"
+            f"Snapshot {elsewhere.id[:12]} is of another root, {quoted(elsewhere.record.root_path)}"
         )
     return elsewhere
 

@@ -86,7 +86,7 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
             refuse_dangerous_restore(context, force=request.force)
             with locked_root(session, "restore"):
                 goal = goal_of(session, request)
-                result = reach(session, goal)
+                result = restore_to(session, goal)
                 if request.counted:
                     count_rollback(session, goal.snapshot)
             if result.safety_id is not None:
@@ -157,7 +157,7 @@ def _stepped(
             removes_root=moment.is_absent,
             move=move_to(session.root, snapshot),
         )
-        return reach(session, goal)
+        return restore_to(session, goal)
 
 
 def _nothing(verb: str) -> NotFound:
@@ -236,7 +236,7 @@ class _LookAgain(Exception):
         self.revealed = revealed
 
 
-def reach(session: Session, goal: Goal) -> RestoreResult:
+def restore_to(session: Session, goal: Goal) -> RestoreResult:
     """Makes the root as the goal says. The caller holds the root's lock.
 
     With ``force`` everything is read. The way back from a failed step tries first with
@@ -306,7 +306,7 @@ def _attempt(
                 transaction.abandon()
                 if goal.removes_root and not was_absent:
                     transaction.remove_root()
-                _note_history(session, goal, Moment(goal.snapshot.id, goal.scope, was_absent))
+                _record_history(session, goal, Moment(goal.snapshot.id, goal.scope, was_absent))
                 return result_of(goal, plan, current, target)
             if not plan.is_empty:
                 _refuse_unchangeable(context)
@@ -504,7 +504,7 @@ def _moved(move: PlanMove | None, safety: Snapshot) -> PlanCopy | None:
     return PlanCopy(move.before.plan_id, move.after(safety)) if move is not None else None
 
 
-def _note_history(session: Session, goal: Goal, moment: Moment) -> None:
+def _record_history(session: Session, goal: Goal, moment: Moment) -> None:
     """Moves undo and redo on when there was nothing to do; a plain restore leaves no trace."""
     if goal.history_step is not RestoreHistory.restored:
         history = goal.history_step(load_history(session.root), moment)

@@ -21,13 +21,12 @@ from treesnap.errors import (
     Refused,
     StoreMissing,
     TreesnapError,
-    printable,
     quoted,
 )
 from treesnap.fs.durable import open_regular
 from treesnap.model import SnapshotKind
 from treesnap.ops.access import opened
-from treesnap.ops.places import based, context_at, refuse_dangerous
+from treesnap.ops.places import absolute, context_at, refuse_dangerous
 from treesnap.ops.restore.recover import is_its_tree, recover_locked
 from treesnap.ops.session import Session
 from treesnap.results import RootDirectory, RootInfo
@@ -108,12 +107,12 @@ def _directory(store: Store, root: Root) -> RootDirectory:
 
 
 def _real(path: str) -> str:
-    return os.path.realpath(based(path))
+    return os.path.realpath(absolute(path))
 
 
 def find_registered(store: Store, given: str) -> Root:
     """Returns the root that a path, or the beginning of an id, names; raises NotFound."""
-    for path in (_real(given), os.path.abspath(based(given))):
+    for path in (_real(given), os.path.abspath(absolute(given))):
         root = store.root(os.fsencode(path))
         if root.is_registered() or store.snapshots.listing(root.id).newest is not None:
             return store.root_by_id(root.id, root.path)
@@ -134,7 +133,7 @@ def find_registered(store: Store, given: str) -> Root:
 
 def _unknown(given: str) -> NotFound:
     return NotFound(
-        f"The store knows no root {printable(given)!r}", code=ErrorCode.UNKNOWN_ROOT, path=given
+        f"The store knows no root {quoted(given)}", code=ErrorCode.UNKNOWN_ROOT, path=given
     )
 
 
@@ -143,7 +142,7 @@ def move_root(context: Context, old: str, new: str, *, force: bool) -> RootInfo:
     path = _real(new)
     if not os.path.isdir(path):
         raise NotFound(
-            f"There is no directory {printable(path)!r}", code=ErrorCode.ROOT_NOT_FOUND, path=path
+            f"There is no directory {quoted(path)}", code=ErrorCode.ROOT_NOT_FOUND, path=path
         )
     if not force:
         refuse_dangerous(path, context.store_path)
@@ -219,10 +218,10 @@ def _refuse_in_use(session: Session) -> None:
     from treesnap.ops.restore.export import sweep_exports
 
     root = session.root
-    what = f"The root {printable(root.path)!r}"
+    what = f"The root {quoted(root.path)}"
     if root.is_interrupted:
         raise Refused(
-            f"A restore of {printable(root.path)!r} was interrupted, and needs its snapshots",
+            f"A restore of {quoted(root.path)} was interrupted, and needs its snapshots",
             code=ErrorCode.RESTORE_INTERRUPTED,
             path=root.path,
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from treesnap.errors import printable
+from treesnap.errors import printable, quoted
 from treesnap.events import Monitor
 from treesnap.fs.base import FileSystem
 from treesnap.fs.os_errors import reported
@@ -68,9 +68,7 @@ def _where_root_was(session: Session, *, writing: bool) -> Session:
     if moved is None:
         away = session.root.moved_to if not os.path.lexists(context.root) else None
         if away is not None:
-            context.monitor.warn(
-                f"The root {printable(context.root)!r} was moved to {printable(away)!r}"
-            )
+            context.monitor.warn(f"The root {quoted(context.root)} was moved to {quoted(away)}")
         return session
     old, new = printable(moved.record.path), printable(context.root)
     if not moved.is_certain:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from treesnap.errors import ErrorCode, Refused, printable
+from treesnap.errors import ErrorCode, Refused, quoted
 from treesnap.fs.os_errors import reported
 from treesnap.ops.access import opened
 from treesnap.ops.places import check_root
@@ -68,7 +68,7 @@ def _refusal_named(root: str) -> Iterator[None]:
         if error.errno not in _NO_QUEUE or error.filename is not None:
             raise
         raise Refused(
-            f"{printable(root)!r} cannot be watched: {_NO_QUEUE[error.errno]}",
+            f"{quoted(root)} cannot be watched: {_NO_QUEUE[error.errno]}",
             code=ErrorCode.NOT_WATCHABLE,
             path=root,
         ) from error

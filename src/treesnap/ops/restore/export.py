@@ -24,7 +24,7 @@ import errno
 import os
 import stat as stat_module
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from treesnap.codec.envelope import FileKind, unseal
@@ -38,7 +38,7 @@ from treesnap.codec.export import (
     Move,
     decode_export,
 )
-from treesnap.errors import Corrupt, ErrorCode, Refused, UnsupportedFormat, printable
+from treesnap.errors import Corrupt, ErrorCode, Refused, UnsupportedFormat, quoted
 from treesnap.events import Phase
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import ensure_directories, read_all, write_all
@@ -86,7 +86,7 @@ def export(session: Session, goal: Goal, target_path: str, *, dry_run: bool) -> 
     require_paths(goal.paths, nothing, target)
     plan = make_plan(nothing, target, goal.scope)
     if not dry_run:
-        _write(session, goal, target, target_path)
+        _Export(session, goal, target).write(target_path)
     return result_of(goal, plan, nothing, target, is_dry_run=dry_run)
 
 
@@ -95,7 +95,7 @@ def _refuse_inside_store(context: Context, target_path: str) -> None:
     store = os.path.realpath(context.store_path)
     if os.path.commonpath([store, os.path.realpath(target_path)]) == store:
         raise Refused(
-            f"The target {printable(target_path)!r} is inside the store",
+            f"The target {quoted(target_path)} is inside the store",
             code=ErrorCode.DANGEROUS_ROOT,
             path=target_path,
         )
@@ -106,32 +106,167 @@ def _refuse_occupied(target_path: str) -> None:
         return
     if os.path.islink(target_path) or not os.path.isdir(target_path) or os.listdir(target_path):
         raise Refused(
-            f"The target {printable(target_path)!r} exists and is not an empty directory",
+            f"The target {quoted(target_path)} exists and is not an empty directory",
             code=ErrorCode.TARGET_NOT_EMPTY,
             path=target_path,
         )
 
 
-def _write(session: Session, goal: Goal, target: State, target_path: str) -> None:
-    fs = session.fs
-    if _is_fixed(fs, target_path):
-        _fill(session, goal, target, os.path.realpath(target_path))
-        return
-    parent, names = _existing_parent(target_path)
-    ensure_directories(fs, parent)
-    parent = os.path.realpath(parent)
-    stage_name = new_stage_name(EXPORT_STAGE_PREFIX)
-    stage_path = os.path.join(os.fsencode(parent), stage_name)
-    with (
-        open_directory(fs, parent) as parent_fd,
-        _recorded(session, ExportRecord(stage_path)) as record,
-    ):
-        try:
-            whole = _build(session, goal, target, parent_fd, stage_name, names[1:])
+class _Export:
+    """A tree that is written to a directory."""
+
+    def __init__(self, session: Session, goal: Goal, target: State) -> None:
+        self._session = session
+        self._fs = session.fs
+        self._target = target
+        self._touch = goal.touch
+
+    def write(self, target_path: str) -> None:
+        """Builds the tree beside the target, with its absent parents, and renames it there."""
+        fs = self._fs
+        if _is_fixed(fs, target_path):
+            self._fill(os.path.realpath(target_path))
+            return
+        parent, names = _existing_parent(target_path)
+        ensure_directories(fs, parent)
+        parent = os.path.realpath(parent)
+        stage_name = new_stage_name(EXPORT_STAGE_PREFIX)
+        with (
+            open_directory(fs, parent) as parent_fd,
+            self._recorded(parent_fd, os.path.join(os.fsencode(parent), stage_name)),
+        ):
+            whole = self._build(parent_fd, stage_name, names[1:])
             fs.rename(whole, names[0], source_dir_fd=parent_fd, target_dir_fd=parent_fd)
             fs.sync(parent_fd)
+
+    def _fill(self, place: str) -> None:
+        """Builds the tree in an empty directory and moves it up there, all or nothing."""
+        fs = self._fs
+        stage_name = new_stage_name(EXPORT_STAGE_PREFIX)
+        stage_path = os.path.join(os.fsencode(place), stage_name)
+        with open_directory(fs, place) as place_fd:
+            before = fs.fstat(place_fd)
+            with self._recorded(place_fd, stage_path, in_place=True):
+                try:
+                    stage_fd = make_private_directory(fs, place_fd, stage_name)
+                finally:
+                    fs.change_times(place_fd, before.st_mtime_ns)
+                try:
+                    self._fill_from(stage_fd, place_fd, before)
+                finally:
+                    fs.close(stage_fd)
+
+    def _fill_from(self, stage_fd: int, place_fd: int, before: os.stat_result) -> None:
+        fs, root, trees = self._fs, self._target.root, self._target.trees
+        entries = [entry for entry in trees.entries(root.tree_id) if not entry.is_skipped]
+        items = [Item(entry, entry.name, b"n%d" % n) for n, entry in enumerate(entries)]
+        self._put(stage_fd, items)
+        moves = ExportMoves(
+            tuple(
+                Move(entry.name, fs.lstat(staged, dir_fd=stage_fd).st_ino)
+                for entry, _, staged in items
+            ),
+            stat_module.S_IMODE(before.st_mode),
+            before.st_uid,
+            before.st_gid,
+            before.st_mtime_ns,
+        )
+        fd = fs.open(EXPORT_MOVES_NAME, _CREATE, 0o600, dir_fd=stage_fd)
+        try:
+            write_all(fs, fd, EXPORT_MOVES.seal(moves))
         finally:
-            _clean_up(session.context, parent_fd, stage_path, record, in_place=False)
+            fs.close(fd)
+        fs.sync_file_system(stage_fd)
+        for entry, name, staged in items:
+            fs.rename_to_absent(staged, name, source_dir_fd=stage_fd, target_dir_fd=place_fd)
+            if entry.is_directory:
+                _finish_moved(fs, place_fd, entry, touch=self._touch)
+        apply_metadata(fs, place_fd, root, trees.xattrs(root), touch=self._touch)
+        fs.sync_file_system(place_fd)
+        fs.unlink(EXPORT_MOVES_NAME, dir_fd=stage_fd)
+        fs.sync(stage_fd)
+
+    def _put(self, stage_fd: int, items: list[Item]) -> None:
+        """Builds entries of the target in a staging directory."""
+        target, monitor = self._target, self._session.monitor
+        totals = target.trees.totals(target.root.tree_id)
+        monitor.begin(Phase.STAGE, totals.files + totals.others, totals.size_bytes)
+        stager = Stager(
+            self._fs,
+            stage_fd,
+            self._session.store.get,
+            target.groups,
+            monitor,
+            trees=target.trees,
+            touch=self._touch,
+        )
+        try:
+            stager.put_all(items)
+        finally:
+            stager.close()
+
+    def _build(self, parent_fd: int, stage_name: bytes, below: Sequence[str]) -> bytes:
+        """Builds the whole tree, durably; returns its name beside the target.
+
+        ``below`` are the names of new directories that the tree lies in: parents of the target
+        that do not exist yet come with it, in one rename, or not at all.
+
+        A directory without write permission can be renamed where it is, but not moved to another
+        directory. So it gets its mode between the two renames.
+        """
+        fs, root = self._fs, self._target.root
+        whole = stage_name + _WHOLE
+        stage_fd = make_private_directory(fs, parent_fd, stage_name)
+        try:
+            self._put(stage_fd, [Item(root, b"", b"n0")])
+            place = whole
+            for name in below:
+                fs.make_directory(place, dir_fd=parent_fd)
+                place = os.path.join(place, os.fsencode(name))
+            fs.rename(b"n0", place, source_dir_fd=stage_fd, target_dir_fd=parent_fd)
+        finally:
+            fs.close(stage_fd)
+        with open_directory(fs, place, parent_fd) as moved:
+            fs.change_mode(moved, root.mode)
+            fs.sync_file_system(moved)
+        return whole
+
+    @contextmanager
+    def _recorded(
+        self, place_fd: int, stage_path: bytes, *, in_place: bool = False
+    ) -> Iterator[None]:
+        """Records in the store what a crash would leave; removes in the end what is left.
+
+        A store on a full or read-only medium can be restored from without the record.
+        """
+        record: ExportLock | None = None
+        try:
+            record = self._session.root.begin_export(ExportRecord(stage_path, in_place=in_place))
+        except OSError as error:
+            if error.errno not in _UNWRITABLE:
+                raise
+            self._session.monitor.warn(
+                f"The store cannot be written to ({error.strerror}): if this restore is killed, "
+                f"{quoted(stage_path)} is left"
+            )
+        with record if record is not None else nullcontext():
+            try:
+                yield
+            finally:
+                self._clean_up(place_fd, stage_path, record, in_place=in_place)
+
+    def _clean_up(
+        self, place_fd: int, stage_path: bytes, record: ExportLock | None, *, in_place: bool
+    ) -> None:
+        """Removes what is left beside the target, then the record; warns when it cannot."""
+        try:
+            _remove_stage(self._fs, place_fd, os.path.basename(stage_path), in_place=in_place)
+            if record is not None:
+                record.remove()
+        except OSError as error:
+            self._session.monitor.warn(
+                f"{quoted(stage_path)} could not be removed yet: {error.strerror}"
+            )
 
 
 def _is_fixed(fs: FileSystem, target_path: str) -> bool:
@@ -141,65 +276,6 @@ def _is_fixed(fs: FileSystem, target_path: str) -> bool:
     path = os.path.realpath(target_path)
     above = fs.lstat(os.path.dirname(path)).st_dev
     return fs.lstat(path).st_dev != above or Mounts(fs).is_point(os.fsencode(path))
-
-
-def _fill(session: Session, goal: Goal, target: State, place: str) -> None:
-    """Builds the tree in an empty directory and moves it up there, all or nothing."""
-    fs = session.fs
-    stage_name = new_stage_name(EXPORT_STAGE_PREFIX)
-    stage_path = os.path.join(os.fsencode(place), stage_name)
-    with open_directory(fs, place) as place_fd:
-        before = fs.fstat(place_fd)
-        with _recorded(session, ExportRecord(stage_path, in_place=True)) as record:
-            try:
-                try:
-                    stage_fd = make_private_directory(fs, place_fd, stage_name)
-                finally:
-                    fs.change_times(place_fd, before.st_mtime_ns)
-                try:
-                    _fill_from(session, goal, target, place_fd, stage_fd, before)
-                finally:
-                    fs.close(stage_fd)
-            finally:
-                _clean_up(session.context, place_fd, stage_path, record, in_place=True)
-
-
-def _fill_from(
-    session: Session,
-    goal: Goal,
-    target: State,
-    place_fd: int,
-    stage_fd: int,
-    before: os.stat_result,
-) -> None:
-    fs = session.fs
-    entries = [entry for entry in target.trees.entries(target.root.tree_id) if not entry.is_skipped]
-    staged = [b"n%d" % number for number in range(len(entries))]
-    items = [Item(entry, entry.name, name) for entry, name in zip(entries, staged, strict=True)]
-    _put(session, goal, target, stage_fd, items)
-    inodes = [fs.lstat(name, dir_fd=stage_fd).st_ino for name in staged]
-    moves = ExportMoves(
-        tuple(Move(entry.name, inode) for entry, inode in zip(entries, inodes, strict=True)),
-        stat_module.S_IMODE(before.st_mode),
-        before.st_uid,
-        before.st_gid,
-        before.st_mtime_ns,
-    )
-    fd = fs.open(EXPORT_MOVES_NAME, _CREATE, 0o600, dir_fd=stage_fd)
-    try:
-        write_all(fs, fd, EXPORT_MOVES.seal(moves))
-    finally:
-        fs.close(fd)
-    fs.sync_file_system(stage_fd)
-    for entry, name in zip(entries, staged, strict=True):
-        fs.rename_to_absent(name, entry.name, source_dir_fd=stage_fd, target_dir_fd=place_fd)
-        if entry.is_directory:
-            _finish_moved(fs, place_fd, entry, touch=goal.touch)
-    root = target.root
-    apply_metadata(fs, place_fd, root, target.trees.xattrs(root), touch=goal.touch)
-    fs.sync_file_system(place_fd)
-    fs.unlink(EXPORT_MOVES_NAME, dir_fd=stage_fd)
-    fs.sync(stage_fd)
 
 
 def _finish_moved(fs: FileSystem, place_fd: int, entry: Entry, *, touch: bool) -> None:
@@ -249,25 +325,6 @@ def _listed_moves(fs: FileSystem, stage_fd: int) -> ExportMoves | None:
         return None
 
 
-def _put(session: Session, goal: Goal, target: State, stage_fd: int, items: list[Item]) -> None:
-    """Builds what has to be there in a staging directory, under other names."""
-    totals = target.trees.totals(target.root.tree_id)
-    session.monitor.begin(Phase.STAGE, totals.files + totals.others, totals.size_bytes)
-    stager = Stager(
-        session.fs,
-        stage_fd,
-        session.store.get,
-        target.groups,
-        session.monitor,
-        trees=target.trees,
-        touch=goal.touch,
-    )
-    try:
-        stager.put_all(items)
-    finally:
-        stager.close()
-
-
 def _existing_parent(target_path: str) -> tuple[str, list[str]]:
     """Returns the nearest directory above a path that is there, and the names from it on."""
     parent, name = os.path.split(target_path)
@@ -276,80 +333,6 @@ def _existing_parent(target_path: str) -> tuple[str, list[str]]:
         parent, name = os.path.split(parent)
         names.insert(0, name)
     return parent, names
-
-
-@contextmanager
-def _recorded(session: Session, wanted: ExportRecord) -> Iterator[ExportLock | None]:
-    """Records in the store what a crash would leave; yields None where nothing can be written.
-
-    So a store on a full or read-only medium can be restored from.
-    """
-    try:
-        record = session.root.begin_export(wanted)
-    except OSError as error:
-        if error.errno not in _UNWRITABLE:
-            raise
-        session.monitor.warn(
-            f"The store cannot be written to ({error.strerror}): if this restore is killed, "
-            f"{printable(wanted.stage_path)!r} is left"
-        )
-        yield None
-        return
-    with record:
-        yield record
-
-
-def _build(
-    session: Session,
-    goal: Goal,
-    target: State,
-    parent_fd: int,
-    stage_name: bytes,
-    below: Sequence[str],
-) -> bytes:
-    """Builds the whole tree, durably; returns its name beside the target.
-
-    ``below`` are the names of new directories that the tree lies in: parents of the target
-    that do not exist yet come with it, in one rename, or not at all.
-
-    A directory without write permission can be renamed where it is, but not moved to another
-    directory. So it gets its mode between the two renames.
-    """
-    fs = session.fs
-    whole = stage_name + _WHOLE
-    stage_fd = make_private_directory(fs, parent_fd, stage_name)
-    try:
-        _put(session, goal, target, stage_fd, [Item(target.root, b"", b"n0")])
-        place = whole
-        for name in below:
-            fs.make_directory(place, dir_fd=parent_fd)
-            place = os.path.join(place, os.fsencode(name))
-        fs.rename(b"n0", place, source_dir_fd=stage_fd, target_dir_fd=parent_fd)
-    finally:
-        fs.close(stage_fd)
-    with open_directory(fs, place, parent_fd) as moved:
-        fs.change_mode(moved, target.root.mode)
-        fs.sync_file_system(moved)
-    return whole
-
-
-def _clean_up(
-    context: Context,
-    parent_fd: int,
-    stage_path: bytes,
-    record: ExportLock | None,
-    *,
-    in_place: bool,
-) -> None:
-    """Removes what is left beside the target, then the record; warns when it cannot."""
-    try:
-        _remove_stage(context.fs, parent_fd, os.path.basename(stage_path), in_place=in_place)
-        if record is not None:
-            record.remove()
-    except OSError as error:
-        context.monitor.warn(
-            f"{printable(stage_path)!r} could not be removed yet: {error.strerror}"
-        )
 
 
 def _remove_stage(
@@ -448,5 +431,5 @@ def _sweep(context: Context, record: ExportLock) -> None:
     if is_removed:
         context.monitor.warn(
             "Removed what an interrupted restore to another directory had left: "
-            f"{printable(stage_path)!r}"
+            f"{quoted(stage_path)}"
         )

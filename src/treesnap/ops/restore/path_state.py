@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
+from typing import NamedTuple
 
 from treesnap.compare import differing, kind_of_change
 from treesnap.fs.owner import may_give_owners
@@ -28,11 +29,9 @@ class PathState(Enum):
     CHANGED = "what another process put there"
 
 
-def path_state(
-    found: Entry | None, current: State, path: bytes, old: State, new: State, *, touch: bool
-) -> PathState:
-    """Returns the state of a path that has ``found`` in the current tree."""
-    after = new.entry(path)
+def path_state(path: bytes, current: State, old: State, new: State, *, touch: bool) -> PathState:
+    """Returns the state of a path in the current tree."""
+    found, before, after = current.entry(path), old.entry(path), new.entry(path)
     if current.is_hidden(path):
         return PathState.CHANGED
     if found is None:
@@ -40,9 +39,8 @@ def path_state(
     if found.is_skipped:
         unreadable = after is not None and after.mode & 0o400 == 0
         return PathState.DONE if unreadable else PathState.CHANGED
-    before = old.entry(path)
-    is_new = after is not None and _holds_same(found, current, after, new, touch=touch)
-    is_old = before is not None and _holds_same(found, current, before, old, touch=False)
+    is_new = after is not None and Comparison(current, new, touch).holds_same(found, after)
+    is_old = before is not None and Comparison(current, old).holds_same(found, before)
     if not is_new and not is_old:
         return PathState.CHANGED
     possible = [
@@ -54,70 +52,73 @@ def path_state(
     return PathState.DONE if is_done else PathState.OPEN
 
 
-def _holds_same(found: Entry, state: State, wanted: Entry, other: State, *, touch: bool) -> bool:
-    """Returns whether two entries of two states hold the same, except for their own metadata.
+class Comparison(NamedTuple):
+    """Compares entries of the tree as it was found with entries of the state that it should have.
 
-    A directory is put and moved whole, with the metadata of all that is below it. So what
-    differs there was set by another process.
+    With ``touch`` the modification times of files are ignored.
     """
-    return _has_content_of(found, wanted) and all(
-        _is_same(mine, state, theirs, other, touch=touch)
-        for mine, theirs in _differences_below(found, state, wanted, other)
-    )
 
+    found_in: State
+    wanted_in: State
+    touch: bool = False
 
-def holds_no_more(found: Entry, state: State, wanted: Entry, other: State, *, touch: bool) -> bool:
-    """Returns whether all that one entry holds is in another, which may hold more.
+    def holds_same(self, found: Entry, wanted: Entry) -> bool:
+        """Returns whether two entries hold the same, except for their own metadata.
 
-    Compares metadata too, except permissions that moving and removing give directories.
-    """
-    pairs = [(found, wanted), *_differences_below(found, state, wanted, other)]
-    return _has_content_of(found, wanted) and all(
-        mine is None or _is_same(_removable(mine, theirs), state, theirs, other, touch=touch)
-        for mine, theirs in pairs
-    )
+        A directory is put and moved whole, with the metadata of all that is below it. So what
+        differs there was set by another process.
+        """
+        return _has_content_of(found, wanted) and all(
+            self._is_same(mine, theirs) for mine, theirs in self._differences_below(found, wanted)
+        )
+
+    def holds_no_more(self, found: Entry, wanted: Entry) -> bool:
+        """Returns whether all that one entry holds is in another, which may hold more.
+
+        Compares metadata too, except permissions that moving and removing give directories.
+        """
+        pairs = [(found, wanted), *self._differences_below(found, wanted)]
+        return _has_content_of(found, wanted) and all(
+            mine is None or self._is_same(_removable(mine, theirs), theirs)
+            for mine, theirs in pairs
+        )
+
+    def _differences_below(
+        self, found: Entry, wanted: Entry
+    ) -> Iterator[tuple[Entry | None, Entry | None]]:
+        if found.is_directory and wanted.is_directory:
+            entries, wanted_entries = self.found_in.trees.entries, self.wanted_in.trees.entries
+            for path, mine, theirs in differing(found, wanted, entries, wanted_entries):
+                if path:
+                    yield mine, theirs
+
+    def _is_same(self, found: Entry | None, wanted: Entry | None) -> bool:
+        """Returns whether a path has the content and the metadata of an entry; ignores children.
+
+        What one side skipped is unknown, and left alone. But the restore does not make a readable
+        file unreadable.
+        """
+        if found is None or wanted is None:
+            only = found or wanted
+            return only is None or only.is_skipped
+        if found.is_skipped or wanted.is_skipped:
+            is_unreadable = found.is_skipped and found.skip_reason == SkipReason.UNREADABLE
+            return wanted.is_skipped or not (is_unreadable and wanted.mode & 0o400)
+        if not _has_content_of(found, wanted):
+            return False
+        modes = {wanted.mode} if may_give_owners() else {wanted.mode, wanted.mode & ~_SET_IDS}
+        is_time_known = self.touch or found.is_directory or found.mtime_ns == wanted.mtime_ns
+        return (
+            found.mode in modes
+            and is_time_known
+            and _has_owner_of(found, [wanted])
+            and _has_attributes_of(found, self.found_in, [(wanted, self.wanted_in)])
+        )
 
 
 def _has_content_of(found: Entry, wanted: Entry) -> bool:
     """Returns whether two entries have the same kind and bytes; ignores children."""
     return kind_of_change(found, wanted) in (None, ChangeKind.METADATA)
-
-
-def _differences_below(
-    found: Entry, state: State, wanted: Entry, other: State
-) -> Iterator[tuple[Entry | None, Entry | None]]:
-    if not found.is_directory or not wanted.is_directory:
-        return
-    entries, other_entries = state.trees.entries, other.trees.entries
-    for path, mine, theirs in differing(found, wanted, entries, other_entries):
-        if path:
-            yield mine, theirs
-
-
-def _is_same(
-    found: Entry | None, state: State, wanted: Entry | None, other: State, *, touch: bool
-) -> bool:
-    """Returns whether a path has the content and the metadata of an entry; ignores children.
-
-    What one side skipped is unknown, and left alone. But the restore does not make a readable
-    file unreadable.
-    """
-    if found is None or wanted is None:
-        only = found or wanted
-        return only is None or only.is_skipped
-    if found.is_skipped or wanted.is_skipped:
-        is_unreadable = found.is_skipped and found.skip_reason == SkipReason.UNREADABLE
-        return wanted.is_skipped or not (is_unreadable and wanted.mode & 0o400)
-    if not _has_content_of(found, wanted):
-        return False
-    modes = {wanted.mode} if may_give_owners() else {wanted.mode, wanted.mode & ~_SET_IDS}
-    is_time_known = touch or found.is_directory or found.mtime_ns == wanted.mtime_ns
-    return (
-        found.mode in modes
-        and is_time_known
-        and _has_owner_of(found, [wanted])
-        and _has_attributes_of(found, state, [(wanted, other)])
-    )
 
 
 def _removable(found: Entry, wanted: Entry | None) -> Entry:

@@ -27,7 +27,7 @@ from treesnap.model import (
 )
 from treesnap.ops.capture import scan_settings
 from treesnap.ops.references import resolve_in
-from treesnap.ops.restore.path_state import holds_no_more
+from treesnap.ops.restore.path_state import Comparison
 from treesnap.ops.session import Session
 from treesnap.ops.state import MemoryObjects, State, recorded_state, totals_of_entry, walked_state
 from treesnap.store.writer import Writer, retry_overtaken
@@ -142,7 +142,7 @@ class _ForeignEdits:
         if path is None:
             return entry.name == RESERVE
         return entry.is_skipped or any(
-            holds_no_more(entry, walked, wanted, state, touch=touch)
+            Comparison(walked, state, touch).holds_no_more(entry, wanted)
             for state, touch in ((old, False), (new, self._touch))
             if (wanted := state.entry(path)) is not None
         )

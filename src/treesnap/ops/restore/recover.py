@@ -276,9 +276,7 @@ class Completion:
         current = walked.state
         states = dict.fromkeys(self._commit.paths, PathState.CHANGED)
         for path in reachable:
-            states[path] = path_state(
-                current.entry(path), current, path, self._old, self._new, touch=self._commit.touch
-            )
+            states[path] = path_state(path, current, self._old, self._new, touch=self._commit.touch)
             if self._commit.keeps_nothing and states[path] == PathState.CHANGED:
                 states[path] = PathState.OPEN  # no snapshot has what the step left there
         return Look(states, walked)

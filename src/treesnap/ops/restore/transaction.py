@@ -174,7 +174,7 @@ class Transaction:
         with open_directory(self._fs, self._root) as root_fd, self._prepared(commit) as prepared:
             journal = self._committed(root_fd, commit)
             self._commit(journal)
-            self._note_finished(journal, prepared)
+            self._record_finished(journal, prepared)
             self._end_or_warn(root_fd, prepared)
 
     def resume_without_files(self, root_fd: int) -> None:
@@ -182,7 +182,7 @@ class Transaction:
         assert self._journal is not None
         assert self._journal.commit is not None
         with self._prepared(self._journal.commit) as prepared:
-            self._note_finished(self._journal, prepared)
+            self._record_finished(self._journal, prepared)
             self.end(root_fd, prepared)
 
     def _committed(self, root_fd: int, commit: Commit) -> Journal:
@@ -240,7 +240,7 @@ class Transaction:
             with steps.staged(root_fd, journal.stage_name, places) as applier:
                 self._carry_out(root_fd, applier)
                 if forward:
-                    self._note_finished(journal, prepared)
+                    self._record_finished(journal, prepared)
                 self._warn_of_denied(applier.denied)
             if forward:
                 self.end(root_fd, prepared)
@@ -294,7 +294,7 @@ class Transaction:
         """Carries a committed journal out, or undoes all of it and raises."""
         try:
             self._carry_out(root_fd, applier)
-            self._note_finished(journal, prepared)
+            self._record_finished(journal, prepared)
         except (TreesnapError, OSError) as error:
             self._undo(root_fd, applier, error)
             raise
@@ -361,7 +361,7 @@ class Transaction:
             return False
         return found == self._journal.commit.history
 
-    def _note_finished(self, journal: Journal, prepared: _Prepared) -> None:
+    def _record_finished(self, journal: Journal, prepared: _Prepared) -> None:
         """Records in the history that every step is done and durable.
 
         When the history cannot be replaced nothing was recorded, and the restore can be
