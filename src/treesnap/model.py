@@ -9,7 +9,7 @@ Not here: bytes (codec), files (fs, worktree), packs (store).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
@@ -244,15 +244,11 @@ class SnapshotKind(StrEnum):
     """One of many that some other program takes."""
 
 
-class CheckpointType(StrEnum):
-    """What makes the moment of a snapshot worth going back to."""
+RESERVED_TAGS = "treesnap."
+"""What the keys of tags begin with that no caller can set; see :mod:`treesnap.facts`."""
 
-    PHASE_COMPLETE = "phase_complete"
-    TASK_GROUP_COMPLETE = "task_group_complete"
-    SAFE_STATE = "safe_state"
-    PRE_RISKY_OPERATION = "pre_risky_operation"
-    ERROR_RECOVERY = "error_recovery"
-    MANUAL = "manual"
+Retag = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""Returns what becomes of the tags that a snapshot got later."""
 
 
 class IgnoreRules(NamedTuple):
@@ -260,19 +256,6 @@ class IgnoreRules(NamedTuple):
 
     directory: bytes
     patterns: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Purpose:
-    """What work a snapshot belongs to, beyond its session and step."""
-
-    step_name: str | None = None
-    phase: str | None = None
-    type: CheckpointType | None = None
-    reason: str | None = None
-    source_tool: str | None = None
-    counters: Mapping[str, int] = field(default_factory=dict)
-    """Free numbers, such as ``{"tests_passing": 42}``; each from -2**63 to 2**63 - 1."""
 
 
 class PlanCopy(NamedTuple):
@@ -308,14 +291,7 @@ class SnapshotRecord:
     name: str | None = None
     session: str | None = None
     step: int | None = None
-    step_name: str | None = None
-    phase: str | None = None
-    type: str | None = None
-    reason: str | None = None
-    source_tool: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
-    counters: Mapping[str, int] = field(default_factory=dict)
-    """Free numbers that the caller attaches."""
     plan: PlanCopy | None = None
     """Of a safety snapshot: the plan that left this state together with the files."""
 
@@ -334,10 +310,8 @@ class SnapshotState:
     """What happened to a snapshot after it was taken; kept beside it."""
 
     pinned: bool = False
-    rollback_count: int = 0
-    rollback_used: bool = False
-    retired: bool = False
-    """Whether its session counts it no more; it is kept all the same."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags that it got later; one of the same key as a tag of the record hides that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,10 +356,15 @@ class Snapshot:
         """Whether it is protected from deletion."""
         return self.state.pinned
 
+    @property
+    def tags(self) -> dict[str, str]:
+        """All its tags: those that it was taken with, and those that it got later."""
+        return {**self.record.tags, **self.state.tags}
+
     def has_tag(self, tag: str) -> bool:
         """Returns whether it has a tag of the form ``KEY`` or ``KEY=VALUE``."""
         key, has_value, value = tag.partition("=")
-        tags = self.record.tags
+        tags = self.tags
         return key in tags and (not has_value or tags[key] == value)
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 import treesnap
-from treesnap import CheckpointType, InvalidArgument, Purpose
+from treesnap import InvalidArgument
+from treesnap.facts import rollback_count, rolled_back
+from treesnap.ops.restore.goal import RestoreRequest
+from treesnap.ops.restores import restore
 
 WORDS = {
     "step_name": "add validation",
@@ -59,20 +62,47 @@ def test_a_counter_that_does_not_fit_is_refused(snap, store):
 def test_texts_that_are_no_text_are_refused(root, store):
     handle = treesnap.open(root, store)
 
-    for purpose in (Purpose(reason="\udcff"), Purpose(counters={"\udcff": 1})):
+    for tags in ({"reason": "\udcff"}, {"counter.\udcff": "1"}):
         with pytest.raises(InvalidArgument):
-            handle.create(purpose=purpose)
+            handle.create(tags=tags)
     assert not store.exists()
 
 
 def test_rollbacks_are_counted_on_demand_and_survive(root, store):
     handle = treesnap.open(root, store)
-    made = handle.create(purpose=Purpose(type=CheckpointType.SAFE_STATE)).id
+    made = handle.create().id
     for number in range(2):
         (root / "file").write_text(str(number))
-        handle.restore(made, counted=True)
+        restore(handle.context, RestoreRequest(ref=made, retag=rolled_back))
     (root / "file").write_text("not counted")
     handle.restore(made)
 
-    state = treesnap.open(root, store).resolve(made).state
-    assert (state.rollback_count, state.rollback_used) == (2, True)
+    assert rollback_count(treesnap.open(root, store).resolve(made)) == 2
+
+
+def test_a_tag_says_the_same_as_its_option(snap, root, store):
+    made = treesnap.open(root, store).create(tags={"phase": "plan", "counter.debt": "-1"}).id
+
+    (listed,) = snap("list", "--phase", "plan", "--json").json["snapshots"]
+    assert (listed["id"], listed["phase"], listed["counters"]) == (made, "plan", {"debt": -1})
+    assert listed["tags"] == {"phase": "plan", "counter.debt": "-1"}
+
+
+@pytest.mark.parametrize("key", ["treesnap.retired", "treesnap.source_tool", "treesnap."])
+def test_a_reserved_tag_is_refused_before_anything_is_made(snap, root, store, key):
+    with pytest.raises(InvalidArgument, match="reserved"):
+        treesnap.open(root, store).create(tags={key: "maker"})
+
+    assert snap("create", "--tag", f"{key}=maker").code == 2
+    assert not store.exists()
+
+
+def test_no_tag_of_a_caller_counts_as_a_fact_that_a_system_notes(snap):
+    words = ["rollback_count=7", "retired=yes", "counter.a=many", "files=[", "source_tool=maker"]
+    made = snap(
+        "create", "--name", "mine", *[part for word in words for part in ("--tag", word)]
+    ).id
+
+    shown = snap("show", made, "--json").json
+    assert (shown["rollback_count"], shown["rollback_used"], shown["retired"]) == (0, False, False)
+    assert (shown["counters"], shown["source_tool"]) == ({}, "maker")

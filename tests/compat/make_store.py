@@ -29,6 +29,7 @@ from unittest import mock
 
 import treesnap
 from treesnap.hashing import expanded
+from treesnap.ops.history import retag
 from treesnap.ops.places import context_at
 from treesnap.store import packs, writer
 from treesnap.store.store import FORMAT_VERSION
@@ -271,10 +272,11 @@ def make(target: str) -> None:
     maker.populate()
     create("first", [], [])
     handle.pin("first")
+    retag(handle.context, "first", lambda tags: {**tags, "later": "yes"})
     maker.change()
     tags = {"tool": "make_store", "empty": ""}
     create("second", [], [], label="après", tags=tags, session="s-1", step=7)
-    create("scoped", ["absent/path", "names", "script/inner"], [])
+    create("scoped", ["absent/path", "names", "script/inner"], [], allow_absent=True)
     maker.exclude()
     left_out = ["cache.tmp", "project/latin-1 \udce9t\udce9", "project/main.o", "socket"]
     create("exclusions", [], left_out, exclude=["*.tmp"])

@@ -114,6 +114,7 @@ def test_a_frozen_store_verifies(frozen):
 def test_metadata_of_snapshots_is_as_it_was(frozen):
     second, scoped = frozen.handle.resolve("second"), frozen.handle.resolve("scoped")
 
+    assert frozen.handle.resolve("first").state.tags == {"later": "yes"}
     assert second.label == "après"
     assert dict(second.record.tags) == {"empty": "", "tool": "make_store"}
     assert (second.record.session, second.record.step) == ("s-1", 7)
@@ -161,7 +162,8 @@ def test_a_reader_made_from_the_format_page_understands_the_small_files(frozen):
 
     assert unpacked(unsealed(root / "root", 7))["path"] == os.fsencode(frozen.manifest["root"])
     assert [len(history[key]) for key in ("undo", "redo")] == [1, 1]
-    assert unpacked(unsealed(frozen.path / "states" / pinned.id, 4))["pinned"] is True
+    state = unpacked(unsealed(frozen.path / "states" / pinned.id, 4))
+    assert (state["pinned"], state["tags"]) == (True, {"later": "yes"})
     assert unpacked(unsealed(frozen.path / "collector" / "state", 9))["epoch"] == 2
 
 

@@ -17,6 +17,7 @@ import treesnap
 from oracle import difference, record
 from treesnap import InvalidArgument
 from treesnap.compat.architect import CHECKPOINT_PREFIX, Checkpoint, CheckpointManager
+from treesnap.facts import rollback_count
 
 TIMEOUT_S = 60
 ORDINARY = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
@@ -207,7 +208,7 @@ class TestRollback:
         handle.undo()
 
         assert difference(before, record(root)) == []
-        assert handle.resolve(checkpoints[0].commit_hash).state.rollback_count == 1
+        assert rollback_count(handle.resolve(checkpoints[0].commit_hash)) == 1
 
     def test_without_such_a_checkpoint_changes_nothing(self, root, manager, checkpoints):
         other = treesnap.open(root).create().id

@@ -25,6 +25,7 @@ from treesnap.compat.maestro import (
     CheckpointType,
     StateSnapshot,
 )
+from treesnap.facts import counters_in, facts_of
 from treesnap.testing.state import tree_state
 
 PLAN = CheckpointPhase.PLAN
@@ -242,10 +243,10 @@ class TestCreate:
     def test_is_a_snapshot_with_the_same_words(self, make, root, session_id):
         made = make("two", state_snapshot=StateSnapshot(tests_passing=3))
 
-        (found,) = treesnap.open(root).list(session=session_id, phase="plan")
+        (found,) = treesnap.open(root).list(session=session_id, tag="treesnap.phase=plan")
         assert (found.id, found.name) == (made.commit_sha, made.checkpoint_id)
-        assert (found.label, found.record.source_tool) == ("two", "maestro")
-        assert found.record.counters["tests_passing"] == 3
+        assert (found.label, facts_of(found)["source_tool"]) == ("two", "maestro")
+        assert counters_in(facts_of(found))["tests_passing"] == 3
         assert treesnap.open(root).list(tag=made.tags[0]) == (found,)
 
     def test_refuses_what_cannot_be_read_and_keeps_nothing(self, root, session_id):

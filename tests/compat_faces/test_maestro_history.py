@@ -15,6 +15,7 @@ from treesnap.compat.maestro import (
     CheckpointType,
     StateSnapshot,
 )
+from treesnap.facts import is_retired
 from treesnap.ops.access import locked_root, opened
 from treesnap.testing.children import in_child
 from treesnap.testing.state import tree_state
@@ -189,12 +190,20 @@ class TestDelete:
         with pytest.raises(FileNotFoundError):
             manager.get_checkpoint(session_id, made.checkpoint_id)
         (kept,) = manager.handle.list(tag=made.tags[0])
-        assert (kept.id, kept.state.retired) == (made.commit_sha, True)
+        assert (kept.id, is_retired(kept)) == (made.commit_sha, True)
         manager.handle.restore(made.checkpoint_id)
         assert (root / "code.py").read_text() == "a"
 
 
 class TestList:
+    def test_has_no_snapshot_that_only_looks_like_a_checkpoint(self, make, manager, session_id):
+        made, alike = make("a"), str(uuid.uuid4())
+        facts = {"phase": "plan", "type": "manual", "source_tool": "maestro"}
+        tags = {f"checkpoint-{alike}": "", **facts}
+        manager.handle.create(name=alike, session=session_id, tags=tags)
+
+        assert manager.list_checkpoints(session_id) == [made]
+
     def test_has_the_newest_first_and_only_this_session(self, make, manager, session_id):
         made = [make(text) for text in "abc"]
         manager.create_checkpoint(str(uuid.uuid4()), "another session", PLAN)

@@ -29,6 +29,7 @@ from maker_blocks import (
 from oracle import difference, record
 from treesnap.compat.maker import carry_out
 from treesnap.compat.maker_result import result_fields
+from treesnap.facts import facts_of, rollback_count
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
@@ -88,17 +89,18 @@ class TestWorkedExamples:
         handle.undo()
 
         assert changes_below(root, broken) == []
-        assert handle.resolve("ckpt-task123-step-4").state.rollback_count == 1
+        assert rollback_count(handle.resolve("ckpt-task123-step-4")) == 1
 
 
 class TestCreate:
     def test_is_a_snapshot_like_any_other(self, root, store, run):
         run(CREATE_INPUT.replace(DIRECTORY, str(root)))
 
-        record = treesnap.open(root, store).resolve("ckpt-task123-step-4").record
+        snapshot = treesnap.open(root, store).resolve("ckpt-task123-step-4")
+        record, facts = snapshot.record, facts_of(snapshot)
         assert (record.session, record.step) == ("task123", 4)
-        assert record.step_name == "Add error handling to validator"
-        assert record.source_tool == "maker"
+        assert facts["step_name"] == "Add error handling to validator"
+        assert facts["source_tool"] == "maker"
         assert set(record.scope) == {b"src/utils/validator.ts", b"src/utils/errors.ts"}
 
     def test_metadata_location_names_the_snapshot(self, root, store, run):

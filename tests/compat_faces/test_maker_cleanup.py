@@ -19,12 +19,13 @@ def root(app):
 class TestCleanup:
     @pytest.fixture
     def checkpoints(self, root, store, run):
-        """Three checkpoints of each of two tasks, and one snapshot that is nobody's."""
+        """Three checkpoints of each of two tasks, and a snapshot that only looks like one."""
         for step in (1, 2, 3):
             for task in ("task", "other"):
                 (root / "file").write_bytes(f"{task}{step}".encode() * 9000)
                 run(create_block(root, f"{task}-{step}", "file", task=task, step=step))
-        treesnap.open(root, store).create(name="by hand", session="task", step=1)
+        tags = {"source_tool": "maker", "files": "["}
+        treesnap.open(root, store).create(name="by hand", session="task", step=1, tags=tags)
         return treesnap.open(root, store)
 
     def names(self, handle) -> set[str | None]:

@@ -153,11 +153,10 @@ WRONG = [
     {"label": b"bytes"},
     {"session": 1.0},
     {"name": 7},
-    {"purpose": treesnap.Purpose(counters={"tests_passing": True})},
-    {"purpose": treesnap.Purpose(counters={"tests_passing": 1.5})},
-    {"purpose": treesnap.Purpose(counters={"tests_passing": 1 << 63})},
-    {"purpose": treesnap.Purpose(phase=3)},
-    {"purpose": treesnap.Purpose(step_name=b"x")},
+    {"tags": {"tests_passing": True}},
+    {"tags": {"tests_passing": 1.5}},
+    {"tags": {"step_name": b"x"}},
+    {"tags": {"treesnap.phase": "plan"}},
 ]
 
 

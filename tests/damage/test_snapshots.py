@@ -155,7 +155,7 @@ ODD = {
     "step": 1.5,
     "tags": {"a": None},
     "created_at_ns": "now",
-    "counters": {"n": True},
+    "parent": "none",
     "version": 9,
 }
 

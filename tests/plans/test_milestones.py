@@ -9,6 +9,7 @@ import pytest
 from plan_bench import NONE, labels, noted
 from sampling import sized
 from treesnap import SnapshotKind
+from treesnap.facts import facts_of, own_tags
 from treesnap.plans import Milestones, Step
 
 
@@ -105,13 +106,14 @@ class TestMilestones:
         assert (checkpoint.step_index, len(checkpoint.plan_state_hash)) == (2, 64)
         assert checkpoint.root_hash == snapshot.root_hash
         assert checkpoint.created_at_ns == snapshot.record.created_at_ns
+        facts = facts_of(snapshot)
         found = snapshot.record
-        assert (found.session, found.step, found.step_name) == (plan.id, 2, "c")
-        assert (found.phase, found.type, found.source_tool) == (
+        assert (found.session, found.step, facts["step_name"]) == (plan.id, 2, "c")
+        assert (facts["phase"], facts["type"], facts["source_tool"]) == (
             "sub/inner", "pre_risky_operation", "snap plan",
         )  # fmt: skip
-        assert found.tags == {"plan": "release"}
-        assert bench.handle().list(session=plan.id, phase="sub/inner")
+        assert own_tags(snapshot) == {"plan": "release"}
+        assert bench.handle().list(session=plan.id, tag="treesnap.phase=sub/inner")
 
 
 class TestLabelsWithAPrefix:

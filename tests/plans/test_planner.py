@@ -7,6 +7,7 @@ import pytest
 from oracle import difference, record
 from plan_bench import NONE, end, labels, noted, to
 from treesnap import ErrorCode, InvalidArgument, NotFound, Refused
+from treesnap.facts import facts_of
 from treesnap.plans import (
     CorrectionMode,
     Milestones,
@@ -182,8 +183,8 @@ class TestCheckpointByHand:
         assert bench.planner().checkpoints("latest")[0] == taken
         assert (taken.label, taken.reason, taken.phase) == ("so far", "tests pass", "strategize")
         assert (taken.source_tool, taken.step_index) == ("pytest", 1)
-        snapshot = bench.handle().resolve(taken.snapshot_id).record
-        assert (snapshot.type, snapshot.source_tool) == ("manual", "pytest")
+        facts = facts_of(bench.handle().resolve(taken.snapshot_id))
+        assert (facts["type"], facts["source_tool"]) == ("manual", "pytest")
 
     def test_can_be_rolled_back_to(self, bench, failed):
         (bench.root / "mess").write_text("x")

@@ -34,7 +34,6 @@ NOT_OF = {
     "Iterable[str]": [None, 1, "*.log", b"*.log", {"*.log": 1}, [1], [None], object()],
     "Mapping[str, str]": [1, "a=b", [("a", "b")], {"a": None}, {"a": 1}, {1: "a"}, {"a": True}],
     "tuple[int, int]": [1, "1/2", (1,), (1, "2"), (1, True), (1, 2, 3)],
-    "Purpose": ["plan", 1, {"phase": "plan"}],
     "Policy": ["keep", 1, {"keep_last": 1}],
     "SnapshotKind": [None, "manual", 1, "other"],
     "Monitor": [1, "monitor", object(), print],

@@ -60,7 +60,6 @@ RECORD = SnapshotRecord(
     label="before",
     step=7,
     tags={"b": "2", "a": "1"},
-    counters={"n": 5},
 )
 JOURNAL = Journal(
     root_id="01" * 16,
@@ -136,7 +135,7 @@ ENCODED: dict[str, bytes] = {
     "tree of pages": paged(),
     "lists": folded(),
     "snapshot": snapshot.encode_snapshot(RECORD),
-    "snapshot state": snapshot.encode_state(SnapshotState(pinned=True, rollback_count=2)),
+    "snapshot state": snapshot.encode_state(SnapshotState(pinned=True, tags={"a": "1"})),
     "history": history.encode_history(history.RestoreHistory((MOMENT,), ())),
     "journal": journal.encode_journal(JOURNAL),
     "row": statcache.frame(statcache.encode_row(ROW)),
@@ -150,8 +149,8 @@ GOLDEN = {
     "tree of odd times": (171, "997f190abf8a8961dcacf2d0395bc511"),
     "tree of pages": (238, "da380878dbaca0a0bc233766d9ca8e81"),
     "lists": (668667, "fdcdd61a1fe87a290b38fa90ea76b6b9"),
-    "snapshot": (350, "8889f9052268c838a7f17446480e8d06"),
-    "snapshot state": (49, "cfce614c3248979a1a9cc6a3dde2cec0"),
+    "snapshot": (335, "c62e35dd81d9531f0a1ebabaa2cee629"),
+    "snapshot state": (28, "8f354c6e684cc6abd29d4f1e121b1821"),
     "history": (93, "e5ff5b28a8d0907625c54a8a0da91cf9"),
     "journal": (529, "bb945bfa598f65858e870dadb3097b2c"),
     "row": (92, "6ac6c72927a7511114553f1d57b53524"),

@@ -23,11 +23,14 @@ from treesnap.cli.text_output import (
     path_text,
     short_id,
     skipped_text,
+    tag_texts,
     time_text,
 )
 from treesnap.errors import printable
+from treesnap.facts import counters_in, is_retired, own_tags, rollback_count, stated_facts
 from treesnap.model import Entry, EntryKind
 from treesnap.quantities import count_text, size_text
+from treesnap.results import SnapshotList
 
 if TYPE_CHECKING:
     from treesnap.model import Skipped, Snapshot
@@ -51,18 +54,29 @@ _FILE_TYPES = {
 @click.option("--session", metavar="ID", help="Only snapshots of this session.")
 @click.option("--tag", metavar="KEY[=VALUE]", help="Only snapshots with this tag.")
 @click.option("--phase", metavar="PHASE", help="Only snapshots of this phase.")
-@click.option("--type", "checkpoint_type", metavar="TYPE", help="Only snapshots of this type.")
+@click.option("--type", metavar="TYPE", help="Only snapshots of this type.")
 @click.option("--all", "all_roots", is_flag=True, help="Snapshots of all roots of the store.")
 @pass_invocation
-def list_snapshots(invocation: Invocation, /, *, all_roots: bool, **wanted: str | None) -> None:
+def list_snapshots(
+    invocation: Invocation,
+    /,
+    *,
+    session: str | None,
+    tag: str | None,
+    all_roots: bool,
+    **facts: str | None,
+) -> None:
     """List the root's snapshots, newest first.
 
     Columns: id, time, kind, flags (P pinned, ! incomplete), [name] and label.
     """
     with invocation.open(progress=False, needs_root=not all_roots) as handle:
-        snapshots = handle.list(all_roots=all_roots, **wanted)
+        found = handle.list(session=session, tag=tag, all_roots=all_roots)
+    wanted = {name: fact for name, fact in facts.items() if fact is not None}
+    fitting = (item for item in found if wanted.items() <= stated_facts(item).items())
+    snapshots = SnapshotList(fitting, found.damaged)
     if not snapshots and not snapshots.damaged:
-        which = "No such snapshots" if any(wanted.values()) else "No snapshots"
+        which = "No such snapshots" if wanted or session or tag else "No snapshots"
         of_root = "" if all_roots else f" of {handle.root}"
         invocation.output.note(f"{which}{of_root} in {handle.store_path}")
     if snapshots.damaged:
@@ -124,6 +138,7 @@ def _show_fields(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Fields:
 def _show_lines(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Iterator[str]:
     """Yields the facts of a snapshot, one a line, then what it does not hold."""
     record, totals = snapshot.record, snapshot.record.totals
+    stated = stated_facts(snapshot)
     facts = {
         "id": snapshot.id,
         "root": printable(record.root_path),
@@ -133,15 +148,15 @@ def _show_lines(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Iterator[str]
         "label": record.label,
         "session": record.session,
         "step": record.step,
-        "step name": record.step_name,
-        "phase": record.phase,
-        "type": record.type,
-        "reason": record.reason,
-        "tool": record.source_tool,
-        "counters": ", ".join(f"{key}={value}" for key, value in record.counters.items()) or None,
-        "rollbacks": snapshot.state.rollback_count or None,
-        "retired": "yes" if snapshot.state.retired else None,
-        "tags": ", ".join(f"{key}={value}" for key, value in sorted(record.tags.items())) or None,
+        "step name": stated.get("step_name"),
+        "phase": stated.get("phase"),
+        "type": stated.get("type"),
+        "reason": stated.get("reason"),
+        "tool": stated.get("source_tool"),
+        "counters": ", ".join(tag_texts(counters_in(stated))) or None,
+        "rollbacks": rollback_count(snapshot) or None,
+        "retired": "yes" if is_retired(snapshot) else None,
+        "tags": ", ".join(tag_texts(own_tags(snapshot))) or None,
         "host": record.host or None,
         "pinned": "yes" if snapshot.pinned else "no",
         "complete": "yes" if snapshot.complete else f"no, {totals.incomplete} unreadable",

@@ -14,7 +14,8 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, paths_fields, skipped_fields, snapshot_fields
 from treesnap.cli.parameters import Size, parse_counters, parse_tags
 from treesnap.cli.text_output import create_notes
-from treesnap.model import CheckpointType, Purpose, SnapshotKind
+from treesnap.facts import TEXTS, CheckpointType, counter_tags
+from treesnap.model import SnapshotKind
 
 if TYPE_CHECKING:
     from treesnap.results import CreateResult
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 @click.option("--phase", metavar="PHASE", help="The phase of the work, such as 'validate'.")
 @click.option(
     "--type",
-    "checkpoint_type",
     type=click.Choice([item.value for item in CheckpointType]),
     help="What makes it worth going back to.",
 )
@@ -77,11 +77,7 @@ def create(
     /,
     *,
     paths: Sequence[str],
-    step_name: str | None,
-    phase: str | None,
-    checkpoint_type: str | None,
-    reason: str | None,
-    source_tool: str | None,
+    tags: dict[str, str],
     counters: dict[str, int],
     automatic: bool,
     **options: Any,
@@ -91,18 +87,13 @@ def create(
     Prints the snapshot's id. Exits 4 when something could not be read: the snapshot
     exists and lists it.
     """
-    purpose = Purpose(
-        step_name=step_name,
-        phase=phase,
-        type=CheckpointType(checkpoint_type) if checkpoint_type is not None else None,
-        reason=reason,
-        source_tool=source_tool,
-        counters=counters,
-    )
+    facts = {name: options.pop(name) for name in TEXTS}
+    tags |= {name: text for name, text in facts.items() if text is not None}
+    tags |= counter_tags(counters)
     with invocation.open(makes_store=True) as handle:
         result = handle.create(
             invocation.absolute_all(paths, handle.root),
-            purpose=purpose,
+            tags=tags,
             kind=SnapshotKind.AUTOMATIC if automatic else SnapshotKind.MANUAL,
             **options,
         )

@@ -18,7 +18,7 @@ from treesnap.cli.parameters import parse_counters
 from treesnap.cli.text_output import restore_line, restore_notes, short_id
 from treesnap.compat.maestro_records import CheckpointPhase, StateSnapshot, checkpoint_fields
 from treesnap.errors import printable
-from treesnap.model import CheckpointType
+from treesnap.facts import CheckpointType
 
 if TYPE_CHECKING:
     from treesnap.compat.maestro import CheckpointManager

@@ -9,6 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from treesnap.errors import printable
+from treesnap.facts import (
+    TEXTS,
+    counters_in,
+    is_retired,
+    own_tags,
+    rollback_count,
+    stated_facts,
+)
 from treesnap.model import EntryKind
 
 if TYPE_CHECKING:
@@ -51,7 +59,7 @@ def failure_fields(failure: Failure) -> Fields:
 
 def snapshot_fields(snapshot: Snapshot) -> Fields:
     """Returns a snapshot as ``list`` has it."""
-    record = snapshot.record
+    record, facts = snapshot.record, stated_facts(snapshot)
     return {
         "id": snapshot.id,
         "scope": None if record.scope is None else paths_fields(record.scope),
@@ -65,16 +73,12 @@ def snapshot_fields(snapshot: Snapshot) -> Fields:
         "kind": record.kind.value,
         "session": record.session,
         "step": record.step,
-        "step_name": record.step_name,
-        "phase": record.phase,
-        "type": record.type,
-        "reason": record.reason,
-        "source_tool": record.source_tool,
-        "counters": dict(record.counters),
-        "rollback_count": snapshot.state.rollback_count,
-        "rollback_used": snapshot.state.rollback_used,
-        "retired": snapshot.state.retired,
-        "tags": dict(record.tags),
+        **{name: facts.get(name) for name in TEXTS},
+        "counters": counters_in(facts),
+        "rollback_count": rollback_count(snapshot),
+        "rollback_used": rollback_count(snapshot) > 0,
+        "retired": is_retired(snapshot),
+        "tags": own_tags(snapshot),
         "files": record.totals.files,
         "size_bytes": record.totals.size_bytes,
         "added_bytes": record.added_bytes,

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from treesnap.errors import InvalidArgument
+from treesnap.facts import parse_number
 from treesnap.quantities import parse_duration, parse_size
 
 
@@ -78,8 +79,14 @@ def parse_counters(
     context: click.Context, parameter: click.Parameter, values: Sequence[str]
 ) -> dict[str, int]:
     """Returns counters of the form KEY=NUMBER by key; the last one of a key wins."""
-    pairs = _pairs(context, parameter, values, "KEY=NUMBER", r"([^=]+)=(-?\d{1,19})")
-    return {key: int(number) for key, number in pairs.items()}
+    counters: dict[str, int] = {}
+    for key, text in _pairs(context, parameter, values, "KEY=NUMBER", r"([^=]+)=(.*)").items():
+        number = parse_number(text)
+        if number is None:
+            message = f"{text!r} is not a whole number of at most 64 bits"
+            raise click.BadParameter(message, ctx=context, param=parameter)
+        counters[key] = number
+    return counters
 
 
 def _pairs(

@@ -10,11 +10,12 @@ import time
 from typing import TYPE_CHECKING
 
 from treesnap.errors import printable
+from treesnap.facts import own_tags
 from treesnap.model import ChangeKind, SkipReason
 from treesnap.quantities import count_text, first_few, first_lines, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from treesnap.model import Change, Skipped, Snapshot
     from treesnap.results import CreateResult, OpenFile, RestoreResult
@@ -55,6 +56,11 @@ def short_id(snapshot_id: str) -> str:
     return snapshot_id[:ID_DIGITS]
 
 
+def tag_texts(tags: Mapping[str, object]) -> list[str]:
+    """Returns tags as ``KEY=VALUE``, sorted."""
+    return [f"{key}={value}" for key, value in sorted(tags.items())]
+
+
 def title_of(snapshot: Snapshot) -> str:
     """Returns name, label, session, step, tags and scope of a snapshot, on one line."""
     record = snapshot.record
@@ -68,7 +74,7 @@ def title_of(snapshot: Snapshot) -> str:
         parts.append(f"({record.session}{step})")
     elif record.step is not None:
         parts.append(f"(step {record.step})")
-    parts += [f"{key}={value}" for key, value in sorted(record.tags.items())]
+    parts += tag_texts(own_tags(snapshot))
     if record.scope is not None:
         parts.append(f"({scope_text(record.scope)})")
     return printable(" ".join(parts))

@@ -40,17 +40,7 @@ _FRAME = struct.Struct(f"<{HEADER_SIZE}xQ")
 
 _PLAN_ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}\Z")
 """A ULID: it becomes part of a file's name."""
-_TEXTS = (
-    "label",
-    "name",
-    "session",
-    "step_name",
-    "phase",
-    "type",
-    "reason",
-    "source_tool",
-    "parent",
-)
+_TEXTS = ("label", "name", "session", "parent")
 
 
 def encode_snapshot(record: SnapshotRecord) -> bytes:
@@ -70,7 +60,6 @@ def encode_snapshot(record: SnapshotRecord) -> bytes:
         "step": record.step,
         "added_bytes": record.added_bytes,
         "tags": dict(sorted(record.tags.items())),
-        "counters": dict(sorted(record.counters.items())),
         "plan": record.plan,
     }
     fields.update({name: getattr(record, name) for name in _TEXTS})
@@ -134,8 +123,7 @@ def decode_snapshot(payload: bytes) -> SnapshotRecord:
         host=fields.optional("host", str) or "",
         step=fields.optional("step", int),
         added_bytes=added_bytes,
-        tags=_decode_map(fields.optional("tags", dict) or {}, str),
-        counters=_decode_map(fields.optional("counters", dict) or {}, int),
+        tags=_decode_tags(fields, "snapshot"),
         plan=decode_plan_copy(fields.optional("plan", tuple), "snapshot"),
         **texts,
     )
@@ -170,27 +158,20 @@ def _bytes(value: Any) -> bytes:
     return value  # type: ignore[no-any-return]  # checked above
 
 
-def _decode_map(value: dict[Any, Any], kind: type) -> dict[str, Any]:
-    require(
-        all(type(key) is str and type(item) is kind for key, item in value.items()),
-        "snapshot",
-        "a map holds values of a wrong type",
-    )
-    return value
+def _decode_tags(fields: Fields, what: str) -> dict[str, str]:
+    tags = fields.optional("tags", dict) or {}
+    is_text = all(type(key) is str and type(value) is str for key, value in tags.items())
+    require(is_text, what, "a tag is not text")
+    return tags
 
 
 def encode_state(state: SnapshotState, identity: SnapshotId | None = None) -> bytes:
-    """Returns the payload of a snapshot's mutable state, which names the snapshot.
-
-    ``retired`` is left out while unset.
-    """
+    """Returns the payload of a snapshot's mutable state, which names the snapshot."""
     fields = {
         "version": 1,
         "pinned": state.pinned,
-        "rollback_count": state.rollback_count,
-        "rollback_used": state.rollback_used,
+        "tags": dict(sorted(state.tags.items())),
     }
-    fields |= {"retired": True} if state.retired else {}
     return pack(fields if identity is None else {**fields, "snapshot": identity})
 
 
@@ -209,9 +190,7 @@ def decode_state(payload: bytes, identity: SnapshotId | None = None) -> Snapshot
     )
     return SnapshotState(
         pinned=fields.get("pinned", bool),
-        rollback_count=fields.size("rollback_count"),
-        rollback_used=fields.get("rollback_used", bool),
-        retired=fields.optional("retired", bool) or False,
+        tags=_decode_tags(fields, "snapshot state"),
     )
 
 

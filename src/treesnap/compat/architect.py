@@ -13,17 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treesnap.arguments import checked_methods
-from treesnap.model import (
-    Change,
-    ChangeKind,
-    CheckpointType,
-    Purpose,
-    Snapshot,
-    SnapshotKind,
-)
+from treesnap.facts import CheckpointType, fact_tags, facts_of, rolled_back
+from treesnap.model import Change, ChangeKind, Snapshot, SnapshotKind
 from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.handle import Handle
 from treesnap.ops.handle import open as open_root
+from treesnap.ops.restore.goal import RestoreRequest
+from treesnap.ops.restores import restore
 from treesnap.plans.plan import Milestones
 
 CHECKPOINT_PREFIX = "architect:checkpoint"
@@ -88,7 +84,7 @@ class CheckpointManager:
         request = CreateRequest(
             label=f"{CHECKPOINT_PREFIX}:{message or f'step-{step}'}",
             step=step,
-            purpose=Purpose(source_tool="architect"),
+            tags=fact_tags(source_tool="architect"),
             complete_only=True,
         )
         made = create(self._handle.context, request)
@@ -119,7 +115,8 @@ class CheckpointManager:
             fitting = found if _HASH.fullmatch(commit) and len(found) == 1 else []
         if not fitting or (step is None and commit is None):
             return False
-        self._handle.restore(fitting[0].id, counted=True)
+        request = RestoreRequest(ref=fitting[0].id, retag=rolled_back)
+        restore(self._handle.context, request)
         return True
 
     def get_latest(self) -> Checkpoint | None:
@@ -164,7 +161,8 @@ def _is_checkpoint(snapshot: Snapshot) -> bool:
     record, label = snapshot.record, snapshot.label or ""
     if record.step is None or record.scope is not None:
         return False
-    of_plan = record.kind == SnapshotKind.PLAN and record.type == CheckpointType.SAFE_STATE
+    is_safe = facts_of(snapshot).get("type") == CheckpointType.SAFE_STATE
+    of_plan = record.kind == SnapshotKind.PLAN and is_safe
     return label.startswith(f"{CHECKPOINT_PREFIX}:") or (of_plan and label.startswith(_AFTER))
 
 

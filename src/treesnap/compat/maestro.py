@@ -24,18 +24,18 @@ from treesnap.compat.maestro_records import (
     ValidationResult,
     checkpoint_fields,
     checkpoints_of,
-    purpose_of,
     status_text,
     summary_of,
     tags_of,
     time_text,
 )
 from treesnap.errors import InvalidArgument, NotFound, OperationFailed, TreesnapError, printable
+from treesnap.facts import CheckpointType, retired, rolled_back
 from treesnap.fs.os_errors import error_text
-from treesnap.model import CheckpointType, SkipReason
+from treesnap.model import SkipReason
 from treesnap.ops import handle as library
 from treesnap.ops.create import CreateRequest, create
-from treesnap.ops.history import retire
+from treesnap.ops.history import retag
 from treesnap.ops.places import (
     check_store,
     current_directory,
@@ -162,8 +162,7 @@ class CheckpointManager:
             name=checkpoint_id,
             label=description,
             session=_checked(session_id, "session"),
-            tags=tags_of(checkpoint_id),
-            purpose=purpose_of(phase, checkpoint_type, message, state_snapshot),
+            tags=tags_of(checkpoint_id, phase, checkpoint_type, message, state_snapshot),
             complete_only=True,
             exclude=LOGS.excluded,
         )
@@ -214,7 +213,11 @@ class CheckpointManager:
         target = self.get_checkpoint(session_id, checkpoint_id).commit_sha
         session = _checked(session_id, "session")
         result = rollback(
-            self.handle.context, target, of_session=session, keep_files=not hard_reset
+            self.handle.context,
+            target,
+            of_session=session,
+            keep_files=not hard_reset,
+            retag=rolled_back,
         )
         self._keep_log(session_id)
         return result
@@ -235,7 +238,7 @@ class CheckpointManager:
         if delete_tag:
             self.handle.delete(target)
         else:
-            retire(self.handle.context, target)
+            retag(self.handle.context, target, retired)
         self._keep_log(session_id)
         return True
 

@@ -9,7 +9,17 @@ from enum import StrEnum
 from typing import Any
 
 from treesnap.errors import InvalidArgument, printable
-from treesnap.model import ChangeKind, CheckpointType, Purpose, Snapshot, utc_time
+from treesnap.facts import (
+    CheckpointType,
+    counter_tags,
+    counters_in,
+    fact_tags,
+    facts_of,
+    is_retired,
+    own_tags,
+    rollback_count,
+)
+from treesnap.model import RESERVED_TAGS, ChangeKind, Snapshot, utc_time
 from treesnap.results import StatusResult
 
 _TAG = "checkpoint-"
@@ -89,15 +99,14 @@ class CheckpointSummary:
     """``commit_sha`` of the newest one, or None."""
 
 
-def tags_of(checkpoint_id: str) -> dict[str, str]:
-    """Returns the tags of a checkpoint's snapshot."""
-    return {_TAG + checkpoint_id: ""}
-
-
-def purpose_of(
-    phase: str, checkpoint_type: str, message: str | None, state: StateSnapshot | None
-) -> Purpose:
-    """Returns what a checkpoint's snapshot is for; raises InvalidArgument for what it cannot be."""
+def tags_of(
+    checkpoint_id: str,
+    phase: str,
+    checkpoint_type: str,
+    message: str | None,
+    state: StateSnapshot | None,
+) -> dict[str, str]:
+    """Returns the tags of a checkpoint's snapshot; raises InvalidArgument for no valid one."""
     for what, word, known in (
         ("phase", phase, list(CheckpointPhase)),
         ("checkpoint type", checkpoint_type, list(CheckpointType)),
@@ -108,42 +117,42 @@ def purpose_of(
     for name, count in counters.items():
         if not isinstance(count, int) or isinstance(count, bool):
             raise InvalidArgument(f"{name} must be a whole number, not {count!r}")
-    return Purpose(
+    facts = fact_tags(
         phase=CheckpointPhase(phase).value,
-        type=CheckpointType(checkpoint_type),
+        type=CheckpointType(checkpoint_type).value,
         reason=message,
         source_tool="maestro",
-        counters=counters,
     )
+    return {_TAG + checkpoint_id: "", **facts, **counter_tags(counters, RESERVED_TAGS)}
 
 
 def checkpoints_of(snapshots: Sequence[Snapshot]) -> dict[str, Checkpoint]:
     """Returns the checkpoints among a session's snapshots by id, in the order given."""
     return {
-        snapshot.name: _checkpoint(snapshot, snapshot.name)
-        for snapshot in snapshots
+        snapshot.name: _checkpoint(snapshot, snapshot.name, facts)
+        for snapshot, facts in ((item, facts_of(item)) for item in snapshots)
         if snapshot.name is not None
         and _TAG + snapshot.name in snapshot.record.tags
-        and snapshot.record.phase in list(CheckpointPhase)
-        and snapshot.record.type in list(CheckpointType)
-        and not snapshot.state.retired
+        and facts.get("phase") in list(CheckpointPhase)
+        and facts.get("type") in list(CheckpointType)
+        and not is_retired(snapshot)
     }
 
 
-def _checkpoint(snapshot: Snapshot, checkpoint_id: str) -> Checkpoint:
-    record, counters = snapshot.record, snapshot.record.counters
+def _checkpoint(snapshot: Snapshot, checkpoint_id: str, facts: Mapping[str, str]) -> Checkpoint:
+    record, counters = snapshot.record, counters_in(facts)
     return Checkpoint(
         checkpoint_id=checkpoint_id,
         commit_sha=snapshot.id,
         timestamp=time_text(record.created_at_ns),
         description=record.label or "",
-        phase=CheckpointPhase(record.phase or ""),
-        checkpoint_type=CheckpointType(record.type or ""),
-        commit_message=record.reason,
+        phase=CheckpointPhase(facts["phase"]),
+        checkpoint_type=CheckpointType(facts["type"]),
+        commit_message=facts.get("reason"),
         state_snapshot=StateSnapshot(**counters) if _are_state(counters) else None,
-        tags=sorted(record.tags),
-        rollback_used=snapshot.state.rollback_used,
-        rollback_count=snapshot.state.rollback_count,
+        tags=sorted(own_tags(snapshot)),
+        rollback_used=rollback_count(snapshot) > 0,
+        rollback_count=rollback_count(snapshot),
     )
 
 

@@ -34,13 +34,16 @@ from treesnap.errors import (
     StoreMissing,
     TreesnapError,
 )
+from treesnap.facts import fact_tags, facts_of, rolled_back
 from treesnap.fs.os_errors import error_text
-from treesnap.model import ChangeKind, Purpose, Skipped, Snapshot, utc_time
+from treesnap.model import ChangeKind, Skipped, Snapshot, utc_time
 from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.diff import is_time_alone
 from treesnap.ops.handle import Handle
 from treesnap.ops.handle import open as open_root
 from treesnap.ops.places import absolute
+from treesnap.ops.restore.goal import RestoreRequest
+from treesnap.ops.restores import restore
 
 if TYPE_CHECKING:
     from treesnap.events import Monitor
@@ -48,8 +51,6 @@ if TYPE_CHECKING:
     from treesnap.treepath import PathLike
 
 SOURCE_TOOL = "maker"
-_FILES_TAG = "maker.files"
-"""The list of files as it was given, where its order is not that of the scope."""
 
 
 @checked
@@ -121,9 +122,7 @@ def _create(handle: Handle, request: Create, *, with_metadata: bool) -> Created:
 
 
 def _create_request(request: Create) -> CreateRequest:
-    tags = {}
-    if request.files != _texts(treepath.without_nested(_paths(request.files))):
-        tags[_FILES_TAG] = json.dumps(request.files)
+    is_as_given = request.files == _texts(treepath.without_nested(_paths(request.files)))
     of_step = f": {request.step_name}" if request.step_name else ""
     return CreateRequest(
         paths=tuple(_paths(request.files)),
@@ -132,8 +131,11 @@ def _create_request(request: Create) -> CreateRequest:
         label=f"before step {request.step_number}{of_step}",
         session=request.task_id,
         step=request.step_number,
-        tags=tags,
-        purpose=Purpose(step_name=request.step_name or None, source_tool=SOURCE_TOOL),
+        tags=fact_tags(
+            step_name=request.step_name or None,
+            source_tool=SOURCE_TOOL,
+            files=None if is_as_given else json.dumps(request.files),
+        ),
         complete_only=True,
     )
 
@@ -208,7 +210,7 @@ def _restore(handle: Handle, request: Restore) -> Restored:
     absent = [path for path in _paths(files) if path not in held]
     try:
         _refuse_left_alone(handle, handle.restore(snapshot.id, dry_run=True), absent)
-        result = handle.restore(snapshot.id, counted=True)
+        result = restore(handle.context, RestoreRequest(ref=snapshot.id, retag=rolled_back))
     except InvalidArgument as error:  # the paths were valid once: now a link is on the way
         raise Conflict(error.message, path=error.path) from error
     changed = {change.path for change in result.changes}
@@ -280,7 +282,7 @@ def _cleanup(handle: Handle, request: Cleanup) -> Cleaned:
 
 def _checkpoints(handle: Handle) -> list[Snapshot]:
     """Returns MAKER's checkpoints, newest first; a directory without any has to exist."""
-    found = [item for item in handle.list() if item.record.source_tool == SOURCE_TOOL]
+    found = [item for item in handle.list() if facts_of(item).get("source_tool") == SOURCE_TOOL]
     if not found and not os.path.isdir(handle.root):
         raise NotFound(
             f"There is no directory {handle.root!r}",
@@ -291,7 +293,7 @@ def _checkpoints(handle: Handle) -> list[Snapshot]:
 
 
 def _files_of(snapshot: Snapshot) -> tuple[str, ...]:
-    listed = snapshot.record.tags.get(_FILES_TAG)
+    listed = facts_of(snapshot).get("files")
     return tuple(json.loads(listed)) if listed is not None else _texts(snapshot.record.scope or ())
 
 

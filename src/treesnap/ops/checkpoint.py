@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from treesnap.errors import InvalidArgument, NotFound, printable, quoted
 from treesnap.fs.os_errors import reported
-from treesnap.model import SnapshotId, SnapshotKind
+from treesnap.model import Retag, SnapshotId, SnapshotKind
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.claim import OVERLAPS, Claim, Overlapping, entered
 from treesnap.ops.interruption import Interruptions, defer_signals, raise_first_signal
@@ -192,13 +192,13 @@ def go_back(
     snapshot_id: SnapshotId,
     end_processes: Callable[[], None] | None = None,
     *,
-    counted: bool = False,
+    retag: Retag | None = None,
     move: PlanMove | None = None,
 ) -> RestoreResult:
     """Makes the root as in a checkpoint, whatever a failed step left in it.
 
-    ``counted`` notes in the snapshot that it was rolled back to; ``move`` takes a plan along,
-    whose state before must be kept even if room is short.
+    ``retag`` changes the tags that the snapshot got later; ``move`` takes a plan along, whose
+    state before must be kept even if room is short.
 
     The step's processes are ended first. Then only the exclusions of the checkpoint count; ignore
     files that the step wrote are content like any other, so what they hid comes back or goes.
@@ -214,11 +214,11 @@ def go_back(
             end_processes()
         _clear_place(context)
         unlock_root(context.fs, context.root)
-        return _restored(context, snapshot_id, counted=counted, move=move)
+        return _restored(context, snapshot_id, retag=retag, move=move)
 
 
 def _restored(
-    context: Context, snapshot_id: SnapshotId, *, counted: bool, move: PlanMove | None
+    context: Context, snapshot_id: SnapshotId, *, retag: Retag | None, move: PlanMove | None
 ) -> RestoreResult:
     from treesnap.ops.auto_maintenance import make_room
     from treesnap.ops.restore.goal import RestoreRequest, WayBack
@@ -227,9 +227,7 @@ def _restored(
     way = WayBack()
     has_made_room = False
     while True:
-        request = RestoreRequest(
-            ref=snapshot_id, force=True, counted=counted, move=move, way_back=way
-        )
+        request = RestoreRequest(ref=snapshot_id, force=True, retag=retag, move=move, way_back=way)
         try:
             return restore(context, request)
         except NoRoomToKeep as full:

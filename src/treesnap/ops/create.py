@@ -24,10 +24,10 @@ from treesnap.errors import (
 )
 from treesnap.fs.os_errors import reported
 from treesnap.model import (
+    RESERVED_TAGS,
     Entry,
     EntryKind,
     IgnoreRules,
-    Purpose,
     SkipReason,
     Snapshot,
     SnapshotKind,
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
 _NAME_SHOWN_MAX = 80
 """Characters of a name that is refused, which may be very long."""
-NO_PURPOSE = Purpose()
 _NOTHING: dict[str, Any] = {
     "root": Entry(b"", EntryKind.DIRECTORY, 0, 0, 0, 0, 0, bytes(32), None),
     "links": None,
@@ -61,7 +60,6 @@ _NOTHING: dict[str, Any] = {
     "totals": Totals(),
 }
 """What a record says of an empty root."""
-_COUNTER_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +74,6 @@ class CreateRequest:
     tags: Mapping[str, str] = field(default_factory=dict)
     session: str | None = None
     step: int | None = None
-    purpose: Purpose = NO_PURPOSE
     skip_unchanged: bool = False
     complete_only: bool = False
     """Whether nothing is published when something could not be read."""
@@ -193,11 +190,8 @@ def _size_bytes_max(session: Session, request: CreateRequest) -> int | None:
 
 def check_words(request: CreateRequest) -> None:
     """Raises InvalidArgument for what a record cannot hold, or a reference cannot name."""
-    purpose = request.purpose
     words = {"label": request.label, "name": request.name, "session": request.session}
-    words |= {"step name": purpose.step_name, "phase": purpose.phase, "reason": purpose.reason}
-    words |= {"source tool": purpose.source_tool}
-    tags = [*request.tags.keys(), *request.tags.values(), *purpose.counters]
+    tags = [*request.tags.keys(), *request.tags.values()]
     for what, word in [*words.items(), *(("tag", tag) for tag in tags)]:
         if word is not None and not isinstance(word, str):
             raise InvalidArgument(f"The {what} is {word!r}, and has to be text")
@@ -215,11 +209,18 @@ def check_words(request: CreateRequest) -> None:
         raise InvalidArgument(f"{request.name!r} cannot be a name: it means something else")
     if request.step is not None and not 0 <= request.step <= STEP_MAX:
         raise InvalidArgument(f"A step is a number from 0 to {STEP_MAX}")
-    for counter, number in purpose.counters.items():
-        if type(number) is not int or not -_COUNTER_MAX - 1 <= number <= _COUNTER_MAX:
-            raise InvalidArgument(f"The counter {counter!r} is not an integer of at most 64 bits")
     # Before the walk, although publishing asks again: it may take minutes.
     SNAPSHOT.payload(SnapshotRecord(**_NOTHING, **metadata_of(request)))
+
+
+def refuse_reserved(tags: Mapping[str, str]) -> None:
+    """Raises InvalidArgument for tags that only the library itself may set."""
+    for key in tags:
+        if key.startswith(RESERVED_TAGS):
+            raise InvalidArgument(
+                f"The tag {printable(key)!r} is reserved, as all are that begin with "
+                f"{RESERVED_TAGS!r}"
+            )
 
 
 def check_name(session: Session, name: str) -> None:
@@ -235,7 +236,6 @@ def check_name(session: Session, name: str) -> None:
 
 def metadata_of(request: CreateRequest) -> dict[str, Any]:
     """Returns the fields of a snapshot's record that a request decides."""
-    purpose = request.purpose
     return {
         "kind": request.kind,
         "label": request.label,
@@ -243,12 +243,6 @@ def metadata_of(request: CreateRequest) -> dict[str, Any]:
         "tags": request.tags,
         "session": request.session,
         "step": request.step,
-        "step_name": purpose.step_name,
-        "phase": purpose.phase,
-        "type": purpose.type.value if purpose.type is not None else None,
-        "reason": purpose.reason,
-        "source_tool": purpose.source_tool,
-        "counters": dict(purpose.counters),
     }
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.arguments import checked, checked_methods
 from treesnap.errors import InvalidArgument
-from treesnap.model import Change, Entry, Purpose, Skipped, Snapshot, SnapshotKind
+from treesnap.model import Change, Entry, Skipped, Snapshot, SnapshotKind
 from treesnap.ops.context import WAIT_DEFAULT_S, Context
 from treesnap.ops.places import context_at
 from treesnap.treepath import PathLike, from_user
@@ -114,7 +114,6 @@ class Handle:
         tags: Mapping[str, str] | None = None,
         session: str | None = None,
         step: int | None = None,
-        purpose: Purpose | None = None,
         skip_unchanged: bool = False,
         exclude: Iterable[str] = (),
         kind: SnapshotKind = SnapshotKind.MANUAL,
@@ -135,8 +134,9 @@ class Handle:
         garbage is collected, and it is tried again. Raises Refused, NotFound (no such root),
         Busy, StorageFull, OperationFailed.
         """
-        from treesnap.ops.create import NO_PURPOSE, CreateRequest, create
+        from treesnap.ops.create import CreateRequest, create, refuse_reserved
 
+        refuse_reserved(tags or {})
         request = CreateRequest(
             paths=self.tree_paths(paths),
             allow_absent=allow_absent,
@@ -145,7 +145,6 @@ class Handle:
             tags=dict(tags or {}),
             session=session,
             step=step,
-            purpose=purpose or NO_PURPOSE,
             skip_unchanged=skip_unchanged,
             exclude=tuple(exclude),
             kind=kind,
@@ -175,8 +174,6 @@ class Handle:
         *,
         session: str | None = None,
         tag: str | None = None,
-        phase: str | None = None,
-        checkpoint_type: str | None = None,
         all_roots: bool = False,
     ) -> SnapshotList:
         """Returns the root's snapshots, newest first; only those that fit what is given.
@@ -187,7 +184,7 @@ class Handle:
         from treesnap.ops.history import list_snapshots
         from treesnap.ops.references import Filter
 
-        wanted = Filter(session=session, tag=tag, phase=phase, checkpoint_type=checkpoint_type)
+        wanted = Filter(session=session, tag=tag)
         return list_snapshots(self.context, wanted, all_roots=all_roots)
 
     def resolve(
@@ -413,7 +410,6 @@ class Handle:
         dry_run: bool = False,
         touch: bool = False,
         force: bool = False,
-        counted: bool = False,
     ) -> RestoreResult:
         """Makes the root, or only ``paths`` of it, exactly as in a snapshot.
 
@@ -424,9 +420,8 @@ class Handle:
         absent or empty. ``touch`` gives restored files the current time. ``force`` allows
         dangerous roots, and when somebody else changes the tree meanwhile takes the change
         into the safety snapshot and begins again instead of raising Conflict. Paths that
-        an incomplete snapshot does not hold are left as they are. ``counted`` notes in the
-        snapshot's state that it was rolled back to. Raises NotFound, Conflict, Refused,
-        Busy, Corrupt, StorageFull, OperationFailed.
+        an incomplete snapshot does not hold are left as they are. Raises NotFound, Conflict,
+        Refused, Busy, Corrupt, StorageFull, OperationFailed.
         """
         from treesnap.ops.places import absolute
         from treesnap.ops.restore.goal import RestoreRequest
@@ -439,7 +434,6 @@ class Handle:
             dry_run=dry_run,
             touch=touch,
             force=force,
-            counted=counted,
         )
         return restore(self.context, request)
 

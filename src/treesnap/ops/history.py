@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from treesnap.errors import (
     TreesnapError,
 )
 from treesnap.fs.os_errors import error_text
-from treesnap.model import Snapshot, SnapshotId
+from treesnap.model import Retag, Snapshot, SnapshotId, SnapshotState
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.references import Filter, _by_beginning, resolve_in, unknown
 from treesnap.ops.session import Session
@@ -112,36 +112,37 @@ def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
 
 def set_pinned(context: Context, ref: str, *, pinned: bool) -> Snapshot:
     """Protects a snapshot, or takes the protection away."""
-    return _with_state(context, ref, "pin", pinned=pinned)
+    return _with_state(context, ref, "pin", lambda state: replace(state, pinned=pinned))
 
 
-def retire(context: Context, ref: str) -> Snapshot:
-    """Notes, durably, that a snapshot's session counts it no more; it stays a REF."""
-    return _with_state(context, ref, "retire", retired=True)
+def retag(context: Context, ref: str, change: Retag) -> Snapshot:
+    """Changes the tags that a snapshot got later, and returns it. Durable after return."""
+    return _with_state(context, ref, "tag", lambda state: replace(state, tags=change(state.tags)))
 
 
-def _with_state(context: Context, ref: str, verb: str, **changed: bool) -> Snapshot:
+def _with_state(
+    context: Context, ref: str, verb: str, change: Callable[[SnapshotState], SnapshotState]
+) -> Snapshot:
     try:
         with (
             opened(context, f"{verb} a snapshot", writing=True, recover=False) as session,
             locked_root(session, verb),
         ):
             snapshot = resolve_in(session, ref)
-            state = replace(snapshot.state, **changed)
+            state = change(snapshot.state)
             session.store.snapshots.set_state(snapshot.id, state)
             return replace(snapshot, state=state)
     except StoreMissing as error:
         raise unknown(ref) from error
 
 
-def count_rollback(session: Session, snapshot: Snapshot) -> None:
-    """Notes that a snapshot was rolled back to, durably. The caller holds the root's lock.
+def retag_restored(session: Session, snapshot: Snapshot, change: Retag) -> None:
+    """Changes the later tags of a snapshot that was restored. The caller holds the root's lock.
 
-    The files are back by then, so that it never raises for what cannot be written.
+    The files are back by then, so it warns of what cannot be written instead of raising.
     """
     try:
         state = session.store.snapshots.state(snapshot.id)
-        counted = replace(state, rollback_count=state.rollback_count + 1, rollback_used=True)
-        session.store.snapshots.set_state(snapshot.id, counted)
+        session.store.snapshots.set_state(snapshot.id, replace(state, tags=change(state.tags)))
     except (TreesnapError, OSError) as error:
-        session.monitor.warn(f"The roll-back could not be counted: {error_text(error)}")
+        session.monitor.warn(f"The restore could not be noted: {error_text(error)}")

@@ -21,7 +21,7 @@ from treesnap.errors import (
     StoreMissing,
     quoted,
 )
-from treesnap.model import IgnoreRules, Snapshot, SnapshotKind
+from treesnap.model import IgnoreRules, Retag, Snapshot, SnapshotKind
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.auto_maintenance import maintain
 from treesnap.ops.capture import publish_again, uncaptured
@@ -33,7 +33,7 @@ from treesnap.ops.create import (
     metadata_of,
 )
 from treesnap.ops.diff import is_time_alone, status
-from treesnap.ops.history import count_rollback
+from treesnap.ops.history import retag_restored
 from treesnap.ops.references import position, resolve_in, unknown
 from treesnap.ops.restore.goal import RestoreRequest, goal_of
 from treesnap.ops.restores import refuse_dangerous_restore, restore_to
@@ -116,10 +116,15 @@ def mark(context: Context, ref: str, request: CreateRequest) -> Snapshot:
 
 
 def rollback(
-    context: Context, ref: str, *, of_session: str | None = None, keep_files: bool = False
+    context: Context,
+    ref: str,
+    *,
+    of_session: str | None = None,
+    keep_files: bool = False,
+    retag: Retag | None = None,
 ) -> PositionResult:
     """Goes back to a snapshot: restores the root unless told to keep the files, then moves
-    the position, and counts that in the snapshot's state.
+    the position, and changes the tags that the snapshot got later, if told to.
 
     The files are restored all or nothing. A kill between that and the move leaves them
     restored and the position where it was, so that the difference shows as unsaved; the
@@ -143,7 +148,8 @@ def rollback(
                 label=f"rolled back to {goal.snapshot.id[:12]}",
             )
             stands_at = _published(session, goal.snapshot, metadata_of(request))
-        count_rollback(session, goal.snapshot)
+        if retag is not None:
+            retag_restored(session, goal.snapshot, retag)
     maintain(context)
     return PositionResult(snapshot=goal.snapshot, position=stands_at, restore=restored)
 

@@ -47,20 +47,11 @@ class Filter:
     session: str | None = None
     tag: str | None = None
     """``KEY`` or ``KEY=VALUE``."""
-    phase: str | None = None
-    checkpoint_type: str | None = None
 
     def fits(self, snapshot: Snapshot) -> bool:
         """Returns whether a snapshot is wanted."""
-        record = snapshot.record
-        pairs = (
-            (self.session, record.session),
-            (self.phase, record.phase),
-            (self.checkpoint_type, record.type),
-        )
-        return all(wanted in (None, found) for wanted, found in pairs) and (
-            self.tag is None or snapshot.has_tag(self.tag)
-        )
+        is_in_session = self.session is None or snapshot.record.session == self.session
+        return is_in_session and (self.tag is None or snapshot.has_tag(self.tag))
 
 
 def paths_in_history(session: Session, paths: Iterable[bytes]) -> set[bytes]:

@@ -50,7 +50,7 @@ from treesnap.ops.access import locked_root, opened, recover
 from treesnap.ops.auto_maintenance import maintain
 from treesnap.ops.capture import Capture, preview, publish_again
 from treesnap.ops.context import Context
-from treesnap.ops.history import count_rollback
+from treesnap.ops.history import retag_restored
 from treesnap.ops.places import refuse_dangerous
 from treesnap.ops.references import reading, resolve_in
 from treesnap.ops.restore.export import export
@@ -87,8 +87,8 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
             with locked_root(session, "restore"):
                 goal = goal_of(session, request)
                 result = restore_to(session, goal)
-                if request.counted:
-                    count_rollback(session, goal.snapshot)
+                if request.retag is not None:
+                    retag_restored(session, goal.snapshot, request.retag)
             if result.safety_id is not None:
                 maintain(context)
             return result

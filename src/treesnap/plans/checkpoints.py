@@ -7,13 +7,14 @@ go though the process that took it is gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from treesnap.errors import ErrorCode, NotFound, Refused
-from treesnap.model import CheckpointType, Purpose, Snapshot, SnapshotId, SnapshotKind
+from treesnap.facts import CheckpointType, fact_tags, facts_of
+from treesnap.model import Snapshot, SnapshotId, SnapshotKind
 from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.history import delete, list_snapshots, resolve, set_pinned
 from treesnap.ops.references import Filter
@@ -31,44 +32,42 @@ BEFORE_ROLLBACK = "before_rollback"
 
 
 def take_snapshot(
-    context: Context, plan: Plan, label: str, kind: CheckpointType, purpose: Purpose | None = None
+    context: Context,
+    plan: Plan,
+    label: str,
+    kind: CheckpointType,
+    facts: Mapping[str, str | None] | None = None,
 ) -> Snapshot:
     """Captures the root as the plan's next step finds it. It falls under the default policy.
 
-    ``purpose`` says more than what follows from the plan.
+    ``facts`` says more than what follows from the plan.
     """
-    return create(context, snapshot_request(plan, label, kind, purpose)).snapshot
+    return create(context, snapshot_request(plan, label, kind, facts)).snapshot
 
 
 def snapshot_request(
-    plan: Plan, label: str, kind: CheckpointType, purpose: Purpose | None = None
+    plan: Plan,
+    label: str,
+    kind: CheckpointType,
+    facts: Mapping[str, str | None] | None = None,
 ) -> CreateRequest:
     """Returns what :func:`take_snapshot` asks for."""
+    index = plan.next_index
+    leaves = plan.leaves
+    given = facts or {}
+    tags = fact_tags(
+        step_name=leaves[index].step.name if index < len(leaves) else None,
+        phase=given.get("phase") or phase_of(plan, index),
+        type=kind.value,
+        reason=given.get("reason") or label,
+        source_tool=given.get("source_tool") or SOURCE_TOOL,
+    )
     return CreateRequest(
         label=label,
         session=plan.id,
-        step=plan.next_index,
-        tags=tags_of(plan),
-        purpose=purpose_of(plan, label, kind, purpose or Purpose()),
+        step=index,
+        tags={"plan": plan.name, **tags},
         kind=SnapshotKind.PLAN,
-    )
-
-
-def tags_of(plan: Plan) -> dict[str, str]:
-    """Returns the tags of a plan's snapshots."""
-    return {"plan": plan.name}
-
-
-def purpose_of(plan: Plan, label: str, kind: CheckpointType, given: Purpose) -> Purpose:
-    """Returns what a plan's snapshot is for, as far as ``given`` does not say."""
-    index = plan.next_index
-    leaves = plan.leaves
-    return Purpose(
-        step_name=leaves[index].step.name if index < len(leaves) else None,
-        phase=given.phase or phase_of(plan, index),
-        type=kind,
-        reason=given.reason or label,
-        source_tool=given.source_tool or SOURCE_TOOL,
     )
 
 
@@ -82,7 +81,7 @@ def with_checkpoint(
     context: Context, plan: Plan, snapshot: Snapshot, reason: str, label: str | None = None
 ) -> Plan:
     """Returns the plan with a checkpoint more, labelled as its snapshot unless told otherwise."""
-    index = plan.next_index
+    index, facts = plan.next_index, facts_of(snapshot)
     newest = plan.checkpoints[-1].id if plan.checkpoints else None
     checkpoint = Checkpoint(
         id=CheckpointId(new_ulid(context.clock_ns(), after=newest)),
@@ -94,8 +93,8 @@ def with_checkpoint(
         step_index=index,
         label=label or snapshot.label or reason,
         reason=reason,
-        phase=snapshot.record.phase or phase_of(plan, index),
-        source_tool=snapshot.record.source_tool or SOURCE_TOOL,
+        phase=facts.get("phase") or phase_of(plan, index),
+        source_tool=facts.get("source_tool") or SOURCE_TOOL,
         plan_state_hash=content_hash(plan.name, plan.content),
         content=plan.content,
     )

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from treesnap.arguments import checked_methods
 from treesnap.errors import ErrorCode, InvalidArgument, Refused, TreesnapError, printable
-from treesnap.model import CheckpointType, PlanCopy, Purpose, Skipped, Snapshot, SnapshotId
+from treesnap.facts import CheckpointType, rolled_back
+from treesnap.model import PlanCopy, Skipped, Snapshot, SnapshotId
 from treesnap.ops.access import recover
 from treesnap.ops.checkpoint import go_back
-from treesnap.ops.create import CreateRequest, metadata_of
+from treesnap.ops.create import metadata_of
 from treesnap.ops.places import context_at
 from treesnap.plans import checkpoints as taking
 from treesnap.plans import repository
@@ -192,9 +193,9 @@ class Planner:
         """
         with self._opened(ref, "plan checkpoint") as (context, plan):
             _refuse_applied(plan)
-            purpose = Purpose(reason=reason, source_tool=source_tool, phase=phase)
+            facts = {"reason": reason, "source_tool": source_tool, "phase": phase}
             settled = end_interrupted(context, plan)
-            taken = taking.take_snapshot(context, settled, label, CheckpointType.MANUAL, purpose)
+            taken = taking.take_snapshot(context, settled, label, CheckpointType.MANUAL, facts)
             longer = taking.with_checkpoint(context, settled, taken, reason or "manual")
             return taking.save_thinned(context, longer).checkpoints[-1]
 
@@ -336,18 +337,11 @@ def _rolled_back(context: Context, plan: Plan, target: Checkpoint, back: Plan) -
         )
         return PLAN.payload(back)
 
-    purpose = taking.purpose_of(present, label, CheckpointType.ERROR_RECOVERY, Purpose())
-    request = CreateRequest(
-        label=label,
-        session=plan.id,
-        step=present.next_index,
-        tags=taking.tags_of(plan),
-        purpose=purpose,
-    )
+    request = taking.snapshot_request(present, label, CheckpointType.ERROR_RECOVERY)
     metadata = metadata_of(request)
     del metadata["kind"], metadata["label"]  # a safety snapshot has its own
     move = PlanMove(before=PlanCopy(plan.id, PLAN.payload(present)), after=after, metadata=metadata)
-    result = go_back(context, target.snapshot_id, counted=True, move=move)
+    result = go_back(context, target.snapshot_id, retag=rolled_back, move=move)
     assert result.safety_id is not None
     if back.held:
         with suppress(TreesnapError):  # the next command lets go

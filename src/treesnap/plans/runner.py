@@ -27,7 +27,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from treesnap.errors import ErrorCode, InvalidArgument, printable
-from treesnap.model import CheckpointType, Snapshot
+from treesnap.facts import CheckpointType
+from treesnap.model import Snapshot
 from treesnap.ops.checkpoint import (
     HeldCheckpoint,
     go_back,

@@ -171,13 +171,7 @@ def snapshot_records() -> SearchStrategy[SnapshotRecord]:
         session=text,
         step=st.none() | _INT64,
         added_bytes=st.none() | _SIZES,
-        step_name=text,
-        phase=text,
-        type=text,
-        reason=text,
-        source_tool=text,
         tags=st.dictionaries(_TEXT, _TEXT, max_size=2),
-        counters=st.dictionaries(_TEXT, _INT64, max_size=2),
     )
 
 
@@ -186,8 +180,7 @@ def snapshot_states() -> SearchStrategy[SnapshotState]:
     return st.builds(
         SnapshotState,
         pinned=st.booleans(),
-        rollback_count=_SIZES,
-        rollback_used=st.booleans(),
+        tags=st.dictionaries(_TEXT, _TEXT, max_size=2),
     )
 
 

@@ -7,12 +7,12 @@ import os
 import pytest
 
 from sampling import sized
-from treesnap.codec.snapshot import decode_state, encode_state
 from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused
+from treesnap.facts import is_retired, retired, rollback_count, rolled_back
 from treesnap.model import SnapshotKind, SnapshotState
 from treesnap.ops.access import opened
 from treesnap.ops.create import CreateRequest, create
-from treesnap.ops.history import retire
+from treesnap.ops.history import retag
 from treesnap.ops.position import compare_with_head, mark, mark_position, rollback
 from treesnap.store.collector import CollectorState, read_state, write_state
 from treesnap.store.layout import Layout
@@ -187,10 +187,9 @@ class TestRollback:
     @pytest.mark.parametrize("keep_files", [False, True])
     def test_is_counted(self, handle, two, keep_files):
         for _ in range(2):
-            rollback(handle.context, "first", keep_files=keep_files)
+            rollback(handle.context, "first", keep_files=keep_files, retag=rolled_back)
 
-        state = handle.resolve("first").state
-        assert (state.rollback_count, state.rollback_used) == (2, True)
+        assert rollback_count(handle.resolve("first")) == 2
 
     def test_to_the_position_makes_no_snapshot(self, handle, two):
         before = len(handle.list())
@@ -252,20 +251,31 @@ class TestRollback:
         assert handle.verify(read_data=True).ok
 
 
-class TestRetire:
-    def test_is_kept_in_the_state(self, make_handle, two):
-        retire(make_handle().context, "first")
+class TestRetag:
+    def test_is_kept_beside_the_record(self, make_handle, two):
+        retag(make_handle().context, "first", retired)
 
         found = make_handle().resolve("first")
-        assert found.state == SnapshotState(retired=True)
+        assert is_retired(found)
+        assert found.record.tags == {}
 
-    def test_is_optional_in_the_format(self):
-        old = encode_state(SnapshotState(pinned=True))
+    def test_leaves_the_pin(self, make_handle, two):
+        make_handle().pin("first")
 
-        assert b"retired" not in old
-        assert decode_state(old) == SnapshotState(pinned=True)
-        retired = SnapshotState(retired=True)
-        assert decode_state(encode_state(retired)) == retired
+        tagged = retag(make_handle().context, "first", lambda tags: {**tags, "later": "1"})
+        make_handle().unpin("first")
+
+        assert tagged.state == SnapshotState(pinned=True, tags={"later": "1"})
+        assert make_handle().resolve("first").state == SnapshotState(tags={"later": "1"})
+
+    def test_hides_a_tag_of_the_record(self, handle):
+        made = handle.create(tags={"a": "first", "b": "kept"})
+
+        changed = retag(handle.context, made.id, lambda tags: {**tags, "a": "later"})
+
+        assert changed.tags == {"a": "later", "b": "kept"}
+        assert handle.list(tag="a=later")
+        assert not handle.list(tag="a=first")
 
 
 def test_create_may_insist_on_everything(handle, root):

@@ -104,10 +104,10 @@ def test_state_is_kept_beside_the_snapshot(log, publish):
     name = publish(1)
     before = log.load(ROOT_ID, name).state
 
-    log.set_state(name.id, SnapshotState(pinned=True, rollback_count=2))
+    log.set_state(name.id, SnapshotState(pinned=True, tags={"a": "1"}))
 
     assert before == SnapshotState()
-    assert log.load(ROOT_ID, name).state == SnapshotState(pinned=True, rollback_count=2)
+    assert log.load(ROOT_ID, name).state == SnapshotState(pinned=True, tags={"a": "1"})
 
 
 def test_a_damaged_state_counts_as_pinned(store, log, publish):
@@ -133,7 +133,7 @@ def test_no_power_cut_leaves_a_state_without_its_snapshot(store, log, publish):
     """What was not synced may be lost in any order, so the states are synced first."""
     names = [publish(1), publish(2)]
     for name in names:
-        log.set_state(name.id, SnapshotState(rollback_count=1))
+        log.set_state(name.id, SnapshotState(tags={"a": "1"}))
     recording = RecordingFileSystem()
 
     SnapshotLog(recording, store.layout).remove(ROOT_ID, names)

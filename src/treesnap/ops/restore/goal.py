@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from treesnap.codec.history import Moment, RestoreHistory
-from treesnap.model import ChangeKind, IgnoreRules, Snapshot, SnapshotId
+from treesnap.model import ChangeKind, IgnoreRules, Retag, Snapshot, SnapshotId
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.plan import RestorePlan
 from treesnap.ops.session import Session
@@ -40,7 +40,8 @@ class RestoreRequest:
     dry_run: bool = False
     touch: bool = False
     force: bool = False
-    counted: bool = False
+    retag: Retag | None = None
+    """What becomes of the snapshot's later tags once the root is as in it."""
     way_back: WayBack | None = None
     move: PlanMove | None = None
     """The plan that goes with the files."""
