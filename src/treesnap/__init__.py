@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         SnapshotId,
         SnapshotKind,
     )
+    from treesnap.ops.create import CreateOptions
     from treesnap.ops.handle import Handle, open
     from treesnap.store.maintenance.retention import Policy
 
@@ -50,6 +51,7 @@ _HOMES = {
     "CollectingMonitor": "treesnap.events",
     "Conflict": "treesnap.errors",
     "Corrupt": "treesnap.errors",
+    "CreateOptions": "treesnap.ops.create",
     "Entry": "treesnap.model",
     "EntryKind": "treesnap.model",
     "ErrorCode": "treesnap.errors",
@@ -78,6 +80,7 @@ __all__ = [
     "CollectingMonitor",
     "Conflict",
     "Corrupt",
+    "CreateOptions",
     "Entry",
     "EntryKind",
     "ErrorCode",

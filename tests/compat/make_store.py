@@ -276,10 +276,15 @@ def make(target: str) -> None:
     maker.change()
     tags = {"tool": "make_store", "empty": ""}
     create("second", [], [], label="après", tags=tags, session="s-1", step=7)
-    create("scoped", ["absent/path", "names", "script/inner"], [], allow_absent=True)
+    create(
+        "scoped",
+        ["absent/path", "names", "script/inner"],
+        [],
+        options=treesnap.CreateOptions(allow_absent=True),
+    )
     maker.exclude()
     left_out = ["cache.tmp", "project/latin-1 \udce9t\udce9", "project/main.o", "socket"]
-    create("exclusions", [], left_out, exclude=["*.tmp"])
+    create("exclusions", [], left_out, options=treesnap.CreateOptions(exclude=["*.tmp"]))
     handle.restore("first")
     handle.restore("second")
     handle.undo()

@@ -14,6 +14,7 @@ from collections import Counter
 import pytest
 
 from sampling import sized
+from treesnap import CreateOptions
 from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at
@@ -137,7 +138,7 @@ class TestCreate:
         assert handle.stats().disk_bytes - before <= 4096
 
     def test_that_skips_costs_no_sync(self, handle, syncs, fs):
-        assert handle.create(skip_unchanged=True).unchanged
+        assert handle.create(options=CreateOptions(skip_unchanged=True)).unchanged
 
         assert syncs() == []
         assert fs.calls("rename") == []

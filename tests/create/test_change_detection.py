@@ -321,7 +321,7 @@ def test_a_clock_that_was_set_back_costs_time_and_nothing_else(root, tmp_path):
 
     assert second.stats.files_read == 2
     assert second.root_hash == first.root_hash
-    assert handle.create(skip_unchanged=True).unchanged
+    assert handle.create(options=treesnap.CreateOptions(skip_unchanged=True)).unchanged
 
 
 def test_without_its_cache_a_capture_reads_everything_and_finds_the_same(handle, root, tmp_path):

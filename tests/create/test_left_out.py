@@ -150,7 +150,7 @@ class TestExclusions:
 
     def test_given_patterns_hold_for_the_restore_too(self, handle, root):
         make(root, "kept", "cache/x", "sub/cache/y")
-        identity = handle.create(exclude=["cache/"]).id
+        identity = handle.create(options=treesnap.CreateOptions(exclude=["cache/"])).id
         make(root, "cache/new", "kept too")
         (root / "cache/x").write_text("edited")
 
@@ -208,7 +208,7 @@ class TestExclusions:
         make(root, "new\nline/a.log", "a\n.log", "a.log\n", "a\nb")
         (root / ".snapignore").write_text("*.log\n")
 
-        result = handle.create(exclude=["a\nb"])
+        result = handle.create(options=treesnap.CreateOptions(exclude=["a\nb"]))
 
         assert {*reasons(result)} == {b"new\nline/a.log", b"a\n.log", b"a\nb"}
 
@@ -261,7 +261,7 @@ def test_whatever_happens_excluded_paths_are_never_touched(tmp_path, seed):
     for _ in range(4):
         change(root, random)
         held, _ = parts(record(root))
-        identity = handle.create(exclude=["*.x"]).id
+        identity = handle.create(options=treesnap.CreateOptions(exclude=["*.x"])).id
         change(root, random)
         before, hidden_before = parts(record(root))
 
@@ -562,4 +562,4 @@ class TestUselessPatterns:
         make(root, "kept")
 
         with pytest.raises(treesnap.InvalidArgument):
-            handle.create(exclude=["kept", pattern])
+            handle.create(options=treesnap.CreateOptions(exclude=["kept", pattern]))

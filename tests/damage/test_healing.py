@@ -157,7 +157,7 @@ class TestTakingBack:
         (tmp_path / "root" / "junk").write_bytes(b"left out")
         os.setxattr(tmp_path / "root" / "a", "user.a", os.urandom(60))
         os.setxattr(tmp_path / "root" / "a", "user.b", os.urandom(4040))
-        handle.create(exclude=["junk"])
+        handle.create(options=treesnap.CreateOptions(exclude=["junk"]))
         expected = {name: (tmp_path / "root" / name).read_bytes() for name in ("a", "sub/b", "big")}
         for pack in (tmp_path / "store" / "packs").iterdir():
             pack.unlink()

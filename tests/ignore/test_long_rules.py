@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from treesnap import CreateOptions
 from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at
 from treesnap.testing.state import tree_state
@@ -94,13 +95,13 @@ def test_patterns_of_a_call_beyond_the_bound_are_refused_before_anything_is_read
     patterns = [f"{number:08000}" for number in range(RULES_SIZE_MAX // 8000 + 1)]
 
     with pytest.raises(ValueError, match="too long"):
-        handle.create(exclude=patterns)
+        handle.create(options=CreateOptions(exclude=patterns))
 
     assert handle.list() == ()
     fitting = patterns[: len(patterns) - 70]
     (tmp_path / "root" / ".snapignore").write_bytes(RULES)
     (tmp_path / "root" / "file").write_text("content")
-    created = handle.create(exclude=fitting)
+    created = handle.create(options=CreateOptions(exclude=fitting))
     (tmp_path / "root" / "file").write_text("edited")
     handle.restore(created.id)
     assert (tmp_path / "root" / "file").read_text() == "content"

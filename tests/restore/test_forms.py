@@ -115,7 +115,9 @@ class TestPaths:
         assert record(root)[b"a/b/new"] == damaged[b"a/b/new"]
 
     def test_a_path_that_was_absent_is_removed_again(self, handle, root):
-        result = handle.create(["new", "a/new", "file"], allow_absent=True)
+        result = handle.create(
+            ["new", "a/new", "file"], options=treesnap.CreateOptions(allow_absent=True)
+        )
         (root / "new").mkdir()
         (root / "new/inside").write_text("made by the step")
         (root / "a/new").write_text("made by the step")

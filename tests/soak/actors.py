@@ -135,7 +135,7 @@ class Writer(Actor):
         result = self.handle(self.root_number).create(
             label=label,
             name=label if is_named else None,
-            skip_unchanged=self.random.random() < 0.2,
+            options=treesnap.CreateOptions(skip_unchanged=self.random.random() < 0.2),
         )
         self.phase("")
         if not result.unchanged:

@@ -21,7 +21,7 @@ from changing import World
 from mounting import mounting
 from oracle import difference, record
 from sampling import sized
-from treesnap import CollectingMonitor, ErrorCode, SnapshotKind, StorageFull
+from treesnap import CollectingMonitor, CreateOptions, ErrorCode, SnapshotKind, StorageFull
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 
 DAY_NS = 86_400 * 10**9
@@ -203,7 +203,7 @@ class TestQuota:
         world.change(900_000)
 
         with pytest.raises(StorageFull) as caught:
-            world.create(SnapshotKind.MANUAL, max_size_bytes=500_000)
+            world.create(SnapshotKind.MANUAL, options=CreateOptions(max_size_bytes=500_000))
 
         assert caught.value.code == ErrorCode.OVER_QUOTA
         assert len(world.ids()) == 1
@@ -231,7 +231,7 @@ class TestQuota:
         newest = record(tmp_path / "other")
         world.change(600_000)
 
-        world.create(SnapshotKind.MANUAL, max_size_bytes=None)
+        world.create(SnapshotKind.MANUAL, options=CreateOptions(max_size_bytes=None))
         world.handle.config("max-size", "1M")
         world.change(200_000, "second")
         world.create(SnapshotKind.MANUAL)
@@ -275,7 +275,7 @@ class TestQuota:
         with open(world.store / "collector/lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with pytest.raises(StorageFull) as caught:
-                world.create(max_size_bytes=1)
+                world.create(options=CreateOptions(max_size_bytes=1))
 
         assert caught.value.code == ErrorCode.OVER_QUOTA
         (said,) = monitor.warnings

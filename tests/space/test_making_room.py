@@ -17,7 +17,7 @@ import treesnap
 from changing import World
 from mounting import mounting
 from oracle import difference, record
-from treesnap import SnapshotKind, StorageFull
+from treesnap import CreateOptions, SnapshotKind, StorageFull
 from treesnap.ops.auto_maintenance import with_room
 from treesnap.ops.places import context_at
 from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed
@@ -250,7 +250,7 @@ class TestWhatCannotFit:
         world.fs.clear()
 
         with pytest.raises(StorageFull) as caught:
-            world.create(max_size_bytes=100_000)
+            world.create(options=CreateOptions(max_size_bytes=100_000))
 
         assert (caught.value.limit_bytes, self.reads(world)) == (100_000, 1)
 

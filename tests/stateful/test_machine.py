@@ -128,7 +128,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(target=snapshots)
     def create_again(self) -> Made:
-        result = self.handle.create(skip_unchanged=True)
+        result = self.handle.create(options=treesnap.CreateOptions(skip_unchanged=True))
         if result.unchanged:
             assert difference(self.moments[result.id].state, captured(self.live)) == []
             return multiple()
@@ -143,7 +143,9 @@ class Machine(RuleBasedStateMachine):
         note(f"paths {scope!r}")
         unknown = [path for path in scope if path not in self.live and not self.was_held(path)]
         try:
-            result = self.handle.create(scope, allow_absent=allow_absent)
+            result = self.handle.create(
+                scope, options=treesnap.CreateOptions(allow_absent=allow_absent)
+            )
         except treesnap.InvalidArgument:
             assert self.leads_through_link(scope)
             return multiple()

@@ -273,12 +273,12 @@ class WatchedMachine(RuleBasedStateMachine):
 
     def compare_with_a_walk(self, paths: list[bytes] | None, exclude: tuple[str, ...]) -> None:
         try:
-            watched = self.watched.create(paths, exclude=exclude)
+            watched = self.watched.create(paths, options=treesnap.CreateOptions(exclude=exclude))
         except treesnap.InvalidArgument:  # a pattern that is none
             with pytest.raises(treesnap.InvalidArgument):
-                self.unwatched.create(paths, exclude=exclude)
+                self.unwatched.create(paths, options=treesnap.CreateOptions(exclude=exclude))
             return
-        walked = self.unwatched.create(paths, exclude=exclude)
+        walked = self.unwatched.create(paths, options=treesnap.CreateOptions(exclude=exclude))
         here = self.watched.ls(watched.snapshot.id, recursive=True)
         there = self.unwatched.ls(walked.snapshot.id, recursive=True)
         assert sorted(set(here) ^ set(there)) == []

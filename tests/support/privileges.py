@@ -18,7 +18,7 @@ def everything_is_loaded(directory: Path) -> None:
     """Runs every operation that the children of a test use, so that all modules are loaded."""
     (directory / "load").mkdir()
     handle = treesnap.open(directory / "load", directory / "load-store")
-    identity = handle.create(exclude=["x"]).id
+    identity = handle.create(options=treesnap.CreateOptions(exclude=["x"])).id
     (directory / "load" / "file").write_text("file")
     handle.restore(identity)
     handle.undo()

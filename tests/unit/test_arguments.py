@@ -10,7 +10,7 @@ import pytest
 
 import treesnap
 from oracle import difference, record
-from treesnap import InvalidArgument
+from treesnap import CreateOptions, InvalidArgument
 from treesnap.arguments import checked
 from treesnap.ops.handle import Handle
 from treesnap.store.maintenance.retention import Policy
@@ -34,6 +34,7 @@ NOT_OF = {
     "Iterable[str]": [None, 1, "*.log", b"*.log", {"*.log": 1}, [1], [None], object()],
     "Mapping[str, str]": [1, "a=b", [("a", "b")], {"a": None}, {"a": 1}, {1: "a"}, {"a": True}],
     "tuple[int, int]": [1, "1/2", (1,), (1, "2"), (1, True), (1, 2, 3)],
+    "CreateOptions": ["force", 1, {"force": True}],
     "Policy": ["keep", 1, {"keep_last": 1}],
     "SnapshotKind": [None, "manual", 1, "other"],
     "Monitor": [1, "monitor", object(), print],
@@ -179,7 +180,7 @@ def test_an_error_names_the_parameter_and_what_it_was_given(handle, call, messag
 
 def test_what_is_listed_may_come_from_an_iterator(handle):
     made = handle.create(
-        (path for path in ["file"]), exclude=iter(["*.log"]), tags={"a": "b"}
+        (path for path in ["file"]), options=CreateOptions(exclude=iter(["*.log"])), tags={"a": "b"}
     ).snapshot
 
     assert made.record.scope == (b"file",)

@@ -308,7 +308,7 @@ def test_a_store_in_the_root_reports_nothing(tmp_path):
         world.watch()
         world.looks.listed = 0
 
-        made = world.handle.create(skip_unchanged=True)
+        made = world.handle.create(options=treesnap.CreateOptions(skip_unchanged=True))
 
         assert (made.unchanged, world.looks.listed) == (True, 0)
 

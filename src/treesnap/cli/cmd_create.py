@@ -79,23 +79,38 @@ def create(
     paths: Sequence[str],
     tags: dict[str, str],
     counters: dict[str, int],
+    allow_absent: bool,
+    skip_unchanged: bool,
+    exclude: Sequence[str],
+    max_size_bytes: int | None,
     automatic: bool,
-    **options: Any,
+    force: bool,
+    **words: Any,
 ) -> None:
     """Capture the root, or only PATHs of it.
 
     Prints the snapshot's id. Exits 4 when something could not be read: the snapshot
     exists and lists it.
     """
-    facts = {name: options.pop(name) for name in TEXTS}
+    from treesnap.ops.create import CreateOptions
+
+    facts = {name: words.pop(name) for name in TEXTS}
     tags |= {name: text for name, text in facts.items() if text is not None}
     tags |= counter_tags(counters)
+    options = CreateOptions(
+        exclude=exclude,
+        allow_absent=allow_absent,
+        skip_unchanged=skip_unchanged,
+        force=force,
+        max_size_bytes=max_size_bytes,
+    )
     with invocation.open(makes_store=True) as handle:
         result = handle.create(
             invocation.absolute_all(paths, handle.root),
             tags=tags,
             kind=SnapshotKind.AUTOMATIC if automatic else SnapshotKind.MANUAL,
-            **options,
+            options=options,
+            **words,
         )
     invocation.output.note(*create_notes(result))
     invocation.output.result("create", lambda: _fields(result), [result.id])

@@ -34,7 +34,7 @@ from treesnap.facts import CheckpointType, retired, rolled_back
 from treesnap.fs.os_errors import error_text
 from treesnap.model import SkipReason
 from treesnap.ops import handle as library
-from treesnap.ops.create import CreateRequest, create
+from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.history import retag
 from treesnap.ops.places import (
     check_store,
@@ -164,7 +164,7 @@ class CheckpointManager:
             session=_checked(session_id, "session"),
             tags=tags_of(checkpoint_id, phase, checkpoint_type, message, state_snapshot),
             complete_only=True,
-            exclude=LOGS.excluded,
+            options=CreateOptions(exclude=LOGS.excluded),
         )
         if commit_first:
             snapshot = create(self.handle.context, request).snapshot

@@ -37,7 +37,7 @@ from treesnap.errors import (
 from treesnap.facts import fact_tags, facts_of, rolled_back
 from treesnap.fs.os_errors import error_text
 from treesnap.model import ChangeKind, Skipped, Snapshot, utc_time
-from treesnap.ops.create import CreateRequest, create
+from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.diff import is_time_alone
 from treesnap.ops.handle import Handle
 from treesnap.ops.handle import open as open_root
@@ -126,7 +126,6 @@ def _create_request(request: Create) -> CreateRequest:
     of_step = f": {request.step_name}" if request.step_name else ""
     return CreateRequest(
         paths=tuple(_paths(request.files)),
-        allow_absent=True,  # a step may make what it lists
         name=request.checkpoint_id,
         label=f"before step {request.step_number}{of_step}",
         session=request.task_id,
@@ -137,6 +136,7 @@ def _create_request(request: Create) -> CreateRequest:
             files=None if is_as_given else json.dumps(request.files),
         ),
         complete_only=True,
+        options=CreateOptions(allow_absent=True),  # a step may make what it lists
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from treesnap.arguments import problem_of_name
+from treesnap.arguments import checked_methods, problem_of_name
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.snapshot import SNAPSHOT, state_hash
 from treesnap.errors import (
@@ -62,25 +62,37 @@ _NOTHING: dict[str, Any] = {
 """What a record says of an empty root."""
 
 
+@checked_methods
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateOptions:
+    """How to capture, where it differs from the usual."""
+
+    exclude: Iterable[str] = ()
+    """Patterns in gitignore syntax that are left out, beside those of ignore files."""
+    allow_absent: bool = False
+    """Whether a path may be captured as absent that no snapshot of the root holds either."""
+    skip_unchanged: bool = False
+    """Whether nothing is published when nothing changed since the newest snapshot."""
+    force: bool = False
+    """Whether a dangerous root may be captured, such as ``/`` or the home directory."""
+    max_size_bytes: int | None = None
+    """What the store may take; None is what :meth:`treesnap.Handle.config` says."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateRequest:
     """What the caller of ``create`` asked for."""
 
     paths: tuple[bytes, ...] = ()
-    allow_absent: bool = False
-    """Whether a path may be captured as absent that no snapshot of the root holds either."""
     label: str | None = None
     name: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     session: str | None = None
     step: int | None = None
-    skip_unchanged: bool = False
+    kind: SnapshotKind = SnapshotKind.MANUAL
     complete_only: bool = False
     """Whether nothing is published when something could not be read."""
-    exclude: tuple[str, ...] = ()
-    kind: SnapshotKind = SnapshotKind.MANUAL
-    force: bool = False
-    max_size_bytes: int | None = None
+    options: CreateOptions = field(default_factory=CreateOptions)
 
 
 def create(context: Context, request: CreateRequest, claim: Claim | None = None) -> CreateResult:
@@ -88,14 +100,14 @@ def create(context: Context, request: CreateRequest, claim: Claim | None = None)
 
     With a claim the snapshot is held, unless another one may go back over the same paths.
     """
-    rules = given(request.exclude)
+    rules = given(tuple(request.options.exclude))
     scope = without_nested(list(request.paths)) if request.paths else None
     if scope == (b"",):
         scope = None
     check_words(request)
-    check_root(context, force=request.force)
+    check_root(context, force=request.options.force)
     _refuse_links(context, scope or ())
-    if request.paths and not request.allow_absent:
+    if request.paths and not request.options.allow_absent:
         _refuse_unknown(context, request.paths)
     result = with_room(context, lambda: _create(context, request, scope, rules, claim))
     if not result.unchanged:
@@ -182,8 +194,8 @@ def _create(
 
 def _size_bytes_max(session: Session, request: CreateRequest) -> int | None:
     """Returns what the store may take: what the caller said, or else the settings."""
-    if request.max_size_bytes is not None:
-        return request.max_size_bytes
+    if request.options.max_size_bytes is not None:
+        return request.options.max_size_bytes
     settings = settings_or_defaults(session)
     return settings.store_size_bytes_max if settings is not None else None
 
@@ -250,7 +262,7 @@ def _publish(session: Session, capture: Capture, request: CreateRequest) -> Crea
     record: SnapshotRecord = capture.record(**metadata_of(request))
     if request.complete_only and record.totals.incomplete:
         raise _unreadable(capture)
-    if request.skip_unchanged:
+    if request.options.skip_unchanged:
         newest = latest(session, record.scope)
         if newest is not None and newest.root_hash == state_hash(record):
             return _result(capture, newest, unchanged=True)

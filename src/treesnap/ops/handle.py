@@ -8,7 +8,7 @@ used from several threads, and after ``fork``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from treesnap.treepath import PathLike, from_user
 
 if TYPE_CHECKING:
     from treesnap.events import Monitor
+    from treesnap.ops.create import CreateOptions
     from treesnap.results import (
         ConfigResult,
         CreateResult,
@@ -108,48 +109,39 @@ class Handle:
         self,
         paths: Sequence[PathLike] | None = None,
         *,
-        allow_absent: bool = False,
         label: str | None = None,
         name: str | None = None,
         tags: Mapping[str, str] | None = None,
         session: str | None = None,
         step: int | None = None,
-        skip_unchanged: bool = False,
-        exclude: Iterable[str] = (),
         kind: SnapshotKind = SnapshotKind.MANUAL,
-        force: bool = False,
-        max_size_bytes: int | None = None,
+        options: CreateOptions | None = None,
     ) -> CreateResult:
         """Captures the root, or only ``paths`` of it, and publishes a snapshot.
 
         Here and in the other methods an empty list of paths raises InvalidArgument: None is the
         whole root, and a list that a program computed may come out empty.
         After return the snapshot survives a power cut. A path that exists neither now nor in a
-        snapshot of the root raises NotFound, unless ``allow_absent`` says that its absence is
-        what has to be captured. Unreadable paths do not raise: the
-        result says ``complete=False`` and lists them. ``session``, ``step`` and ``purpose``
-        say what work it belongs to. ``exclude`` adds patterns in gitignore syntax; ``force``
-        allows dangerous roots. The store may take ``max_size_bytes``, or else what
-        :meth:`config` says; when it or the disk is full, old automatic snapshots go and
+        snapshot of the root raises NotFound, unless the options allow it. Unreadable paths do
+        not raise: the result says ``complete=False`` and lists them. ``session``, ``step`` and
+        ``tags`` say what work it belongs to; keys that begin with ``treesnap.`` are refused.
+        ``kind`` decides how long it stays: a policy removes only automatic kinds.
+        When the store or the disk is full, old automatic snapshots go and
         garbage is collected, and it is tried again. Raises Refused, NotFound (no such root),
         Busy, StorageFull, OperationFailed.
         """
-        from treesnap.ops.create import CreateRequest, create, refuse_reserved
+        from treesnap.ops.create import CreateOptions, CreateRequest, create, refuse_reserved
 
         refuse_reserved(tags or {})
         request = CreateRequest(
             paths=self.tree_paths(paths),
-            allow_absent=allow_absent,
             label=label,
             name=name,
             tags=dict(tags or {}),
             session=session,
             step=step,
-            skip_unchanged=skip_unchanged,
-            exclude=tuple(exclude),
             kind=kind,
-            force=force,
-            max_size_bytes=max_size_bytes,
+            options=options or CreateOptions(),
         )
         return create(self.context, request)
 
@@ -502,13 +494,13 @@ class Handle:
         to it and do not wait.
         """
         from treesnap.ops.checkpoint import held_checkpoint, warn_of_untouched
-        from treesnap.ops.create import CreateRequest
+        from treesnap.ops.create import CreateOptions, CreateRequest
 
         request = CreateRequest(
             paths=self.tree_paths(paths),
-            allow_absent=True,  # the body may make what it is about
             label=label,
             kind=SnapshotKind.RUN,
+            options=CreateOptions(allow_absent=True),  # the body may make what it is about
         )
         with held_checkpoint(self.context, request, "rollback_on_error", overlap) as held:
             try:

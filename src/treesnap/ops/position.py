@@ -100,7 +100,7 @@ def mark(context: Context, ref: str, request: CreateRequest) -> Snapshot:
     has it. Costs no look at the root. Raises NotFound, Refused (the name is taken), Busy.
     """
     check_words(request)
-    rules = given(request.exclude)
+    rules = given(tuple(request.options.exclude))
     try:
         with (
             opened(context, "mark a snapshot", writing=True, recover=False) as session,

@@ -27,7 +27,7 @@ from treesnap.errors import Corrupt, TreesnapError, printable
 from treesnap.fs.notifier import change_hints, has_inotify
 from treesnap.fs.os_errors import reported
 from treesnap.model import SnapshotKind
-from treesnap.ops.create import CreateRequest, create
+from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.known_changes import receive, send, socket_address, view_of
 from treesnap.ops.places import check_root
 from treesnap.ops.watching import refuse_unwatchable, watch_directory, watched
@@ -140,7 +140,10 @@ class WatchService:
         try:
             result = create(
                 watching,
-                CreateRequest(kind=SnapshotKind.WATCH, skip_unchanged=True, force=self._force),
+                CreateRequest(
+                    kind=SnapshotKind.WATCH,
+                    options=CreateOptions(skip_unchanged=True, force=self._force),
+                ),
             )
         except TreesnapError as error:
             self._last_error = printable(error.message)

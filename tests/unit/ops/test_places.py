@@ -24,7 +24,7 @@ def test_the_home_directory_is_refused_until_it_is_insisted_on(make_handle, root
 
     with pytest.raises(Refused, match="is your home directory"):
         handle.create()
-    assert handle.create(force=True).snapshot.complete
+    assert handle.create(options=treesnap.CreateOptions(force=True)).snapshot.complete
 
 
 @pytest.mark.parametrize("below", ["", "packs"])

@@ -10,6 +10,7 @@ import pytest
 
 from cuts import cuts
 from power import PoweredFileSystem
+from treesnap import CreateOptions
 from treesnap.errors import ErrorCode, OperationFailed, Refused
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import Change, ChangeKind
@@ -175,12 +176,12 @@ class TestPlace:
         assert PLACE.path("x") == PATH
 
     def test_keeps_notes_out_of_captures(self, handle, root, note):
-        handle.create(exclude=PLACE.excluded)
+        handle.create(options=CreateOptions(exclude=PLACE.excluded))
         write(handle, b"ours")
         note.with_name(".note.json.writing").write_bytes(b"")
         note.with_name("other.json").write_bytes(b"")
 
-        made = handle.create(exclude=PLACE.excluded)
+        made = handle.create(options=CreateOptions(exclude=PLACE.excluded))
 
         held = [entry.name for entry in handle.ls(made.id, ".tool/x") if not entry.is_skipped]
         assert held == [b"other.json"]

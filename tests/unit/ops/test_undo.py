@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from treesnap import CreateOptions
 from treesnap.errors import ErrorCode, NotFound
 from treesnap.testing.children import in_child, killed
 from treesnap.testing.faulty import kill_at
@@ -180,7 +181,7 @@ class TestOfARootThatWasRemoved:
         assert not root.exists()
 
     def test_undo_leaves_what_was_never_captured(self, handle, root, restored):
-        handle.create(exclude=("*.tmp",))
+        handle.create(options=CreateOptions(exclude=("*.tmp",)))
         (root / ".snapignore").write_text("*.tmp\n.snapignore\n")
         (root / "mine.tmp").write_bytes(b"never captured")
 

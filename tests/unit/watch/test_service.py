@@ -396,7 +396,7 @@ def test_a_dangerous_root_is_watched_only_when_insisted(tmp_path, monkeypatch):
     assert caught.value.code == ErrorCode.DANGEROUS_ROOT
     assert not (tmp_path / "store").exists()
     with home.watch(force=True) as watched:
-        assert watched.create(force=True).complete
+        assert watched.create(options=treesnap.CreateOptions(force=True)).complete
     shutil.rmtree(tmp_path / "home")
     with pytest.raises(treesnap.errors.NotFound), home.watch(force=True):
         pass
