@@ -299,7 +299,7 @@ def test_a_store_that_leads_elsewhere_is_refused(forge, canary, name):
     (forge.store / name).symlink_to(canary)
 
     for action in (Handle.create, lambda handle: handle.restore("latest"), Handle.gc):
-        with pytest.raises(Corrupt, match="is no directory"):
+        with pytest.raises(Corrupt, match="is not a directory"):
             action(forge.handle())
 
 
@@ -310,7 +310,7 @@ def test_a_corner_of_a_root_that_leads_elsewhere_is_refused(forge, canary, name)
         corner.rename(forge.store / "moved")
     corner.symlink_to(canary)
 
-    with pytest.raises(Corrupt, match="is no directory"):
+    with pytest.raises(Corrupt, match="is not a directory"):
         forge.handle().create()
 
 

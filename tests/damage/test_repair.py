@@ -18,7 +18,7 @@ from treesnap.hashing import root_id
 from treesnap.plans import Planner, Step
 from treesnap.store.collector import LEAP, read_state
 from treesnap.store.layout import Layout
-from treesnap.store.slot import notes
+from treesnap.store.slot import slot_states
 from treesnap.store.store import Store
 from treesnap.store.writer import EpochChanged, Writer
 from treesnap.testing.state import tree_state
@@ -62,7 +62,7 @@ class TestCollectorState:
         layout = Layout(str(world.store))
         epoch = read_state(LocalFileSystem(), layout).epoch
         assert epoch == 4 + LEAP
-        assert max(note.epoch for note in notes(LocalFileSystem(), layout)) == epoch
+        assert max(state.epoch for state in slot_states(LocalFileSystem(), layout)) == epoch
         assert world.handle().create().snapshot.complete
         world.handle().gc()
         assert world.restores("second")

@@ -16,8 +16,8 @@ import pytest
 
 from exporting import STAGE_NAME, records, warnings, write_record
 from oracle import difference, record
-from treesnap.codec.export import ExportRecord, encode_export
 from treesnap.codec.message import pack
+from treesnap.codec.root_files import ExportRecord, encode_export
 from treesnap.errors import OperationFailed
 from treesnap.events import CollectingMonitor
 from treesnap.fs.base import FileSystem

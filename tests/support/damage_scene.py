@@ -10,8 +10,8 @@ from pathlib import Path
 
 import oracle
 from treesnap.codec.envelope import FileKind, seal
-from treesnap.codec.export import EXPORT_STAGE_PREFIX, ExportRecord, encode_export
 from treesnap.codec.message import pack
+from treesnap.codec.root_files import EXPORT_STAGE_PREFIX, ExportRecord, encode_export
 from treesnap.errors import TreesnapError
 from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at

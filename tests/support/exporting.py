@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from treesnap.codec.envelope import FileKind, seal
-from treesnap.codec.export import EXPORT_STAGE_PREFIX
+from treesnap.codec.root_files import EXPORT_STAGE_PREFIX
 from treesnap.events import CollectingMonitor
 from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at

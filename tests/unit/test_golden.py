@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from treesnap.codec import envelope, history, journal, pack, snapshot, statcache, tree
+from treesnap.codec import envelope, journal, pack, root_files, snapshot, statcache, tree
 from treesnap.codec.chunklist import fold
 from treesnap.codec.envelope import FileKind
 from treesnap.codec.index import IndexEntry, encode_index
@@ -128,7 +128,7 @@ ROW = statcache.Row(
     b"a/b", ID, TOTALS, b"rules", (b"x",), True, ((b"y", 1),),
     statcache.encode_observations([statcache.Observation(b"x", 1, 2, 3, 4, 5, 6)]),
 )  # fmt: skip
-MOMENT = history.Moment(SnapshotId("cd" * 32), (b"a",))
+MOMENT = root_files.Moment(SnapshotId("cd" * 32), (b"a",))
 ENCODED: dict[str, bytes] = {
     "tree": packed((1, TOTALS, 0, sorted(ENTRIES))),
     "tree of odd times": packed((1, TOTALS, 0, TIMED)),
@@ -136,7 +136,7 @@ ENCODED: dict[str, bytes] = {
     "lists": folded(),
     "snapshot": snapshot.encode_snapshot(RECORD),
     "snapshot state": snapshot.encode_state(SnapshotState(pinned=True, tags={"a": "1"})),
-    "history": history.encode_history(history.RestoreHistory((MOMENT,), ())),
+    "history": root_files.encode_history(root_files.RestoreHistory((MOMENT,), ())),
     "journal": journal.encode_journal(JOURNAL),
     "row": statcache.frame(statcache.encode_row(ROW)),
     "meta": statcache.encode_meta(statcache.Meta("ef" * 32, ID)),

@@ -114,6 +114,10 @@ class Format(Generic[T]):
         """Returns the whole file of a record, as :meth:`payload` does."""
         return seal(self.kind, self.payload(record))
 
+    def unseal(self, data: bytes, where: str) -> T:
+        """Returns the record in a whole file; raises Corrupt or UnsupportedFormat."""
+        return self.decode(unseal(data, self.kind, where))
+
     def frame(self, payload: bytes) -> bytes:
         """Returns the whole file of a payload that was read before; raises Corrupt."""
         self.decode(payload)

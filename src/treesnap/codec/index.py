@@ -9,7 +9,7 @@
 before it; what lies behind is found by scanning the pack. The first id bytes
 are big-endian numbers, so that their order is the order of the ids.
 
-A part is a hint and is never trusted: whoever finds an object through it checks
+A part is a hint and is never trusted: a reader that finds an object through it checks
 the record in the pack. Opening costs nothing but the mapping; a lookup is one
 bisection.
 """

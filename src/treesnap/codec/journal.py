@@ -1,7 +1,7 @@
 """The journal of a restore: what must be true before the next operation begins.
 
 A journal is written twice. *Staging* says that a directory for staged files is
-about to be made in the root, and how the root looked before: whoever finds it
+about to be made in the root, and how the root looked before: an operation that finds it
 removes that directory and puts the root's own metadata back. *Applying* is the
 commit point: it names the two snapshots that hold the states before and after,
 and the paths in which they differ. Each of these paths may have either state, or
@@ -217,7 +217,7 @@ def _decode_subvolume(row: Any) -> Subvolume:
 
 
 def _require_path(path: Any) -> None:
-    require(type(path) is bytes, "journal", "a path is no byte string")
+    require(type(path) is bytes, "journal", "a path is not a byte string")
     try:
         parse(path)
     except InvalidArgument as error:

@@ -133,7 +133,7 @@ class Fields:
     """Reads the fields of a stored map, one by one, each with its type."""
 
     def __init__(self, value: Any, what: str) -> None:
-        require(isinstance(value, Mapping), what, "it is no map")
+        require(isinstance(value, Mapping), what, "it is not a map")
         self._value: Mapping[str, Any] = value
         self._what = what
 
@@ -141,7 +141,9 @@ class Fields:
         """Returns a field that must be there."""
         value = self._value.get(name)
         if type(value) is not kind:
-            raise Corrupt(f"Stored {self._what} is not valid: {name} is no {kind.__name__}")
+            raise Corrupt(
+                f"Stored {self._what} is not valid: {name} is not of type {kind.__name__}"
+            )
         return value
 
     def optional(self, name: str, kind: type[T]) -> T | None:

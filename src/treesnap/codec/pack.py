@@ -13,7 +13,7 @@ The footer is a record of kind 255 whose bytes are the msgpack array of
 ``[kind, offset, raw size, stored size, id]``, one per record, and whose id is
 their BLAKE3. The 12-byte trailer is ``"TSFT" | footer offset u32 | CRC-32``. A
 pack without a trailer is still being appended to, or its writer died: a record
-is there when its header is whole and its bytes lie inside the file, and whoever
+is there when its header is whole and its bytes lie inside the file. A reader that
 relies on bytes that were never synced checks them against their id first.
 
 Not here: files, locks, lookups (store).

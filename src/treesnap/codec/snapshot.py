@@ -17,13 +17,13 @@ from typing import Any
 from treesnap.codec.chunklist import check_content
 from treesnap.codec.envelope import CHECKSUM_SIZE, HEADER_SIZE, FileKind, Format
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
-from treesnap.codec.rules import decode_rules, encode_rules
 from treesnap.codec.tree import decode_entry, decode_totals
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.hashing import ID_SIZE, object_id
 from treesnap.model import (
     EntryKind,
     FileContent,
+    IgnoreRules,
     ObjectKind,
     PlanCopy,
     SnapshotId,
@@ -108,7 +108,7 @@ def decode_snapshot(payload: bytes) -> SnapshotRecord:
     require(added_bytes is None or added_bytes >= 0, "snapshot", "it added less than nothing")
     texts = {name: fields.optional(name, str) for name in _TEXTS}
     parent = texts.pop("parent")
-    require(parent is None or is_snapshot_id(parent), "snapshot", "its parent is no id")
+    require(parent is None or is_snapshot_id(parent), "snapshot", "its parent is not an id")
     return SnapshotRecord(
         root=root,
         links=None if links is None else FileContent(links),
@@ -132,7 +132,7 @@ def decode_snapshot(payload: bytes) -> SnapshotRecord:
 def decode_plan_copy(row: tuple[Any, ...] | None, what: str) -> PlanCopy | None:
     """Returns a plan and its id as they stand in a record, or raises Corrupt.
 
-    The payload is looked at by whoever reads the plan.
+    The payload is checked when the plan is read.
     """
     if row is None:
         return None
@@ -154,7 +154,7 @@ def is_snapshot_id(text: str) -> bool:
 
 
 def _bytes(value: Any) -> bytes:
-    require(type(value) is bytes, "snapshot", "a path is no byte string")
+    require(type(value) is bytes, "snapshot", "a path is not a byte string")
     return value  # type: ignore[no-any-return]  # checked above
 
 
@@ -202,3 +202,38 @@ def state_format(identity: SnapshotId) -> Format[SnapshotState]:
         partial(decode_state, identity=identity),
         STATE_SIZE_MAX,
     )
+
+
+def encode_rules(rules: tuple[IgnoreRules, ...]) -> tuple[Any, ...]:
+    """Returns exclusions as arrays of a directory and its patterns.
+
+    Patterns are byte strings like the names that they stand for: not every one is UTF-8.
+    """
+    return tuple(
+        (
+            rule.directory,
+            tuple(pattern.encode("utf-8", "surrogateescape") for pattern in rule.patterns),
+        )
+        for rule in rules
+    )
+
+
+def decode_rules(value: tuple[Any, ...], what: str) -> tuple[IgnoreRules, ...]:
+    """Returns stored exclusions, or raises Corrupt."""
+    rules = []
+    for item in value:
+        require(
+            type(item) is tuple
+            and len(item) == 2
+            and type(item[0]) is bytes
+            and type(item[1]) is tuple
+            and all(type(pattern) is bytes for pattern in item[1]),
+            what,
+            "its exclusions are not patterns",
+        )
+        try:
+            patterns = tuple(pattern.decode("utf-8", "surrogateescape") for pattern in item[1])
+            rules.append(IgnoreRules(parse(item[0]), patterns))
+        except InvalidArgument as error:
+            raise Corrupt(f"Stored {what} is not valid: {error}") from error
+    return tuple(rules)

@@ -12,14 +12,14 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
-from treesnap.codec.rules import decode_rules, encode_rules
+from treesnap.codec.snapshot import decode_rules, encode_rules
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.model import IgnoreRules
 from treesnap.results import WatchStatus
 from treesnap.treepath import parse
 
 ANSWER_SIZE_MAX = 64 << 20
-"""Bytes of the longest answer; whoever has more to say says that it cannot know."""
+"""Bytes of the longest answer; a watcher with more to say answers that it cannot know."""
 QUESTION_SIZE_MAX = 4096
 
 
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
     """What a watcher knows."""
 
     mark: Mark
-    """Now: what changes later is reported to whoever asks with this mark."""
+    """Now: what changes later is reported to a process that asks with this mark."""
     paths: tuple[bytes, ...] | None
     """What may have changed, or None when that can be anything."""
     whole: tuple[bytes, ...] = ()
@@ -95,7 +95,7 @@ class Asked(StrEnum):
 
 
 class Question(NamedTuple):
-    """What somebody asks a watcher in another process."""
+    """What a process asks a watcher in another one."""
 
     asked: Asked
     since: Mark | None = None
@@ -116,7 +116,7 @@ def decode_question(data: bytes) -> Question:
     fields = Fields(unpack(data, "question"), "question")
     fields.require_version(1)
     asked = fields.get("ask", str)
-    require(asked in Asked._value2member_map_, "question", "nobody knows what it asks")
+    require(asked in Asked._value2member_map_, "question", "what it asks is unknown")
     watcher = fields.optional("watcher", bytes)
     mark = Mark(watcher, fields.size("number")) if watcher is not None else None
     return Question(Asked(asked), mark, fields.get("view", bytes))
@@ -178,7 +178,7 @@ def decode_status(data: bytes) -> WatchStatus:
 
 
 def _paths(value: tuple[Any, ...]) -> tuple[bytes, ...]:
-    require(all(type(path) is bytes for path in value), "list of paths", "one is no bytes")
+    require(all(type(path) is bytes for path in value), "list of paths", "one is not bytes")
     try:
         return tuple(map(parse, value))
     except InvalidArgument as error:

@@ -26,9 +26,9 @@ from treesnap.ops.access import opened
 from treesnap.ops.config import Settings, settings_of
 from treesnap.ops.session import Session
 from treesnap.quantities import first_few
-from treesnap.store.collector import noted_size
+from treesnap.store.collector import read_collected_size
 from treesnap.store.roots import registered_roots
-from treesnap.store.slot import notes
+from treesnap.store.slot import slot_states
 
 if TYPE_CHECKING:
     from treesnap.ops.context import Context
@@ -81,7 +81,7 @@ def maintain(context: Context, sequence: int | None = None) -> None:
                 with suppress(Busy):
                     _prune(session, settings)
             size_bytes = session.store.size_bytes()
-            collected_bytes = noted_size(context.fs, session.store.layout)
+            collected_bytes = read_collected_size(context.fs, session.store.layout)
         if size_bytes >= collected_bytes + max(GROWTH_BYTES_MIN, collected_bytes // 2):
             with suppress(Busy):
                 _collect(context, wait_s=0.0)
@@ -165,7 +165,7 @@ def make_room(context: Context, full: StorageFull) -> Room | None:
         _collect(context, wait_s=context.wait_s)
         with opened(context, "tidy the store", recover=False) as session:
             store = session.store
-            is_contested = any(note.is_busy for note in notes(store.fs, store.layout))
+            is_contested = any(state.is_busy for state in slot_states(store.fs, store.layout))
             if limit_bytes is None:
                 return Room(free_bytes(store), is_contested)
             return Room(max(0, limit_bytes - store.size_bytes()), is_contested and not is_hopeless)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextvars import ContextVar
 
-from treesnap.codec.hold import HoldRecord
+from treesnap.codec.root_files import HoldRecord
 from treesnap.errors import Busy, quoted
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file
@@ -81,7 +81,7 @@ class Claim:
         record = HoldRecord(os.getpid(), self._operation, scope)
         reserve = Reserve(session.fs, session.store.layout)
         try:
-            self.hold = reserve.backs(lambda: session.root.hold(snapshot_id, record))
+            self.hold = reserve.back(lambda: session.root.hold(snapshot_id, record))
         except OSError as error:
             session.monitor.warn(
                 f"The checkpoint cannot be held ({error_text(error)}): other commands do not see "

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from treesnap.codec.envelope import FileKind
-from treesnap.codec.names import NAMES, NameTable, decode_names
 from treesnap.codec.reader import TreeReader
+from treesnap.codec.root_files import NAMES, NameTable, decode_names
 from treesnap.errors import (
     Corrupt,
     ErrorCode,

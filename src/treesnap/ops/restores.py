@@ -28,8 +28,8 @@ from functools import partial
 from stat import S_ISDIR
 
 from treesnap import treepath
-from treesnap.codec.history import HISTORY, Moment, RestoreHistory
 from treesnap.codec.journal import Commit, Journal
+from treesnap.codec.root_files import HISTORY, Moment, RestoreHistory
 from treesnap.errors import (
     Busy,
     Conflict,
@@ -481,7 +481,7 @@ def _publish_in_place(session: Session, snapshot: Snapshot, label: str) -> Snaps
         host=os.uname().nodename,
     )
     reserve = Reserve(session.fs, session.store.layout)
-    return reserve.backs(lambda: publish_again(session, record, "the restore"))
+    return reserve.back(lambda: publish_again(session, record, "the restore"))
 
 
 def _carry_out_in_place(session: Session, journal: Journal) -> None:

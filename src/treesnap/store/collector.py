@@ -1,6 +1,6 @@
 """The epoch that keeps writers and garbage collections out of each other's way.
 
-Rules (no clock is used, and nobody waits for anybody):
+Rules (no clock is used, and no process waits for another):
 
 1. The state holds an epoch number and the set of *condemned* packs. Only the
    collector changes it, by replacing the file, under the collector's lock.
@@ -41,7 +41,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, Format, unseal
+from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, Format
 from treesnap.codec.index import PACK_ID_SIZE
 from treesnap.codec.message import Fields, pack, require, unpack
 from treesnap.errors import Busy, Corrupt, UnsupportedFormat
@@ -49,7 +49,7 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file, replace_file
 from treesnap.store.layout import Layout
 from treesnap.store.quarantine import Quarantine
-from treesnap.store.slot import acquire, notes
+from treesnap.store.slot import acquire, slot_states
 from treesnap.store.store import Store
 
 _EPOCH_MAX = (1 << 63) - 1
@@ -70,7 +70,7 @@ def read_state(fs: FileSystem, layout: Layout) -> CollectorState:
         data = read_file(fs, path, SEALED_SIZE_MAX)
     except FileNotFoundError:
         return CollectorState()
-    return _decode_state(unseal(data, FileKind.COLLECTION, path))
+    return COLLECTION.unseal(data, path)
 
 
 def _encode_state(state: CollectorState) -> bytes:
@@ -113,19 +113,18 @@ def write_state(fs: FileSystem, layout: Layout, state: CollectorState) -> None:
     )
 
 
-def noted_size(fs: FileSystem, layout: Layout) -> int:
-    """Returns the bytes of packs and index after the last collection, or 0 when nobody noted it."""
+def read_collected_size(fs: FileSystem, layout: Layout) -> int:
+    """Returns the bytes of packs and index after the last collection, or 0 if unknown."""
     path = layout.collected_size
     try:
-        payload = unseal(read_file(fs, path, 1 << 10), FileKind.COLLECTED_SIZE, path)
-        return _decode_size(payload)
+        return COLLECTED_SIZE.unseal(read_file(fs, path, COLLECTED_SIZE.size_max), path)
     except (OSError, Corrupt, UnsupportedFormat):
         return 0
 
 
-def note_size(fs: FileSystem, layout: Layout, size_bytes: int) -> None:
-    """Notes the size that a collection left: a hint, not synced, left out where it has no room."""
-    if noted_size(fs, layout) == size_bytes:
+def write_collected_size(fs: FileSystem, layout: Layout, size_bytes: int) -> None:
+    """Writes the size that a collection left: a hint, not synced, and left out on a full disk."""
+    if read_collected_size(fs, layout) == size_bytes:
         return
     content = COLLECTED_SIZE.seal(size_bytes)
     with suppress(OSError):
@@ -133,25 +132,25 @@ def note_size(fs: FileSystem, layout: Layout, size_bytes: int) -> None:
 
 
 LEAP = 1 << 32
-"""More than all collections between two notes of the epoch can raise it."""
+"""More than all collections can raise the epoch before a slot is written again."""
 _LEAP_MAX = 1 << 62
 
 
 def oldest_epoch_possible(fs: FileSystem, layout: Layout) -> int:
     """Returns the highest epoch that a writer at work has seen; the present one is no lower."""
-    return max((epoch for epoch, _, is_busy in notes(fs, layout) if is_busy), default=0)
+    return max((epoch for epoch, _, is_busy in slot_states(fs, layout) if is_busy), default=0)
 
 
 def rebuild_state(store: Store) -> str | None:
     """Writes a new state beyond any epoch that a writer can know. Costs two syncs.
 
     The caller holds the collector's lock, so that nothing is condemned meanwhile. Raises
-    Busy while a writer is at work of which nobody can tell when it began. The highest epoch is
-    noted in a slot as well, for the next time.
+    Busy while a writer is at work whose slot does not say when it began. The highest epoch is
+    written to a slot as well, for the next time.
     """
     fs, layout = store.fs, store.layout
     needed = 0
-    for epoch, _, is_busy in notes(fs, layout):
+    for epoch, _, is_busy in slot_states(fs, layout):
         if is_busy and not epoch:
             raise Busy("A writer is at work; repair the collector state when it has ended")
         needed = max(needed, epoch)

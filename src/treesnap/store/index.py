@@ -2,7 +2,7 @@
 
 Looking up costs one bisection per part, so parts are merged as they pile up:
 when more than eight lie around, those that are not much larger than the rest
-are replaced by one. Merging is done by whoever gets the lock, never waited for.
+are replaced by one. The process that gets the lock merges; none waits for it.
 
 The index is a hint. Missing entries cost storage, never data: a reader that
 misses an object scans the packs that no part covers, and then all packs.
@@ -28,7 +28,7 @@ VERIFIED_SIZE_MAX = 16 << 10
 """Parts up to this size are checked whole when opened; larger ones were synced.
 
 Opening costs the same then, however much the store holds. A large part that is damaged all
-the same misleads nobody, because what it says of an object is compared with the pack.
+the same does no harm, because what it says of an object is compared with the pack.
 """
 
 
@@ -162,7 +162,7 @@ class ObjectIndex:
         return name
 
     def merge_if_many(self) -> None:
-        """Replaces small parts by one when there are many; does nothing when somebody else is.
+        """Replaces small parts by one when there are many, unless another process is doing so.
 
         A part is rewritten only together with others of its size or larger, so that
         an entry is rewritten a logarithmic number of times.

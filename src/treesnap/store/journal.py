@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from treesnap.codec.envelope import FileKind
-from treesnap.codec.history import RestoreHistory, decode_history
 from treesnap.codec.journal import Journal
+from treesnap.codec.root_files import RestoreHistory, decode_history
 from treesnap.errors import Corrupt, ErrorCode, printable
 from treesnap.model import SnapshotId
 from treesnap.store.roots import Root

@@ -25,7 +25,7 @@
 │   ├── export-<16 hex>         a restore to another directory that is under way
 │   ├── hold-<id>               a snapshot that a process at work goes back to if it fails
 │   ├── plan-<ULID>             a plan; beside it what its steps wrote
-│   ├── plans-lock              held by whoever works on a plan of the root
+│   ├── plans-lock              held by the process that works on a plan of the root
 │   └── watch/                  of watchers: lock, socket, and a cookie-* of each
 ├── quarantine/                 damaged files that a repair took out of the way
 └── temporary/                  files before they are renamed into place

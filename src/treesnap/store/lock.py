@@ -39,11 +39,11 @@ def held(fs: FileSystem, path: str, *, operation: str, what: str, wait_s: float)
     try:
         deadline = time.monotonic() + wait_s
         while not fs.lock(fd, exclusive=True):
-            if not time.monotonic() < deadline:  # no number is no time either
+            if not time.monotonic() < deadline:  # not a number, so no time either
                 raise Busy(f"{what} is in use by {_holder(fs, fd)}", path=path)
             time.sleep(_PAUSE_S)
         try:
-            with suppress(OSError):  # on a full disk nobody is told who holds the lock
+            with suppress(OSError):  # on a full disk the lock does not say which process holds it
                 fs.truncate(fd, 0)
                 fs.write_at(fd, _note(operation), 0)
             yield

@@ -52,7 +52,7 @@ class Inventory(NamedTuple):
     damaged_at: int | None
     """Where something is damaged that was once whole, or None."""
     torn_at: int | None
-    """Where the bytes begin, behind all records, that are none; None when there are no such."""
+    """Where bytes begin, behind all records, that are not a record; None without such bytes."""
 
 
 class _OpenPack:
@@ -143,7 +143,7 @@ class PackReader:
     def read_unchecked(self, entry: IndexEntry) -> bytes:
         """Returns the bytes of a damaged object as far as there are any; raises OSError.
 
-        For who looks for ids in them and relies on nothing.
+        For a caller that looks for ids in them and relies on nothing.
         """
         size = RECORD_HEADER_SIZE + min(entry.stored_size, OBJECT_SIZE_MAX)
         try:
@@ -254,7 +254,7 @@ class PackReader:
             return offset, None
 
     def sync(self, pack_id: bytes) -> None:
-        """Makes whatever anybody appended to a pack durable."""
+        """Makes everything durable that any process appended to a pack."""
         self._fs.sync_data(self._descriptor(pack_id))
 
 
@@ -271,7 +271,7 @@ def _by_offset(record: RecordHeader) -> int:
 
 
 class PackAppender:
-    """Appends records to one pack, which no one else appends to.
+    """Appends records to one pack, to which no other process appends.
 
     Nothing is durable before :meth:`sync`. The caller holds the slot that owns
     the pack.
@@ -290,7 +290,7 @@ class PackAppender:
         self._is_new = end <= HEADER_SIZE
         self._dirty = end > covered
         self._has_durable_name = covered > 0
-        """An index part comes after the pack's name: it proves that nobody was killed before."""
+        """An index part comes after the pack's name: it proves that the name was synced."""
         self._records: list[RecordHeader] | None = [] if self._is_new else None
         """All records of the pack, or None when some were there before."""
 

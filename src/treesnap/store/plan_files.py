@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from treesnap.codec.envelope import FileKind
-from treesnap.codec.plan import PlanOutline, outline_of
+from treesnap.codec.root_files import PlanOutline, outline_of
 from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, Refused
 from treesnap.model import PlanCopy, Snapshot, SnapshotId
 from treesnap.store.layout import plan_file_name

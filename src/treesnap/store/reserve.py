@@ -1,10 +1,9 @@
 """Room that is kept for the collector, so that a disk that is full can be emptied.
 
 A collection must write its state before it may delete anything. The reserve is two files
-without meaning; giving them up frees an inode for the first state of a store, another for
-the file that replaces it, and some blocks. They are made anew when there is room, by
-whoever collects or publishes next. They are not synced: what a power cut takes is made
-again.
+without meaning; removing them frees an inode for the first state of a store, another for
+the file that replaces it, and some blocks. The next process that collects or publishes makes
+them again when there is room. They are not synced: what a power cut takes is made again.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ class Reserve:
         self._layout = layout
 
     def fill(self) -> None:
-        """Makes what is not there of the reserve; does nothing where there is no room.
+        """Makes the missing files of the reserve; does nothing on a full disk.
 
         Makes the collector's lock first, which takes an inode too. Costs two looks when
-        all is there.
+        both files are there.
         """
         fs, layout = self._fs, self._layout
         with suppress(OSError, Corrupt):
@@ -60,22 +59,22 @@ class Reserve:
             return False
         return stat.S_ISREG(status.st_mode) and status.st_size == RESERVE_SIZE
 
-    def backs(self, action: Callable[[], _Result]) -> _Result:
-        """Does something; when there is no room, gives the reserve up and tries again.
+    def back(self, action: Callable[[], _Result]) -> _Result:
+        """Runs an action; when the disk is full, removes the reserve and runs it again.
 
-        Raises OSError, also for want of room when there is no reserve.
+        Raises OSError, also for a full disk when there is no reserve.
         """
         try:
             return action()
         except OSError as error:
-            if not is_full(error) or not self._give_up():
+            if not is_full(error) or not self._remove():
                 raise
         return action()
 
-    def _give_up(self) -> bool:
+    def _remove(self) -> bool:
         paths = self._layout.collector_reserves
-        given_up = [unlink_if_present(self._fs, path) for path in paths]
-        if not any(given_up):
+        removed = [unlink_if_present(self._fs, path) for path in paths]
+        if not any(removed):
             return False
         with suppress(OSError):  # some file systems free the blocks no sooner
             sync_directory(self._fs, os.path.dirname(paths[0]))

@@ -22,9 +22,8 @@ from stat import S_ISDIR
 from typing import NamedTuple, Self, TypeVar
 
 from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, Format, unseal
-from treesnap.codec.export import EXPORT, ExportRecord
-from treesnap.codec.hold import HOLD, HOLD_SIZE_MAX, HoldRecord
 from treesnap.codec.message import Fields, pack, require, unpack
+from treesnap.codec.root_files import EXPORT, HOLD, ExportRecord, HoldRecord
 from treesnap.errors import (
     Conflict,
     Corrupt,
@@ -55,7 +54,7 @@ _HOLD_PREFIX = "hold-"
 _RECORD_SIZE_MAX = 1 << 20
 _PLANS_LOCK = "plans-lock"
 _PLANS_LOOK_S = 0.25
-"""Whoever looks at the lock of plans holds it for a moment."""
+"""How long a process holds the lock of plans that only looks at it, at most."""
 _EARLIER_MAX = 100
 """Paths of 4 KiB of which a record has room for twice as many."""
 _LOCK_WAIT_S = 30.0
@@ -100,7 +99,7 @@ def _decode_root(payload: bytes) -> RootRecord:
     identity = fields.optional("id", str)
     earlier = fields.optional("earlier", tuple) or ()
     for each in (path, *earlier):
-        require(type(each) is bytes, what, "a path is no bytes")
+        require(type(each) is bytes, what, "a path is not bytes")
         require(each.startswith(b"/") and b"\0" not in each, what, "its path is not absolute")
     require(identity is None or is_hex(identity, 32), what, "its id is not 32 hex digits")
     return RootRecord(
@@ -155,10 +154,9 @@ class ExportLock:
         finally:
             self._fs.close(self._fd)
 
-    def read(self, size_bytes_max: int) -> bytes:
-        """Returns the payload, or raises Corrupt or UnsupportedFormat."""
-        data = self._fs.read_at(self._fd, size_bytes_max, 0)
-        return unseal(data, FileKind.EXPORT, self.path)
+    def read(self) -> ExportRecord:
+        """Returns the record, or raises Corrupt or UnsupportedFormat."""
+        return EXPORT.unseal(self._fs.read_at(self._fd, EXPORT.size_max, 0), self.path)
 
     def remove(self) -> bool:
         """Removes the record; returns whether it was there.
@@ -356,7 +354,7 @@ class Root:
             self.record = None
 
     def repair(self, record: RootRecord) -> None:
-        """Writes the record anew where it is damaged or missing, and what finds it."""
+        """Rewrites a damaged or missing record, and the copies by which the root is found."""
         with locked_roots(self._fs, self._layout):
             add_directory(self._fs, self._layout.root_directory(self.id))
             self._write(record)
@@ -541,8 +539,8 @@ class Root:
 
     def _hold_record(self, fd: int, path: str) -> HoldRecord | None:
         try:
-            data = self._fs.read_at(fd, HOLD_SIZE_MAX, 0)
-            return HOLD.decode(unseal(data, FileKind.HOLD, path))
+            data = self._fs.read_at(fd, HOLD.size_max, 0)
+            return HOLD.unseal(data, path)
         except (Corrupt, UnsupportedFormat):
             return None
 
@@ -628,10 +626,9 @@ def _read(fs: FileSystem, path: str, identity: str | None = None) -> tuple[RootR
 
 def _record(fs: FileSystem, path: str, identity: str | None) -> RootRecord | None:
     try:
-        payload = unseal(read_file(fs, path, _RECORD_SIZE_MAX), FileKind.ROOT, path)
+        record = ROOT.unseal(read_file(fs, path, ROOT.size_max), path)
     except FileNotFoundError:
         return None
-    record = _decode_root(payload)
     if identity is not None and record.id != identity:
         raise Corrupt(f"File {path!r} is the record of another root", path=path)
     return record

@@ -39,7 +39,7 @@ class Slot:
     def read(self) -> tuple[int, bytes]:
         """Returns the epoch and pack of the slot's last writer; zeros when unreadable.
 
-        In a copy of a store no pack is noted: the original may append other objects to a
+        In a copy of a store the pack does not count: the original may append other objects to a
         pack of that name, and neither pack could take the other's place any more.
         """
         data = self._fs.read_at(self._fd, _SIZE + 1, 0)
@@ -56,7 +56,7 @@ class Slot:
         return epoch, pack_id if (device, inode) == self._identity() else NO_PACK
 
     def write(self, epoch: int, pack_id: bytes) -> None:
-        """Notes epoch and pack. Not synced: a lost note costs a new pack, no more."""
+        """Writes epoch and pack. Not synced: losing them costs a new pack and nothing else."""
         body = header(FileKind.SLOT) + _BODY.pack(epoch, pack_id, *self._identity())
         self._fs.write_at(self._fd, body + _CHECK.pack(crc32(body)), 0)
 
@@ -65,7 +65,7 @@ class Slot:
         return found.st_dev, found.st_ino
 
     def release(self) -> None:
-        """Gives the lock back."""
+        """Releases the lock."""
         self._fs.unlock(self._fd)
         self._fs.close(self._fd)
 
@@ -85,7 +85,7 @@ def acquire(fs: FileSystem, layout: Layout) -> Slot:
 
 
 def try_acquire(fs: FileSystem, layout: Layout, name: str) -> Slot | None:
-    """Returns a slot if nobody holds it, or None."""
+    """Returns a slot, or None while another process holds it."""
     if not is_slot_name(name):
         return None
     try:
@@ -98,8 +98,8 @@ def try_acquire(fs: FileSystem, layout: Layout, name: str) -> Slot | None:
     return None
 
 
-class Note(NamedTuple):
-    """What the last writer of a slot noted."""
+class SlotState(NamedTuple):
+    """What the last writer of a slot wrote into it."""
 
     epoch: int
     pack_id: bytes
@@ -107,8 +107,8 @@ class Note(NamedTuple):
     """Whether that writer is at work."""
 
 
-def notes(fs: FileSystem, layout: Layout) -> list[Note]:
-    """Returns what is noted in every slot. Writes nothing, and never waits."""
+def slot_states(fs: FileSystem, layout: Layout) -> list[SlotState]:
+    """Returns what every slot says. Writes nothing, and never waits."""
     found = []
     for name in fs.list_names(layout.slots):
         if not is_slot_name(name):
@@ -119,7 +119,7 @@ def notes(fs: FileSystem, layout: Layout) -> list[Note]:
             continue
         try:
             is_busy = not fs.lock(fd, exclusive=True)
-            found.append(Note(*Slot(fs, layout, name, fd).read(), is_busy))
+            found.append(SlotState(*Slot(fs, layout, name, fd).read(), is_busy))
             if not is_busy:
                 fs.unlock(fd)
         finally:

@@ -21,7 +21,6 @@ from treesnap.codec.snapshot import (
     SNAPSHOT,
     STATE_SIZE_MAX,
     decode_snapshot,
-    decode_state,
     snapshot_id,
     state_format,
     state_hash,
@@ -81,7 +80,7 @@ class SnapshotListing:
     """The names of a root's snapshots, as they were at one moment.
 
     Iterates over them, newest first. A history may be long and the newest all that is asked
-    for, so that the others are only taken apart and put in order when somebody comes to them.
+    for, so that the other names are only parsed and sorted when they are reached.
     """
 
     def __init__(self, file_names: list[str]) -> None:
@@ -180,7 +179,7 @@ class SnapshotLog:
     def load_record(self, path: str, expected: SnapshotId | None) -> SnapshotRecord:
         """Returns the record in a snapshot's file; raises Corrupt or NotFound.
 
-        An unknown version is damage too: whoever writes newer files into a store
+        An unknown version is damage too: a program that writes newer files into a store
         first says so in its format file.
         """
         try:
@@ -207,7 +206,7 @@ class SnapshotLog:
         except PermissionError:
             return SnapshotState(pinned=True)
         try:
-            return decode_state(unseal(data, FileKind.SNAPSHOT_STATE, path), identity)
+            return state_format(identity).unseal(data, path)
         except (Corrupt, UnsupportedFormat):
             return SnapshotState(pinned=True)
 
@@ -260,7 +259,7 @@ class SnapshotLog:
     def _found(self, root_id: str) -> None:
         """Makes everything durable that stands above a root's snapshots, before the first one.
 
-        So a snapshot's existence proves it, whoever was killed meanwhile: the format file,
+        So a snapshot's existence proves it, although processes were killed: the format file,
         the root's record and directory, and the directory of its snapshots.
         """
         directory = self._layout.root_snapshots(root_id)
@@ -274,8 +273,8 @@ class SnapshotLog:
     def remove(self, root_id: str, names: list[SnapshotName]) -> None:
         """Removes snapshots with their states; durable after return.
 
-        The states go first, durably: a snapshot may be without one, but nobody would
-        ever look for a state whose snapshot is gone. Costs one sync, and one more when
+        The states go first, durably: a snapshot may be without one, but a state
+        whose snapshot is gone would never be removed. Costs one sync, and one more when
         there are states.
         """
         removed = [unlink_if_present(self._fs, self._layout.state(name.id)) for name in names]

@@ -62,7 +62,7 @@ def format_problem(data: bytes) -> str | None:
 
 
 def mend_format(fs: FileSystem, path: str) -> str:
-    """Writes the format file of a store anew that cannot be opened for lack of it."""
+    """Rewrites the format file of a store that cannot be opened for lack of it."""
     return Store(fs, path).rewrite_format()
 
 
@@ -121,7 +121,7 @@ class Store:
                 raise store._unavailable("opened", error) from error
             if not isinstance(error, FileNotFoundError):
                 raise
-            # Somebody else may make it just now: what its snapshots prove holds only afterwards.
+            # Another process may make it just now: what its snapshots prove holds only afterwards.
             has_snapshots = store._has_snapshots()
             try:
                 store._check(writing=writing or create)
@@ -165,7 +165,7 @@ class Store:
             value = json.loads(data)
             version, reader, writer = (value[key] for key in ("format", "min_reader", "min_writer"))
             if not all(type(number) is int for number in (version, reader, writer)):
-                raise TypeError("its versions are no numbers")
+                raise TypeError("its versions are not numbers")
             if max(reader, writer) > version:
                 raise ValueError(f"format {version} asks for more than itself")
             needed = max(reader, writer) if writing else reader
@@ -189,10 +189,10 @@ class Store:
         except FileNotFoundError:
             return
         if not stat.S_ISDIR(mode):
-            raise Corrupt(f"{printable(path)!r} in the store is no directory", path=path)
+            raise Corrupt(f"{printable(path)!r} in the store is not a directory", path=path)
 
     def _initialise(self) -> None:
-        """Makes the directories, then the format file: a store without it is no store.
+        """Makes the directories, then the format file: without it there is no store.
 
         So its existence proves that the rest is durable. Its own name becomes so with the
         first snapshot: until then nothing is lost with it.
@@ -232,7 +232,7 @@ class Store:
         )
 
     def rewrite_format(self) -> str:
-        """Writes the format file anew, durably, and keeps the old one; says so.
+        """Rewrites the format file, durably, keeps the old one, and returns what was done.
 
         Raises UnsupportedFormat when no snapshot's file is of a version that is known here:
         then the format file was perhaps that of a newer one.
@@ -244,7 +244,7 @@ class Store:
             )
         kept = Quarantine(self.fs, self.layout).keep_copy(self.layout.format)
         self._write_format(durable_name=True)
-        return "Wrote the format file anew" + (f"; the old one is {kept}" if kept else "")
+        return "Rewrote the format file" + (f"; the old one is {kept}" if kept else "")
 
     def _is_ours(self, path: str) -> bool:
         try:
@@ -365,8 +365,8 @@ class Store:
     def sync_names_of(self, pack_ids: Iterable[bytes]) -> None:
         """Makes the names of packs durable. Costs a sync unless index parts cover them all.
 
-        A pack that is covered has a durable name: its writer, and whoever writes an index
-        part for it later, sees to that first.
+        A pack that is covered has a durable name: its writer, and every process that writes
+        an index part for it later, syncs the name first.
         """
         if set(pack_ids) - set(self.index.covered()):
             sync_directory(self.fs, self.layout.packs)

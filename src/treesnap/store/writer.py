@@ -337,13 +337,13 @@ class Writer:
                     begins = {}
             self.flush()
         except (OSError, Corrupt):
-            self._take_back(begins)
+            self._undo_copy(begins)
             raise
 
-    def _take_back(self, begins: dict[bytes, int]) -> None:
+    def _undo_copy(self, begins: dict[bytes, int]) -> None:
         """Cuts off what was appended behind some positions, unless the index knows it.
 
-        Nobody can rely on what no index part covers.
+        No other process can rely on what no index part covers.
         """
         with suppress(OSError):
             self._store.index.refresh()

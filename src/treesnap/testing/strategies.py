@@ -11,12 +11,18 @@ from itertools import chain
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from treesnap.codec.export import EXPORT_STAGE_PREFIX, ExportMoves, ExportRecord, Move
-from treesnap.codec.history import Moment, RestoreHistory
 from treesnap.codec.index import IndexEntry
 from treesnap.codec.journal import STAGE_PREFIX, Commit, Finish, Journal, Subvolume
 from treesnap.codec.message import TIME_MAX_NS, TIME_MIN_NS
-from treesnap.codec.names import NameTable
+from treesnap.codec.root_files import (
+    EXPORT_STAGE_PREFIX,
+    ExportMoves,
+    ExportRecord,
+    Moment,
+    Move,
+    NameTable,
+    RestoreHistory,
+)
 from treesnap.codec.statcache import Observation, Row
 from treesnap.hashing import ID_SIZE
 from treesnap.model import (

@@ -11,17 +11,7 @@ import msgpack  # type: ignore[import-untyped]  # the library has no types
 import pytest
 import zstandard
 
-from treesnap.codec import (
-    chunklist,
-    compress,
-    history,
-    journal,
-    names,
-    pack,
-    snapshot,
-    statcache,
-    tree,
-)
+from treesnap.codec import chunklist, compress, journal, pack, root_files, snapshot, statcache, tree
 from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, decompress
 from treesnap.codec.index import IndexPart
 from treesnap.codec.message import Fields, unpack
@@ -38,9 +28,9 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
     "chunk list": chunklist.decode_list,
     "snapshot": snapshot.decode_snapshot,
     "snapshot state": snapshot.decode_state,
-    "history": history.decode_history,
+    "history": root_files.decode_history,
     "journal": journal.decode_journal,
-    "name table": names.decode_names,
+    "name table": root_files.decode_names,
     "row": lambda data: statcache.decode_row(memoryview(data)),
     "observations": statcache.decode_observations,
     "hard links": lambda data: links(data),  # noqa: PLW0108 - it is defined below

@@ -18,12 +18,10 @@ from sampling import sized
 from treesnap.codec import statcache
 from treesnap.codec.chunklist import fold
 from treesnap.codec.envelope import Format, seal, unseal
-from treesnap.codec.export import EXPORT, EXPORT_MOVES
-from treesnap.codec.history import HISTORY
 from treesnap.codec.journal import JOURNAL
 from treesnap.codec.message import TIME_MAX_NS, TIME_MIN_NS
-from treesnap.codec.names import NAMES
 from treesnap.codec.reader import TreeReader, check_object, read_segments
+from treesnap.codec.root_files import EXPORT, EXPORT_MOVES, HISTORY, NAMES
 from treesnap.codec.snapshot import SNAPSHOT, state_format
 from treesnap.codec.tree import decode_tree, put_tree
 from treesnap.errors import InvalidArgument

@@ -19,11 +19,9 @@ from treesnap.codec import (
     chunklist,
     compress,
     envelope,
-    export,
-    history,
     journal,
-    names,
     pack,
+    root_files,
     snapshot,
     statcache,
     tree,
@@ -173,21 +171,27 @@ CASES = {
         snapshot.encode_state,
     ),
     "history": Case(
-        history.decode_history,
-        ours.histories().map(history.encode_history),
-        history.encode_history,
+        root_files.decode_history,
+        ours.histories().map(root_files.encode_history),
+        root_files.encode_history,
     ),
     "name table": Case(
-        names.decode_names, ours.name_tables().map(names.encode_names), names.encode_names
+        root_files.decode_names,
+        ours.name_tables().map(root_files.encode_names),
+        root_files.encode_names,
     ),
     "journal": Case(
         journal.decode_journal, ours.journals().map(journal.encode_journal), journal.encode_journal
     ),
     "export record": Case(
-        export.decode_export, ours.export_records().map(export.encode_export), export.encode_export
+        root_files.decode_export,
+        ours.export_records().map(root_files.encode_export),
+        root_files.encode_export,
     ),
     "list of moves": Case(
-        export.decode_moves, ours.export_moves().map(export.encode_moves), export.encode_moves
+        root_files.decode_moves,
+        ours.export_moves().map(root_files.encode_moves),
+        root_files.encode_moves,
     ),
     "sealed": Case(
         lambda data: envelope.unseal(data, FileKind.ROOT, "here"),
@@ -366,7 +370,7 @@ def test_the_invalid_argument_of_a_path_never_leaves_a_decoder():
     bad = packed({"version": 1, "undo": (("0" * 64, (b"..",)),), "redo": ()})
 
     with pytest.raises(Corrupt) as caught:
-        history.decode_history(bad)
+        root_files.decode_history(bad)
 
     assert not isinstance(caught.value, InvalidArgument)
     assert checksum(b"", 4) == checksum(b"", 32)[:4]

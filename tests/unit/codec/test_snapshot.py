@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from treesnap.codec import history, journal, snapshot
+from treesnap.codec import journal, root_files, snapshot
 from treesnap.codec.journal import STAGE_PREFIX, Commit, Journal, Stage
 from treesnap.codec.message import pack, unpack
 from treesnap.errors import Corrupt
@@ -173,40 +173,40 @@ def test_a_state_that_breaks_a_rule_is_refused(fields):
     ids=repr,
 )
 def test_a_history_that_breaks_a_rule_is_refused(undo):
-    payload = history.encode_history(history.RestoreHistory())
+    payload = root_files.encode_history(root_files.RestoreHistory())
 
     with pytest.raises(Corrupt):
-        history.decode_history(changed(payload, undo=undo))
+        root_files.decode_history(changed(payload, undo=undo))
 
 
 def test_the_history_of_a_restore_of_very_many_paths_comes_back():
     scope = tuple(b"%06d" % number for number in range(20_000))
-    moment = history.Moment(snapshot.snapshot_id(b""), scope)
+    moment = root_files.Moment(snapshot.snapshot_id(b""), scope)
 
-    found = history.RestoreHistory().restored(moment)
+    found = root_files.RestoreHistory().restored(moment)
 
-    assert history.decode_history(history.encode_history(found)) == found
+    assert root_files.decode_history(root_files.encode_history(found)) == found
 
 
 def test_undo_and_redo_go_back_and_forth():
-    a, b, c = (history.Moment(snapshot.snapshot_id(b"%d" % n), None) for n in range(3))
+    a, b, c = (root_files.Moment(snapshot.snapshot_id(b"%d" % n), None) for n in range(3))
 
-    restored = history.RestoreHistory().restored(a)
+    restored = root_files.RestoreHistory().restored(a)
     undone = restored.undone(b)
     redone = undone.redone(c)
 
     assert (restored.undo, restored.redo) == ((a,), ())
     assert (undone.undo, undone.redo) == ((), (b,))
     assert (redone.undo, redone.redo) == ((c,), ())
-    assert undone.restored(c) == history.RestoreHistory((c,), ())
+    assert undone.restored(c) == root_files.RestoreHistory((c,), ())
 
 
 def test_a_history_forgets_its_oldest_moments():
-    found = history.RestoreHistory()
-    for number in range(history.LENGTH_MAX + 5):
-        found = found.restored(history.Moment(snapshot.snapshot_id(b"%d" % number), None))
+    found = root_files.RestoreHistory()
+    for number in range(root_files.HISTORY_LENGTH_MAX + 5):
+        found = found.restored(root_files.Moment(snapshot.snapshot_id(b"%d" % number), None))
 
-    assert len(found.undo) == history.LENGTH_MAX
+    assert len(found.undo) == root_files.HISTORY_LENGTH_MAX
     assert found.undo[0].snapshot_id == snapshot.snapshot_id(b"5")
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from treesnap.codec.envelope import FileKind, seal
-from treesnap.codec.names import NameTable, decode_names, encode_names
+from treesnap.codec.root_files import NameTable, decode_names, encode_names
 from treesnap.codec.snapshot import encode_snapshot, snapshot_id
 from treesnap.errors import Corrupt, ErrorCode, NotFound, Refused
 from treesnap.ops.references import UNREAD_MAX

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from treesnap.codec.envelope import FileKind
-from treesnap.codec.history import HISTORY, RestoreHistory, encode_history
+from treesnap.codec.root_files import HISTORY, RestoreHistory, encode_history
 from treesnap.errors import Busy, Corrupt
 from treesnap.store.roots import registered_roots
 

@@ -27,16 +27,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
-from treesnap.codec.envelope import FileKind, unseal
-from treesnap.codec.export import (
+from treesnap.codec.root_files import (
     EXPORT_MOVES,
     EXPORT_MOVES_NAME,
-    EXPORT_SIZE_MAX,
     EXPORT_STAGE_PREFIX,
     ExportMoves,
     ExportRecord,
     Move,
-    decode_export,
 )
 from treesnap.errors import Corrupt, ErrorCode, Refused, UnsupportedFormat, quoted
 from treesnap.events import Phase
@@ -320,7 +317,7 @@ def _listed_moves(fs: FileSystem, stage_fd: int) -> ExportMoves | None:
     finally:
         fs.close(fd)
     try:
-        return EXPORT_MOVES.decode(unseal(data, FileKind.EXPORT_MOVES, "list of moves"))
+        return EXPORT_MOVES.unseal(data, "list of moves")
     except Corrupt:
         return None
 
@@ -406,7 +403,7 @@ def sweep_exports(session: Session, names: Sequence[str]) -> None:
 
 def _sweep(context: Context, record: ExportLock) -> None:
     try:
-        found = decode_export(record.read(EXPORT_SIZE_MAX))
+        found = record.read()
     except UnsupportedFormat:
         return  # a newer version made it, and removes it
     except Corrupt as error:

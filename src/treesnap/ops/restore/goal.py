@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from treesnap.codec.history import Moment, RestoreHistory
+from treesnap.codec.root_files import Moment, RestoreHistory
 from treesnap.model import ChangeKind, IgnoreRules, Retag, Snapshot, SnapshotId
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.plan import RestorePlan

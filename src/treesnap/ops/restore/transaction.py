@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from treesnap import treepath
 from treesnap.codec.envelope import FileKind
-from treesnap.codec.history import HISTORY, decode_history
 from treesnap.codec.journal import JOURNAL, Commit, Journal, Subvolume
-from treesnap.codec.plan import PLAN_PAYLOAD
 from treesnap.codec.reader import TreeReader
+from treesnap.codec.root_files import HISTORY, PLAN_PAYLOAD, decode_history
 from treesnap.errors import (
     Corrupt,
     ErrorCode,
@@ -93,7 +92,7 @@ class Transaction:
         self._journal = journal
 
     def _backed(self, write: Callable[[], _Result]) -> _Result:
-        return Reserve(self._fs, self._session.store.layout).backs(write)
+        return Reserve(self._fs, self._session.store.layout).back(write)
 
     def _begin(self, root_before: Entry | None, subvolumes: tuple[Subvolume, ...] = ()) -> None:
         """Writes the journal that undoes everything; :meth:`abandon` removes it again.

@@ -12,7 +12,7 @@ object that snapshots need was found: then nothing needed can be hidden in it.
 A pack whose needed content turns out to be damaged when it is copied is left alone.
 
 Packs are rewritten in as many rounds as the room on the disk demands, usually one. On a
-disk that is full the first round drops what is dead, which makes room for the next.
+full disk the first round deletes dead packs, which makes room for the next.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from treesnap.quantities import count_text
 from treesnap.results import GcResult
 from treesnap.store.collector import (
     CollectorState,
-    note_size,
     oldest_epoch_possible,
     read_state,
+    write_collected_size,
     write_state,
 )
 from treesnap.store.lock import held
-from treesnap.store.maintenance.pack_usage import PackUsage, StoreUsage, held_slots
+from treesnap.store.maintenance.pack_usage import PackUsage, StoreUsage
 from treesnap.store.maintenance.reachability import Reachability
 from treesnap.store.reserve import Reserve
-from treesnap.store.slot import is_slot_name, sweep_pending
+from treesnap.store.slot import is_slot_name, slot_states, sweep_pending
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
 
@@ -61,7 +61,7 @@ def collect(
     """
     reserve = Reserve(store.fs, store.layout)
     lock_path = store.layout.collector_lock
-    reserve.backs(lambda: store.fs.close(open_lock(store.fs, lock_path)))
+    reserve.back(lambda: store.fs.close(open_lock(store.fs, lock_path)))
     what = "The garbage collector"
     with held(store.fs, lock_path, operation="gc", what=what, wait_s=wait_s):
         collection = _Collection(
@@ -111,7 +111,9 @@ class _Collection:
             self._copied_bytes = sum(pack.needed_bytes for pack in usage.rewritten)
         elif self._must_not_delete():
             going = []
-            note_size(self._fs, store.layout, store.size_bytes())  # no look until it has grown
+            write_collected_size(
+                self._fs, store.layout, store.size_bytes()
+            )  # no look until it has grown
         else:
             self._sweep(usage, old_parts)
             going = [pack for pack in usage.packs.values() if pack.id in self._deleted]
@@ -143,7 +145,7 @@ class _Collection:
         new: list[ObjectId] = []
         for name in self._fs.list_names(layout.pending):
             if not is_slot_name(name):
-                continue  # nobody publishes it
+                continue  # it will not be published
             path = os.path.join(layout.pending, name)
             try:
                 record = log.load_record(path, None)
@@ -205,7 +207,7 @@ class _Collection:
             self._postpone(f"there is no room to rewrite {count_text(len(rewritten), 'pack')}")
         if self._deleted or usage.is_index_stale():
             try:
-                self._reserve.backs(lambda: usage.rebuild_index(self._deleted, old_parts))
+                self._reserve.back(lambda: usage.rebuild_index(self._deleted, old_parts))
             except OSError as error:
                 if not is_full(error):
                     raise
@@ -216,10 +218,10 @@ class _Collection:
         sweep_temporary(self._fs, self._store.layout.temporary)
         self._store.snapshots.finish_forgetting()
         self._reserve.fill()
-        note_size(self._fs, self._store.layout, self._store.size_bytes())
+        write_collected_size(self._fs, self._store.layout, self._store.size_bytes())
 
     def _must_not_delete(self) -> bool:
-        """Returns whether nothing may go, because nobody is there to decide about damage."""
+        """Returns whether nothing may go: an automatic collection does not decide about damage."""
         return self._is_automatic and bool(self._damaged)
 
     def _postpone(self, reason: str) -> None:
@@ -266,7 +268,7 @@ class _Collection:
 
         What is deleted was copied durably first. The deletion itself is not synced: a pack
         that a power cut brings back is collected again. The epoch is raised beyond that of
-        every writer at work, so that a state that somebody put back fools none of them.
+        every writer at work, so that an old state that was copied back misleads none of them.
         """
         layout = self._store.layout
         seen = oldest_epoch_possible(self._fs, layout)
@@ -285,7 +287,7 @@ class _Collection:
         self._deleted |= going
 
     def _write_state(self, state: CollectorState) -> None:
-        self._reserve.backs(lambda: write_state(self._fs, self._store.layout, state))
+        self._reserve.back(lambda: write_state(self._fs, self._store.layout, state))
 
     def _let_writers_finish(self, epoch: int) -> None:
         """Waits a little for writers of an older epoch; correctness does not need it."""
@@ -294,7 +296,8 @@ class _Collection:
             time.sleep(0.02)
 
     def _has_older_writer(self, epoch: int) -> bool:
-        return any(slot.read()[0] < epoch for slot in held_slots(self._store))
+        states = slot_states(self._fs, self._store.layout)
+        return any(state.is_busy and state.epoch < epoch for state in states)
 
     def _spared(self, condemned: frozenset[bytes]) -> frozenset[bytes]:
         """Returns the condemned packs that hold the only copy of something newly needed."""

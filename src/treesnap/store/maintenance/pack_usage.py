@@ -6,18 +6,15 @@ Records come out of their packed form one at a time.
 
 from __future__ import annotations
 
-import os
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 
 from treesnap.codec.index import IndexEntry
 from treesnap.codec.pack import PACK_SIZE_TARGET, RECORD_HEADER_SIZE
-from treesnap.errors import Corrupt
-from treesnap.fs.durable import open_regular
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.quantities import count_text
-from treesnap.store.slot import NO_PACK, Slot, try_acquire
+from treesnap.store.slot import NO_PACK, slot_states
 from treesnap.store.store import Store
 
 WASTE_SHARE_MIN = 0.2
@@ -144,7 +141,8 @@ class StoreUsage:
 
     def _busy_packs(self) -> set[bytes]:
         """Returns the packs that writers have open."""
-        return {slot.read()[1] for slot in held_slots(self._store)} - {NO_PACK}
+        states = slot_states(self._store.fs, self._store.layout)
+        return {state.pack_id for state in states if state.is_busy} - {NO_PACK}
 
     def _judge(self) -> None:
         """Chooses for each needed object one pack, and the packs that can go."""
@@ -256,23 +254,6 @@ class StoreUsage:
         rows.sort(reverse=True)
         self._store.index.write_sorted_part(_taken(rows, ids), covered)
         self._store.index.remove_parts(old_parts)
-
-
-def held_slots(store: Store) -> Iterator[Slot]:
-    """Yields the slots that writers hold, to be read only."""
-    for name in store.fs.list_names(store.layout.slots):
-        slot = try_acquire(store.fs, store.layout, name)
-        if slot is not None:
-            slot.release()
-            continue
-        try:
-            fd = open_regular(store.fs, os.path.join(store.layout.slots, name))
-        except Corrupt:
-            continue
-        try:
-            yield Slot(store.fs, store.layout, name, fd)
-        finally:
-            store.fs.close(fd)
 
 
 def _mergeable(packs: Iterable[PackUsage], copied_bytes: int) -> list[PackUsage]:

@@ -43,7 +43,7 @@ class BadSnapshot(NamedTuple):
 
 
 class Checker:
-    """One look at a whole store. ``read_data`` reads the content of objects in the sample."""
+    """One check of a whole store. ``read_data`` reads the content of objects in the sample."""
 
     def __init__(self, store: Store, sample: Sample, place: CheckPlace, *, read_data: bool) -> None:
         self._place = place
@@ -54,7 +54,7 @@ class Checker:
         self.problems: list[Problem] = []
         self.partial: list[Partial] = []
         self.findings: list[Finding] = []
-        """Small files that are damaged, with what mends each."""
+        """Metadata files that are damaged, with what mends each."""
         self.checked: dict[ObjectId, str | None] = {}
         """Every object that was looked at, with what is wrong with it, or None."""
         self.damaged: list[Damaged] = []
@@ -76,11 +76,11 @@ class Checker:
             self._known = known.right
             self.right |= known.right
             self.bad_records |= known.bad_records
-        self._examine_index()
+        self._check_index()
         if self._read_data:
-            self._examine_packs()
+            self._check_packs()
         self._monitor.begin(Phase.VERIFY, None, None)
-        self._examine_snapshots()
+        self._check_snapshots()
         self.findings += MetadataFiles(self._store, self._place).findings()
         self.problems += [finding.problem for finding in self.findings]
         self._forget_deleted()
@@ -96,7 +96,7 @@ class Checker:
             for lost in item.lost
         }
 
-    def _examine_index(self) -> None:
+    def _check_index(self) -> None:
         index = self._store.index
         for part in index.parts.values():
             try:
@@ -110,7 +110,7 @@ class Checker:
             if pack_id in known and known[pack_id] < covered:
                 self._note_bad_pack(pack_id, "it is shorter than what was written to it")
 
-    def _examine_packs(self) -> None:
+    def _check_packs(self) -> None:
         """Reads every record of every pack, needed or not, unless it is known to be right.
 
         What no index part covers may be what a killed writer left. It may be torn, and is no
@@ -128,9 +128,9 @@ class Checker:
             if inventory.damaged_at is not None and inventory.damaged_at < size:
                 self._note_bad_pack(pack_id, f"what is at {inventory.damaged_at} is damaged")
             with suppress(FileNotFoundError):
-                self._examine_records(inventory.entries, size)
+                self._check_records(inventory.entries, size)
 
-    def _examine_records(self, entries: list[IndexEntry], covered: int) -> None:
+    def _check_records(self, entries: list[IndexEntry], covered: int) -> None:
         """Reads the records of one pack that are in the sample."""
         count = size = 0
         for entry in entries:
@@ -161,10 +161,10 @@ class Checker:
             )
         )
 
-    def _examine_snapshots(self) -> None:
+    def _check_snapshots(self) -> None:
         log = self._store.snapshots
         report = DamageReport(
-            self._store.get, self._check, self._note, lambda: self._monitor.advance(1, 0)
+            self._store.get, self._check_object, self._note, lambda: self._monitor.advance(1, 0)
         )
         for root_id, name in list(log.all_names()):
             try:
@@ -192,7 +192,7 @@ class Checker:
         self.checked[identity] = self.checked.get(identity) or reason
         self.kinds[identity] = kind
 
-    def _check(self, kind: ObjectKind, identity: ObjectId) -> bool:
+    def _check_object(self, kind: ObjectKind, identity: ObjectId) -> bool:
         """Returns whether an object is there, and right when data is to be read."""
         if identity in self.checked:
             return self.checked[identity] is None
@@ -209,12 +209,12 @@ class Checker:
         return problem is None
 
     def _forget_deleted(self) -> None:
-        """Leaves out what was deleted meanwhile: a collection may have taken its objects."""
+        """Drops snapshots that were deleted meanwhile: gc may have deleted their objects."""
         present = {name.id for _, name in self._store.snapshots.all_names()}
         self.damaged = [item for item in self.damaged if item.snapshot.id in present]
 
     def _attribute(self) -> None:
-        """Names for each lost object who needs it, and for each snapshot what it lost."""
+        """Names the snapshots that need each lost object, and what each snapshot lost."""
         snapshot_ids: dict[ObjectId, dict[SnapshotId, None]] = {}
         paths: dict[ObjectId, set[bytes]] = {}
         for snapshot, lost_objects in self.damaged:

@@ -12,8 +12,8 @@ from contextlib import nullcontext
 from typing import NamedTuple
 
 from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, unseal
-from treesnap.codec.history import decode_history
-from treesnap.codec.snapshot import decode_state
+from treesnap.codec.root_files import HISTORY
+from treesnap.codec.snapshot import state_format
 from treesnap.errors import Corrupt, TreesnapError, UnsupportedFormat, printable
 from treesnap.events import Monitor
 from treesnap.fs.durable import read_file, unlink_if_present
@@ -50,7 +50,7 @@ class CheckPlace(NamedTuple):
 
 
 class MetadataFiles:
-    """Looks at the small files of a store."""
+    """Checks the metadata files of a store."""
 
     def __init__(self, store: Store, place: CheckPlace) -> None:
         self._place = place
@@ -108,7 +108,7 @@ class MetadataFiles:
                 continue
             message = None
             try:
-                decode_state(unseal(data, FileKind.SNAPSHOT_STATE, path), identity)
+                state_format(identity).unseal(data, path)
             except (Corrupt, UnsupportedFormat) as error:
                 message = f"{error.message}: the snapshot counts as pinned"
             if identity not in known:
@@ -129,7 +129,7 @@ class MetadataFiles:
                 yield Finding(problem, _pinning(identity, known[identity], self._place.wait_s))
 
     def _root_of(self, root_name: str, name: SnapshotName) -> Root | None:
-        """Returns the root whose lock protects a state, or None when nobody can tell."""
+        """Returns the root whose lock protects a state, or None when that is unknown."""
         try:
             record = self._store.snapshots.load(root_name, name).record
         except TreesnapError:
@@ -181,8 +181,7 @@ class MetadataFiles:
     def _history(self, name: str) -> Iterator[Finding]:
         path = self._layout.root_file(name, "history")
         try:
-            payload = unseal(read_file(self._fs, path, 256 << 20), FileKind.HISTORY, path)
-            decode_history(payload)
+            HISTORY.unseal(read_file(self._fs, path, HISTORY.size_max), path)
         except FileNotFoundError:
             return
         except (Corrupt, UnsupportedFormat) as error:
@@ -268,14 +267,14 @@ def _registering(name: str, known: RootRecord | None) -> Mend:
             unlink_if_present(store.fs, store.layout.root_file(name, "root"))
             return f"Removed the record of root {name}, of which nothing is in the store"
         store.root_by_id(name, known.path).repair(known)
-        return f"Wrote the record of the root {printable(known.path)!r} anew"
+        return f"Rewrote the record of the root {printable(known.path)!r}"
 
     return mend
 
 
 def _forgetting(wait_s: float, name: str, path: bytes) -> Mend:
     def mend(store: Store) -> str | None:
-        """Takes a journal away that nobody can follow, and protects the state before."""
+        """Moves a journal away that cannot be followed, and pins the state before it."""
         root = store.root_by_id(name, path)
         with root.locked("verify", wait_s):
             if _why_unfinishable(store, root) is None:

@@ -1,8 +1,7 @@
 """What ``verify --repair`` does about what was found.
 
-It never removes an object that is right, nor a readable snapshot; what it takes out of
-the way lies in ``quarantine``. Everything is done beside writers and readers; the
-collector is kept out.
+It never removes an intact object or a readable snapshot; what it moves out of the way
+lies in ``quarantine``. Writers and readers work on meanwhile; the collector is locked out.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from treesnap.quantities import count_text
 from treesnap.results import RecoveredObject
 from treesnap.store.layout import is_hex
 from treesnap.store.quarantine import Quarantine
-from treesnap.store.slot import notes
+from treesnap.store.slot import slot_states
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Repair:
-    """Repairs what an examination found. The caller holds the collector's lock."""
+    """Repairs what a check found. The caller holds the collector's lock."""
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class Repair:
     ) -> None:
         self._monitor = monitor
         self._fs = store.fs
-        self._take_back = recover_objects
+        self._find_objects = recover_objects
         self._store = store
         self._found = found
         self._quarantine = Quarantine(store.fs, store.layout)
@@ -83,7 +82,7 @@ class Repair:
             self.repaired.append(done)
 
     def _rebuild_index(self) -> str:
-        """Writes one part for all that the packs hold, without the records that are damaged."""
+        """Writes one index part for everything in the packs, without damaged records."""
         index = self._store.index
         old = [*index.parts, *index.damaged]
         entries: list[IndexEntry] = []
@@ -103,12 +102,14 @@ class Repair:
         return f"Rebuilt the index from {len(covered)} packs with {len(entries)} objects"
 
     def _empty_bad_packs(self) -> str | None:
-        """Copies what is right in damaged packs, durably, and moves them to quarantine.
+        """Copies intact objects out of damaged packs, durably, and moves the packs to quarantine.
 
-        Not those that a writer has open.
+        Packs that a writer has open stay.
         """
         present = self._store.packs.sizes()
-        busy = {note.pack_id for note in notes(self._fs, self._store.layout) if note.is_busy}
+        busy = {
+            state.pack_id for state in slot_states(self._fs, self._store.layout) if state.is_busy
+        }
         bad = sorted(self._found.bad_packs & present.keys() - busy)
         if not bad:
             return None
@@ -130,21 +131,21 @@ class Repair:
         )
 
     def _recover_objects(self) -> str | None:
-        """Takes lost objects back from live trees; a capture after this reads every file."""
+        """Recovers lost objects from live trees; a capture after this reads every file."""
         if not self._found.damaged:
             return None
-        self.recovered += self._take_back()
+        self.recovered += self._find_objects()
         layout = self._store.layout
         for root_id in self._fs.list_names(layout.roots):
             if is_hex(root_id, 32):
                 unlink_if_present(self._fs, layout.root_file(root_id, "cache"))
         return (
-            f"Took {len(self.recovered)} lost objects back from live trees; "
+            f"Recovered {len(self.recovered)} lost objects from live trees; "
             "the next capture of each root reads every file again"
         )
 
     def _mend_snapshots(self) -> str | None:
-        """Writes the files of snapshots anew whose records are there, wherever they are."""
+        """Rewrites the files of snapshots whose records are still in some damaged file."""
         records = dict(self._records())
         log = self._store.snapshots
         for bad in self._found.bad_snapshots:
@@ -154,7 +155,7 @@ class Repair:
                 self._quarantine.keep_copy(path)
                 content = SNAPSHOT.frame(records[bad.name.id])
                 replace_file(self._fs, path, content, temporary=self._store.layout.temporary)
-                self.repaired.append(f"Wrote the file of snapshot {short} anew")
+                self.repaired.append(f"Rewrote the file of snapshot {short}")
                 continue
             try:
                 target = self._quarantine.take(path)
@@ -167,7 +168,7 @@ class Repair:
         return None
 
     def _records(self) -> Iterator[tuple[SnapshotId, bytes]]:
-        """Yields what of the damaged files is a whole record that is wanted, with its id.
+        """Yields the whole records of damaged snapshots that damaged files hold, with their ids.
 
         The frame around a record may be damaged, or the file be that of another snapshot.
         """
