@@ -156,6 +156,7 @@ def test_an_unreadable_file_is_a_permission_error(root, store):
     assert treesnap.open(root, store).list() == ()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("block", "failed"),
     [

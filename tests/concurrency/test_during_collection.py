@@ -214,10 +214,10 @@ def test_nobody_waits_for_a_collection(shared):
         shared.handle(0).restore("first")
 
     # More often would have no end: each snapshot gives the collection more to look at.
-    fs = EveryCall(sized(31, 7), work)
+    fs = EveryCall(sized(61, 7), work)
     result = shared.handle(0, fs=fs).gc()
 
-    assert len(done) > 2
+    assert len(done) > 1
     assert result.rewritten_packs + result.removed_packs > 0
     shared.assert_nothing_is_lost()
 

@@ -283,6 +283,7 @@ class TestRestore:
 class TestLooking:
     """What only looks writes nothing, neither to the store nor to the root."""
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize(
         "look",
         [

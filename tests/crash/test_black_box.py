@@ -38,7 +38,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     return scene
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_interrupted_command_loses_nothing(scene, name):
     operation = OPERATIONS[name]

@@ -81,7 +81,7 @@ def report(request, numbers: object) -> None:
     request.node.add_report_section("call", "power cuts", str(numbers))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", parameters(CASES))
 def test_a_power_cut_leaves_the_old_state_or_the_new_one(scene, case, request):
     report(request, try_cuts(scene, case, seed=0, states_max=STATES_MAX))

@@ -90,6 +90,7 @@ class TestTimes:
         place.handle().redo()
         assert tree_state(place.root) == place.before
 
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize("number", [1, 3])
     def test_a_killed_restore_is_finished(self, place, number):
         created = place.handle().create()
@@ -112,6 +113,7 @@ class TestTimes:
         assert {b"file", b"new", b"below/other"} <= found
         assert place.handle().verify(read_data=True).ok
 
+    @pytest.mark.sampled(3)
     def test_the_command_line_says_them(self, place):
         place.handle().create()
         (place.root / "file").write_bytes(b"edited")

@@ -106,7 +106,7 @@ def two(tmp_path) -> Two:
 KINDS = ["record", "tree", "page", "chunk list", "index"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_damage_in_one_root_stops_no_command_in_another(two, kind):
     two.damage(kind)
@@ -127,7 +127,7 @@ def test_damage_in_one_root_stops_no_command_in_another(two, kind):
     assert tree_state(two.other) == two.state
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_commands_name_the_damaged_snapshot_and_the_next_step(two, kind):
     two.damage(kind)
@@ -147,7 +147,7 @@ def test_commands_name_the_damaged_snapshot_and_the_next_step(two, kind):
         assert two.id[:12] in verified.out + verified.err
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_repair_from_another_root_leaves_only_what_is_lost(two, kind):
     two.damage(kind)

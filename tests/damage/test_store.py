@@ -323,6 +323,7 @@ def test_a_damaged_root_record_stops_nobody(world):
     assert world.restores("second")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("content", FORMATS)
 def test_a_damaged_format_file_is_named(world, content):
     (world.store / "format").write_bytes(FORMATS[content])
@@ -379,6 +380,7 @@ def test_links_and_directories_in_place_of_files_are_refused(world, name, tmp_pa
     assert elsewhere.read_bytes() == b"of somebody else"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("place", range(12))
 def test_a_collection_loses_nothing_that_damage_left(world, place):
     """A record header is damaged, so that scanning ends there, and most of the pack is waste."""

@@ -53,6 +53,7 @@ def test_a_directory_and_a_file_change_places(place):
     assert difference(first, record(place.root)) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_awkward_trees_come_back(place, seed):
     shutil.rmtree(place.root)

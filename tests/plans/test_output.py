@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 
 from plan_bench import NONE, Bench, end, is_alive, noted
+from sampling import sized
 from treesnap.fs.local import LocalFileSystem
 from treesnap.plans import PlanState, Step
 from treesnap.plans.output import HEAD_BYTES, OUTPUT_BYTES_MAX, TAIL_BYTES, Log
 from treesnap.plans.process import StepWork, attempt
 
 FS = LocalFileSystem()
-MUCH_BYTES = 20 << 20
+MUCH_BYTES = sized(4, 20) << 20
 ON_DISK_BYTES_MAX = HEAD_BYTES + 2 * TAIL_BYTES + 100
 NUMBERS = f"seq -w 0 9999999 | head -c {MUCH_BYTES}"
 

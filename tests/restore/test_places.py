@@ -114,6 +114,7 @@ class TestMountsInside:
 
 
 class TestFileSystems:
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("root_on", ["tmpfs", "ext4", "the disk"])
     @pytest.mark.parametrize("store_on", ["tmpfs", "ext4", "the disk"])
     def test_of_root_and_store_may_differ(self, tmp_path, mount, root_on, store_on):

@@ -17,7 +17,7 @@ from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
 from treesnap.testing.unsynced import UnsyncedFileSystem
 
 POINTS_MAX = 5000
-SAMPLE = 9
+SAMPLE = 7
 """How many points of an operation the suite tries."""
 
 
