@@ -143,7 +143,7 @@ class TestPolicy:
 
         assert world.handle.context.fs.hits_of(fault) == 1
         (said,) = world.handle.context.monitor.warnings
-        assert said.startswith("The store could not be tidied: ")
+        assert said.startswith("The maintenance of the store failed: ")
         assert "Input/output error" in said
         assert newest == world.ids()[0]
 
@@ -279,7 +279,7 @@ class TestQuota:
 
         assert caught.value.code == ErrorCode.OVER_QUOTA
         (said,) = monitor.warnings
-        assert said.startswith("The store could not be tidied: ")
+        assert said.startswith("The maintenance of the store failed: ")
         assert len(world.ids()) == 1
 
     def test_is_said_on_the_command_line(self, tmp_path):

@@ -69,7 +69,7 @@ def maintain(context: Context, sequence: int | None = None) -> None:
     if sequence is not None and sequence % EVERY:
         return
     try:
-        with opened(context, "tidy the store", recover=False) as session:
+        with opened(context, "maintain the store", recover=False) as session:
             names = session.store.snapshots.names(session.root.id)
             number = sequence or (names[0].sequence if names else 0)
             if number == 0 or number % EVERY:
@@ -86,7 +86,7 @@ def maintain(context: Context, sequence: int | None = None) -> None:
             with suppress(Busy):
                 _collect(context, wait_s=0.0)
     except (TreesnapError, OSError) as error:
-        context.monitor.warn(f"The store could not be tidied: {error_text(error)}")
+        context.monitor.warn(f"The maintenance of the store failed: {error_text(error)}")
 
 
 def period(count: int) -> int:
@@ -156,14 +156,14 @@ def make_room(context: Context, full: StorageFull) -> Room | None:
 
     limit_bytes = full.limit_bytes
     try:
-        with opened(context, "tidy the store", writing=True, recover=False) as session:
+        with opened(context, "maintain the store", writing=True, recover=False) as session:
             settings = settings_or_defaults(session)
             is_hopeless = limit_bytes is not None and full.needed_bytes > limit_bytes
             if settings is not None and settings.is_automatic and not is_hopeless:
                 trim_outputs(session.store, limit_bytes)
                 _prune_all_roots(session, settings.store_size_bytes_max)
         _collect(context, wait_s=context.wait_s)
-        with opened(context, "tidy the store", recover=False) as session:
+        with opened(context, "maintain the store", recover=False) as session:
             store = session.store
             is_contested = any(state.is_busy for state in slot_states(store.fs, store.layout))
             if limit_bytes is None:
@@ -172,7 +172,7 @@ def make_room(context: Context, full: StorageFull) -> Room | None:
     except StoreMissing:  # it could not even be made
         return None
     except (TreesnapError, OSError) as error:
-        context.monitor.warn(f"The store could not be tidied: {error_text(error)}")
+        context.monitor.warn(f"The maintenance of the store failed: {error_text(error)}")
         return None
 
 

@@ -26,7 +26,7 @@ from treesnap.errors import InvalidArgument, NotFound, printable, quoted
 from treesnap.fs.os_errors import reported
 from treesnap.model import Retag, SnapshotId, SnapshotKind
 from treesnap.ops.access import locked_root, opened
-from treesnap.ops.claim import OVERLAPS, Claim, Overlapping, entered
+from treesnap.ops.claim import Claim, Overlap, Overlapping, entered
 from treesnap.ops.interruption import Interruptions, defer_signals, raise_first_signal
 from treesnap.quantities import first_few
 from treesnap.results import RestoreResult, RunResult
@@ -137,11 +137,11 @@ def held_checkpoint(
     """
     from treesnap.ops.create import create
 
-    if overlap not in OVERLAPS:
+    if overlap not in set(Overlap):
         raise InvalidArgument(f"overlap is 'wait' or 'refuse', not {overlap!r}")
     claim = Claim(operation)
     try:  # an interrupted maintenance, after the snapshot is held, must not leave the root in use
-        wait_s = context.wait_s if overlap == "wait" else 0
+        wait_s = context.wait_s if overlap == Overlap.WAIT else 0
         made = _when_alone(lambda: create(context, request, claim), wait_s)
         entered.set(entered.get() | {made.id})
         try:
@@ -165,7 +165,7 @@ def held_snapshot(context: Context, snapshot_id: SnapshotId, operation: str) -> 
             opened(context, operation, writing=True, recover=False) as session,
             locked_root(session, operation),
         ):
-            claim.refuse_overlap(context.fs, session, None)
+            claim.refuse_overlap(session, None)
             claim.take(session, snapshot_id, None)
 
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextvars import ContextVar
+from enum import StrEnum
 
 from treesnap.codec.root_files import HoldRecord
 from treesnap.errors import Busy, quoted
@@ -16,14 +17,20 @@ from treesnap.store.reserve import Reserve
 from treesnap.store.roots import Hold
 from treesnap.treepath import is_within
 
-OVERLAPS = ("wait", "refuse")
-"""What to do while another process, thread or task may go back over the same paths."""
+
+class Overlap(StrEnum):
+    """What to do while another process, thread or task may go back over the same paths."""
+
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
 entered: ContextVar[frozenset[SnapshotId]] = ContextVar("inside", default=frozenset())
 """The checkpoints of the blocks that the running code is in."""
 
 
 class Overlapping(Busy):
-    """Another one may go back over the same paths."""
+    """Another block may go back over the same paths."""
 
 
 class Claim:
@@ -45,15 +52,13 @@ class Claim:
             self.hold.release()
         self.hold = None
 
-    def refuse_overlap(
-        self, fs: FileSystem, session: Session, scope: tuple[bytes, ...] | None
-    ) -> None:
+    def refuse_overlap(self, session: Session, scope: tuple[bytes, ...] | None) -> None:
         """Raises Overlapping; the caller holds the root's lock."""
         inside = entered.get()
         others = {key: item for key, item in session.root.holds().items() if key not in inside}
         if not others:
             return
-        ancestors = _ancestors(fs)
+        ancestors = _ancestors(session.fs)
         for record in others.values():
             if record is None:
                 raise Overlapping("The root is in use by another command that may go back")

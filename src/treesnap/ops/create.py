@@ -167,7 +167,7 @@ def _create(
         with locked_root(session, "create"):
             session.root.note_identity()
             if claim is not None:
-                claim.refuse_overlap(context.fs, session, scope)
+                claim.refuse_overlap(session, scope)
             if request.name is not None:
                 check_name(session, request.name)
 

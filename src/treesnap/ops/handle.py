@@ -196,7 +196,7 @@ class Handle:
     def ls(self, ref: str, path: PathLike = ".", *, recursive: bool = False) -> tuple[Entry, ...]:
         """Returns the entries of a directory in a snapshot, sorted by raw name.
 
-        With ``recursive`` the names are tree paths relative to ``path``. A path that is no
+        With ``recursive`` the names are tree paths relative to ``path``. A path that is not a
         directory gives its own entry.
         """
         from treesnap.ops.browse import ls
@@ -228,7 +228,7 @@ class Handle:
         return skipped(self.context, ref)
 
     def delete(self, *refs: str) -> SnapshotList:
-        """Removes snapshots; their space comes back with :meth:`gc`.
+        """Removes snapshots; :meth:`gc` frees their space.
 
         All refs are resolved before the first is removed. The ids of those that were damaged
         are in the result's ``damaged``. Raises Refused for a pinned one,
@@ -245,7 +245,7 @@ class Handle:
         return set_pinned(self.context, ref, pinned=True)
 
     def unpin(self, ref: str) -> Snapshot:
-        """Takes the protection away."""
+        """Removes the protection from deletion."""
         from treesnap.ops.history import set_pinned
 
         return set_pinned(self.context, ref, pinned=False)
@@ -258,7 +258,7 @@ class Handle:
         max_size_bytes: int | None = None,
         dry_run: bool = False,
     ) -> PruneResult:
-        """Removes the root's snapshots that a policy does not keep; ``gc`` gives the space back.
+        """Removes the root's snapshots that a policy does not keep; ``gc`` frees the space.
 
         Without a policy the default one holds, which concerns automatic snapshots only. With
         ``max_size_bytes`` the oldest go until the rest takes no more. Pinned and named ones
@@ -276,10 +276,10 @@ class Handle:
         return prune(self.context, request)
 
     def gc(self, *, dry_run: bool = False) -> GcResult:
-        """Gives the space of everything that no snapshot needs back.
+        """Frees the space of everything that no snapshot needs.
 
-        Works on a disk that is full; what there is no room to rewrite is postponed, and
-        the result says so.
+        Works on a full disk; packs that do not fit are left for the next run, and the result
+        says so.
         """
         from treesnap.ops.gc import gc
 
@@ -295,8 +295,8 @@ class Handle:
         """Checks the store's structure, and every byte with ``read_data``.
 
         With a ``sample`` of ``(n, t)`` the bytes of the n-th of t equal parts are read.
-        ``repair`` rebuilds what can be rebuilt, takes lost content back from the live
-        trees of all roots, and says what it did and what is partial now.
+        ``repair`` rebuilds what can be rebuilt, recovers lost content from the live trees of
+        all roots, and returns what it did and what is partial now.
         """
         from treesnap.ops.verify import verify
 
@@ -323,8 +323,8 @@ class Handle:
     def doctor(self, *, forget: bool = False) -> DoctorResult:
         """Returns what was interrupted in all roots of the store, and what becomes of it.
 
-        Finishes nothing; ``status`` does. ``forget`` gives an interrupted restore of this root
-        up: the tree stays as it is, and both states are in snapshots.
+        Finishes nothing; ``status`` does. ``forget`` abandons an interrupted restore of this
+        root: the tree stays as it is, and both states are in snapshots.
         """
         from treesnap.ops.doctor import doctor
 
@@ -339,7 +339,7 @@ class Handle:
     def root_move(
         self, old: PathLike, new: PathLike | None = None, *, force: bool = False
     ) -> RootInfo:
-        """Says that a root is at another path now: at ``new``, or where this handle is.
+        """Records that a root is at another path now: at ``new``, or where this handle is.
 
         ``old`` is its path until now, or the beginning of its id, and need not exist. History,
         plans, settings and an interrupted restore come along. Needed only where a move was not
@@ -355,8 +355,8 @@ class Handle:
     def root_forget(self, root: PathLike | None = None, *, force: bool = False) -> RootInfo:
         """Removes all that the store has of a root, this one or another; touches no directory.
 
-        ``root`` is a path or the beginning of an id. At a crash the history is there whole or
-        not at all. ``gc`` gives the space back. Returns what there was. Raises Refused without
+        ``root`` is a path or the beginning of an id. A crash leaves the whole history or
+        nothing of it. ``gc`` frees the space. Returns what there was. Raises Refused without
         ``force`` where snapshots are pinned, named or made by hand, and while an interrupted
         restore needs them, NotFound, and Busy while a process relies on the root.
         """
@@ -410,8 +410,8 @@ class Handle:
         operation in this root begins. The state before is kept as a safety snapshot;
         :meth:`undo` goes back to it. ``to`` writes into another directory, which must be
         absent or empty. ``touch`` gives restored files the current time. ``force`` allows
-        dangerous roots, and when somebody else changes the tree meanwhile takes the change
-        into the safety snapshot and begins again instead of raising Conflict. Paths that
+        dangerous roots; when another process changes the tree meanwhile, it puts the change
+        into the safety snapshot and starts again instead of raising Conflict. Paths that
         an incomplete snapshot does not hold are left as they are. Raises NotFound, Conflict,
         Refused, Busy, Corrupt, StorageFull, OperationFailed.
         """
@@ -430,13 +430,13 @@ class Handle:
         return restore(self.context, request)
 
     def undo(self) -> RestoreResult:
-        """Takes the newest restore back; raises NotFound when there is none."""
+        """Undoes the newest restore; raises NotFound when there is none."""
         from treesnap.ops.restores import undo
 
         return undo(self.context)
 
     def redo(self) -> RestoreResult:
-        """Takes the newest undo back; raises NotFound when there is none."""
+        """Undoes the newest undo; raises NotFound when there is none."""
         from treesnap.ops.restores import redo
 
         return redo(self.context)

@@ -17,7 +17,7 @@ from treesnap.errors import (
 from treesnap.fs.os_errors import error_text
 from treesnap.model import Retag, Snapshot, SnapshotId, SnapshotState
 from treesnap.ops.access import locked_root, opened
-from treesnap.ops.references import Filter, _by_beginning, resolve_in, unknown
+from treesnap.ops.references import Filter, by_beginning, resolve_in, unknown
 from treesnap.ops.session import Session
 from treesnap.store.journal import needed_snapshots
 from treesnap.store.snapshots import SnapshotName
@@ -87,7 +87,7 @@ def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
                     chosen[snapshot.id] = snapshot
                     names[snapshot.id] = SnapshotName(snapshot.sequence, snapshot.id)
                 except Corrupt:
-                    damaged = _by_beginning(session.store.snapshots.names(session.root.id), ref)
+                    damaged = by_beginning(session.store.snapshots.names(session.root.id), ref)
                     names[damaged.id] = damaged
             for identity in names:
                 if session.store.snapshots.state(identity).pinned:

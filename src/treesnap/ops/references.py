@@ -133,7 +133,7 @@ def resolve_in(
             return session.store.snapshots.load(session.root.id, found[0])
     elsewhere = _elsewhere(session, names, ref)
     if elsewhere is None:
-        return session.store.snapshots.load(session.root.id, _by_beginning(names, ref))
+        return session.store.snapshots.load(session.root.id, by_beginning(names, ref))
     if not anywhere:
         raise NotFound(
             f"Snapshot {elsewhere.id[:12]} is of another root, {quoted(elsewhere.record.root_path)}"
@@ -187,7 +187,8 @@ def _elsewhere(session: Session, names: list[SnapshotName], ref: str) -> Snapsho
     return session.store.snapshots.load(*found[0]) if len(found) == 1 else None
 
 
-def _by_beginning(names: list[SnapshotName], ref: str) -> SnapshotName:
+def by_beginning(names: list[SnapshotName], ref: str) -> SnapshotName:
+    """Returns the one name whose id begins with a reference; raises NotFound, InvalidArgument."""
     if not _ABBREVIATION.match(ref):
         raise unknown(ref)
     found = [name for name in names if name.id.startswith(ref)]

@@ -61,7 +61,7 @@ def watched(context: Context, *, force: bool = False) -> Iterator[tuple[Context,
 
 @contextmanager
 def _refusal_named(root: str) -> Iterator[None]:
-    """Raises Refused when the kernel gives no queue; of one too many it says that of files."""
+    """Raises Refused when the kernel grants no queue; its own error speaks of too many files."""
     try:
         yield
     except OSError as error:
