@@ -22,7 +22,7 @@ from treesnap.errors import Busy, Corrupt, ErrorCode, InvalidArgument, StorageFu
 from treesnap.fs.durable import sweep_temporary, unlink_if_present
 from treesnap.hashing import object_id
 from treesnap.model import ObjectId, ObjectKind, SnapshotId, SnapshotRecord
-from treesnap.quantities import size_text
+from treesnap.quantities import format_size
 from treesnap.store.collector import read_state
 from treesnap.store.packs import PackAppender
 from treesnap.store.reserve import Reserve
@@ -248,7 +248,7 @@ class Writer:
         if limit is None or self._store.size_bytes() + size_bytes <= limit:
             return
         error = StorageFull(
-            f"The store may take {size_text(limit)}, and the snapshot needs more",
+            f"The store may take {format_size(limit)}, and the snapshot needs more",
             code=ErrorCode.OVER_QUOTA,
             path=self._store.path,
         )
