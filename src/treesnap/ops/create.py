@@ -76,7 +76,7 @@ class CreateOptions:
     force: bool = False
     """Whether a dangerous root may be captured, such as ``/`` or the home directory."""
     max_size_bytes: int | None = None
-    """What the store may take; None is what :meth:`treesnap.Handle.config` says."""
+    """What the store may take; None is what ``Handle.config`` says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
