@@ -38,15 +38,18 @@ QUICK = (
 )
 """What ``-m quick`` selects: something of every package."""
 NOT_QUICK = (
+    "testing/test_oracle.py",
     "unit/codec/test_formats.py",
     "unit/codec/test_fuzz.py",
     "unit/codec/test_statcache.py",
+    "unit/codec/test_tree.py",
     "unit/codec/test_watch.py",
     "unit/fs/test_mappings.py",
     "unit/ops/test_conflicts.py",
     "unit/ops/test_naming.py",
     "unit/ops/test_position.py",
     "unit/ops/test_recover",
+    "unit/ops/test_stats.py",
     "unit/ops/test_undo.py",
 )
 """Modules among them that take a second or more."""
