@@ -18,8 +18,8 @@ from sampling import sized
 from trees import write_sparse
 from treesnap.fs.local import LocalFileSystem
 from treesnap.hashing import object_id
-from treesnap.worktree.scan import content
-from treesnap.worktree.scan.content import read_content
+from treesnap.worktree.scan import file_reader
+from treesnap.worktree.scan.file_reader import read_content
 
 KIB = 1 << 10
 SIZES_MIB = {"ext4": 64, "xfs": 320, "btrfs": 256}
@@ -100,7 +100,7 @@ def test_the_size_of_a_window_changes_nothing(parts, tmp_path_factory):
             file.write(bytes(size) if kind != "data" else os.urandom(size))
     whole = recorded(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(content, "WINDOW_SIZE", 128 * KIB)
+        patch.setattr(file_reader, "WINDOW_SIZE", 128 * KIB)
         assert recorded(path) == whole
 
 

@@ -23,8 +23,8 @@ from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.handle import Handle
 from treesnap.ops.known_changes import WALK_EVERY_NS
 from treesnap.ops.places import context_at
-from treesnap.worktree.scan import lookahead as survey
-from treesnap.worktree.scan.mappings import mapped_now
+from treesnap.worktree.scan import parallel_scan
+from treesnap.worktree.scan.mapped_files import mapped_now
 
 LATER_NS = 60 * 10**9
 """So long after now all times of today are trusted."""
@@ -68,7 +68,7 @@ def handle(request, place: Path, monkeypatch) -> Iterator[Handle]:
         )
     )
     if request.param == "helped":
-        monkeypatch.setattr(survey, "ROWS_MIN", 1)
+        monkeypatch.setattr(parallel_scan, "ROWS_MIN", 1)
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
     with ExitStack() as stack:
         yield stack.enter_context(made.watch()) if request.param == "watched" else made

@@ -21,7 +21,7 @@ from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at
 from treesnap.testing.state import tree_state
 from treesnap.testing.wrapped import Call, WrappedFileSystem
-from treesnap.worktree.scan import lookahead as survey
+from treesnap.worktree.scan import parallel_scan
 
 LATER_NS = 3_600_000_000_000
 AGE_NS = 200_000_000
@@ -30,7 +30,7 @@ ROUNDS = 4
 
 @pytest.fixture(autouse=True)
 def large(monkeypatch):
-    monkeypatch.setattr(survey, "ROWS_MIN", 1)
+    monkeypatch.setattr(parallel_scan, "ROWS_MIN", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: CORES)
 
 

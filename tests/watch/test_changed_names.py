@@ -11,7 +11,7 @@ import pytest
 
 from mounting import mounting
 from treesnap.fs.local import LocalFileSystem
-from treesnap.worktree.scan import mappings
+from treesnap.worktree.scan import mapped_files
 from watching import DIRECTORIES, WatchedWorld
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -94,7 +94,7 @@ def test_what_was_written_until_the_end_of_a_mapping_on_an_overlay_is_seen(tmp_p
 
 
 def test_more_mappings_than_are_remembered_are_forgotten_knowingly(world, monkeypatch):
-    monkeypatch.setattr(mappings, "_SEEN_MAX", 1)
+    monkeypatch.setattr(mapped_files, "_SEEN_MAX", 1)
     world.watch()
     for name, listed_min in (("d0", 0), ("d1", DIRECTORIES)):
         with (world.root / name / "other").open("r+b") as file, mmap.mmap(file.fileno(), 0):

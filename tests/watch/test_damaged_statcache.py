@@ -21,7 +21,7 @@ from treesnap.codec.message import pack
 from treesnap.codec.statcache import Row
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.known_changes import WALK_EVERY_NS
-from treesnap.worktree.scan import lookahead as survey
+from treesnap.worktree.scan import parallel_scan
 from treesnap.worktree.scan.statcache import RECENT, StatCacheBuilder, load
 from watching import WatchedWorld
 
@@ -129,7 +129,7 @@ def test_of_a_row_that_says_nonsense_none_below_it_come_back(world):
 
 @pytest.mark.parametrize("path", [b"", b"d0"])
 def test_helpers_do_not_believe_it_either(world, path, monkeypatch):
-    monkeypatch.setattr(survey, "ROWS_MIN", 1)
+    monkeypatch.setattr(parallel_scan, "ROWS_MIN", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: CORES)
     forge(world, lambda row: row._replace(observations=b"") if row.path == path else row)
     (world.root / "d0" / "deep" / "file").write_text("edited")

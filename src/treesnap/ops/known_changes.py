@@ -30,7 +30,7 @@ from treesnap.hashing import checksum
 from treesnap.ops.context import Context
 from treesnap.ops.session import Session
 from treesnap.worktree.directory import open_directory
-from treesnap.worktree.scan.changed import Changed, changed_from
+from treesnap.worktree.scan.listing import Changed, changed_from
 from treesnap.worktree.scan.scanner import ScanResult
 from treesnap.worktree.scan.statcache import StatCache
 

@@ -11,9 +11,9 @@ overflowed, a watch was refused or lost, a file system was mounted or unmounted,
 is another directory. The next answer then says that anything may have changed.
 
 Some changes are not reported by the kernel. Writes through memory mappings are found by
-:mod:`treesnap.worktree.scan.mappings`; changes of files under another name outside of the tree,
-and asynchronous writes to files that stay open, by the walk of everything that is done now
-and then. See docs/explanation/watching.md.
+:mod:`treesnap.worktree.scan.mapped_files`; changes of files under another name outside of the
+tree, and asynchronous writes to files that stay open, by the walk of everything that is done
+now and then. See docs/explanation/watching.md.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from treesnap.fs.notifier import (
 )
 from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
 from treesnap.worktree.mounts import Mounts
-from treesnap.worktree.scan.mappings import MappedFiles
+from treesnap.worktree.scan.mapped_files import MappedFiles
 
 REPORTING = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "tmpfs", "xfs", "zfs"}

@@ -17,7 +17,7 @@ from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.hashing import checksum
 from treesnap.model import FileContent, ObjectKind
 from treesnap.treepath import parse
-from treesnap.worktree.scan.content import store_bytes
+from treesnap.worktree.scan.file_reader import store_bytes
 
 GROUP_LENGTH_MAX = 1 << 31
 """More names than any Linux file system allows for one file."""

@@ -1,4 +1,7 @@
-"""Listing one directory: what ``lstat`` says of each name, exclusions applied."""
+"""Listing one directory: what ``lstat`` says of its names, exclusions applied.
+
+Of all names, of those in a scope, or of those that may have changed.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,13 @@ from typing import Any
 
 from treesnap import treepath
 from treesnap.codec.journal import STAGE_PREFIX
-from treesnap.errors import printable
+from treesnap.codec.statcache import Row, decode_observations
+from treesnap.errors import Corrupt, printable
 from treesnap.fs.base import FileSystem
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import IgnoreRules, SkipReason
 from treesnap.worktree.folding import is_folding
-from treesnap.worktree.scan.capture import blames_file
+from treesnap.worktree.scan.file_reader import blames_file
 from treesnap.worktree.scan.ignore import (
     EVERYTHING,
     IGNORE_FILE,
@@ -66,6 +70,53 @@ def scope_of(paths: tuple[bytes, ...] | None) -> Scope | None:
     return scope
 
 
+@dataclass(slots=True)
+class Changed:
+    """What may have changed in a directory since an earlier walk, as a tree of names.
+
+    A walk that is given one looks at nothing else: what is not in it is as the rows of the
+    stat cache say. It may hold more than what really changed, never less. With no names and
+    no flags, nothing in the directory is looked at.
+    """
+
+    names: dict[bytes, Changed] = field(default_factory=dict)
+    """Names of the directory that may have changed, or hold something that may have."""
+    is_listed: bool = False
+    """Whether every name of the directory is to be looked at, and what is below only if named."""
+    is_whole: bool = False
+    """Whether everything below is to be looked at."""
+
+    def at(self, path: bytes) -> Changed:
+        """Returns the node of a path, made if need be."""
+        node = self
+        for name in treepath.components(path):
+            node = node.names.setdefault(name, Changed())
+        return node
+
+    def find(self, path: bytes) -> Changed | None:
+        """Returns the node of a path, or the nearest above it that is whole, or None."""
+        node: Changed | None = self
+        for name in treepath.components(path):
+            if node is None or node.is_whole:
+                break
+            node = node.names.get(name)
+        return node
+
+
+def changed_from(
+    paths: Iterable[bytes], whole: Iterable[bytes] = (), listed: Iterable[bytes] = ()
+) -> Changed:
+    """Returns the tree of changes of single paths, of all below some, and of directories."""
+    root = Changed()
+    for path in paths:
+        root.at(path)
+    for path in whole:
+        root.at(path).is_whole = True
+    for path in listed:
+        root.at(path).is_listed = True
+    return root
+
+
 def list_directory(
     fs: FileSystem,
     fd: int,
@@ -97,6 +148,44 @@ def list_directory(
             _enter_rule(IgnoreRules(path, EVERYTHING), listing)
     if listing.exclusions or has_stage:
         hide(path, listing)
+    return listing
+
+
+_HIDING = frozenset({SkipReason.EXCLUDED, SkipReason.RESERVED})
+
+
+def list_changed(
+    fs: FileSystem, fd: int, path: bytes, row: Row, changed: Changed, exclusions: Exclusions
+) -> DirectoryListing | None:
+    """Looks at the names of a directory that may have changed, and takes the rest from its row.
+
+    Returns None when all names have to be looked at: those of files with other links may
+    have changed elsewhere, other exclusions hide other names, and a row may say nothing.
+    """
+    if changed.is_listed or changed.is_whole or row.linked or IGNORE_FILE in changed.names:
+        return None
+    try:
+        known = decode_observations(row.observations)
+    except Corrupt:  # or they are too many
+        return None
+    listing = DirectoryListing(exclusions.at(path))
+    if IGNORE_FILE in known and exclusions.heeds_files:
+        try:
+            read_ignore_file(fs, fd, path, listing)
+        except UnreadableRules:
+            return None
+    if listing.exclusions.fingerprint != row.rules:
+        return None
+    observe_names(fs, fd, changed.names, listing)
+    hide(path, listing)
+    for name in changed.names:
+        known.pop(name, None)
+    listing.hidden += [
+        (name, reason)
+        for name, reason in row.skipped
+        if name not in changed.names and SkipReason(reason) in _HIDING
+    ]
+    listing.observations = sorted([*known.values(), *listing.observations])
     return listing
 
 

@@ -23,10 +23,9 @@ from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
 from treesnap.fs.forked import Report, helper_count, share_out
 from treesnap.worktree.directory import DirectoryChain
-from treesnap.worktree.scan.changed import Changed
 from treesnap.worktree.scan.ignore import NO_RULES, Exclusions
-from treesnap.worktree.scan.listing import list_directory
-from treesnap.worktree.scan.mappings import names_of
+from treesnap.worktree.scan.listing import Changed, list_directory
+from treesnap.worktree.scan.mapped_files import names_of
 from treesnap.worktree.scan.statcache import StatCache, subdirectories
 
 ROWS_MIN = 1024

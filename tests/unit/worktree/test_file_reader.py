@@ -11,7 +11,7 @@ import pytest
 from treesnap.hashing import object_id
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.testing.wrapped import Call, WrappedFileSystem
-from treesnap.worktree.scan.content import ATTEMPTS, FileContent, read_content, store_bytes
+from treesnap.worktree.scan.file_reader import ATTEMPTS, FileContent, read_content, store_bytes
 
 BLOCK = 64 << 10
 PAGE_OF_DATA = bytes(range(256)) * 16
@@ -152,7 +152,7 @@ class TestAFileThatChangesWhileItIsRead:
     ):
         """Bytes that wait for the next window are not lost when there is none."""
         window = 512 << 10
-        monkeypatch.setattr("treesnap.worktree.scan.content.WINDOW_SIZE", window)
+        monkeypatch.setattr("treesnap.worktree.scan.file_reader.WINDOW_SIZE", window)
         data = os.urandom(2 * window + 1)
         path.write_bytes(data)
         attempt = [path.touch, lambda: None, lambda: None]
