@@ -19,7 +19,7 @@ from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at
 from treesnap.testing.state import tree_state
 from treesnap.testing.wrapped import Call, WrappedFileSystem
-from treesnap.worktree.apply import stage
+from treesnap.worktree.apply import removal, stage
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def large(monkeypatch):
     """Lets every directory count as large, and every machine have cores to spare."""
     monkeypatch.setattr(stage, "HELPED_FILES_MIN", 1)
     monkeypatch.setattr(stage, "HELPED_PUTS_MIN", 1)
-    monkeypatch.setattr(stage, "HELPED_REMOVALS_MIN", 1)
+    monkeypatch.setattr(removal, "HELPED_REMOVALS_MIN", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: CORES)
 
 

@@ -11,13 +11,16 @@ nothing more, and the parent does the rest; so no error is passed on.
 
 from __future__ import annotations
 
+import fcntl
+import io
+import marshal
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from treesnap.fs import held_locks
 
@@ -26,8 +29,12 @@ _PR_SET_PDEATHSIG = 1
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """A helper leaves these to its parent, and ends with it."""
 
-Report = Callable[[bytes], None]
+_PIPE_SIZE = 1 << 20
+"""Results wait in the pipe while the parent works itself; if it is full, so does the helper."""
+
+Report = Callable[[Any], None]
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def helper_count() -> int:
@@ -45,57 +52,70 @@ def helper_count() -> int:
 
 def share_out(
     items: Sequence[Item],
-    weights: Sequence[int],
+    weight: Callable[[Item], int],
     helpers: int,
     *,
-    work: Callable[[list[Item]], None],
-    help_with: Callable[[list[Item], Report], None],
-    take: Callable[[list[Item], bytes], None],
+    here: Callable[[Item], None],
+    there: Callable[[Item], Result],
+    take: Callable[[Item, Result], None],
+    again: Callable[[Item], None],
 ) -> None:
     """Does the work on items in this process and in helpers, each with about the same weight.
 
-    ``help_with`` is called in a helper with its items. ``take`` is called here for each helper
-    that has ended, with its items and all that it reported. ``work`` is called here with the
-    items that have no helper: all of them if no process can be started. An exception here ends
-    the helpers first.
+    A helper calls ``there`` for each of its items. When it has ended, ``take`` gets here what
+    that returned, and ``again`` each item of which nothing was reported, which may be half done.
+    ``here`` does the items that have no helper: all of them if no process can be started.
+    Results have to be what :mod:`marshal` can write. An exception here ends the helpers first.
     """
-    own, *piles = _dealt(items, weights, helpers + 1)
+    own, *piles = _dealt(items, weight, helpers + 1)
+
+    def help_with(pile: list[Item], report: Report) -> None:
+        for item in pile:
+            report(there(item))
+
     with ExitStack() as ends:
         helped = []
-        left = [own]
         for pile in piles:
             try:
                 helper = ends.enter_context(Helper(partial(help_with, pile)))
             except OSError:
-                left.append(pile)
+                own += pile
             else:
                 helped.append((pile, helper))
-        for pile in left:
-            work(pile)
+        for item in own:
+            here(item)
         for pile, helper in helped:
-            take(pile, helper.reports())
+            results = helper.results()
+            for item, result in zip(pile, results, strict=False):
+                take(item, result)
+            for item in pile[len(results) :]:
+                again(item)
 
 
-def _dealt(items: Sequence[Item], weights: Sequence[int], piles: int) -> list[list[Item]]:
+def _dealt(items: Sequence[Item], weight: Callable[[Item], int], piles: int) -> list[list[Item]]:
     """Returns all items in piles of about the same weight."""
     found: list[list[Item]] = [[] for _ in range(piles)]
     sums = [0] * piles
-    for number in sorted(range(len(items)), key=lambda number: -weights[number]):
+    for item_weight, item in sorted(
+        [(weight(item), item) for item in items], key=lambda pair: -pair[0]
+    ):
         lightest = sums.index(min(sums))
-        found[lightest].append(items[number])
-        sums[lightest] += weights[number]
+        found[lightest].append(item)
+        sums[lightest] += item_weight
     return found
 
 
 class Helper:
     """A forked process that starts to work at once. Leaving the block ends it, done or not.
 
-    ``work`` gets a function that sends bytes to :meth:`reports`. Raises OSError when
-    no process can be started.
+    ``work`` gets a function that sends values to :meth:`results`. Raises OSError if no process
+    can be started.
     """
 
     def __init__(self, work: Callable[[Report], None]) -> None:
         self._read_fd, write_fd = os.pipe()
+        with suppress(OSError):  # the user's pipes take no more memory
+            fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
         self._has_ended = False
         parent = os.getpid()
         # The child must not be interrupted where it would run the parent's clean-up.
@@ -123,20 +143,22 @@ class Helper:
         with suppress(ChildProcessError):  # the program waits for all of its children itself
             os.waitpid(self._process, 0)
 
-    def reports(self) -> bytes:
-        """Waits until the helper has ended; returns what it sent."""
-        pieces = []
-        while piece := os.read(self._read_fd, 1 << 16):
-            pieces.append(piece)
+    def results(self) -> list[Any]:
+        """Returns the values that the helper sent whole, once it has ended."""
+        reports = io.BytesIO(b"".join(iter(lambda: os.read(self._read_fd, 1 << 16), b"")))
+        found = []
+        with suppress(EOFError):
+            while True:
+                found.append(marshal.load(reports))  # noqa: S302  # written by our own child
         self._has_ended = True
-        return b"".join(pieces)
+        return found
 
 
 def _work_as_child(work: Callable[[Report], None], parent: int, write_fd: int) -> None:
     """Does the work and ends this process, without running any of the parent's clean-up."""
     try:
         _end_with_parent(parent)
-        work(lambda data: _send(write_fd, data))
+        work(lambda value: _send(write_fd, marshal.dumps(value)))
     finally:
         os._exit(0)
 

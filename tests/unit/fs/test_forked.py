@@ -17,29 +17,30 @@ TIMEOUT_S = 60
 
 
 class Shared:
-    """Work that consists in telling which shares there are."""
+    """Work that says what is done where."""
 
     def __init__(self) -> None:
-        self.done_here: list[list[str]] = []
-        self.taken: list[tuple[list[str], bytes]] = []
+        self.done_here: list[str] = []
+        self.taken: list[tuple[str, bytes]] = []
+        self.done_again: list[str] = []
 
     def out(self, shares: list[str], helpers: int) -> None:
         share_out(
             shares,
-            [1] * len(shares),
+            lambda share: 1,
             helpers,
-            work=self.done_here.append,
-            help_with=self.help,
-            take=lambda pile, reports: self.taken.append((pile, reports)),
+            here=self.done_here.append,
+            there=self.help,
+            take=lambda share, result: self.taken.append((share, result)),
+            again=self.done_again.append,
         )
 
-    def help(self, pile, report) -> None:
-        for share in pile:
-            report(share.encode())
-            if share == "deadly":
-                die()
-            if share == "endless":
-                signal.pause()
+    def help(self, share: str) -> bytes:
+        if share == "deadly":
+            die()
+        if share == "endless":
+            signal.pause()
+        return share.encode()
 
 
 def open_files() -> int:
@@ -51,8 +52,9 @@ def test_each_share_is_done_once():
 
     shared.out(["a", "b", "c", "d", "e", "f", "g"], 2)
 
-    assert shared.done_here == [["a", "d", "g"]]
-    assert shared.taken == [(["b", "e"], b"be"), (["c", "f"], b"cf")]
+    assert shared.done_here == ["a", "d", "g"]
+    assert shared.taken == [("b", b"b"), ("e", b"e"), ("c", b"c"), ("f", b"f")]
+    assert shared.done_again == []
 
 
 def test_equal_shares_are_done_as_often_as_they_are_there():
@@ -60,8 +62,8 @@ def test_equal_shares_are_done_as_often_as_they_are_there():
 
     shared.out(["same", "same"], 1)
 
-    assert shared.done_here == [["same"]]
-    assert shared.taken == [(["same"], b"same")]
+    assert shared.done_here == ["same"]
+    assert shared.taken == [("same", b"same")]
 
 
 def test_what_no_process_can_be_started_for_is_done_here(monkeypatch):
@@ -73,35 +75,37 @@ def test_what_no_process_can_be_started_for_is_done_here(monkeypatch):
 
     shared.out(["a", "b", "c"], 2)
 
-    assert shared.done_here == [["a"], ["c"]]
-    assert shared.taken == [(["b"], b"b")]
+    assert shared.done_here == ["a", "c"]
+    assert shared.taken == [("b", b"b")]
     assert (open_files(), signal.pthread_sigmask(signal.SIG_BLOCK, [])) == before
 
 
 def test_of_a_helper_that_is_killed_is_taken_what_it_reported():
     shared = Shared()
 
-    shared.out(["a", "deadly", "b", "c"], 1)
+    shared.out(["a", "done", "b", "deadly", "c", "left"], 1)
 
-    assert shared.done_here == [["a", "b"]]
-    assert shared.taken == [(["deadly", "c"], b"deadly")]
+    assert shared.done_here == ["a", "b", "c"]
+    assert shared.taken == [("done", b"done")]
+    assert shared.done_again == ["deadly", "left"]
 
 
 def test_when_the_work_here_fails_the_helpers_end_first():
     read_fd, write_fd = os.pipe()
 
-    def fail(pile):
+    def fail(share):
         os.close(write_fd)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
         share_out(
             ["a", "endless"],
-            [1, 1],
+            lambda share: 1,
             1,
-            work=fail,
-            help_with=Shared().help,
-            take=lambda pile, reports: None,
+            here=fail,
+            there=Shared().help,
+            take=lambda share, result: None,
+            again=fail,
         )
 
     os.set_blocking(read_fd, False)
@@ -154,8 +158,22 @@ def test_there_are_no_helpers_beside_threads():
 
 
 def test_a_helper_reports_until_it_ends():
-    with Helper(lambda report: [report(b"%d" % number) for number in range(3)]) as helper:
-        assert helper.reports() == b"012"
+    with Helper(lambda report: [report(number) for number in range(3)]) as helper:
+        assert helper.results() == [0, 1, 2]
+
+
+def test_a_report_that_is_cut_is_left_out(monkeypatch):
+    """The helper dies when the kernel has taken a part of its second report."""
+    write, sizes = os.write, iter([100, 7])
+
+    def write_and_die(fd, data):
+        size = next(sizes)
+        write(fd, data[:size])
+        return len(data) if size > len(data) else die()
+
+    monkeypatch.setattr(os, "write", write_and_die)
+    with Helper(lambda report: [report([b"whole"]), report([b"cut"])]) as helper:
+        assert helper.results() == [[b"whole"]]
 
 
 def test_a_helper_that_is_not_done_ends_with_the_block():
@@ -172,7 +190,7 @@ def test_a_helper_ends_with_its_parent():
     program = (
         "import signal, sys; from treesnap.fs.forked import Helper\n"
         "def work(report): print('ready', flush=True); signal.pause()\n"
-        "with Helper(work) as helper: helper.reports()"
+        "with Helper(work) as helper: helper.results()"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"ready\n"

@@ -37,7 +37,7 @@ from treesnap.worktree.apply.applier import Applier
 from treesnap.worktree.apply.finish import Finisher, settle
 from treesnap.worktree.apply.open_files import open_files
 from treesnap.worktree.apply.preconditions import Observed
-from treesnap.worktree.apply.removal import refuse_protected
+from treesnap.worktree.apply.protection import refuse_protected
 from treesnap.worktree.apply.stage import (
     Item,
     StagePlaces,

@@ -31,6 +31,20 @@ def protected(path: bytes) -> OperationFailed:
     )
 
 
+def refuse_protected(fs: FileSystem, root_fd: int, paths: Iterable[bytes]) -> None:
+    """Raises OperationFailed for a path, or a directory above it, that may not be changed."""
+    with DirectoryChain(fs, root_fd) as chain:
+        for path in paths:
+            directory, name = treepath.split(path)
+            parent_fd = chain.open(directory)
+            if fs.is_protected(parent_fd):
+                raise protected(directory)
+            if fs.is_protected(name, dir_fd=parent_fd):
+                raise protected(path)
+            if S_ISDIR(fs.lstat(name, dir_fd=parent_fd).st_mode):
+                refuse_protected_below(fs, chain.open(path), path)
+
+
 def refuse_protected_below(fs: FileSystem, fd: int, path: bytes) -> None:
     """Raises OperationFailed when a directory, open as ``fd``, holds a protected path.
 

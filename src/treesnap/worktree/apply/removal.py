@@ -7,28 +7,19 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from treesnap import treepath
 from treesnap.fs.base import FileSystem
+from treesnap.fs.forked import helper_count, share_out
 from treesnap.worktree.apply.preconditions import blaming
-from treesnap.worktree.apply.protection import protected, refuse_protected_below
-from treesnap.worktree.apply.stage import remove_below
 from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain
 
-
-def refuse_protected(fs: FileSystem, root_fd: int, paths: Iterable[bytes]) -> None:
-    """Raises OperationFailed for a path, or a directory above it, that may not be changed."""
-    with DirectoryChain(fs, root_fd) as chain:
-        for path in paths:
-            directory, name = treepath.split(path)
-            parent_fd = chain.open(directory)
-            if fs.is_protected(parent_fd):
-                raise protected(directory)
-            if fs.is_protected(name, dir_fd=parent_fd):
-                raise protected(path)
-            if stat_module.S_ISDIR(fs.lstat(name, dir_fd=parent_fd).st_mode):
-                refuse_protected_below(fs, chain.open(path), path)
+HELPED_REMOVALS_MIN = 1024
+"""Files of a directory from which on other processes help to remove them."""
+_UNLINKED_AT_ONCE = 64
+"""Files that are removed as one item of work."""
 
 
 def remove_paths(fs: FileSystem, root_fd: int, paths: Iterable[bytes]) -> None:
@@ -59,3 +50,70 @@ def _remove(fs: FileSystem, chain: DirectoryChain, path: bytes) -> None:
         fs.change_mode(name, mode | 0o700, dir_fd=parent_fd)
     remove_below(fs, chain.open(path))
     fs.remove_directory(name, dir_fd=chain.open(directory))
+
+
+def remove_below(fs: FileSystem, fd: int) -> None:
+    """Removes everything in a directory, read-only directories included.
+
+    Follows no link and needs no memory beyond one directory per level. Other processes
+    help where a directory holds many files: freeing their space takes longer than the names.
+    """
+    pending: list[tuple[list[bytes], bool]] = [([], False)]
+    with DirectoryChain(fs, fd) as chain:
+        while pending:
+            names, is_empty = pending.pop()
+            if is_empty:
+                parent = chain.open_names(names[:-1])
+                fs.remove_directory(names[-1], dir_fd=parent)
+                continue
+            if names:
+                pending.append((names, True))
+            below = _remove_files(fs, _opened_writable(fs, chain, names))
+            pending.extend(([*names, name], False) for name in below)
+
+
+def _opened_writable(fs: FileSystem, chain: DirectoryChain, names: list[bytes]) -> int:
+    if names:
+        parent = chain.open_names(names[:-1])
+        mode = stat_module.S_IMODE(fs.lstat(names[-1], dir_fd=parent).st_mode)
+        if mode & 0o700 != 0o700:
+            fs.change_mode(names[-1], mode | 0o700, dir_fd=parent)
+    return chain.open_names(names)
+
+
+def _remove_files(fs: FileSystem, fd: int) -> list[bytes]:
+    """Removes what is no directory; returns the names of the directories."""
+    directories: list[bytes] = []
+    files: list[bytes] = []
+    with fs.scan(fd) as entries:
+        for entry in entries:
+            name = os.fsencode(entry.name)
+            (directories if entry.is_dir(follow_symlinks=False) else files).append(name)
+    _unlink_all(fs, fd, files)
+    return directories
+
+
+def _unlink_all(fs: FileSystem, fd: int, names: Sequence[bytes]) -> None:
+    """Removes names of a directory, here and in helpers if they are many."""
+
+    def unlink(run: Sequence[bytes]) -> None:
+        for name in run:
+            fs.unlink(name, dir_fd=fd)
+
+    def unlink_rest(run: Sequence[bytes]) -> None:
+        for name in run:
+            with suppress(FileNotFoundError):
+                fs.unlink(name, dir_fd=fd)
+
+    share_out(
+        [
+            names[start : start + _UNLINKED_AT_ONCE]
+            for start in range(0, len(names), _UNLINKED_AT_ONCE)
+        ],
+        len,
+        helper_count() if len(names) >= HELPED_REMOVALS_MIN else 0,
+        here=unlink,
+        there=unlink,
+        take=lambda _run, _result: None,
+        again=unlink_rest,
+    )

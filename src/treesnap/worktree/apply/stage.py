@@ -30,9 +30,10 @@ from treesnap.errors import Corrupt
 from treesnap.events import Monitor, NullMonitor
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import write_all_at
-from treesnap.fs.forked import Report, helper_count, share_out
+from treesnap.fs.forked import helper_count, share_out
 from treesnap.model import Entry, EntryKind, ObjectKind, Totals
 from treesnap.worktree import directory
+from treesnap.worktree.apply.removal import remove_below
 from treesnap.worktree.attributes import apply_owner, apply_xattrs, path_of, read_xattrs
 from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
 from treesnap.worktree.folding import collision, spelled
@@ -197,17 +198,29 @@ class Stager:
 
     def _share_out(self, parts: Sequence[_Part], helpers: int) -> None:
         """Builds some parts here and in so many helpers."""
-        weights = [self._weight(part) for part in parts]
-        share_out(parts, weights, helpers, work=self._work, help_with=self._help, take=self._take)
+        apart = Stager(
+            self._fs,
+            self._root_fd,
+            self._get,
+            self._groups,
+            NullMonitor(),
+            trees=self._trees,
+            touch=self._touch,
+        )
+        share_out(
+            parts,
+            self._weight,
+            helpers,
+            here=self._build,
+            there=apart._build_as_helper,
+            take=self._take,
+            again=self._build_again,
+        )
 
     def _totals(self, part: _Part) -> Totals:
         if isinstance(part, WorkItem):
             return self._trees.totals(part.entry.tree_id)
         return Totals(files=len(part), size_bytes=sum(item.entry.size for item in part))
-
-    def _work(self, pile: Sequence[_Part]) -> None:
-        for part in pile:
-            self._build(part)
 
     def _build(self, part: _Part) -> None:
         if isinstance(part, WorkItem):
@@ -215,28 +228,22 @@ class Stager:
         else:
             self._put_items(part)
 
-    def _help(self, pile: Sequence[_Part], report: Report) -> None:
-        """Builds some parts as a helper, and reports each that is whole."""
-        self._monitor = NullMonitor()
-        self._chain = DirectoryChain(self._fs, self._root_fd)
-        for number, part in enumerate(pile):
-            self.degraded = []
-            self._build(part)
-            words = [b"%d" % number, *(path.hex().encode() for path in self.degraded)]
-            report(b" ".join(words) + b"\n")
+    def _build_as_helper(self, part: _Part) -> list[bytes]:
+        """Builds a part, and returns what of it was degraded."""
+        self.degraded = []
+        self._build(part)
+        return self.degraded
 
-    def _take(self, pile: Sequence[_Part], reports: bytes) -> None:
-        """Takes over what a helper built, and builds what it left."""
-        left = dict(enumerate(pile))
-        for line in reports.split(b"\n")[:-1]:
-            number, *degraded = line.decode().split()
-            part = left.pop(int(number))
-            self.degraded += map(bytes.fromhex, degraded)
-            totals = self._totals(part)
-            self._monitor.advance(totals.files + totals.others, totals.size_bytes)
-        for part in left.values():
-            self._clear(part)
-            self._build(part)
+    def _take(self, part: _Part, degraded: list[bytes]) -> None:
+        """Takes over a part that a helper built."""
+        self.degraded += degraded
+        totals = self._totals(part)
+        self._monitor.advance(totals.files + totals.others, totals.size_bytes)
+
+    def _build_again(self, part: _Part) -> None:
+        """Builds a part that a helper may have begun."""
+        self._clear(part)
+        self._build(part)
 
     def _clear(self, part: _Part) -> None:
         """Removes what a helper may have made of a part."""
@@ -402,10 +409,6 @@ BUILDING = b"building"
 """A file that is there while what will be put is built: nothing is kept aside yet."""
 RESERVE = b"reserve"
 """A file that holds space until the commit point."""
-HELPED_REMOVALS_MIN = 1024
-"""Files of a directory from which on other processes help to remove them."""
-_UNLINKED_AT_ONCE = 64
-"""Files that are removed as one share."""
 
 
 def new_stage_name(prefix: bytes = STAGE_PREFIX) -> bytes:
@@ -618,72 +621,3 @@ def clear_stage(fs: FileSystem, root_fd: int, name: bytes) -> None:
         remove_below(fs, fd)
     finally:
         fs.close(fd)
-
-
-def remove_below(fs: FileSystem, fd: int) -> None:
-    """Removes everything in a directory, read-only directories included.
-
-    Follows no link and needs no memory beyond one directory per level. Other processes
-    help where a directory holds many files: freeing their space takes longer than the names.
-    """
-    pending: list[tuple[list[bytes], bool]] = [([], False)]
-    with DirectoryChain(fs, fd) as chain:
-        while pending:
-            names, is_empty = pending.pop()
-            if is_empty:
-                parent = chain.open_names(names[:-1])
-                fs.remove_directory(names[-1], dir_fd=parent)
-                continue
-            if names:
-                pending.append((names, True))
-            below = _remove_files(fs, _opened_writable(fs, chain, names))
-            pending.extend(([*names, name], False) for name in below)
-
-
-def _opened_writable(fs: FileSystem, chain: DirectoryChain, names: list[bytes]) -> int:
-    if names:
-        parent = chain.open_names(names[:-1])
-        mode = stat_module.S_IMODE(fs.lstat(names[-1], dir_fd=parent).st_mode)
-        if mode & 0o700 != 0o700:
-            fs.change_mode(names[-1], mode | 0o700, dir_fd=parent)
-    return chain.open_names(names)
-
-
-def _remove_files(fs: FileSystem, fd: int) -> list[bytes]:
-    """Removes what is no directory; returns the names of the directories."""
-    directories: list[bytes] = []
-    files: list[bytes] = []
-    with fs.scan(fd) as entries:
-        for entry in entries:
-            name = os.fsencode(entry.name)
-            (directories if entry.is_dir(follow_symlinks=False) else files).append(name)
-    _unlink_all(fs, fd, files)
-    return directories
-
-
-def _unlink_all(fs: FileSystem, fd: int, names: Sequence[bytes]) -> None:
-    """Removes names of a directory, here and in helpers if they are many."""
-
-    def unlink(runs: Sequence[Sequence[bytes]]) -> None:
-        for run in runs:
-            for name in run:
-                fs.unlink(name, dir_fd=fd)
-
-    def help_with(runs: Sequence[Sequence[bytes]], report: Report) -> None:
-        unlink(runs)
-        report(b"done")
-
-    def take(runs: Sequence[Sequence[bytes]], reports: bytes) -> None:
-        for run in runs if not reports else ():
-            for name in run:
-                with suppress(FileNotFoundError):
-                    fs.unlink(name, dir_fd=fd)
-
-    runs = [
-        names[start : start + _UNLINKED_AT_ONCE]
-        for start in range(0, len(names), _UNLINKED_AT_ONCE)
-    ]
-    helpers = helper_count() if len(names) >= HELPED_REMOVALS_MIN else 0
-    share_out(
-        runs, [len(run) for run in runs], helpers, work=unlink, help_with=help_with, take=take
-    )

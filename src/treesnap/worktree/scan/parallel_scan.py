@@ -6,14 +6,13 @@ differs, and at no other. So a helper has nothing to hand over but paths, and on
 leaves its directories to the walk.
 
 A directory counts as changed, too, where its row alone could not say otherwise: names that
-are distrusted, files that are mapped for writing or have other links, exclusions.
+are racy, files that are mapped for writing or have other links, exclusions.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from stat import S_ISDIR
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from treesnap import treepath
 from treesnap.codec.statcache import Row, encode_observations
 from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
-from treesnap.fs.forked import Report, helper_count, share_out
+from treesnap.fs.forked import helper_count, share_out
 from treesnap.worktree.directory import DirectoryChain
 from treesnap.worktree.scan.ignore import NO_RULES, Exclusions
 from treesnap.worktree.scan.listing import Changed, list_directory
@@ -31,10 +30,9 @@ from treesnap.worktree.scan.statcache import StatCache, subdirectories
 ROWS_MIN = 1024
 """Cached rows from which on other processes help: starting one takes milliseconds."""
 _SHARES_EACH = 8
-_LISTED, _WHOLE, _DONE = b"listed", b"whole", b"done"
 
-Finding = tuple[bytes, bytes]
-"""Whether a directory's own names or all below it are to be looked at, and its path."""
+Finding = tuple[bool, bytes]
+"""Whether all below a directory is to be looked at, or else its own names, and its path."""
 
 
 class _WorkItem(NamedTuple):
@@ -60,15 +58,25 @@ def parallel_scan(
         return None
     totals = found[0].totals
     weight_max = (totals.files + totals.directories) // (_SHARES_EACH * (helpers + 1))
-    shares = list(_shares(cache, found[0], weight_max))
     changed = Changed(is_listed=True)
+
+    def look(item: _WorkItem) -> list[Finding]:
+        return list(_looked(fs, root_fd, cache, mapped, item))
+
+    def note(findings: list[Finding]) -> None:
+        for is_whole, path in findings:
+            node = changed.at(path)
+            node.is_whole |= is_whole
+            node.is_listed |= not is_whole
+
     share_out(
-        shares,
-        [share.weight for share in shares],
+        list(_shares(cache, found[0], weight_max)),
+        lambda item: item.weight,
         helpers,
-        work=lambda pile: _note(changed, _looked(fs, root_fd, cache, mapped, pile)),
-        help_with=partial(_help, fs, root_fd, cache, mapped),
-        take=lambda pile, reports: _note(changed, _reported(pile, reports)),
+        here=lambda item: note(look(item)),
+        there=look,
+        take=lambda _, findings: note(findings),
+        again=lambda item: note([(item.is_deep, item.path)]),
     )
     return changed
 
@@ -96,75 +104,36 @@ def _shares(cache: StatCache, root: Row, weight_max: int) -> Iterator[_WorkItem]
                 pending.append((below, found[0]))
 
 
-def _help(
-    fs: FileSystem,
-    root_fd: int,
-    cache: StatCache,
-    mapped: frozenset[int],
-    pile: Sequence[_WorkItem],
-    report: Report,
-) -> None:
-    """Looks at some directories as a helper."""
-    lines = [
-        b"%s %s\n" % (what, path.hex().encode())
-        for what, path in _looked(fs, root_fd, cache, mapped, pile)
-    ]
-    report(b"".join([*lines, _DONE, b" \n"]))
-
-
-def _reported(pile: Sequence[_WorkItem], reports: bytes) -> Iterator[Finding]:
-    """Yields what a helper found; all of its directories when it did not end well."""
-    words = [line.split(b" ") for line in reports.split(b"\n")[:-1]]
-    if not words or words[-1][0] != _DONE:
-        yield from ((_WHOLE if share.is_deep else _LISTED, share.path) for share in pile)
-        return
-    for what, path in words[:-1]:
-        yield what, bytes.fromhex(path.decode())
-
-
-def _note(changed: Changed, findings: Iterable[Finding]) -> None:
-    for what, path in findings:
-        node = changed.at(path)
-        node.is_listed |= what == _LISTED
-        node.is_whole |= what == _WHOLE
-
-
 def _looked(
-    fs: FileSystem,
-    root_fd: int,
-    cache: StatCache,
-    mapped: frozenset[int],
-    pile: Sequence[_WorkItem],
+    fs: FileSystem, root_fd: int, cache: StatCache, mapped: frozenset[int], item: _WorkItem
 ) -> Iterator[Finding]:
     """Yields what differs in some directories; raises nothing but what ends a process."""
     nothing = Exclusions()
     encoding = sys.getfilesystemencoding()
+    pending = [item.path]
     with DirectoryChain(fs, root_fd) as chain:
-        for share in sorted(pile):
-            pending = [share.path]
-            while pending:
-                path = pending.pop()
-                found = cache.find(path)
-                if found is None:
-                    yield _WHOLE, path
-                    continue
-                row = found[0]
-                try:
-                    fd = chain.open(path)
-                    listing = list_directory(fs, fd, path, nothing, None, encoding)
-                except OSError:
-                    yield _WHOLE, path
-                    continue
-                if row.rules != NO_RULES or listing.exclusions:
-                    yield _WHOLE, path
-                    continue
-                is_same = encode_observations(listing.observations) == row.observations
-                if not is_same or row.racy or row.linked or names_of(mapped, listing.observations):
-                    yield _LISTED, path
-                if share.is_deep:
-                    left_out = {name for name, _ in row.skipped}
-                    pending += [
-                        treepath.join(path, item[0])
-                        for item in reversed(listing.observations)
-                        if S_ISDIR(item[1]) and item[0] not in left_out
-                    ]
+        while pending:
+            path = pending.pop()
+            found = cache.find(path)
+            if found is None:
+                yield True, path
+                continue
+            row = found[0]
+            try:
+                listing = list_directory(fs, chain.open(path), path, nothing, None, encoding)
+            except OSError:
+                yield True, path
+                continue
+            if row.rules != NO_RULES or listing.exclusions:
+                yield True, path
+                continue
+            is_same = encode_observations(listing.observations) == row.observations
+            if not is_same or row.racy or row.linked or names_of(mapped, listing.observations):
+                yield False, path
+            if item.is_deep:
+                left_out = {name for name, _ in row.skipped}
+                pending += [
+                    treepath.join(path, seen[0])
+                    for seen in reversed(listing.observations)
+                    if S_ISDIR(seen[1]) and seen[0] not in left_out
+                ]
