@@ -554,7 +554,7 @@ class TestUselessPatterns:
         [message] = [text for text in monitor.warnings if "snapignore" in text]
         assert "'sub/.snapignore'" in message
         assert "line 1 ('a\\\\')" in message
-        assert "line 3 ('!'), line 4 ('[z'), 2 more" in message
+        assert "line 3 ('!'), line 4 ('[z') and 2 more" in message
         handle.restore(result.id)
 
     @pytest.mark.parametrize("pattern", ["", "!", "/", "a\\", "[a", "[[:none:]]", "a\0b", "\ud800"])
