@@ -35,5 +35,5 @@ def expanded(seed: bytes, size: int) -> bytes:
 
 
 def root_id(real_path: bytes) -> str:
-    """Returns the 32 hex digits by which a store knows a root."""
+    """Returns the 32 hex digits that identify a root in a store."""
     return blake3(b"treesnap root\0" + real_path).hexdigest(length=16)

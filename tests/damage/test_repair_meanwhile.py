@@ -135,7 +135,7 @@ def test_the_damaged_record_of_a_root_of_which_nothing_is_there_is_removed(world
 
     assert [item.where for item in result.problems] == [f"roots/{'ab' * 16}/root"]
     assert result.repaired == (
-        f"Removed the record of root {'ab' * 16}, of which nothing is in the store",
+        f"Removed the record of root {'ab' * 16}, of which the store has nothing",
     )
     assert not record.exists()
     assert world.handle().verify().ok

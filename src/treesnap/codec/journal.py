@@ -8,10 +8,10 @@ and the paths in which they differ. Each of these paths may have either state, o
 nothing, until the journal is gone.
 
 A journal names its root, by which a copy in another root's corner of the store is known.
-Nothing in it speaks of the inodes of files or of how far the work has come. So it means
-the same for a copy of the tree, and however much of the work a power cut took away. The tree
-that it is about is the one that holds its staging directory; once that is gone, or before it is
-made, the one with the device and inode of the root.
+It says nothing about the inodes of files or about progress. So it means the same for a copy of
+the tree, however much of the work a power cut undid. It is about the tree that holds its staging
+directory; before that is made, or once it is gone, about the one with the root's device and
+inode.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class Commit:
     touch: bool
     """Whether restored files get the present time."""
     removes_root: bool = False
-    """Whether the root goes in the end, if nothing is left in it: it was not there before."""
+    """Whether the root itself is removed if it ends up empty: it did not exist before."""
     is_way_back: bool = False
-    """Whether ignore files in the tree say nothing, because a failed step may have written them."""
+    """Whether ignore files in the tree do not count: a failed step may have written them."""
     removes_first: bool = False
     """Whether what goes is removed at once: there is no room to keep it aside."""
     keeps_nothing: bool = False
@@ -150,7 +150,7 @@ def encode_journal(journal: Journal) -> bytes:
 
 
 def is_valid_stage_name(name: bytes) -> bool:
-    """Returns whether a staging directory may have a name; paths below the root are none."""
+    """Returns whether a name can be that of a staging directory; a path cannot."""
     return name.startswith(STAGE_PREFIX) and is_valid_name(name)
 
 

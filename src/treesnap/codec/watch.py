@@ -1,4 +1,4 @@
-"""What a watcher says, and what the stat cache notes of it.
+"""What a watcher says, and what the stat cache keeps of it.
 
 A watcher gives marks. Asked for what changed since a mark, it answers with a new mark
 and with paths, or with a new mark alone when it cannot know: the mark is of another
@@ -27,7 +27,7 @@ class Mark(NamedTuple):
     """A moment in the life of one watcher, until which it had seen every change."""
 
     watcher: bytes
-    """Which watcher, of all that ever were."""
+    """Random id of the watcher."""
     number: int
 
 
@@ -37,7 +37,7 @@ class Answer(NamedTuple):
     mark: Mark
     """Now: what changes later is reported to a process that asks with this mark."""
     paths: tuple[bytes, ...] | None
-    """What may have changed, or None when that can be anything."""
+    """What may have changed, or None when anything may."""
     whole: tuple[bytes, ...] = ()
     """Directories below which everything may have changed."""
     mapped: tuple[int, ...] = ()
@@ -101,7 +101,7 @@ class Question(NamedTuple):
     since: Mark | None = None
     """For changes: since when, or None when only a new mark is wanted."""
     view: bytes = b""
-    """For changes: stands for what decides what the asking process sees of the root."""
+    """For changes: a hash of everything that decides what the asking process sees of the root."""
 
 
 def encode_question(question: Question) -> bytes:

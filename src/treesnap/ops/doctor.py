@@ -1,7 +1,7 @@
-"""``doctor``: what was interrupted in a store, and what becomes of it.
+"""``doctor``: what was interrupted in a store, and how it will be resolved.
 
-Looks only: nothing is finished, undone or removed, unless the caller asks to
-forget the restore of this root.
+Reports only: nothing is finished, undone or removed, unless the caller asks to forget
+the restore of this root.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def doctor(context: Context, *, forget: bool = False) -> DoctorResult:
 
 
 def _of_root(context: Context, store: Store, path: bytes) -> list[Unfinished]:
-    """Returns what is unfinished in one root; what is under way just now is not."""
+    """Returns what was interrupted in one root, without what is still under way."""
     session = Session(context, store, store.root(path))
     found = []
     for name in session.root.export_names():
@@ -115,9 +115,9 @@ def _collection(context: Context, store: Store) -> list[Unfinished]:
 
 
 def _forget(session: Session) -> bool:
-    """Removes the journal of the session's root, and its staging directory where that is there.
+    """Removes the journal of the session's root, and its staging directory if there is one.
 
-    Both states are in snapshots, and so is what is of neither; the tree stays as it was found.
+    Snapshots hold both states, and foreign edits; the tree stays as it is.
     """
     if not session.root.is_interrupted:
         return False
@@ -153,5 +153,5 @@ def _readable(session: Session) -> Journal | None:
 
 
 def _quiet(context: Context, path: bytes) -> Context:
-    """Returns the context of another root of the same store, without anyone to tell."""
+    """Returns the context of another root of the same store, with no monitor."""
     return context_at(os.fsdecode(path), context.store_path, fs=context.fs, wait_s=0.0)

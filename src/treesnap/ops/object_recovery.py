@@ -1,9 +1,9 @@
 """Recovering lost objects from live trees: equal content has the same id.
 
-A chunk is looked for where the snapshot had it, first. For what is still lost then, the
-roots of the store are walked, those of the damaged snapshots before the others, and
-every object that such a capture would store is compared: so a file that was renamed, and
-a directory that is as it was, are found too. Nothing is believed but the hash.
+First, each chunk is looked for at the path that had it in the snapshot. For what is still lost,
+the roots of the store are walked, those of damaged snapshots first, and every object that a
+capture would store is compared: this finds renamed files and unchanged directories too. Only
+the hash is trusted.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class ObjectRecovery:
                 result = Scanner(self._fs, settings, sieve, self._context.monitor).scan()
                 needed = list(_needed(result, sieve)) if sieve.caught else []
             except (TreesnapError, OSError):
-                needed = []  # what was caught until then is right all the same
+                needed = []  # what was caught before the error is intact
             paths = {reference.id: path for reference, path in reversed(needed)}
             for identity in sieve.caught:
                 self._note(identity, place.root, paths.get(identity, b""))
@@ -159,7 +159,7 @@ class ObjectRecovery:
 
 
 def _where_it_is(item: Damaged, roots: list[RootRecord]) -> Damaged:
-    """Returns a snapshot with the path at which its root is, if that was moved since."""
+    """Returns a snapshot with the present path of its root, if that was moved."""
     record = item.snapshot.record
     for root in roots:
         if root.path == record.root_path:
@@ -172,14 +172,14 @@ def _where_it_is(item: Damaged, roots: list[RootRecord]) -> Damaged:
 
 
 def _places(damaged: list[Damaged], registered: list[bytes]) -> list[_Place]:
-    """Returns each walk that may find something, once, the likeliest first."""
+    """Returns the live trees to walk, each once, the likeliest first."""
     records = [item.snapshot.record for item in reversed(damaged)]
     captured = [_Place(record.root_path, record.rules, record.scope) for record in records]
     return list(dict.fromkeys([*captured, *map(_Place, registered)]))
 
 
 class _Sieve(MemoryObjects):
-    """Takes the objects of a walk; stores those that are wanted, and wants them no more."""
+    """Receives the objects of a walk, and stores those that are wanted, each once."""
 
     def __init__(self, store: Store, wanted: dict[ObjectId, ObjectKind], writer: Writer) -> None:
         super().__init__(store)

@@ -1,7 +1,7 @@
-"""``verify``: check every invariant of a store, say exactly what is damaged, repair.
+"""``verify``: check every invariant of a store, report exactly what is damaged, repair it.
 
-Looking never changes anything. :mod:`treesnap.store.maintenance.check` says what is looked at and
-what a repair does; lost content comes from :mod:`treesnap.ops.object_recovery`.
+Checking never changes anything. :mod:`treesnap.store.maintenance.check` checks and repairs; lost
+content comes from :mod:`treesnap.ops.object_recovery`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def verify(
 
 
 def _without_format(context: Context, asked: VerifyRequest, error: Corrupt) -> VerifyResult:
-    """Names a format file that cannot be read; with it nothing else can be looked at."""
+    """Reports a format file that cannot be read; without it nothing else can be checked."""
     problem = Problem(code="bad-format", message=error.message, where="format")
     if not asked.repair:
         return VerifyResult(

@@ -54,7 +54,7 @@ class ObjectIndex:
         return self._parts
 
     def refresh(self) -> None:
-        """Looks again which parts there are."""
+        """Lists the parts again."""
         known = self._parts if self._parts is not None else {}
         names = {name for name in self._fs.list_names(self._layout.index) if is_hex(name, 32)}
         self._parts = {name: part for name, part in known.items() if name in names}
@@ -67,7 +67,7 @@ class ObjectIndex:
         path = os.path.join(self._layout.index, name)
         try:
             fd = open_regular(self._fs, path)
-        except (FileNotFoundError, PermissionError):  # one that is closed is not damaged: it stays
+        except (FileNotFoundError, PermissionError):  # unreadable is not damaged: it stays
             return None
         except Corrupt as error:
             self.damaged[name] = error.message
@@ -87,7 +87,7 @@ class ObjectIndex:
             self._fs.close(fd)
 
     def find_all(self, object_id: ObjectId) -> Iterator[IndexEntry]:
-        """Yields every known place of an object; each further one is looked for when asked for."""
+        """Yields every known place of an object, each looked up when it is asked for."""
         for part in list(self.parts.values()):
             yield from part.find_all(object_id)
         scanned = self._scanned.get(object_id)
@@ -205,9 +205,9 @@ class ObjectIndex:
         self.remove_parts(names)
 
     def _is_sound(self, name: str) -> bool:
-        """Returns whether a part matches its checksum; sets it aside otherwise.
+        """Returns whether a part matches its checksum; otherwise lists it as damaged.
 
-        Whatever its size: damage must not get into a new part.
+        Checks large parts too: damage must not get into a new part.
         """
         try:
             self.parts[name].verify()
@@ -220,9 +220,9 @@ class ObjectIndex:
     def drop_damaged(self) -> None:
         """Removes the parts that cannot be used; a power cut may have torn one.
 
-        What only they knew is found by scanning, taken over by the next writer of the
-        pack, and covered again by the next collection. Not synced: one that comes back is
-        as useless as before.
+        What only they knew is found by scanning, indexed by the next writer of the pack, and
+        covered again by the next collection. Not synced: a part that comes back is as useless
+        as before.
         """
         if self.parts or self.damaged:  # reading the parts is what finds the damaged ones
             self.remove_parts(list(self.damaged))

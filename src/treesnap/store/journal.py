@@ -1,4 +1,4 @@
-"""What a root notes of its restores: the journal of one under way, and the history for undo."""
+"""The restores of a root: the journal of one under way, and the history for undo."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from treesnap.store.roots import Root
 def read_journal(root: Root) -> Journal | None:
     """Returns the journal of a root, or None when there is none.
 
-    Raises Corrupt, for a journal that was copied from another root too: what it says of that
-    one's metadata and files would be done to this one.
+    Raises Corrupt, also for a journal that was copied from another root: it would apply that
+    root's metadata and files to this one.
     """
     from treesnap.codec.journal import decode_journal
 

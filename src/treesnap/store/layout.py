@@ -11,15 +11,15 @@
 ├── slots/<slot>                one per writer at a time: its lock, epoch and pack
 ├── collector/{lock,state,size} garbage collection
 ├── roots/lock                  held while a root is registered, moved or forgotten
-├── roots/path-<root>           a root that was moved: a copy of its record
-├── roots/inode-<device>-<inode> the same, by which a move is noticed; can be thrown away
+├── roots/path-<root>           a copy of the record of a root that was moved
+├── roots/inode-<device>-<inode> the same, to notice a move; can be deleted
 ├── roots/<root>/               one per captured directory
 │   ├── root                    its path, and which directory it is
 │   ├── config.toml             settings of the root, once there are any
 │   ├── lock                    held by create and restore
-│   ├── cache                   the stat cache; can be thrown away
-│   ├── cache-recent            what of it is newer; can be thrown away too
-│   ├── names                   which snapshots had names; can be thrown away
+│   ├── cache                   the stat cache; can be deleted
+│   ├── cache-recent            its newest rows; can be deleted too
+│   ├── names                   which snapshots had names; can be deleted
 │   ├── journal                 a restore that is past its commit point
 │   ├── history                 what undo and redo go back and forth over
 │   ├── export-<16 hex>         a restore to another directory that is under way
@@ -27,9 +27,9 @@
 │   ├── plan-<ULID>             a plan; beside it what its steps wrote
 │   ├── plans-lock              held by the process that works on a plan of the root
 │   └── watch/                  of watchers: lock, socket, and a cookie-* of each
-├── quarantine/                 damaged files that a repair took out of the way
+├── quarantine/                 damaged files that a repair moved out of the way
 └── temporary/                  files before they are renamed into place
-    └── forgotten-<16 hex>      snapshots of a root that was forgotten, on their way out
+    └── forgotten-<16 hex>      snapshots of a forgotten root, being removed
 """
 
 from __future__ import annotations

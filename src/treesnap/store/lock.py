@@ -2,7 +2,7 @@
 
 A lock ends with its holder, however that ends; there is nothing to clean up and
 no clock to trust. The file says who holds it, for messages only. Locks are
-given back explicitly, because a descriptor may live on in a forked child.
+released explicitly, because a descriptor may live on in a forked child.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A pack that disappears while it is read was removed by a collection; the reader
 says so with FileNotFoundError, and the store looks for the object elsewhere.
 
-Packs are read, never mapped: a writer that finds no room cuts off what it appended, and a
-process that touches a mapping where the file has ended is killed, as it is for a disk error.
+Packs are read, never mapped: a writer without room truncates what it appended, and a process
+that touches a mapping behind the end of its file is killed, as it is for a disk error.
 """
 
 from __future__ import annotations
@@ -213,8 +213,8 @@ class PackReader:
         """Returns all records of a pack whose headers are whole, those behind damage too.
 
         ``covered`` is how much of the pack was once whole, and ``known`` gives what
-        the index knows of it; both the index and the footer are asked only where the
-        records themselves do not lead on. Raises FileNotFoundError.
+        the index knows of it. The index and the footer are used only where the chain of
+        records breaks off. Raises FileNotFoundError.
         """
         try:
             size = self._fs.fstat(self._descriptor(pack_id)).st_size
@@ -311,7 +311,7 @@ class PackAppender:
     def resume(
         cls, fs: FileSystem, layout: Layout, pack_id: bytes, covered: int
     ) -> tuple[PackAppender, list[RecordHeader]] | None:
-        """Goes on with a pack that is not sealed; returns None where that is not safe.
+        """Opens a pack that is not sealed, to append to it; returns None where that is not safe.
 
         Also returns the records behind ``covered``, which no index part knows yet.
         A pack whose header or tail is not whole is never appended to: what looks like a
@@ -354,7 +354,7 @@ class PackAppender:
         return data, record.entry_in(self.pack_id)
 
     def write(self, data: bytes) -> None:
-        """Writes collected records; what arrived of them is cut off again when that fails."""
+        """Writes collected records; truncates what arrived of them when that fails."""
         self._dirty = True
         try:
             write_all_at(self._fs, self._fd, data, self._position)

@@ -1,10 +1,9 @@
 """Plans among the files of a root, as far as operations on snapshots concern them.
 
-A plan that was rolled back stands at the state of its files. So a restore may carry a
-plan along: its safety snapshot holds the plan as it was, its journal the plan as it will
-be, and both change hands with the files or not at all. ``undo`` and ``redo`` find the plan
-in the snapshot that they go to. What the steps of a plan are is the business of a layer
-above.
+A plan that was rolled back matches the state of its files. So a restore may carry a plan
+along: its safety snapshot holds the plan as it was, its journal the plan as it will be, and
+the plan changes with the files or not at all. ``undo`` and ``redo`` find the plan in the
+snapshot that they restore. What the steps of a plan mean, the layer ``plans`` knows.
 """
 
 from __future__ import annotations
@@ -25,26 +24,26 @@ if TYPE_CHECKING:
     from treesnap.store.roots import Root
 
 _CHECKPOINT = re.compile(r"[0-9A-HJKMNP-TV-Z]{10,26}\Z", re.IGNORECASE)
-"""Of a ULID at least its time, so that no beginning of a snapshot's id is taken for one."""
+"""At least the time of a ULID, so that no prefix of a snapshot id is mistaken for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanMove:
-    """A plan that goes where the files go: both or neither."""
+    """A plan that changes together with the files, or not at all."""
 
     before: PlanCopy
     """As it is; the safety snapshot holds it."""
     after: Callable[[Snapshot], bytes]
     """Returns the plan's file once the restore is done, given the safety snapshot."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """What the record of the safety snapshot says besides."""
+    """Further fields of the record of the safety snapshot."""
 
 
 def move_to(root: Root, snapshot: Snapshot) -> PlanMove | None:
     """Returns how the plan that a safety snapshot holds goes back; None without one.
 
-    A plan that is not there any more stays away. Raises Refused while a step of it was
-    begun and not ended.
+    A plan that was deleted stays deleted. Raises Refused while a step of it has begun and not
+    ended.
     """
     copy = snapshot.record.plan
     present = _payload(root, copy.plan_id) if copy is not None else None
@@ -59,7 +58,7 @@ def move_to(root: Root, snapshot: Snapshot) -> PlanMove | None:
 
 
 def kept_checkpoints(root: Root) -> frozenset[SnapshotId]:
-    """Returns the snapshots of checkpoints that plans keep by themselves."""
+    """Returns the snapshots of checkpoints that plans keep whatever a policy says."""
     found: set[SnapshotId] = set()
     for outline in _outlines(root):
         if outline.keeps_checkpoints:

@@ -1,6 +1,6 @@
-"""Where a repair puts damaged files: out of the way, but not out of the world.
+"""Where a repair moves damaged files, so that nothing is lost for good.
 
-Nothing reads what lies there. It is a person's to look at, and to remove.
+treesnap never reads what lies there. A person may look at it, and remove it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Quarantine:
         return os.path.relpath(target, self._layout.path)
 
     def keep_copy(self, path: str) -> str | None:
-        """Copies a file there, durably, when it is there; for files that may never be absent."""
+        """Copies a file there, durably, if it exists; for files that must never be absent."""
         try:
             data = read_file(self._fs, path, _COPY_SIZE_MAX)
         except FileNotFoundError:

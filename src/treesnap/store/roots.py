@@ -1,15 +1,15 @@
 """The roots that a store knows, where each of them is, and the small files of each.
 
-A root has an id, which never changes, and a path, which does when the directory is moved.
-The record ``roots/<id>/root`` is the truth about both. A root that is at the path of which
-its id was made is found there at once; any other by a copy of its record under the hash of
-its path, ``roots/path-<hash>``, which counts only as long as the record itself agrees. So
-moving a root writes the copy first, and then one file is replaced: before that the root is
-at the old path, after it at the new one. Another copy, ``roots/inode-<device>-<inode>``,
-finds a root that was moved while nothing looked; it is a guess, to be compared with the record.
+A root has an id, which never changes, and a path, which changes when the directory is moved.
+The record ``roots/<id>/root`` is the truth about both. A root at the path from which its id
+was made is found there directly; any other through a copy of its record under the hash of its
+path, ``roots/path-<hash>``, which counts only while the record itself agrees. So moving a root
+writes the copy first and then replaces one file: before that the root is at the old path,
+afterwards at the new one. Another copy, ``roots/inode-<device>-<inode>``, finds a root that was
+moved while no command ran; it is a guess, to be compared with the record.
 
-All that changes which root is where happens under one lock of the store, ``roots/lock``,
-which is taken after the lock of a root, if both are.
+Every change of which root is where happens under one lock of the store, ``roots/lock``. A
+process that needs the lock of a root as well takes that one first.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _PLANS_LOCK = "plans-lock"
 _PLANS_LOOK_S = 0.25
 """How long a process holds the lock of plans that only looks at it, at most."""
 _EARLIER_MAX = 100
-"""Paths of 4 KiB of which a record has room for twice as many."""
+"""Earlier paths that are kept. A record has room for twice as many of 4 KiB each."""
 _LOCK_WAIT_S = 30.0
 
 T = TypeVar("T")
@@ -67,14 +67,14 @@ class RootRecord:
     """What a store knows of a root."""
 
     id: str
-    """What the root's files and snapshots lie under, for ever."""
+    """Names the directories of the root's files and snapshots; never changes."""
     path: bytes
     """The real path at which it is, or was when it was last seen."""
     device: int | None = None
     """Device number of the directory when it was last captured; None when there was none."""
     inode: int | None = None
     birth_ns: int | None = None
-    """When the directory was made, or None where the file system does not tell."""
+    """When the directory was made, or None if the file system does not say."""
     earlier: tuple[bytes, ...] = ()
     """Paths at which it was before, the newest last."""
 
@@ -121,11 +121,11 @@ class Moved(NamedTuple):
 
     record: RootRecord
     is_certain: bool
-    """Whether the directory is that very one; else its file system does not tell."""
+    """Whether it is the same directory; otherwise its file system does not say."""
 
 
 class StepOutput(NamedTuple):
-    """A file with what an attempt of a plan's step wrote."""
+    """A file with the output of one attempt of a plan's step."""
 
     name: str
     size_bytes: int
@@ -175,7 +175,7 @@ class Hold:
         self.path = path
 
     def release(self) -> None:
-        """Lets the snapshot go."""
+        """Releases the snapshot."""
         with suppress(OSError):
             unlink_if_present(self._fs, self.path)
         self._fs.unlock(self._fd)
@@ -183,12 +183,12 @@ class Hold:
 
 
 class Root:
-    """One root's corner of the store. ``path`` is the root's real path."""
+    """The files of one root in the store. ``path`` is the root's real path."""
 
     def __init__(
         self, fs: FileSystem, layout: Layout, path: bytes, *, identity: str | None = None
     ) -> None:
-        """Finds the root at a path; with ``identity`` it is that one, wherever it is."""
+        """Finds the root at a path, or the one with ``identity``, wherever it is."""
         self._fs = fs
         self._layout = layout
         self.path = path
@@ -227,7 +227,7 @@ class Root:
 
     @property
     def moved_to(self) -> bytes | None:
-        """Where the root is now that was at this path before; None where that is unknown."""
+        """The present path of the root that was at this path before; None if unknown."""
         first = root_id(self.path)
         record, _ = _read(self._fs, self._layout.root_file(first, "root"), first)
         return record.path if record is not None and record.path != self.path else None
@@ -253,9 +253,9 @@ class Root:
                 self._write(identified(self._fs, record))
 
     def note_identity(self) -> None:
-        """Notes which directory the root is, so that it is known again after a move.
+        """Records which directory the root is, so that it is recognised after a move.
 
-        Costs one look unless it is another one than before. The caller holds the root's lock.
+        Costs one look unless the directory is a different one. The caller holds the root's lock.
         """
         record = self.record
         if record is None:
@@ -385,9 +385,9 @@ class Root:
 
     @contextmanager
     def plans_locked(self, operation: str) -> Iterator[None]:
-        """Keeps everything else off the root's plans while the body runs; raises Busy soon.
+        """Locks the root's plans while the body runs; raises Busy soon.
 
-        Taken before the root's lock, never inside of it.
+        Taken before the root's lock, never while holding it.
         """
         what = f"The list of plans of {os.fsdecode(self.path)!r}"
         path = self.file(_PLANS_LOCK)
@@ -452,7 +452,7 @@ class Root:
         return [name for name in names if name.startswith(PLAN_PREFIX)]
 
     def _look_again(self, what: str) -> None:
-        """Raises Conflict when the root was moved while its lock was waited for.
+        """Raises Conflict when the root was moved while this process waited for its lock.
 
         Registers it again when it was forgotten meanwhile and is needed.
         """
@@ -503,9 +503,9 @@ class Root:
             sync_directory(self._fs, self._layout.root_directory(self.id))
 
     def hold(self, identity: SnapshotId, record: HoldRecord) -> Hold:
-        """Says that this process needs a snapshot, until the hold is released or the process ends.
+        """Keeps a snapshot until the hold is released or this process ends.
 
-        The caller holds the root's lock. What dead processes left goes first. Not synced: a
+        The caller holds the root's lock. Removes holds of dead processes first. Not synced: a
         process does not survive a power cut either. Raises OSError.
         """
         live = self.holds()
@@ -572,7 +572,7 @@ class Root:
         return ExportLock(self._fs, path, fd)
 
     def abandoned_export(self, name: str) -> ExportLock | None:
-        """Returns a record whose writer is gone, locked, or None when it lives or has ended."""
+        """Returns a record whose writer was killed, locked; None if it runs or has finished."""
         path = self.file(name)
         try:
             fd = self._fs.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -653,9 +653,9 @@ def identified(fs: FileSystem, record: RootRecord) -> RootRecord:
 def find_moved(fs: FileSystem, layout: Layout, path: bytes) -> Moved | None:
     """Returns the root that was moved to a path, of which the store knows no root.
 
-    It is one of which device, inode and, where it is known, the time at which the directory was
-    made are those of the directory at the path; inodes are used again, and times may agree. At
-    its own path there is another directory by now, or none. Costs two looks where there is none.
+    Its device, inode and, if known, creation time are those of the directory at the path. Inodes
+    are reused, and times may agree by chance: so its own path must hold another directory by
+    now, or none. Costs two looks when no root was moved there.
     """
     try:
         stat = fs.lstat(path)
@@ -676,7 +676,7 @@ def find_moved(fs: FileSystem, layout: Layout, path: bytes) -> Moved | None:
     except (FileNotFoundError, NotADirectoryError):
         pass
     except OSError:
-        return None  # it may be there, and cannot be looked at
+        return None  # it may be there, but cannot be looked at
     try:
         birth_ns = fs.birth_time_ns(path)
     except OSError:
@@ -695,7 +695,7 @@ def recorded_root(fs: FileSystem, layout: Layout, name: str) -> RootRecord | Non
 
 
 def copied_record(fs: FileSystem, layout: Layout, name: str) -> RootRecord | None:
-    """Returns a copy of a root's record, or None; one that finds it at its path before others."""
+    """Returns a copy of a root's record, or None; preferably the one under its path."""
     for copy_name in sorted(fs.list_names(layout.roots), reverse=True):
         if copy_name.startswith(("path-", "inode-")):
             copy, _ = _read(fs, os.path.join(layout.roots, copy_name))

@@ -2,7 +2,7 @@
 
 A writer takes any slot whose lock is free, or makes one. The slot remembers the
 pack of its last writer, so that many small captures fill one pack instead of
-making a file each. There are as many slots as there ever were writers at once.
+making a file each. There are as many slots as there were writers at the same time.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Slot:
     def read(self) -> tuple[int, bytes]:
         """Returns the epoch and pack of the slot's last writer; zeros when unreadable.
 
-        In a copy of a store the pack does not count: the original may append other objects to a
-        pack of that name, and neither pack could take the other's place any more.
+        In a copy of a store the pack does not count: the original may append other objects to
+        its pack of the same name, and then neither could replace the other.
         """
         data = self._fs.read_at(self._fd, _SIZE + 1, 0)
         try:
@@ -71,7 +71,7 @@ class Slot:
 
 
 def acquire(fs: FileSystem, layout: Layout) -> Slot:
-    """Returns a free slot, made if need be. Never waits."""
+    """Returns a free slot, a new one if necessary. Never waits."""
     for name in sorted(fs.list_names(layout.slots)):
         slot = try_acquire(fs, layout, name)
         if slot is not None:
@@ -128,16 +128,16 @@ def slot_states(fs: FileSystem, layout: Layout) -> list[SlotState]:
 
 
 def is_slot_name(name: str) -> bool:
-    """Returns whether a name is one that slots have, and what they leave pending."""
+    """Returns whether a name can be that of a slot, and of its pending snapshot."""
     return is_hex(name, _NAME_LENGTH)
 
 
 def sweep_pending(fs: FileSystem, layout: Layout) -> None:
     """Removes pending snapshots, readable or not, whose writers are gone.
 
-    A writer holds its slot for as long as its snapshot is pending, and a slot is never
-    removed. One that is not there was lost by a power cut, which no writer survives.
-    Costs one listing, and two looks for each that is found.
+    A writer holds its slot while its snapshot is pending, and a slot is never removed. A
+    missing slot was lost in a power cut, which no writer survives. Costs one listing, and two
+    looks for each pending snapshot.
     """
     for name in fs.list_names(layout.pending):
         if not is_slot_name(name):

@@ -1,8 +1,8 @@
 """The snapshots of a store: one small sealed file each, in a directory per root.
 
 The file's name is its place in the root's history and its id, so that listing,
-``latest`` and abbreviations need no reading. A file whose content does not have
-the id of its name is damaged; it is reported and takes nothing else with it.
+``latest`` and abbreviations need no reading. A file whose content does not match
+the id in its name is damaged; it is reported, and no other snapshot is affected.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from treesnap.store.layout import Layout, is_hex
 
 _FILE_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{64})\Z")
 FORGOTTEN_PREFIX = "forgotten-"
-"""What the names of directories begin with that hold the snapshots of a forgotten root."""
+"""Prefix of the directories that hold the snapshots of a forgotten root."""
 SEQUENCE_MAX = (1 << 64) - 1
 """The largest number that a file name has room for."""
 
@@ -68,7 +68,7 @@ def position_in(snapshots: Iterable[Snapshot]) -> Snapshot | None:
     """Returns the one among a root's snapshots, newest first, that the root stands at.
 
     It is the newest one of the whole root that is not a safety snapshot: the state that was
-    saved last, or that was gone back to since.
+    saved last, or restored since.
     """
     for snapshot in snapshots:
         if snapshot.kind != SnapshotKind.SAFETY and snapshot.record.scope is None:
@@ -79,8 +79,8 @@ def position_in(snapshots: Iterable[Snapshot]) -> Snapshot | None:
 class SnapshotListing:
     """The names of a root's snapshots, as they were at one moment.
 
-    Iterates over them, newest first. A history may be long and the newest all that is asked
-    for, so that the other names are only parsed and sorted when they are reached.
+    Iterates over them, newest first. Histories are long and most callers want the newest one,
+    so the other names are parsed and sorted only when they are reached.
     """
 
     def __init__(self, file_names: list[str]) -> None:
@@ -137,7 +137,7 @@ class SnapshotLog:
         return list(self.listing(root_id))
 
     def root_ids(self) -> list[str]:
-        """Returns the roots that have, or had, snapshots."""
+        """Returns the ids of roots that have, or had, snapshots."""
         names = self._fs.list_names(self._layout.snapshots)
         return sorted(name for name in names if is_hex(name, 32))
 
@@ -186,7 +186,7 @@ class SnapshotLog:
             data = read_file(self._fs, path, RECORD_SIZE_MAX)
         except FileNotFoundError:
             raise NotFound(f"Snapshot {expected} does not exist any more") from None
-        except PermissionError as error:  # the others can be read; the collector stops at it
+        except PermissionError as error:  # others can be read; the collector stops here
             raise closed(path) from error
         try:
             payload = unseal(data, FileKind.SNAPSHOT, path)
@@ -257,7 +257,7 @@ class SnapshotLog:
             raise
 
     def _found(self, root_id: str) -> None:
-        """Makes everything durable that stands above a root's snapshots, before the first one.
+        """Makes everything durable that a root's first snapshot relies on.
 
         So a snapshot's existence proves it, although processes were killed: the format file,
         the root's record and directory, and the directory of its snapshots.
@@ -313,7 +313,7 @@ class SnapshotLog:
                 unlink_if_present(self._fs, os.path.join(directory, name.file_name))
         for directory in {directory for directory, _ in left}:
             with suppress(FileNotFoundError):
-                for other in self._fs.list_names(directory):  # it would stay for ever
+                for other in self._fs.list_names(directory):  # otherwise it would stay for ever
                     unlink_if_present(self._fs, os.path.join(directory, other))
                 self._fs.remove_directory(directory)
 

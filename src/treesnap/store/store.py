@@ -50,9 +50,9 @@ _FORMAT = {
 
 
 def format_problem(data: bytes) -> str | None:
-    """Returns what is wrong with the content of a format file that was read, or None.
+    """Returns what is wrong with a format file, beyond what opening the store checks, or None.
 
-    Beyond what opening the store needs of it. A later minor version may say more.
+    A later minor version may add fields.
     """
     found = json.loads(data)
     if found["format"] != FORMAT_VERSION:
@@ -67,10 +67,10 @@ def mend_format(fs: FileSystem, path: str) -> str:
 
 
 class Sound(NamedTuple):
-    """What of a pack can be relied on."""
+    """The part of a pack that can be relied on."""
 
     entries: list[IndexEntry]
-    """Its records: those behind damage too, and none that was never synced and is not right."""
+    """Its records, also behind damage; without those that were never synced and are torn."""
     covered: int
     """How many of its bytes an index part may cover: none that are torn."""
     is_whole: bool
@@ -86,12 +86,12 @@ class Store:
         self.layout = Layout(path)
         self.snapshots = SnapshotLog(fs, self.layout)
         self.is_new = False
-        """Whether this process made it just now."""
+        """Whether this process has just made it."""
         self._scanned_all = False
 
     @cached_property
     def packs(self) -> PackReader:
-        """Objects by place. Opened on demand: what looks at snapshots alone needs none."""
+        """Objects by place. Opened on demand: operations on snapshots alone need none."""
         from treesnap.store.packs import PackReader
 
         return PackReader(self.fs, self.layout)
@@ -107,11 +107,11 @@ class Store:
     def open(
         cls, fs: FileSystem, path: str, *, create: bool = False, writing: bool = False
     ) -> Self:
-        """Opens a store, making it first with ``create``.
+        """Opens a store; with ``create`` makes it if it is missing.
 
-        ``writing`` asks for more than reading, which a newer format may not allow.
+        A newer format may allow reading but not ``writing``.
 
-        Raises NotFound, UnsupportedFormat, Corrupt; OperationFailed where no store can be.
+        Raises NotFound, UnsupportedFormat, Corrupt; OperationFailed where no store can be made.
         """
         store = cls(fs, path)
         try:
@@ -183,7 +183,7 @@ class Store:
             )
 
     def _check_directory(self, path: str) -> None:
-        """Raises Corrupt for a link: a store from elsewhere may not lead to other places."""
+        """Raises Corrupt for a link: a store of unknown origin must not lead to other places."""
         try:
             mode = self.fs.lstat(path).st_mode
         except FileNotFoundError:
@@ -194,8 +194,8 @@ class Store:
     def _initialise(self) -> None:
         """Makes the directories, then the format file: without it there is no store.
 
-        So its existence proves that the rest is durable. Its own name becomes so with the
-        first snapshot: until then nothing is lost with it.
+        So its existence proves that the rest is durable. Its own name becomes durable with the
+        first snapshot: until then there is nothing to lose.
         """
         try:
             ensure_directories(self.fs, self.path)
@@ -234,8 +234,8 @@ class Store:
     def rewrite_format(self) -> str:
         """Rewrites the format file, durably, keeps the old one, and returns what was done.
 
-        Raises UnsupportedFormat when no snapshot's file is of a version that is known here:
-        then the format file was perhaps that of a newer one.
+        Raises UnsupportedFormat when this treesnap knows the version of no snapshot's file: the
+        store may then have a newer format.
         """
         paths = [self.snapshots.path(*name) for name in self.snapshots.all_names()]
         if paths and not any(self._is_ours(path) for path in paths):
@@ -261,14 +261,14 @@ class Store:
             self.packs.close()
 
     def root(self, path: bytes) -> Root:
-        """Returns a root's corner of the store; nothing is made. Raises Corrupt."""
+        """Returns the root at a path; creates nothing. Raises Corrupt."""
         root = Root(self.fs, self.layout, path)
         self._check_directory(self.layout.root_directory(root.id))
         self._check_directory(self.layout.root_snapshots(root.id))
         return root
 
     def root_by_id(self, identity: str, path: bytes = b"") -> Root:
-        """Returns the root of an id, wherever it is; ``path`` where its record cannot be read."""
+        """Returns the root with an id; ``path`` is used if its record cannot be read."""
         root = Root(self.fs, self.layout, path, identity=identity)
         self._check_directory(self.layout.root_directory(identity))
         self._check_directory(self.layout.root_snapshots(identity))
@@ -282,8 +282,8 @@ class Store:
     def get(self, kind: ObjectKind, identity: ObjectId) -> bytes:
         """Returns an object's verified bytes; raises Corrupt when it is missing or damaged.
 
-        Looks further with every failure: in other places that the index knows,
-        in index parts written meanwhile, in packs that no part covers, in all packs.
+        Searches further after each failure: other places that the index knows, index parts
+        written meanwhile, packs that no part covers, all packs.
         """
         damage: Corrupt | None = None
         for widen in (None, self.index.refresh, self.scan_uncovered, self.scan_everything):
@@ -331,11 +331,11 @@ class Store:
         return self.packs.inventory(pack_id, covered, lambda: self.index.entries_of(pack_id))
 
     def sound(self, pack_id: bytes) -> Sound:
-        """Returns what of a pack can be relied on; raises FileNotFoundError.
+        """Returns the part of a pack that can be relied on; raises FileNotFoundError.
 
-        What no index part covers was perhaps never synced, and may be torn: it is synced
-        now, and counts only where its content is right. Costs a header per record, and a
-        sync and the content of what is not covered.
+        Bytes that no index part covers may never have been synced, and may be torn: they are
+        synced now, and count only where the content matches its id. Costs a header per record,
+        and a sync and the content of what is not covered.
         """
         covered = self.index.covered().get(pack_id, 0)
         inventory = self.inventory(pack_id)

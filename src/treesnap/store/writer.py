@@ -37,7 +37,7 @@ BATCH_SIZE = 4 << 20
 BATCH_OBJECTS_MAX = 4096
 _BATCHES_IN_FLIGHT_MAX = 4
 ATTEMPTS = 5
-"""How often a snapshot is tried that collections overtake."""
+"""How often a snapshot is tried when collections keep overtaking it."""
 _ENTRIES_MAX = 1 << 17
 """New objects kept in memory before an index part is written for them."""
 
@@ -130,7 +130,7 @@ class Writer:
             self._epoch = state.epoch
             self._avoid = state.condemned
             self._count_earlier()
-            self._store.packs.close()  # what was deleted by now must not look as if it were there
+            self._store.packs.close()  # open files would hide that packs were deleted
             _, self._last_pack_id = slot.read()
             slot.write(self._epoch, self._last_pack_id)
         except BaseException:
@@ -140,7 +140,7 @@ class Writer:
         return self
 
     def _count_earlier(self) -> None:
-        """Counts what earlier attempts added, but for packs that go: that is added again."""
+        """Counts what earlier attempts added, except to packs that go: that is added again."""
         self._added_to = {
             pack_id: added
             for pack_id, added in self._added_to.items()
@@ -164,7 +164,7 @@ class Writer:
 
     @property
     def needed_bytes(self) -> int:
-        """How much the session needs in the store at least, as far as it has come."""
+        """How many bytes the session has needed in the store so far, at least."""
         return self.added_bytes - self._earlier_bytes + self._store.index.written_bytes
 
     def put(self, kind: ObjectKind, data: bytes) -> ObjectId:
@@ -341,7 +341,7 @@ class Writer:
             raise
 
     def _undo_copy(self, begins: dict[bytes, int]) -> None:
-        """Cuts off what was appended behind some positions, unless the index knows it.
+        """Truncates packs to where a copy began, unless the index covers more.
 
         No other process can rely on what no index part covers.
         """
@@ -366,7 +366,7 @@ class Writer:
     ) -> tuple[SnapshotId, SnapshotName]:
         """Makes all objects durable, then the snapshot, and returns its id.
 
-        Notes in the record how much was added to the packs.
+        The record says how much was added to the packs.
         After return the snapshot survives a power cut. Raises EpochChanged when
         collections overtook the session; nothing is published then.
         """

@@ -1,1 +1,1 @@
-"""Keeping a store small and sound: what nothing needs goes, what is damaged is found."""
+"""Keeping a store small and intact: deleting what nothing needs, finding and mending damage."""

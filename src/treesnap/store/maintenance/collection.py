@@ -2,14 +2,13 @@
 
 The order, and why it is safe beside any number of writers, is in
 :mod:`treesnap.store.collector`. What a readable record or tree refers to is never deleted.
-Where one is damaged, the objects count as needed whose ids still stand in its bytes, the
-snapshot is named, and the collection goes on; see ``docs/adr``. An automatic collection deletes
-nothing then. An error of the disk is not damage: it stops the collection.
+If one is damaged, every object whose id still stands in its bytes counts as needed, the result
+names the snapshot, and the collection goes on; see ``docs/adr``. An automatic collection deletes
+nothing then. A disk error is not damage: it stops the collection.
 
-A pack that is damaged or torn goes too, with what is needed of it copied, when every
-object that snapshots need was found: then nothing needed can be hidden in it.
-
-A pack whose needed content turns out to be damaged when it is copied is left alone.
+A damaged or torn pack is rewritten only if every object that snapshots need was found: then
+nothing needed can be hidden in it. A pack whose needed content turns out to be damaged while it
+is copied stays.
 
 Packs are rewritten in as many rounds as the room on the disk demands, usually one. On a
 full disk the first round deletes dead packs, which makes room for the next.
@@ -46,10 +45,10 @@ from treesnap.store.store import Store
 from treesnap.store.writer import Writer
 
 DRAIN_WAIT_S = 2.0
-"""How long to let older writers finish at most, to spare them doing their capture again."""
+"""How long to wait for older writers at most, so that they need not capture again."""
 _COPY_OVERHEAD_SIZE = 64 << 10
 _ENTRY_OVERHEAD_SIZE = 128
-"""What a copied record takes at most beside itself: in the footer and in the index."""
+"""What a copied record takes at most in the footer and in the index."""
 
 
 def collect(
@@ -98,7 +97,7 @@ class _Collection:
         self._postponed: list[str] = []
 
     def run(self, *, dry_run: bool) -> GcResult:
-        """Does one whole collection."""
+        """Runs one whole collection."""
         store = self._store
         old_parts = list(store.index.parts) + list(store.index.damaged)
         sweep_pending(self._fs, store.layout)
@@ -111,9 +110,8 @@ class _Collection:
             self._copied_bytes = sum(pack.needed_bytes for pack in usage.rewritten)
         elif self._must_not_delete():
             going = []
-            write_collected_size(
-                self._fs, store.layout, store.size_bytes()
-            )  # no look until it has grown
+            # The next automatic collection waits until the store has grown from here.
+            write_collected_size(self._fs, store.layout, store.size_bytes())
         else:
             self._sweep(usage, old_parts)
             going = [pack for pack in usage.packs.values() if pack.id in self._deleted]
@@ -136,9 +134,9 @@ class _Collection:
     def _mark(self) -> list[ObjectId]:
         """Walks every snapshot that was not walked yet; pending ones first.
 
-        Those that are pending have writers, and cannot be given up: one that cannot be read
-        stops the collection. Of a published one that is damaged, what its bytes still name
-        is needed. Returns what they need that no earlier one did.
+        Pending ones have writers, and cannot be skipped: an unreadable one stops the collection.
+        Of a damaged published one, everything that its bytes still name is needed. Returns what
+        they need and no earlier one needed.
         """
         log = self._store.snapshots
         layout = self._store.layout
@@ -171,7 +169,7 @@ class _Collection:
         return new
 
     def _remains(self, path: str) -> list[ObjectId]:
-        """Returns what the damaged file of a snapshot still names that nothing else did."""
+        """Returns the objects that only the damaged file of a snapshot still names."""
         try:
             data = read_file(self._fs, path, RECORD_SIZE_MAX)
         except (FileNotFoundError, Corrupt):
@@ -228,7 +226,7 @@ class _Collection:
         self._postponed.append(reason)
 
     def _fitting(self, packs: list[PackUsage]) -> list[PackUsage]:
-        """Returns the packs for whose copies there is room, those that need least first."""
+        """Returns the packs whose copies fit on the disk, the smallest copies first."""
         fd = self._fs.open(self._store.layout.packs, os.O_RDONLY | os.O_DIRECTORY)
         try:
             room = self._fs.free_bytes(fd) - _COPY_OVERHEAD_SIZE
@@ -245,10 +243,8 @@ class _Collection:
     def _copy(self, packs: list[PackUsage], going: frozenset[bytes]) -> None:
         """Copies what is needed of packs into others, verified and durable.
 
-        Never into one that is going, in this round or a later one. Raises Corrupt when
-        something needed is damaged in the pack that is being copied.
-
-        Raises OSError. What was copied until then is undone.
+        Never into a pack that goes, in this round or a later one. Raises Corrupt when something
+        needed of a pack is damaged, and OSError. Undoes the copy then.
         """
         if not packs:
             return
@@ -266,8 +262,8 @@ class _Collection:
     def _delete(self, condemned: frozenset[bytes]) -> None:
         """Condemns, looks again, deletes what nothing new needs.
 
-        What is deleted was copied durably first. The deletion itself is not synced: a pack
-        that a power cut brings back is collected again. The epoch is raised beyond that of
+        Copies are durable before. The deletion itself is not synced: a pack that a power cut
+        brings back is collected again. The epoch is raised beyond that of
         every writer at work, so that an old state that was copied back misleads none of them.
         """
         layout = self._store.layout

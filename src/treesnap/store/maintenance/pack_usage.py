@@ -20,7 +20,7 @@ from treesnap.store.store import Store
 WASTE_SHARE_MIN = 0.2
 """A pack with at least this share of waste is rewritten."""
 MERGED_MIN = 8
-"""So many packs of about one size become one; see :func:`_tier`."""
+"""This many packs of about the same size become one; see :func:`_tier`."""
 
 _RECORD = struct.Struct("<32sIIIB")
 _ROW = struct.Struct(">32sIIIIB")
@@ -37,11 +37,11 @@ class PackUsage:
         self.covered = covered
         """How many of its bytes the index may cover."""
         self.is_busy = False
-        """A writer has it open. It stays, and so does what the index knows of it."""
+        """A writer has it open. It stays, and so do its entries in the index."""
         self.is_broken = False
-        """Perhaps not every record was found, for damage or a torn tail."""
+        """Damage or a torn tail may hide records."""
         self.is_damaged = False
-        """It is broken, and something needed may be hidden in it. It stays in the same way."""
+        """It is broken, and may hide something needed. It stays, and so do its entries."""
         self._records = b"".join(
             _RECORD.pack(item.id, item.offset, item.stored_size, item.raw_size, item.kind)
             for item in entries
@@ -80,7 +80,7 @@ class PackUsage:
         return (self[number] for number in range(self.count) if self._is_needed[number])
 
     def need(self, number: int, *, is_needed: bool) -> None:
-        """Notes whether a record is needed from this pack."""
+        """Sets whether a record is needed from this pack."""
         sign = int(is_needed) - self._is_needed[number]
         self._is_needed[number] = is_needed
         self.needed_count += sign
@@ -90,7 +90,7 @@ class PackUsage:
 class StoreUsage:
     """All packs, read once, and what becomes of each.
 
-    Snapshots were walked before it is made: what they need is there by then. Each needed
+    Make it after walking the snapshots: what they need is in the packs by then. Each needed
     object is needed from one pack.
     """
 
@@ -121,8 +121,8 @@ class StoreUsage:
     def _read(self) -> None:
         """Reads the record headers of all packs.
 
-        Slots are looked at again afterwards: what was read of a pack whose writer came in
-        between may be cut off again.
+        Looks at the slots again afterwards: a writer that began in between may truncate what was
+        read of its pack.
         """
         busy = self._busy_packs()
         for pack_id, size in self._store.packs.sizes().items():
@@ -167,8 +167,8 @@ class StoreUsage:
     def _claim(self) -> int:
         """Chooses for each needed object the place that is kept; returns how many have one.
 
-        It is a right one, if there is one. Where there are several, the first is one that
-        stays anyway, and no broken pack comes before a whole one.
+        It is an intact one, if there is any. Of several, places in packs that stay anyway come
+        first, and those in broken packs last.
         """
         packs = sorted(self.packs.values(), key=lambda item: (not item.is_busy, item.is_broken))
         starts: list[int] = []
@@ -196,7 +196,7 @@ class StoreUsage:
         return claimed
 
     def is_index_stale(self) -> bool:
-        """Returns whether the index lacks what it could know, or knows packs that are gone."""
+        """Returns whether the index lacks entries, or has entries of packs that are gone."""
         covered = self._store.index.covered()
         return (
             bool(self._store.index.damaged)
@@ -211,8 +211,8 @@ class StoreUsage:
     def rebuild_index(self, deleted: set[bytes], old_parts: list[str]) -> None:
         """Writes one part for all packs that were read and remain; drops the old parts.
 
-        Synced, although the index is a hint: it is all that the index knows. Without it
-        every command would scan all packs, and writers would store again what they hold.
+        Synced, although the index is a hint: this part is the whole index. Without it every
+        command would scan all packs, and writers would store their objects again.
         """
         covered: dict[bytes, int] = {}
         rows: list[bytes] = []

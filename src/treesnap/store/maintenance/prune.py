@@ -81,8 +81,8 @@ def _beyond(
 ) -> dict[SnapshotId, Decision]:
     """Returns the snapshots that have no room, as decisions against them.
 
-    What is pinned, named or of no concern stays, and so do the newest of all and the newest
-    that was made by hand; of each, the newest of the whole root as well.
+    Pinned and named snapshots stay, and those that the request does not concern. So do the
+    newest, the newest made by hand, and of each sort the newest of the whole root.
     """
     by_hand = [item for item in snapshots if item.kind not in AUTOMATIC]
     stays = [*newest(snapshots), *newest(by_hand)]
@@ -110,8 +110,8 @@ def without_room(
 ) -> list[Snapshot]:
     """Returns the end of a list of snapshots, newest first, from the one that does not fit.
 
-    The safe ones are counted first, because they stay. None goes where they alone take more
-    than ``safe_bytes_max``.
+    The safe ones are counted first, because they stay. If they alone take more than
+    ``safe_bytes_max``, none goes.
     """
     reachable = Reachability(store)
     size_bytes = sum(_added_bytes(store, reachable, item) for item in safe)
@@ -125,7 +125,7 @@ def without_room(
 
 
 def protected(root: Root) -> dict[SnapshotId, str]:
-    """Returns the snapshots of a root that stay whatever is said, each with the reason.
+    """Returns the snapshots of a root that always stay, each with the reason.
 
     They are those that an interrupted restore needs, those that the next undo and the next
     redo go to, and those to which a process at work goes back if it fails.
@@ -138,7 +138,7 @@ def protected(root: Root) -> dict[SnapshotId, str]:
 
 
 def position_kept(snapshots: list[Snapshot]) -> dict[SnapshotId, str]:
-    """Returns what the root stands at when a program put it there, as a rollback does.
+    """Returns the root's position if a program put it there, as a roll-back does.
 
     Without it the root would seem to have changed since an older snapshot.
     """
@@ -148,9 +148,9 @@ def position_kept(snapshots: list[Snapshot]) -> dict[SnapshotId, str]:
 
 
 def _added_bytes(store: Store, reachable: Reachability, snapshot: Snapshot) -> int:
-    """Returns the bytes that a snapshot takes besides those that were walked before.
+    """Returns the bytes that a snapshot needs beyond those that were walked before.
 
-    Of a damaged one, those that could be found.
+    Counts what can be found of a damaged one.
     """
     size_bytes = 0
     with suppress(Corrupt):

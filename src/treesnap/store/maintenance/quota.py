@@ -1,4 +1,4 @@
-"""Making room in a store that may take no more, or on a disk that is full."""
+"""Making room in a store that has reached its limit, or on a full disk."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from treesnap.store.roots import Root, registered_roots
 from treesnap.store.store import Store
 
 ROOM_SHARE = 0.7
-"""What part of the allowed size is left in use when room has to be made.
+"""Making room reduces what is needed to this part of the allowed size.
 
-A collection leaves packs alone of which less than a fifth is waste, so that the store may
-then take up to 0.7 / 0.8 of what is allowed.
+A collection leaves packs with less than a fifth of waste alone, so that the store may then take
+up to 0.7 / 0.8 of what is allowed.
 """
 
 
 def free_bytes(store: Store) -> int:
-    """Returns how much may be written to the file system of a store."""
+    """Returns how many bytes the file system of a store has free for this user."""
     fd = store.fs.open(store.path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         return store.fs.free_bytes(fd)
@@ -39,7 +39,7 @@ def free_bytes(store: Store) -> int:
 def trim_outputs(store: Store, limit_bytes: int | None) -> None:
     """Removes what steps of plans wrote, the oldest of a root first; before any snapshot goes.
 
-    Only as much as a limit asks for; where the disk is full, all that no step writes to.
+    Only as much as a limit demands; on a full disk, all outputs that no step writes to.
     """
     excess_bytes = store.size_bytes() - int(limit_bytes * ROOM_SHARE) if limit_bytes else None
     for path in registered_roots(store.fs, store.layout):
@@ -62,12 +62,12 @@ def prune_store(
 
     The newest snapshot of each root stays, and the newest of the whole root, and what
     a policy never removes. Roots in which another process is at work, or a restore was
-    interrupted, are left as they are. When what stays in any case takes more than
-    ``size_bytes_max``, nothing is removed in vain.
+    interrupted, are left as they are. Removes nothing when what stays in any case takes more
+    than ``size_bytes_max``: it would be in vain.
     """
     kept: dict[str, tuple[Root, Container[SnapshotId]]] = {}
     for root in roots:
-        with suppress(TreesnapError, OSError):  # of a damaged root nothing goes
+        with suppress(TreesnapError, OSError):  # nothing goes of a damaged root
             kept[root.id] = root, protected(root)
     safe: list[Snapshot] = []
     others: list[Snapshot] = []

@@ -32,9 +32,9 @@ class Reachability:
         self.seen: dict[ObjectId, ObjectKind] = {}
 
     def add(self, record: SnapshotRecord) -> Iterator[Reference]:
-        """Yields the objects that a snapshot needs and none before it did."""
+        """Yields the objects that a snapshot needs and no earlier one needed."""
         pending: list[Reference] = []
-        yield from self._new(root_references(record.root, record.links), pending)
+        yield from self._only_new(root_references(record.root, record.links), pending)
         yield from self._walk(pending)
 
     def add_remains(self, data: bytes) -> Iterator[Reference]:
@@ -47,17 +47,17 @@ class Reachability:
         yield from self._walk(pending)
 
     def _walk(self, pending: list[Reference]) -> Iterator[Reference]:
-        """Yields what is news of pending trees and lists, and of all below them."""
+        """Yields the new ones among pending trees and lists, and everything new below them."""
         while pending:
             reference = pending.pop()
-            if self._is_news(reference):
+            if self._is_new(reference):
                 yield reference
                 yield from self._below(reference, pending)
 
     def _below(self, reference: Reference, pending: list[Reference]) -> Iterator[Reference]:
-        """Yields the news that a tree or list names; its own trees and lists become pending."""
+        """Yields what is new in a tree or list; the trees and lists in it become pending."""
         try:
-            yield from self._new(self._trees.references(reference), pending)
+            yield from self._only_new(self._trees.references(reference), pending)
         except Corrupt:
             if not self._around_damage:
                 raise
@@ -65,13 +65,13 @@ class Reachability:
             for place in self._store.index.find_all(reference.id):
                 yield from self._search(self._store.packs.read_unchecked(place), pending)
 
-    def _new(
+    def _only_new(
         self, references: Iterator[Reference], pending: list[Reference]
     ) -> Iterator[Reference]:
         for reference in references:
             if not reference.is_leaf:
                 pending.append(reference)
-            elif self._is_news(reference):
+            elif self._is_new(reference):
                 yield reference
 
     def _search(self, data: bytes, pending: list[Reference]) -> Iterator[Reference]:
@@ -87,11 +87,11 @@ class Reachability:
                 continue
             self._searched.add(identity)
             reference = Reference(ObjectKind(place.kind), identity)
-            if self._is_news(reference):
+            if self._is_new(reference):
                 yield reference
             yield from self._below(reference, pending)
 
-    def _is_news(self, reference: Reference) -> bool:
+    def _is_new(self, reference: Reference) -> bool:
         """Notes an object; returns whether that changed anything, for it and all below it."""
         if reference.id in self.seen:
             return False

@@ -1,12 +1,10 @@
 """Which snapshots a policy keeps: pure, from their records alone.
 
-A rule keeps what it names; what no rule keeps may go. Pinned and named snapshots
-are kept whatever the policy, and so are those of kinds that it does not speak of.
-Snapshots made by hand and automatic ones are counted each on their own, and so are those
-of the whole root and those of some paths, so that the many of one sort do not push the few
-of another out. Times are those
-that the snapshots carry; a clock that jumps keeps more, never less than ``keep_last``
-says.
+A rule keeps what it names; what no rule keeps may go. Pinned and named snapshots are kept
+whatever the policy, and so are those of kinds that the policy does not mention. Snapshots made
+by hand and automatic ones are counted separately, and so are those of the whole root and those
+of some paths, so that the many of one sort do not displace the few of another. Times are those
+in the snapshots; a clock that jumps keeps more, never fewer than ``keep_last``.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ class Policy:
 
 
 DEFAULT = Policy(keep_last=50, keep_hourly=24, keep_daily=14, keep_weekly=8, kinds=AUTOMATIC)
-"""What holds for automatic snapshots where nothing else was said."""
+"""The policy for automatic snapshots unless the user sets another."""
 
 
 @dataclass(frozen=True, slots=True)

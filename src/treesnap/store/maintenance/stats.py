@@ -205,7 +205,7 @@ class Ownership(Reachability):
             return self._roots[owner]
         return None if owner == SEVERAL_ROOTS else _ROOTS - owner
 
-    def _is_news(self, reference: Reference) -> bool:
+    def _is_new(self, reference: Reference) -> bool:
         """Counts the snapshot at hand among those that need an object."""
         snapshot = len(self._roots) - 1
         known = self.of.get(reference.id)

@@ -1,1 +1,1 @@
-"""Finding what is wrong with a store, and mending it."""
+"""Finding damage in a store, and repairing it."""

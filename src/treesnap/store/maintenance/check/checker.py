@@ -89,7 +89,7 @@ class Checker:
 
     @property
     def lost(self) -> dict[ObjectId, ObjectKind]:
-        """Every object that a snapshot needs and that is not there, or not right."""
+        """Every object that a snapshot needs and that is missing or damaged."""
         return {
             lost.object_id: self.kinds[lost.object_id]
             for item in self.damaged
@@ -113,8 +113,8 @@ class Checker:
     def _check_packs(self) -> None:
         """Reads every record of every pack, needed or not, unless it is known to be right.
 
-        What no index part covers may be what a killed writer left. It may be torn, and is no
-        damage; where a snapshot needs it, its objects are.
+        Bytes that no index part covers may come from a killed writer. They may be torn, which is
+        not damage; objects in them that a snapshot needs are reported as such.
         """
         sizes = self._store.packs.sizes()
         self._monitor.begin(Phase.VERIFY, None, sum(sizes.values()) // self._sample.parts)
@@ -193,7 +193,7 @@ class Checker:
         self.kinds[identity] = kind
 
     def _check_object(self, kind: ObjectKind, identity: ObjectId) -> bool:
-        """Returns whether an object is there, and right when data is to be read."""
+        """Returns whether an object exists, and is intact if data is to be read."""
         if identity in self.checked:
             return self.checked[identity] is None
         problem = None

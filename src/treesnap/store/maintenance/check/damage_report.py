@@ -1,4 +1,4 @@
-"""Which paths of which snapshots an object takes with it when it is lost.
+"""Which paths of which snapshots a lost object damages.
 
 Every tree and every list is looked at once, however many snapshots share it. Only
 directories with damage in or below them are walked again for each snapshot.
@@ -16,7 +16,7 @@ from treesnap.errors import Corrupt
 from treesnap.model import ObjectId, ObjectKind, SnapshotRecord
 
 Check = Callable[[ObjectKind, ObjectId], bool]
-"""Returns whether an object is there and right."""
+"""Returns whether an object exists and is intact."""
 
 _LOST_MAX = 1 << 20
 """Lost objects named of one snapshot: a hostile store can name one directory very often."""
@@ -131,7 +131,7 @@ class DamageReport:
         return _LostDirectory(tuple(own), tuple(below))
 
     def _lost_in(self, reference: Reference) -> tuple[ObjectId, ...]:
-        """Returns the lost ones of a chunk, or of a list and all below it.
+        """Returns the lost objects among a chunk, or a list and all below it.
 
         The level of a list bounds the depth.
         """

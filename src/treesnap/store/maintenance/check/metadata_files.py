@@ -1,7 +1,7 @@
-"""The small files of a store: what is wrong with them, and what mends each.
+"""Metadata files of a store: what is wrong with them, and what mends each.
 
-What can be thrown away (stat caches, slots, pending snapshots, export records) is not
-here: whoever meets a damaged one does without it.
+Files that can be deleted (stat caches, slots, pending snapshots, export records) are not
+checked: an operation that meets a damaged one does without it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Finding(NamedTuple):
 
 
 class CheckPlace(NamedTuple):
-    """Where a check runs, and how patient it is."""
+    """What a check is given beside the store."""
 
     root: bytes
-    """Path of the root that it was asked from: its files may be all that names it."""
+    """Path of the root from which it was asked; the store may not know it otherwise."""
     monitor: Monitor
     wait_s: float
-    """How long a mend waits for the lock of a root."""
+    """How long a repair waits for the lock of a root."""
 
 
 class MetadataFiles:
@@ -118,7 +118,7 @@ class MetadataFiles:
                     where=f"states/{name}",
                     snapshot_ids=(identity,),
                 )
-                yield Finding(problem, _taking(path, "what is known of a lost snapshot"))
+                yield Finding(problem, _taking(path, "the state of a lost snapshot"))
             elif message is not None:
                 problem = Problem(
                     code="bad-state",
@@ -149,7 +149,7 @@ class MetadataFiles:
             message = f"The root {printable(recorded.path)!r} is not found at its path"
             problem = Problem(code="bad-root", message=message, where=f"roots/{name}/root")
             yield Finding(problem, _registering(name, recorded))
-        # Without snapshots a missing record is what a killed command left, and no damage.
+        # Without snapshots a missing record comes from a killed command, and is not damage.
         is_needed = bool(self._store.snapshots.names(name))
         if recorded is None and (is_needed or os.path.lexists(path)):
             problem = Problem(code="bad-root", message=reason, where=f"roots/{name}/root")
@@ -160,7 +160,7 @@ class MetadataFiles:
             yield from self._journal(self._store.root_by_id(name, known.path))
 
     def _record_of(self, name: str) -> RootRecord | None:
-        """Returns what a damaged record said: a copy says it, or the snapshots do."""
+        """Returns what a damaged record said, from a copy or from the snapshots."""
         copy = copied_record(self._fs, self._layout, name)
         if copy is not None:
             return copy
@@ -190,7 +190,7 @@ class MetadataFiles:
             yield Finding(problem, _taking(path, "a history of restores"))
 
     def _plans(self, name: str) -> Iterator[Finding]:
-        """Looks at the frames of plans; what they say is the business of their own layer."""
+        """Checks the frames of plans; their content is checked by the layer ``plans``."""
         try:
             names = self._fs.list_names(self._layout.root_directory(name))
         except FileNotFoundError:
@@ -221,7 +221,7 @@ class MetadataFiles:
 
 
 def _why_unfinishable(store: Store, root: Root) -> str | None:
-    """Returns what keeps every recovery of a root from working, or None."""
+    """Returns why no recovery of a root can work, or None."""
     try:
         needed = needed_snapshots(root)
         names = {name.id: name for name in store.snapshots.names(root.id)}
@@ -265,7 +265,7 @@ def _registering(name: str, known: RootRecord | None) -> Mend:
     def mend(store: Store) -> str | None:
         if known is None:
             unlink_if_present(store.fs, store.layout.root_file(name, "root"))
-            return f"Removed the record of root {name}, of which nothing is in the store"
+            return f"Removed the record of root {name}, of which the store has nothing"
         store.root_by_id(name, known.path).repair(known)
         return f"Rewrote the record of the root {printable(known.path)!r}"
 
@@ -291,12 +291,11 @@ def _forgetting(wait_s: float, name: str, path: bytes) -> Mend:
         before = (
             f"the state before it is probably snapshot {safety[:12]}, which is pinned now"
             if safety is not None
-            else "no snapshot of the state before it is there"
+            else "there is no snapshot of the state before it"
         )
         return (
             f"Gave up the interrupted restore of {printable(path)!r}: its files stay as they are, "
-            "some "
-            f"may be old and some new, and what it kept aside stays in the directory "
+            "some may be old and some new, and what it kept aside stays in the directory "
             f"'.treesnap-restore-...' there; {before}; the journal is {target}"
         )
 
