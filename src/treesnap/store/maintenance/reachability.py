@@ -69,10 +69,11 @@ class Reachability:
         self, references: Iterator[Reference], pending: list[Reference]
     ) -> Iterator[Reference]:
         for reference in references:
-            if not reference.is_leaf:
+            if reference.kind == ObjectKind.CHUNK or reference.is_page:
+                if self._is_new(reference):
+                    yield reference
+            else:
                 pending.append(reference)
-            elif self._is_new(reference):
-                yield reference
 
     def _search(self, data: bytes, pending: list[Reference]) -> Iterator[Reference]:
         """Yields the objects whose ids stand in bytes of which nothing else can be relied on.
