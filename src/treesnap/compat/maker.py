@@ -15,7 +15,6 @@ from treesnap import treepath
 from treesnap.arguments import checked
 from treesnap.compat import maker_metadata
 from treesnap.compat.maker_block import Cleanup, CleanupMode, Create, Restore, parse
-from treesnap.compat.maker_failure import failed
 from treesnap.compat.maker_result import (
     Cleaned,
     Created,
@@ -23,6 +22,7 @@ from treesnap.compat.maker_result import (
     FileState,
     Restored,
     Result,
+    failed,
 )
 from treesnap.errors import (
     Conflict,
