@@ -285,7 +285,7 @@ class SnapshotRecord:
     """Files that kept changing while they were read."""
     parent: SnapshotId | None = None
     added_bytes: int | None = None
-    """Bytes that its objects added to the packs, or None when nobody noted it."""
+    """Bytes that its objects added to the packs, or None if unknown."""
     host: str = ""
     label: str | None = None
     name: str | None = None

@@ -241,8 +241,8 @@ def test_the_log_is_written_on_request(session, checkpoint_id, root, verb):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["get", "--session-id", "../../etc", "--checkpoint-id", OTHER], 2, "is no UUID"),
-        (["get", "--session-id", SESSION, "--checkpoint-id", "x"], 2, "is no UUID"),
+        (["get", "--session-id", "../../etc", "--checkpoint-id", OTHER], 2, "is not a UUID"),
+        (["get", "--session-id", SESSION, "--checkpoint-id", "x"], 2, "is not a UUID"),
         (["get", "--session-id", SESSION, "--checkpoint-id", OTHER], 5, "has no checkpoint"),
         (["rollback", "--session-id", OTHER, "--checkpoint-id", OTHER], 5, "has no checkpoint"),
         (["list"], 2, "Missing option '--session-id'"),

@@ -290,7 +290,7 @@ def test_ids_have_to_be_uuids(root, manager, session_id, bad):
     before = tree_state(root)
 
     for call in calls:
-        with pytest.raises(ValueError, match="is no UUID"):
+        with pytest.raises(ValueError, match="is not a UUID"):
             call()
 
     assert tree_state(root) == before

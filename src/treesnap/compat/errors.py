@@ -23,7 +23,7 @@ class CheckpointNotFound(NotFound, FileNotFoundError):
 
 
 class CheckpointFailed(TreesnapError, subprocess.SubprocessError):
-    """It was tried and did not work: busy, no space, damage, somebody else's change."""
+    """It was tried and failed: busy, no space, damage, a change by another program."""
 
 
 _NOT_VALID = frozenset(

@@ -320,7 +320,7 @@ def _checked(identity: str | UUID, what: str) -> str:
     except ValueError:
         parsed = None
     if parsed is None or parsed != identity.lower():
-        raise InvalidArgument(f"The {what} id {printable(identity)!r} is no UUID")
+        raise InvalidArgument(f"The {what} id {printable(identity)!r} is not a UUID")
     return parsed
 
 

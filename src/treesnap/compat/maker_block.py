@@ -244,7 +244,7 @@ def _operation(word: str) -> Operation | None:
 def _section(line: str) -> tuple[str, str] | None:
     """Returns the name of the section that a line begins, and what it says beside; else None.
 
-    What is no section of MAKER is one only in capitals: ``[slug]/page.tsx`` may be a path.
+    A name that MAKER does not have counts only in capitals: ``[slug]/page.tsx`` may be a path.
     """
     found = _SECTION.fullmatch(_bare(line))
     if found is None:

@@ -142,7 +142,7 @@ def _delete(context: Context, snapshot_id: SnapshotId) -> None:
 
 
 def holding(context: Context, plan: Plan, snapshot_id: SnapshotId) -> Plan:
-    """Returns the plan with a snapshot to hold; one that somebody has pinned stays theirs.
+    """Returns the plan with a snapshot to hold; one that was pinned by hand stays so.
 
     The caller saves it, then calls :func:`pin_held`.
     """
@@ -160,7 +160,7 @@ def pin_held(context: Context, plan: Plan) -> None:
 def let_go(context: Context, plan: Plan) -> Plan:
     """Returns the plan with nothing held; the caller saves it.
 
-    What was held and is no checkpoint goes.
+    Snapshots that were held and are not checkpoints go.
     """
     needed = {item.snapshot_id for item in plan.checkpoints}
     for snapshot_id in plan.held:

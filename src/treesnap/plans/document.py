@@ -71,7 +71,7 @@ def parse_document(text: str, where: str, defaults: Milestones | None = None) ->
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark is not None else None
         problem = ", ".join(filter(None, (error.context, error.problem)))
-        raise _invalid(where, line, problem or "it is no YAML") from error
+        raise _invalid(where, line, problem or "it is not YAML") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise _invalid(where, None, str(error).splitlines()[0]) from error
     if node is None:

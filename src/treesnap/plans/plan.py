@@ -217,7 +217,7 @@ class Plan:
         return replace(self, content=replace(self.content, progress=changed))
 
     def settled(self) -> Plan:
-        """Returns the plan as it is when nobody works on it: no step is running."""
+        """Returns the plan as it is when no process works on it: no step is running."""
         progress = tuple(
             StepProgress(attempts=item.attempts) if item.state == StepState.RUNNING else item
             for item in self.content.progress

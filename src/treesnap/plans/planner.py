@@ -187,7 +187,7 @@ class Planner:
         source_tool: str | None = None,
         phase: str | None = None,
     ) -> Checkpoint:
-        """Takes a checkpoint of a plan that nobody works on, and returns it.
+        """Takes a checkpoint of a plan that no process works on, and returns it.
 
         Raises Refused for a plan that was applied.
         """

@@ -126,8 +126,10 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
     """Returns the exit code of a process that has ended; its number stays taken."""
     try:
         status = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError as error:  # whoever started us ignores the end of children
-        raise OperationFailed("Nobody knows how the command ended", errno=error.errno) from error
+    except ChildProcessError as error:  # our parent ignores the end of children
+        raise OperationFailed(
+            "The system does not say how the command ended", errno=error.errno
+        ) from error
     if status is None:
         return None
     return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status

@@ -152,7 +152,7 @@ def decode_plan(payload: bytes) -> Plan:
     problem = problem_of(name, milestones, content.steps)
     require(problem is None, _WHAT, problem or "")
     plan_id = fields.get("id", str)
-    require(is_ulid(plan_id), _WHAT, "its id is no ULID")
+    require(is_ulid(plan_id), _WHAT, "its id is not a ULID")
     root = fields.get("root", bytes)
     of = PlanId(plan_id), root
     return Plan(
@@ -176,7 +176,7 @@ PLAN = Format(FileKind.PLAN, encode_plan, decode_plan)
 
 
 def _decode_snapshot_id(value: Any) -> SnapshotId:
-    require(type(value) is str and is_snapshot_id(value), _WHAT, "a snapshot's id is none")
+    require(type(value) is str and is_snapshot_id(value), _WHAT, "a snapshot's id is not one")
     return SnapshotId(value)
 
 
@@ -203,7 +203,7 @@ class _Steps(NamedTuple):
 
 
 def _decode_steps(value: Any) -> _Steps:
-    require(type(value) is tuple, _WHAT, "its steps are no list")
+    require(type(value) is tuple, _WHAT, "its steps are not a list")
     steps = tuple(_decode_step(item, 1) for item in value)
     return _Steps(steps, sum(1 for _ in leaves_of(steps)))
 

@@ -2,7 +2,7 @@
 
 Every save is durable after return, and at any crash the file is the old one or the new
 one. A plan is found by its id from any directory, because the store knows its root.
-The output of each attempt is a plain file beside it; whoever runs the step holds its
+The output of each attempt is a plain file beside it; the process that runs the step holds its
 lock, and so does everything that the step started.
 """
 
@@ -211,7 +211,7 @@ def _remove(session: Session, plan: Plan) -> None:
 def shift_output(context: Context, plan: Plan, index: int) -> None:
     """Lets the output of the steps behind a new one follow their numbers.
 
-    Whatever cannot be moved is no longer shown: not worth an error.
+    What cannot be moved is no longer shown; that is not worth an error.
     """
     prefix = f"{plan_file_name(plan.id)}-"
     with (

@@ -129,7 +129,9 @@ def runner_command(runner: str, prompt: str) -> list[str]:
     try:
         words = shlex.split(runner)
     except ValueError as error:
-        raise InvalidArgument(f"The runner {runner!r} is no list of words: {error}") from error
+        raise InvalidArgument(
+            f"The runner {runner!r} cannot be split into words: {error}"
+        ) from error
     if not any(PROMPT in word for word in words):
         raise InvalidArgument(f"The runner {runner!r} has no {PROMPT} in it")
     return [word.replace(PROMPT, prompt) for word in words]
