@@ -173,3 +173,11 @@ def test_sizes(text: str, size_bytes: int):
 def test_other_words_are_refused(kind: click.ParamType, text: str):
     with pytest.raises(click.BadParameter):
         kind.convert(text, None, None)
+
+
+def test_a_dry_run_in_a_directory_that_was_never_captured_removes_nothing(snap, history, tmp_path):
+    (tmp_path / "another").mkdir()
+
+    result = snap("-C", tmp_path / "another", "prune", "--keep-last", "2", "--dry-run")
+
+    assert (result.code, result.out) == (0, "0 snapshots would be removed, 0 kept\n")

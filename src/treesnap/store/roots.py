@@ -445,11 +445,14 @@ class Root:
         return left_bytes
 
     def _plan_names(self) -> list[str]:
+        return [name for name in self._names() if name.startswith(PLAN_PREFIX)]
+
+    def _names(self) -> list[str]:
+        """Returns the names of the root's files in the store, or none where it is not known."""
         try:
-            names = self._fs.list_names(self._layout.root_directory(self.id))
+            return self._fs.list_names(self._layout.root_directory(self.id))
         except FileNotFoundError:
             return []
-        return [name for name in names if name.startswith(PLAN_PREFIX)]
 
     def _look_again(self, what: str) -> None:
         """Raises Conflict when the root was moved while this process waited for its lock.
@@ -545,22 +548,17 @@ class Root:
             return None
 
     def _hold_names(self) -> list[str]:
-        names = self._fs.list_names(self._layout.root_directory(self.id))
         return [
             name
-            for name in names
+            for name in self._names()
             if name.startswith(_HOLD_PREFIX) and is_hex(name.removeprefix(_HOLD_PREFIX), 64)
         ]
 
     def export_names(self) -> list[str]:
         """Returns the names of the records of restores to other directories. Costs one listing."""
-        try:
-            names = self._fs.list_names(self._layout.root_directory(self.id))
-        except FileNotFoundError:
-            return []
         return sorted(
             name
-            for name in names
+            for name in self._names()
             if name.startswith(_EXPORT_PREFIX) and is_hex(name.removeprefix(_EXPORT_PREFIX), 16)
         )
 
