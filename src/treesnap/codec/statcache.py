@@ -46,7 +46,7 @@ _LEVEL = 1
 class Observation(NamedTuple):
     """What ``lstat`` said about one name of a directory.
 
-    All zeros for a name that exclusions hide: its changes are nobody's business.
+    All zeros for a name that exclusions hide: its changes do not count.
     """
 
     name: bytes

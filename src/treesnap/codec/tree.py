@@ -6,7 +6,7 @@ name. A directory with more than 4,096 entries, or more than 1 MiB of them, is
 stored as pages: trees of level 0 over runs of its entries, and one tree of
 level 1 whose rows are ``[first name, page id, entry count]``. Where a page ends
 is decided by the CRC-32 of the last name in it, so that a change among 200,000
-names makes one page anew.
+names writes one page again.
 
 Decoding trusts nothing: names, order, kinds, ranges and content are checked, so
 that what comes out cannot point outside a root.

@@ -90,7 +90,7 @@ def _is_absent(fs: FileSystem, chain: DirectoryChain, path: bytes) -> bool:
 def path_of_root(fs: FileSystem, root_fd: int, path: str) -> str:
     """Returns a path of an open root: the one given, or where it was moved since.
 
-    The one given, too, where nobody can tell.
+    Also the one given if the system cannot tell.
     """
     own = fs.fstat(root_fd)
     if _identity(fs, path) == (own.st_dev, own.st_ino):

@@ -2,10 +2,10 @@
 
 What was at a path is kept aside in the staging directory until every step is done
 and durable; until then all of it can be undone. After a crash nothing here is
-taken up again: the restore is planned anew (ops/recover.py).
+used again: the restore is planned again (ops/restore/recover.py).
 
 Each path is looked at just before it is touched, and what was moved aside is
-looked at again afterwards, so that a change by somebody else is noticed whenever
+looked at again afterwards, so that a change by another process is noticed whenever
 it comes. All moves are renames: a path has its old content or its new content at
 every instant.
 """
@@ -75,7 +75,7 @@ class Applier:
         self._changed_files: dict[FileIdentity, int] = {}
         """Files whose metadata was changed in place, under whichever of their names."""
         self.left: list[bytes] = []
-        """Paths that were not undone, because somebody else changed them."""
+        """Paths that were not undone, because another process changed them."""
 
     @property
     def denied(self) -> list[bytes]:
@@ -121,7 +121,7 @@ class Applier:
     def check_aside(self) -> None:
         """Raises Conflict if something that was put or moved aside was changed since.
 
-        The paths are looked up anew: a directory may have been moved away, and with it
+        The paths are looked up again: a directory may have been moved away, and with it
         what was put there.
         """
         self._chain.forget()
@@ -137,7 +137,7 @@ class Applier:
     def roll_back(self) -> None:
         """Undoes every step that was done; raises OSError.
 
-        What somebody else changed meanwhile is newer than both states and stays; see
+        What another process changed meanwhile is newer than both states and stays; see
         ``left``. The state before is in the safety snapshot.
         """
         for step in reversed(self._steps):
@@ -271,7 +271,7 @@ class Applier:
             self._change_metadata(step, step.new)
 
     def _take_back_metadata(self, step: RestoreStep) -> None:
-        """Puts metadata back; what was written to by somebody else keeps its time."""
+        """Puts metadata back; what another process wrote to keeps its time."""
         assert step.before is not None
         assert step.old is not None
         assert step.new is not None

@@ -61,7 +61,7 @@ class Finisher:
             fd = self._chain.open(item.path)
         except OSError as error:
             if error.errno in NO_DIRECTORY:
-                return  # somebody else's change, which is newer
+                return  # changed by another process, which is newer
             raise
         wanted = item.new if forward else item.old
         touch = self._touch and forward
@@ -91,7 +91,7 @@ def settle(
     """Gives a directory the metadata of an entry, as far as it has what is known of it.
 
     Permissions, owner and attributes that are none of the known ones were set by
-    somebody else, and stay. The time follows from changes inside, and is always set.
+    another process, and stay. The time follows from changes inside, and is always set.
     """
     stat = fs.fstat(fd)
     mode = stat_module.S_IMODE(stat.st_mode)

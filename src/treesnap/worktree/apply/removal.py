@@ -82,7 +82,7 @@ def _opened_writable(fs: FileSystem, chain: DirectoryChain, names: list[bytes]) 
 
 
 def _remove_files(fs: FileSystem, fd: int) -> list[bytes]:
-    """Removes what is no directory; returns the names of the directories."""
+    """Removes what is not a directory; returns the names of the directories."""
     directories: list[bytes] = []
     files: list[bytes] = []
     with fs.scan(fd) as entries:

@@ -523,7 +523,7 @@ def make_stage(fs: FileSystem, root_fd: int, name: bytes) -> int:
 
 
 def make_private_directory(fs: FileSystem, parent_fd: int, name: bytes) -> int:
-    """Makes a directory for staging where nobody's permissions may be changed for it."""
+    """Makes a directory for staging where no permissions may be changed for it."""
     try:
         fs.make_directory(name, 0o700, dir_fd=parent_fd)
     except PermissionError as refused:

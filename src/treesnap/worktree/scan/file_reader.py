@@ -120,7 +120,7 @@ def directory_entry(
 def capture(
     fs: FileSystem, sink: ObjectSink, dir_fd: int, name: bytes, mode: int
 ) -> Captured | None:
-    """Captures a name that is no directory; returns None when it is gone.
+    """Captures a name that is not a directory; returns None when it is gone.
 
     ``mode`` is what ``lstat`` said a moment ago. Raises OSError when the name
     cannot be read; :func:`blames_file` tells what that means.

@@ -57,7 +57,7 @@ class LinkGroups:
     def unfinished(self) -> bytes:
         """Returns what stands for all groups with names that were not found; empty for none.
 
-        Equal for equal groups. A name that appears where nobody looked makes it another.
+        Equal for equal groups. It changes when a name appears outside of what was walked.
         """
         groups = sorted(
             (*identity, self._link_counts[identity], len(paths))
