@@ -12,7 +12,7 @@ from treesnap.codec.journal import Finish
 from treesnap.fs.base import FileSystem
 from treesnap.model import Entry, EntryKind
 from treesnap.testing.faulty import Fault, FaultyFileSystem
-from treesnap.worktree.apply.finish import Finisher
+from treesnap.worktree.apply.applier import Finisher
 from treesnap.worktree.directory import DirectoryChain
 
 LONG_AGO_NS = 10**18
@@ -30,7 +30,7 @@ def directory(tmp_path: Path) -> Path:
 def of_another(monkeypatch):
     """Makes everything belong to somebody else than who runs the test."""
     uid = os.getuid() + 1
-    monkeypatch.setattr("treesnap.worktree.apply.finish.os.geteuid", lambda: uid)
+    monkeypatch.setattr("treesnap.worktree.apply.applier.os.geteuid", lambda: uid)
 
 
 def entry(mode: int) -> Entry:
