@@ -29,6 +29,8 @@ from maker_blocks import (
 from oracle import difference, record
 from treesnap.compat.maker import carry_out
 from treesnap.compat.maker_result import result_text
+from treesnap.facts import fact_tags
+from treesnap.ops.create import CreateRequest, create
 
 ORDINARY = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
 """Runs a command of the superuser without the right to read everything."""
@@ -129,6 +131,44 @@ class TestRestoreFailed:
         pack.chmod(0o600)
         pack.write_bytes(content)
         self.check(restore_block(broken, "one"), store, broken, "corruption", 7)
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        "",
+        "[",
+        "[" * 100_000,
+        "7",
+        "[7]",
+        "null",
+        "{}",
+        "[]",
+        '["sub/other"]',
+        '["sub/file", "/etc/passwd"]',
+        '["sub/file", "../file"]',
+        '["sub/file\\u0000"]',
+        '["sub/file", "\\ud800"]',
+    ],
+)
+def test_a_damaged_list_of_files_is_corruption(root, store, run, listed):
+    request = CreateRequest(
+        name="one",
+        session="task",
+        step=4,
+        paths=(b"sub/file",),
+        tags=fact_tags(source_tool="maker", files=listed),
+    )
+    create(treesnap.open(root, store).context, request)
+    (root / "sub/file").write_text("after")
+    before = record(root)
+
+    for block in (create_block(root, "one", "sub/file"), restore_block(root, "one")):
+        text = run(block)
+
+        assert reason(text) == "corruption"
+        assert "The list of files of checkpoint 'one' is damaged" in text
+    assert difference(before, record(root)) == []
 
 
 def test_a_metadata_file_that_stays_keeps_its_checkpoint(root, store, run):

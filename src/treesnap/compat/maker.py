@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from treesnap import treepath
@@ -26,6 +27,7 @@ from treesnap.compat.maker_result import (
 )
 from treesnap.errors import (
     Conflict,
+    Corrupt,
     ErrorCode,
     InvalidArgument,
     NotFound,
@@ -293,8 +295,20 @@ def _checkpoints(handle: Handle) -> list[Snapshot]:
 
 
 def _files_of(snapshot: Snapshot) -> tuple[str, ...]:
+    """Returns the files that a CREATE listed, in its order.
+
+    Raises Corrupt for a damaged list: its paths have to be those that were captured, because a
+    restore looks at them in the working directory.
+    """
+    scope = snapshot.record.scope or ()
     listed = facts_of(snapshot).get("files")
-    return tuple(json.loads(listed)) if listed is not None else _texts(snapshot.record.scope or ())
+    if listed is None:
+        return _texts(scope)
+    with suppress(ValueError, TypeError, RecursionError):
+        files = tuple(json.loads(listed))
+        if treepath.without_nested(_paths(files)) == scope:
+            return files
+    raise Corrupt(f"The list of files of checkpoint {snapshot.name!r} is damaged")
 
 
 def _held(handle: Handle, snapshot: Snapshot) -> set[bytes]:
