@@ -9,8 +9,14 @@ from plan_bench import NONE, Bench, end, is_alive, noted
 from sampling import sized
 from treesnap.fs.local import LocalFileSystem
 from treesnap.plans import PlanState, Step
-from treesnap.plans.output import HEAD_BYTES, OUTPUT_BYTES_MAX, TAIL_BYTES, Log
-from treesnap.plans.process import StepWork, attempt
+from treesnap.plans.process import (
+    HEAD_BYTES,
+    TAIL_BYTES,
+    Log,
+    StepWork,
+    attempt,
+)
+from treesnap.plans.runner import OUTPUT_BYTES_MAX
 
 FS = LocalFileSystem()
 MUCH_BYTES = sized(4, 20) << 20

@@ -14,8 +14,7 @@ from plan_bench import end, is_alive
 from treesnap import Busy, ErrorCode, NotFound, OperationFailed
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.processes import VARIABLE, end_leftovers
-from treesnap.plans.output import keep_output
-from treesnap.plans.process import StepWork, attempt
+from treesnap.plans.process import StepWork, attempt, keep_output
 
 MARK = f"plan/0/1/{os.getpid()}"
 """Another one in each process that runs tests, because a mark names processes to kill."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from treesnap.plans.ulid import is_ulid, may_begin_ulid, new_ulid
+from treesnap.plans.plan import is_ulid, may_begin_ulid, new_ulid
 
 NOW_NS = 1_700_000_000_123 * 10**6
 

@@ -1,8 +1,12 @@
 """MAKER's checkpoint manager: an operation block in, a result block out.
 
 A checkpoint is a snapshot of the listed files: its name is the checkpoint id, its session the
-task, its step the step. Whatever reads snapshots reads checkpoints, and ``undo`` takes a
-restore back. A request that fails has changed nothing.
+task, its step the step. Every command that reads snapshots reads checkpoints, and ``undo``
+reverts a restore. A request that fails has changed nothing.
+
+On request a metadata file is written to the working directory, for programs that look for it;
+the store knows everything that is in it. A file that names another snapshot, or none, belongs
+to another program and is left alone.
 """
 
 from __future__ import annotations
@@ -14,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from treesnap import treepath
 from treesnap.arguments import checked
-from treesnap.compat import maker_metadata
 from treesnap.compat.maker_block import Cleanup, CleanupMode, Create, Restore, parse
 from treesnap.compat.maker_result import (
     Cleaned,
@@ -46,6 +49,7 @@ from treesnap.ops.handle import open as open_root
 from treesnap.ops.places import absolute
 from treesnap.ops.restore.goal import RestoreRequest
 from treesnap.ops.restores import restore
+from treesnap.ops.sidecar_files import read_sidecar, remove_sidecar, write_sidecar
 
 if TYPE_CHECKING:
     from treesnap.events import Monitor
@@ -53,6 +57,8 @@ if TYPE_CHECKING:
     from treesnap.treepath import PathLike
 
 SOURCE_TOOL = "maker"
+
+_METADATA_DIRECTORY = ".maker-checkpoints/metadata"
 
 
 @checked
@@ -108,7 +114,7 @@ def _create(handle: Handle, request: Create, *, with_metadata: bool) -> Created:
     if with_metadata:
         present = _named(handle, request.checkpoint_id)
         snapshot_id = present.id if present is not None else None
-        maker_metadata.refuse_foreign(handle, request.checkpoint_id, snapshot_id)
+        _refuse_foreign_metadata(handle, request.checkpoint_id, snapshot_id)
     try:
         made = create(handle.context, _create_request(request))
     except Refused as error:
@@ -154,14 +160,14 @@ def _created(
             for path in request.files
         ),
         metadata_location=(
-            maker_metadata.location_of(request.checkpoint_id)
+            _metadata_location(request.checkpoint_id)
             if with_metadata
             else f"snapshot {snapshot.id[:12]} of the store {handle.store_path}"
         ),
         snapshot_id=snapshot.id,
     )
     if with_metadata:
-        maker_metadata.write(
+        _write_metadata(
             handle,
             created,
             task_id=request.task_id,
@@ -262,7 +268,7 @@ def _cleanup(handle: Handle, request: Cleanup) -> Cleaned:
             chosen = [item for item in ours if (item.record.step or 0) < request.limit]
     chosen = [item for item in chosen if not item.pinned]
     for item in chosen:
-        maker_metadata.remove(handle, item.name or "", item.id)
+        _remove_metadata(handle, item.name or "", item.id)
     freed_bytes, postponed = 0, None
     if chosen:
         handle.delete(*(item.id for item in chosen))
@@ -280,6 +286,67 @@ def _cleanup(handle: Handle, request: Cleanup) -> Cleaned:
         freed_bytes=freed_bytes,
         postponed=postponed,
     )
+
+
+def _metadata_location(checkpoint_id: str) -> str:
+    """Returns where a checkpoint's metadata file is, relative to the working directory."""
+    return f"{_METADATA_DIRECTORY}/{checkpoint_id}.json"
+
+
+def _refuse_foreign_metadata(handle: Handle, checkpoint_id: str, snapshot_id: str | None) -> None:
+    """Raises Refused when the file exists and does not speak of a snapshot, if there is one."""
+    location = _metadata_location(checkpoint_id)
+    with suppress(FileNotFoundError, NotADirectoryError):
+        handle.context.fs.lstat(os.path.join(handle.root, location))
+        found = read_sidecar(handle.context, location.encode())
+        if snapshot_id is None or not _speaks_of(found, snapshot_id):
+            raise Refused(
+                f"The metadata file {location!r} exists already",
+                code=ErrorCode.TARGET_NOT_EMPTY,
+                path=location,
+            )
+
+
+def _write_metadata(
+    handle: Handle, created: Created, *, task_id: str, step_number: int, step_name: str
+) -> None:
+    """Puts the file there, whole or not at all; durable after return. Follows no link."""
+    content = {
+        "checkpoint_id": created.checkpoint_id,
+        "created_at": created.created_at,
+        "task_id": task_id,
+        "step_number": step_number,
+        "step_name": step_name,
+        "strategy": created.strategy,
+        "files": [
+            {"path": path, "exists_at_checkpoint": state == "captured", "stash_ref": None}
+            for path, state in created.files
+        ],
+        "git_stash_index": None,
+        "snapshot_id": created.snapshot_id,
+    }
+    data = (json.dumps(content, indent=2) + "\n").encode()
+    path = _metadata_location(created.checkpoint_id).encode()
+    write_sidecar(
+        handle.context,
+        path,
+        lambda: data,
+        is_sidecar=lambda found: _speaks_of(found, created.snapshot_id),
+    )
+
+
+def _remove_metadata(handle: Handle, checkpoint_id: str, snapshot_id: str) -> None:
+    """Removes the file if it speaks of a snapshot. Follows no link; raises OSError."""
+    location = _metadata_location(checkpoint_id).encode()
+    if _speaks_of(read_sidecar(handle.context, location), snapshot_id):
+        remove_sidecar(handle.context, location)
+
+
+def _speaks_of(content: bytes | None, snapshot_id: str) -> bool:
+    try:
+        return content is not None and json.loads(content)["snapshot_id"] == snapshot_id
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return False
 
 
 def _checkpoints(handle: Handle) -> list[Snapshot]:

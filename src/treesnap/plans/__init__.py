@@ -1,7 +1,6 @@
 """Plans: steps that run in order, with checkpoints to go back to, in any directory."""
 
 from treesnap.plans.document import Definition, parse_document
-from treesnap.plans.monitor import NullPlanMonitor, PlanMonitor
 from treesnap.plans.plan import (
     Attempt,
     Checkpoint,
@@ -16,6 +15,7 @@ from treesnap.plans.plan import (
     StepState,
 )
 from treesnap.plans.planner import CorrectionMode, Planner, RollbackResult
+from treesnap.plans.runner import NullPlanMonitor, PlanMonitor
 
 __all__ = [
     "Attempt",

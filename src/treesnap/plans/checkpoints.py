@@ -18,10 +18,16 @@ from treesnap.model import Snapshot, SnapshotId, SnapshotKind
 from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.history import delete, list_snapshots, resolve, set_pinned
 from treesnap.ops.references import Filter
-from treesnap.plans.plan import Checkpoint, CheckpointId, Plan, StepState
+from treesnap.plans.plan import (
+    Checkpoint,
+    CheckpointId,
+    Plan,
+    StepState,
+    may_begin_ulid,
+    new_ulid,
+)
 from treesnap.plans.record import content_hash
 from treesnap.plans.repository import save
-from treesnap.plans.ulid import may_begin_ulid, new_ulid
 
 if TYPE_CHECKING:
     from treesnap.ops.context import Context

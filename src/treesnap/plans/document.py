@@ -33,8 +33,8 @@ from treesnap.plans.plan import (
     TIMEOUT_S_MAX,
     Milestones,
     Step,
+    problem_of_text,
 )
-from treesnap.plans.validity import problem_of_text
 from treesnap.quantities import parse_duration
 
 SIZE_BYTES_MAX = 1 << 20

@@ -17,11 +17,8 @@ from treesnap.ops.access import recover
 from treesnap.ops.checkpoint import go_back
 from treesnap.ops.create import metadata_of
 from treesnap.ops.places import context_at
-from treesnap.plans import checkpoints as taking
-from treesnap.plans import repository
+from treesnap.plans import checkpoints, repository
 from treesnap.plans.document import Definition
-from treesnap.plans.monitor import NullPlanMonitor, PlanMonitor
-from treesnap.plans.output import kept_output
 from treesnap.plans.plan import (
     Checkpoint,
     Milestones,
@@ -29,11 +26,15 @@ from treesnap.plans.plan import (
     PlanId,
     PlanState,
     Step,
+    new_ulid,
     unstarted,
 )
+from treesnap.plans.process import kept_output
 from treesnap.plans.record import PLAN
 from treesnap.plans.runner import (
     Calls,
+    NullPlanMonitor,
+    PlanMonitor,
     Runner,
     check_content,
     check_parts,
@@ -42,7 +43,6 @@ from treesnap.plans.runner import (
     end_leftovers_of,
     log_path,
 )
-from treesnap.plans.ulid import new_ulid
 from treesnap.results import Unfinished, UnfinishedWork
 from treesnap.store.plan_files import PlanMove
 
@@ -195,9 +195,9 @@ class Planner:
             _refuse_applied(plan)
             facts = {"reason": reason, "source_tool": source_tool, "phase": phase}
             settled = end_interrupted(context, plan)
-            taken = taking.take_snapshot(context, settled, label, CheckpointType.MANUAL, facts)
-            longer = taking.with_checkpoint(context, settled, taken, reason or "manual")
-            return taking.save_thinned(context, longer).checkpoints[-1]
+            taken = checkpoints.take_snapshot(context, settled, label, CheckpointType.MANUAL, facts)
+            longer = checkpoints.with_checkpoint(context, settled, taken, reason or "manual")
+            return checkpoints.save_thinned(context, longer).checkpoints[-1]
 
     def delete(self, ref: str) -> Plan:
         """Removes a plan, what its steps wrote, and the snapshots of its checkpoints.
@@ -209,13 +209,13 @@ class Planner:
             if plan.is_interrupted:
                 raise _interrupted(plan)
             repository.remove(context, plan)
-            taking.delete_dropped(context, plan.checkpoints)
+            checkpoints.delete_dropped(context, plan.checkpoints)
             return plan
 
     def checkpoints(self, ref: str) -> tuple[Checkpoint, ...]:
         """Returns where a plan can be rolled back to, newest first."""
         plan = self.show(ref)
-        return taking.available(self._context_of(plan), plan)
+        return checkpoints.available(self._context_of(plan), plan)
 
     def output(self, ref: str, step_index: int) -> Iterator[bytes]:
         """Yields what a step wrote in its attempts, oldest first, as far as it is kept.
@@ -239,7 +239,7 @@ class Planner:
         """
         with self._opened(ref, "plan rollback") as (context, plan):
             _refuse_applied(plan)
-            target = taking.find_checkpoint(context, plan, checkpoint_ref)
+            target = checkpoints.find_checkpoint(context, plan, checkpoint_ref)
             return _rolled_back(context, plan, target, plan.rolled_back(target))
 
     def correct(
@@ -263,7 +263,7 @@ class Planner:
         with self._opened(ref, "plan correct") as (context, plan):
             _refuse_applied(plan)
             if command is None:
-                target = taking.last_clean(context, plan)
+                target = checkpoints.last_clean(context, plan)
                 return _rolled_back(context, plan, target, plan.reverted(target))
             step = Step(name=_new_name(plan, name), run=command)
             check_content(plan.corrected(step))
@@ -331,13 +331,15 @@ def _rolled_back(context: Context, plan: Plan, target: Checkpoint, back: Plan) -
 
     def after(safety: Snapshot) -> bytes:
         nonlocal back, dropped
-        longer = taking.with_checkpoint(context, present, safety, taking.BEFORE_ROLLBACK, label)
-        back, dropped = taking.thinned(
+        longer = checkpoints.with_checkpoint(
+            context, present, safety, checkpoints.BEFORE_ROLLBACK, label
+        )
+        back, dropped = checkpoints.thinned(
             replace(back, checkpoints=longer.checkpoints, held=plan.held), target.id
         )
         return PLAN.payload(back)
 
-    request = taking.snapshot_request(present, label, CheckpointType.ERROR_RECOVERY)
+    request = checkpoints.snapshot_request(present, label, CheckpointType.ERROR_RECOVERY)
     metadata = metadata_of(request)
     del metadata["kind"], metadata["label"]  # a safety snapshot has its own
     move = PlanMove(before=PlanCopy(plan.id, PLAN.payload(present)), after=after, metadata=metadata)
@@ -345,9 +347,9 @@ def _rolled_back(context: Context, plan: Plan, target: Checkpoint, back: Plan) -
     assert result.safety_id is not None
     if back.held:
         with suppress(TreesnapError):  # the next command lets go
-            back = repository.save(context, taking.let_go(context, back))
+            back = repository.save(context, checkpoints.let_go(context, back))
     with suppress(TreesnapError):  # a policy takes them all the same
-        taking.delete_dropped(context, dropped)
+        checkpoints.delete_dropped(context, dropped)
     names = {leaf.step.name for leaf in back.leaves}
     return RollbackResult(
         plan=back,

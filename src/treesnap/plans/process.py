@@ -4,28 +4,53 @@ A process that a step leaves behind delays nothing. What an attempt started is k
 marks of :mod:`treesnap.ops.processes`; the file is that of its output, which is locked. Every
 process of the attempt inherits it and with it the lock, so that the lock is taken while one
 of them lives and has the file.
+
+The command writes into a pipe, which the runner empties: it passes everything on, and
+keeps the beginning and the end. The file never holds more than :data:`HEAD_BYTES` and twice
+:data:`TAIL_BYTES`, however long the step runs; in between it says how much is left out.
+
+    head | "[... N bytes left out ...]" | what came last
+
+A step that has succeeded may leave processes in the background, and they may go on writing.
+Nothing of that is kept, but they must neither be stopped by a full pipe nor killed for
+writing into a closed one: the pipe then belongs to a process that reads it into nothing,
+for as long as anything can write to it.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from treesnap.errors import ErrorCode, NotFound, OperationFailed
 from treesnap.fs.base import FileSystem
-from treesnap.fs.os_errors import error_text
+from treesnap.fs.durable import open_regular, unlink_if_present
+from treesnap.fs.os_errors import error_text, reported
 from treesnap.ops.processes import end_leftovers, marked_environment
-from treesnap.plans.output import Listener, Log, Pipe
 
+HEAD_BYTES = 256 << 10
+TAIL_BYTES = 256 << 10
+
+_PIECE_SIZE = 1 << 16
+_PIECES_MAX = 16
+"""So many pieces are passed on between two looks at the clock."""
+_REST_BYTES_MAX = 1 << 20
+"""The most that a pipe may hold; what comes later was written after the end."""
+_DOING = "keep the output of a step"
+_INTO_NOTHING = "exec 3<&0; cat <&3 >/dev/null 2>&1 3<&- &"
+"""For the shell. A command in the background has no standard input of its own."""
 _PAUSE_MIN_S = 0.001
 _PAUSE_MAX_S = 0.05
-_PIECE_SIZE = 1 << 16
 _NOT_THERE = (FileNotFoundError, PermissionError, NotADirectoryError)
+
+Listener = Callable[[bytes], None]
+"""Gets output as it comes."""
 
 
 class Ended(NamedTuple):
@@ -139,3 +164,164 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     """Kills a command's process group at once. It is our child's, so the number is its own."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+class Log:
+    """The file of an attempt's output. Its lock says that the attempt, or what it left, lives.
+
+    What cannot be written down, on a full disk say, counts as left out: the step is worth
+    more than its output.
+    """
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        """Makes the file anew: what an earlier attempt left running may hold another one."""
+        with reported(_DOING):
+            unlink_if_present(fs, path)
+            self.fd = fs.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self._fs = fs
+        self._head_bytes = 0
+        self._tail = bytearray()
+        self._left_out_bytes = 0
+        self._marker = b""
+
+    def add(self, data: bytes) -> None:
+        """Keeps some output."""
+        room = HEAD_BYTES - self._head_bytes
+        if room > 0:
+            self._write(data[:room], self._head_bytes)
+            self._head_bytes += len(data[:room])
+            data = data[room:]
+        if not data:
+            return
+        place = self._head_bytes + len(self._marker) + len(self._tail)
+        self._tail += data
+        if len(self._tail) > 2 * TAIL_BYTES:
+            self._cut()
+        else:
+            self._write(data, place)
+
+    def close(self) -> None:
+        """Leaves the file as it is to stay. The lock goes with the last process that has it."""
+        try:
+            if len(self._tail) > TAIL_BYTES:
+                self._cut()
+        finally:
+            self._fs.close(self.fd)
+
+    def _cut(self) -> None:
+        """Leaves out all but the last of the tail, and says so where it was.
+
+        Cut off in the middle, some of it is there twice, and nothing is missing.
+        """
+        self._left_out_bytes += len(self._tail) - TAIL_BYTES
+        del self._tail[:-TAIL_BYTES]
+        self._marker = b"\n[... %d bytes left out ...]\n" % self._left_out_bytes
+        self._write(self._marker + self._tail, self._head_bytes)
+        with suppress(OSError):
+            length = self._head_bytes + len(self._marker) + len(self._tail)
+            self._fs.truncate(self.fd, length)
+
+    def _write(self, data: bytes, place: int) -> None:
+        view = memoryview(data)
+        with suppress(OSError):
+            while view:
+                done = self._fs.write_at(self.fd, view, place)
+                place += done
+                view = view[done:]
+
+
+class Pipe:
+    """What a command writes into, and where it goes from there. Use as a context manager."""
+
+    def __init__(self, log: Log, listener: Listener) -> None:
+        self._log = log
+        self._listener = listener
+        self._read_fd, self.write_fd = os.pipe()
+        os.set_blocking(self._read_fd, False)
+        self._is_at_end = False
+        self._poll = select.poll()
+        self._poll.register(self._read_fd, select.POLLIN)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close_write_end()
+        os.close(self._read_fd)
+
+    def close_write_end(self) -> None:
+        """Leaves the command and its children as the only writers."""
+        if self.write_fd >= 0:
+            os.close(self.write_fd)
+            self.write_fd = -1
+
+    def follow(self, wait_s: float) -> None:
+        """Passes on some of what is new; waits for it, but not longer than ``wait_s``."""
+        if self._is_at_end:
+            time.sleep(wait_s)
+        elif self._poll.poll(max(1, int(wait_s * 1000))):
+            self._pass_on(_PIECES_MAX * _PIECE_SIZE)
+
+    def follow_to_end(self) -> None:
+        """Passes on what was written until now, though something may go on writing."""
+        self._pass_on(_REST_BYTES_MAX)
+
+    def leave_open(self) -> None:
+        """Lets what goes on writing do so, into nothing."""
+        if self._is_at_end or any(event & select.POLLHUP for _, event in self._poll.poll(0)):
+            return
+        os.set_blocking(self._read_fd, True)
+        with suppress(OSError):
+            subprocess.run(  # noqa: S602 - a constant
+                _INTO_NOTHING,
+                shell=True,
+                stdin=self._read_fd,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+                check=False,
+            )
+
+    def _pass_on(self, size_bytes_max: int) -> None:
+        left_bytes = size_bytes_max
+        while left_bytes > 0 and not self._is_at_end:
+            try:
+                piece = os.read(self._read_fd, min(_PIECE_SIZE, left_bytes))
+            except BlockingIOError:
+                return
+            if not piece:
+                self._is_at_end = True
+                return
+            left_bytes -= len(piece)
+            self._log.add(piece)
+            self._listener(piece)
+
+
+def keep_output(fs: FileSystem, log_path: str, data: bytes) -> None:
+    """Keeps what an attempt says that is not a process."""
+    log = Log(fs, log_path)
+    try:
+        log.add(data)
+    finally:
+        log.close()
+
+
+def kept_output(fs: FileSystem, log_path: str) -> Iterator[bytes]:
+    """Yields what an attempt wrote, or nothing where it was not kept."""
+    with reported("read the output of a step"):
+        try:
+            fd = open_regular(fs, log_path)
+        except FileNotFoundError:
+            return
+    try:
+        position = 0
+        while True:
+            with reported("read the output of a step"):
+                piece = fs.read_at(fd, _PIECE_SIZE, position)
+            if not piece:
+                return
+            position += len(piece)
+            yield piece
+    finally:
+        fs.close(fd)

@@ -27,10 +27,10 @@ from treesnap.plans.plan import (
     Step,
     StepProgress,
     StepState,
+    is_ulid,
     leaves_of,
+    problem_of,
 )
-from treesnap.plans.ulid import is_ulid
-from treesnap.plans.validity import problem_of
 
 VERSION = 1
 _WHAT = "plan"

@@ -26,9 +26,8 @@ from treesnap.fs.durable import unlink_if_present
 from treesnap.fs.os_errors import reported
 from treesnap.ops.access import opened
 from treesnap.ops.session import Session
-from treesnap.plans.plan import Plan, PlanId
+from treesnap.plans.plan import Plan, PlanId, is_ulid, may_begin_ulid
 from treesnap.plans.record import PLAN, decode_plan
-from treesnap.plans.ulid import is_ulid, may_begin_ulid
 from treesnap.store.layout import PLAN_PREFIX, STEP_OUTPUT_SUFFIX, Layout, plan_file_name
 from treesnap.store.roots import Root, registered_roots
 from treesnap.store.store import Store

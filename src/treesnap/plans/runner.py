@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from treesnap.errors import ErrorCode, InvalidArgument, printable
 from treesnap.facts import CheckpointType
@@ -50,10 +50,9 @@ from treesnap.plans.checkpoints import (
     take_snapshot,
     with_checkpoint,
 )
-from treesnap.plans.monitor import PlanMonitor
-from treesnap.plans.output import OUTPUT_BYTES_MAX, keep_output
 from treesnap.plans.plan import (
     Attempt,
+    Checkpoint,
     Leaf,
     Milestones,
     Plan,
@@ -61,9 +60,10 @@ from treesnap.plans.plan import (
     Step,
     StepProgress,
     StepState,
+    problem_of,
+    problem_of_text,
 )
 from treesnap.plans.repository import log_name, save, trim_output
-from treesnap.plans.validity import problem_of, problem_of_text
 from treesnap.store.layout import Layout
 from treesnap.store.roots import Root
 
@@ -72,6 +72,8 @@ if TYPE_CHECKING:
 
 PROMPT = "{prompt}"
 SHELL = "/bin/sh"
+OUTPUT_BYTES_MAX = 32 << 20
+"""How much output is kept of all plans of a root; the oldest is removed first."""
 
 Calls = Mapping[str, Callable[[], object]]
 """Functions by the name by which steps know them. One that raises has failed."""
@@ -189,6 +191,38 @@ def _end_child(error: BaseException | None) -> NoReturn:
         traceback.print_exception(error)
         code = 1
     os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+class PlanMonitor(Protocol):
+    """Receives what happens, in order, from one thread."""
+
+    def attempt_began(self, plan: Plan, attempt: Attempt) -> None:
+        """A step is about to be carried out, perhaps not for the first time."""
+
+    def output(self, data: bytes) -> None:
+        """The step has written something."""
+
+    def attempt_ended(self, plan: Plan, attempt: Attempt, state: StepState) -> None:
+        """The step has succeeded, or it has failed and what it did was undone."""
+
+    def checkpoint_taken(self, plan: Plan, checkpoint: Checkpoint) -> None:
+        """There is a checkpoint more to go back to."""
+
+
+class NullPlanMonitor:
+    """Ignores everything."""
+
+    def attempt_began(self, plan: Plan, attempt: Attempt) -> None:
+        """Ignores the beginning."""
+
+    def output(self, data: bytes) -> None:
+        """Ignores the output."""
+
+    def attempt_ended(self, plan: Plan, attempt: Attempt, state: StepState) -> None:
+        """Ignores the end."""
+
+    def checkpoint_taken(self, plan: Plan, checkpoint: Checkpoint) -> None:
+        """Ignores the checkpoint."""
 
 
 class Runner:
@@ -326,7 +360,7 @@ class Runner:
         if error is not None:
             said = f"{type(error).__name__}: {error}\n".encode("utf-8", "backslashreplace")
             self._monitor.output(said)
-            keep_output(self._context.fs, path, said)
+            process.keep_output(self._context.fs, path, said)
             return process.Ended(1)
         return process.Ended(0)
 
