@@ -1,12 +1,12 @@
-"""Facts: what the systems that stand on treesnap note of snapshots; pure.
+"""Facts: what plans and other systems record about snapshots; pure.
 
-Which phase of the work a snapshot ended, which program asked for it, how often it was gone back
-to: the core knows none of it. A fact is a tag whose key is ``treesnap.`` and the fact's name.
-Callers cannot set such tags, so that no tag of theirs makes a snapshot look like a system's, or
-breaks one. What a store holds is untrusted all the same: a number that is none is absent.
+The core does not know which phase of the work a snapshot ended, which program asked for it, or
+how often it was rolled back to. A fact is a tag whose key is ``treesnap.`` and the fact's name.
+Callers cannot set such tags, so their tags cannot make a snapshot look like a system's. The
+store is untrusted nevertheless: a number that cannot be parsed counts as absent.
 
-A caller may say the same with tags of these names without the prefix, as the options of
-``snap create`` do. People see both; no system decides by a caller's tag.
+Callers may use the same names without the prefix, as the options of ``snap create`` do. Both
+are shown, but no system decides anything by a caller's tag.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from enum import StrEnum
 from treesnap.model import RESERVED_TAGS, Snapshot
 
 COUNTER = "counter."
-"""What the names of free numbers begin with, such as ``counter.tests_passing``."""
+"""The prefix of counters, such as ``counter.tests_passing``."""
 
 TEXTS = ("step_name", "phase", "type", "reason", "source_tool")
-"""The facts that people read and search for."""
+"""The facts that are shown and searched for as text."""
 
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _NUMBER_MAX = (1 << 63) - 1
 
 
 class CheckpointType(StrEnum):
-    """What makes the moment of a snapshot worth going back to."""
+    """Why the moment of a snapshot is worth returning to."""
 
     PHASE_COMPLETE = "phase_complete"
     TASK_GROUP_COMPLETE = "task_group_complete"
@@ -39,22 +39,22 @@ class CheckpointType(StrEnum):
 
 
 def fact_tags(**facts: str | None) -> dict[str, str]:
-    """Returns the tags that hold some facts by name, without those that are None."""
+    """Returns the tags of some facts, without those that are None."""
     return {RESERVED_TAGS + name: fact for name, fact in facts.items() if fact is not None}
 
 
 def counter_tags(counters: Mapping[str, int], prefix: str = "") -> dict[str, str]:
-    """Returns the tags that hold some free numbers."""
+    """Returns the tags of some counters."""
     return {f"{prefix}{COUNTER}{name}": str(number) for name, number in counters.items()}
 
 
 def stated_facts(snapshot: Snapshot) -> dict[str, str]:
-    """Returns what systems and the caller say of a snapshot; a system's fact comes first."""
+    """Returns the facts of a snapshot and its caller's tags; a fact wins over an equal tag."""
     return {**own_tags(snapshot), **facts_of(snapshot)}
 
 
 def facts_of(snapshot: Snapshot) -> dict[str, str]:
-    """Returns what systems have noted of a snapshot, by name."""
+    """Returns the facts of a snapshot, by name."""
     return {
         key.removeprefix(RESERVED_TAGS): value
         for key, value in snapshot.tags.items()
@@ -63,12 +63,12 @@ def facts_of(snapshot: Snapshot) -> dict[str, str]:
 
 
 def own_tags(snapshot: Snapshot) -> dict[str, str]:
-    """Returns the tags that the caller has given a snapshot."""
+    """Returns the tags that the caller gave a snapshot."""
     return {key: value for key, value in snapshot.tags.items() if not key.startswith(RESERVED_TAGS)}
 
 
 def counters_in(facts: Mapping[str, str]) -> dict[str, int]:
-    """Returns the free numbers among some facts, or among tags of a caller."""
+    """Returns the counters among some facts, or among a caller's tags."""
     return {
         name.removeprefix(COUNTER): number
         for name, fact in facts.items()
@@ -77,28 +77,28 @@ def counters_in(facts: Mapping[str, str]) -> dict[str, int]:
 
 
 def parse_number(text: str) -> int | None:
-    """Returns the number that a text is, from -2**63 to 2**63 - 1, or None."""
+    """Returns the number in a text, from -2**63 to 2**63 - 1, or None."""
     number = int(text) if _NUMBER.fullmatch(text) else _NUMBER_MAX + 1
     return number if -_NUMBER_MAX - 1 <= number <= _NUMBER_MAX else None
 
 
 def rollback_count(snapshot: Snapshot) -> int:
-    """Returns how often a snapshot was rolled back to, as far as a system counted it."""
+    """Returns how often a snapshot was rolled back to, as systems have counted it."""
     return _rollback_count(snapshot.tags)
 
 
 def rolled_back(tags: Mapping[str, str]) -> dict[str, str]:
-    """Returns the later tags of a snapshot that was rolled back to once more."""
+    """Returns the tags of a snapshot after one more roll-back to it."""
     return {**tags, **fact_tags(rollback_count=str(_rollback_count(tags) + 1))}
 
 
 def is_retired(snapshot: Snapshot) -> bool:
-    """Returns whether a snapshot's session counts it no more."""
+    """Returns whether a snapshot's session has retired it."""
     return "retired" in facts_of(snapshot)
 
 
 def retired(tags: Mapping[str, str]) -> dict[str, str]:
-    """Returns the later tags of a snapshot that its session counts no more; it stays a REF."""
+    """Returns the tags of a snapshot after its session retires it; it stays a valid REF."""
     return {**tags, **fact_tags(retired="yes")}
 
 

@@ -131,7 +131,7 @@ class TestRollback:
         result = snap("plan", "rollback", completed, target)
 
         assert result.code == 3
-        assert f"Plan {completed} was applied already" in result.err
+        assert f"Plan {completed} is already applied" in result.err
 
     def test_snap_undo_takes_the_plan_forth_again(self, snap, failed, root):
         target = checkpoint_id(snap, failed, "before implement")

@@ -99,7 +99,7 @@ class TestRun:
         result = snap("plan", "run", plan_file)
 
         assert (result.code, result.out) == (2, "")
-        assert f"{plan_file}, line 6 cannot be used: there is no key 'retires'" in result.err
+        assert f"{plan_file}, line 6 cannot be used: unknown key 'retires'" in result.err
         assert "hint: correct the plan; nothing was run" in result.err
         assert os.listdir(root) == []
 

@@ -105,7 +105,7 @@ class TestCorrect:
         assert said == [b"first\n", b"", b"why\n"]
 
     def test_append_refuses_a_name_that_is_taken(self, bench, failed):
-        with pytest.raises(InvalidArgument, match="has a step 'two' already"):
+        with pytest.raises(InvalidArgument, match="already has a step 'two'"):
             bench.planner().correct("latest", CorrectionMode.APPEND, "true", name="two")
         assert bench.planner().show("latest") == failed
 

@@ -185,7 +185,7 @@ def test_an_interruption_kills_everything_and_goes_on(place, error):
 def test_a_lost_exit_code_is_no_success(place):
     old = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        with pytest.raises(OperationFailed, match="how the command ended"):
+        with pytest.raises(OperationFailed, match="exit code of the command is lost"):
             place.shell("exit 1")
     finally:
         signal.signal(signal.SIGCHLD, old)

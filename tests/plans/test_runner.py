@@ -101,7 +101,7 @@ class TestASteplessRoot:
         plan = bench.run(Step(name="gone", run=script.replace("{}", str(bench.root))))
 
         assert plan.state == PlanState.FAILED
-        assert b"left no root" in bench.seen.written
+        assert b"removed the root" in bench.seen.written
         assert difference(before, record(bench.root)) == []
 
     def test_a_link_in_its_place_is_put_aside(self, bench):

@@ -1,8 +1,8 @@
-"""Checkpoints of a plan: a snapshot of its root, tied to what the plan had done by then.
+"""Checkpoints of a plan: a snapshot of its root, tied to the progress of the plan.
 
-Snapshots of plans are automatic ones, which the default policy thins out. One that a plan
-cannot do without for a while is *held*: pinned, and listed in the plan, so that it is let
-go though the process that took it is gone.
+Snapshots of plans are automatic ones, which the default policy thins out. A snapshot that a
+plan needs for a while is *held*: pinned, and listed in the plan, so that a later command
+releases it if the process that took it dies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 SOURCE_TOOL = "snap plan"
 BEFORE_ROLLBACK = "before_rollback"
-"""The reason of the checkpoint of the state that a roll-back left."""
+"""The reason of the checkpoint of the state before a roll-back."""
 
 
 def take_snapshot(
@@ -44,9 +44,9 @@ def take_snapshot(
     kind: CheckpointType,
     facts: Mapping[str, str | None] | None = None,
 ) -> Snapshot:
-    """Captures the root as the plan's next step finds it. It falls under the default policy.
+    """Captures the root before the plan's next step. The default policy applies to the snapshot.
 
-    ``facts`` says more than what follows from the plan.
+    ``facts`` overrides what follows from the plan.
     """
     return create(context, snapshot_request(plan, label, kind, facts)).snapshot
 
@@ -57,7 +57,7 @@ def snapshot_request(
     kind: CheckpointType,
     facts: Mapping[str, str | None] | None = None,
 ) -> CreateRequest:
-    """Returns what :func:`take_snapshot` asks for."""
+    """Returns the request of :func:`take_snapshot`."""
     index = plan.next_index
     leaves = plan.leaves
     given = facts or {}
@@ -78,7 +78,7 @@ def snapshot_request(
 
 
 def phase_of(plan: Plan, index: int) -> str:
-    """Returns the sub-plans around a step, or the plan itself, as one text."""
+    """Returns the names of the sub-plans around a step, joined, or that of the plan."""
     leaves = plan.leaves
     return "/".join(leaves[index].path if index < len(leaves) else ()) or plan.name
 
@@ -86,7 +86,7 @@ def phase_of(plan: Plan, index: int) -> str:
 def with_checkpoint(
     context: Context, plan: Plan, snapshot: Snapshot, reason: str, label: str | None = None
 ) -> Plan:
-    """Returns the plan with a checkpoint more, labelled as its snapshot unless told otherwise."""
+    """Returns the plan with one more checkpoint, with its snapshot's label unless one is given."""
     index, facts = plan.next_index, facts_of(snapshot)
     newest = plan.checkpoints[-1].id if plan.checkpoints else None
     checkpoint = Checkpoint(
@@ -108,7 +108,7 @@ def with_checkpoint(
 
 
 def save_thinned(context: Context, plan: Plan) -> Plan:
-    """Saves a plan without the checkpoints that are too many; their snapshots go after it."""
+    """Saves a plan without its surplus checkpoints, then deletes their snapshots."""
     thin, dropped = thinned(plan)
     save(context, thin)
     delete_dropped(context, dropped)
@@ -116,9 +116,9 @@ def save_thinned(context: Context, plan: Plan) -> Plan:
 
 
 def thinned(plan: Plan, target: CheckpointId | None = None) -> tuple[Plan, tuple[Checkpoint, ...]]:
-    """Returns a plan without the checkpoints that are too many, and these.
+    """Returns a plan without its surplus checkpoints, and these, oldest first.
 
-    Never the newest, and never ``target``.
+    The newest checkpoint and ``target`` always stay.
     """
     many = max(0, len(plan.checkpoints) - plan.milestones.keep_count)
     droppable = [item for item in plan.checkpoints[:-1] if item.id != target]
@@ -128,9 +128,9 @@ def thinned(plan: Plan, target: CheckpointId | None = None) -> tuple[Plan, tuple
 
 
 def delete_dropped(context: Context, dropped: Iterable[Checkpoint]) -> None:
-    """Removes the snapshots of checkpoints that no plan lists any more.
+    """Deletes the snapshots of checkpoints that no plan lists any more.
 
-    Not those that undo goes to; a policy takes them in time.
+    Those that undo returns to stay; a policy removes them in time.
     """
     for item in dropped:
         if item.reason != BEFORE_ROLLBACK:
@@ -138,7 +138,7 @@ def delete_dropped(context: Context, dropped: Iterable[Checkpoint]) -> None:
 
 
 def delete_unless_needed(context: Context, snapshot: Snapshot) -> None:
-    """Removes a snapshot that turned out to be of no use."""
+    """Deletes a snapshot that turned out to be superfluous, unless it is pinned."""
     _delete(context, snapshot.id)
 
 
@@ -148,7 +148,7 @@ def _delete(context: Context, snapshot_id: SnapshotId) -> None:
 
 
 def holding(context: Context, plan: Plan, snapshot_id: SnapshotId) -> Plan:
-    """Returns the plan with a snapshot to hold; one that was pinned by hand stays so.
+    """Returns the plan with a snapshot to hold, unless that is pinned already.
 
     The caller saves it, then calls :func:`pin_held`.
     """
@@ -158,7 +158,7 @@ def holding(context: Context, plan: Plan, snapshot_id: SnapshotId) -> Plan:
 
 
 def pin_held(context: Context, plan: Plan) -> None:
-    """Pins what a plan holds."""
+    """Pins the snapshots that a plan holds."""
     for snapshot_id in plan.held:
         set_pinned(context, snapshot_id, pinned=True)
 
@@ -166,7 +166,7 @@ def pin_held(context: Context, plan: Plan) -> None:
 def let_go(context: Context, plan: Plan) -> Plan:
     """Returns the plan with nothing held; the caller saves it.
 
-    Snapshots that were held and are not checkpoints go.
+    Held snapshots are unpinned, and those that are not checkpoints are deleted.
     """
     needed = {item.snapshot_id for item in plan.checkpoints}
     for snapshot_id in plan.held:
@@ -178,7 +178,7 @@ def let_go(context: Context, plan: Plan) -> Plan:
 
 
 def available(context: Context, plan: Plan) -> tuple[Checkpoint, ...]:
-    """Returns the checkpoints whose snapshots are still there, newest first."""
+    """Returns the checkpoints whose snapshots still exist, newest first."""
     ids = {
         snapshot.id
         for snapshot in list_snapshots(context, Filter(session=plan.id), all_roots=False)
@@ -187,7 +187,7 @@ def available(context: Context, plan: Plan) -> tuple[Checkpoint, ...]:
 
 
 def find_checkpoint(context: Context, plan: Plan, ref: str) -> Checkpoint:
-    """Returns the checkpoint that an id, or the unique beginning of one, means."""
+    """Returns the checkpoint of an id or of its unique beginning; raises NotFound."""
     wanted = ref.upper()
     found = [
         item
@@ -196,18 +196,18 @@ def find_checkpoint(context: Context, plan: Plan, ref: str) -> Checkpoint:
     ]
     exact = [item for item in found if item.id == wanted]
     if len(exact or found) != 1:
-        problem = "fits several" if found else "is none"
+        problem = f"{len(found)} checkpoints" if found else "no checkpoint"
         raise NotFound(
-            f"{ref!r} {problem} of the checkpoints of plan {plan.id}",
+            f"Plan {plan.id} has {problem} with an id that begins with {ref!r}",
             code=ErrorCode.CHECKPOINT_NOT_FOUND,
         )
     return (exact or found)[0]
 
 
 def last_clean(context: Context, plan: Plan) -> Checkpoint:
-    """Returns the newest checkpoint at which nothing had failed, and before what failed since.
+    """Returns the newest checkpoint without a failed step and from before the present failure.
 
-    What a roll-back left is not one: it may hold half of a step.
+    The state before a roll-back does not count: it may hold half of a step.
     """
     failed = plan.failed_index
     for item in available(context, plan):

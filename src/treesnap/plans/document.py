@@ -1,4 +1,4 @@
-"""The YAML form of a plan: read whole, checked whole, refused with the line that is wrong.
+"""The YAML form of a plan, checked completely; errors name the line.
 
     name: release
     checkpoints: {enabled: true, every_n_steps: 1, before_each_step: true, after_subplan: true}
@@ -10,8 +10,8 @@
       - name: optimize
         steps: [...]
 
-The document is walked as the graph of nodes that the parser makes, because nodes know
-their lines, and because aliases may go in a circle or multiply without end.
+The reader walks the parser's graph of nodes, because nodes know their lines, and because
+ aliases may form a cycle or expand without limit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from treesnap.quantities import parse_duration
 
 SIZE_BYTES_MAX = 1 << 20
 STANDARD_INPUT = "standard input"
-"""What stands for the path of a document that has none."""
+"""Stands for the path of a document without one."""
 
 _ACTIONS = ("run", "prompt", "steps")
 
@@ -51,17 +51,16 @@ class Definition(NamedTuple):
     milestones: Milestones
     steps: tuple[Step, ...]
     prompt_line: int | None
-    """Where the first step is that needs a program to carry out prompts, or None."""
+    """The line of the first step with a prompt, or None."""
 
 
 @checked
 def parse_document(text: str, where: str, defaults: Milestones | None = None) -> Definition:
     """Returns the plan that a YAML document describes.
 
-    ``defaults`` holds what ``checkpoints`` does not say.
-    ``where`` is the document's path, for messages; without a name of its own the plan gets
-    that of the file. Raises InvalidArgument with the line for everything that is not as it
-    must be, unknown keys included.
+    ``defaults`` applies where ``checkpoints`` says nothing. ``where`` is the document's path, for
+    messages; a plan without a name is named after the file. Raises InvalidArgument with the
+    line for every mistake, unknown keys included.
     """
     if len(text.encode("utf-8", "replace")) > SIZE_BYTES_MAX:
         raise _invalid(where, None, f"it is larger than {SIZE_BYTES_MAX >> 20} MiB")
@@ -87,7 +86,7 @@ def _invalid(where: str, line: int | None, problem: str) -> InvalidArgument:
 
 
 def default_name(where: str) -> str:
-    """Returns the name of a plan whose document gives none: the file's, without its ending."""
+    """Returns the file's name without its ending, for a plan that its document does not name."""
     name = where.rsplit("/", 1)[-1]
     name = name.rsplit(".", 1)[0] or name
     return name if problem_of_text(name) is None and where != STANDARD_INPUT else "plan"
@@ -121,20 +120,20 @@ class _Reader:
         raise _invalid(self._where, node.start_mark.line + 1, problem)
 
     def _fail_as(self, node: yaml.Node, rule: str) -> NoReturn:
-        """Fails a value, which its key names where it has one."""
-        self._fail(node, f"{self._keys.get(id(node), 'here')} has to be {rule}")
+        """Fails a value that breaks a rule, named by its key if it has one."""
+        self._fail(node, f"{self._keys.get(id(node), 'this value')} must be {rule}")
 
     def _table(self, node: yaml.Node, known: set[str]) -> Mapping[str, yaml.Node]:
-        """Returns the values of a mapping by key; each key is known and there once."""
+        """Returns the values of a mapping by key; refuses unknown and repeated keys."""
         if not isinstance(node, yaml.MappingNode):
             self._fail_as(node, f"a mapping with {_words(known)}")
         table: dict[str, yaml.Node] = {}
         for key, value in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else "?"
             if name not in known:
-                self._fail(key, f"there is no key {name!r} here, only {_words(known)}")
+                self._fail(key, f"unknown key {name!r}; known are {_words(known)}")
             if name in table:
-                self._fail(key, f"the key {name!r} is given twice")
+                self._fail(key, f"the key {name!r} appears twice")
             table[name] = value
             self._keys[id(value)] = repr(name)
         return table
@@ -150,11 +149,11 @@ class _Reader:
     def _text(self, node: yaml.Node) -> str:
         value = self._scalar(node)
         if not isinstance(value, str) and node.value:
-            self._fail_as(node, f"a text; {node.value!r} is one in quotes only")
+            self._fail_as(node, f"text; put {node.value!r} in quotes")
         text = value if isinstance(value, str) else ""
         problem = problem_of_text(text)
         if problem is not None:
-            self._fail_as(node, f"a text that {problem}")
+            self._fail(node, f"{self._keys.get(id(node), 'this value')} {problem}")
         return text
 
     def _flag(self, node: yaml.Node) -> bool:
@@ -211,18 +210,18 @@ class _Reader:
         seen: set[str] = set()
         for item, step in zip(node.value, steps, strict=True):
             if step.name in seen:
-                self._fail(item, f"two steps here have the name {step.name!r}")
+                self._fail(item, f"two steps of one list have the name {step.name!r}")
             seen.add(step.name)
 
     def _step(self, node: yaml.Node) -> Step:
         self._steps += 1
         if self._steps > STEPS_MAX:
             self._fail(node, f"there are more than {STEPS_MAX:,} steps")
-        number = self._leaves + 1  # as it is counted when it runs; of a sub-plan, its first step
+        number = self._leaves + 1  # its number when it runs; a sub-plan has that of its first step
         table = self._table(node, {"name", *_ACTIONS, "checkpoint", "retries", "timeout"})
         given = [name for name in _ACTIONS if name in table]
         if len(given) != 1:
-            self._fail(node, f"a step has one of {_words(set(_ACTIONS))}, and one only")
+            self._fail(node, f"a step needs exactly one of {_words(set(_ACTIONS))}")
         if "prompt" in table and self._prompt_line is None:
             self._prompt_line = table["prompt"].start_mark.line + 1
         if "steps" not in table:
@@ -230,7 +229,7 @@ class _Reader:
         else:
             for name in ("retries", "timeout", "checkpoint"):
                 if name in table:
-                    self._fail(table[name], f"a step with steps of its own has no {name!r}")
+                    self._fail(table[name], f"a step with steps of its own cannot have {name!r}")
         return Step(
             name=self._text(table["name"]) if "name" in table else f"step-{number}",
             run=self._text(table["run"]) if "run" in table else None,

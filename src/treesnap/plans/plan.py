@@ -1,9 +1,9 @@
-"""Plans as values: steps in an order, how far each has come, and where one can go back to.
+"""Plans as values: steps in order, the progress of each, and checkpoints to return to.
 
 Pure: nothing here runs a command or touches a file. Every transition is a method that
-returns another plan, and the runner makes each durable before it goes on. A *step* is
-one command, prompt or call; a step with steps of its own is a sub-plan. Steps that do
-something are counted from 0 in the order in which they run; that is their *step index*.
+returns another plan, and the runner makes each durable before it continues. A *step* is
+one command, prompt or call, or a sub-plan with steps of its own. The *step index* counts
+the steps that do something, from 0, in the order in which they run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ULID_TIME_MS_MAX = (1 << 48) - 1
 
 
 class PlanState(StrEnum):
-    """Where a plan as a whole stands."""
+    """State of a whole plan."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -47,7 +47,7 @@ class PlanState(StrEnum):
 
 
 class StepState(StrEnum):
-    """Where one step stands."""
+    """State of one step."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -63,44 +63,44 @@ class Step:
     run: str | None = None
     """A command for the shell."""
     prompt: str | None = None
-    """A text for the runner, the program that carries out prompts."""
+    """Text for the runner, the program that carries out prompts."""
     call: str | None = None
-    """The name of a function of the program that runs the plan."""
+    """Name of a function of the program that runs the plan."""
     steps: tuple[Step, ...] = ()
     checkpoint: bool = False
     """Whether a checkpoint is taken when the step has succeeded."""
     retries: int = 0
-    """How often it is tried again, each time from the state before it."""
+    """How often a failed step is tried again, each time from the state before it."""
     timeout_s: int | None = None
-    """Seconds after which an attempt has failed."""
+    """Seconds after which an attempt is killed and counts as failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Milestones:
-    """When checkpoints are taken besides those that single steps ask for."""
+    """When checkpoints are taken, in addition to those that single steps ask for."""
 
     enabled: bool = True
     every_n_steps: int | None = None
-    """After each so many steps; from 1 to 50."""
+    """After every N steps; from 1 to 50."""
     before_each_step: bool = True
     after_subplan: bool = True
     keep: int | None = None
     """How many checkpoints of the plan are kept, whatever the store's policy says; older ones
-    go by themselves. None keeps 50, and fewer where the policy says so."""
+    are removed. None keeps 50, or fewer if the policy says so."""
     label_prefix: str | None = None
-    """Labels of checkpoints after steps are this, a colon and the step; else "after STEP"."""
+    """Checkpoints after steps are labelled "PREFIX:STEP"; without a prefix "after STEP"."""
     skip_unchanged: bool = False
-    """Whether there is no checkpoint after a step when everything is as at the one before, but
-    for times; without one before, as before the step."""
+    """Whether to take no checkpoint after a step if nothing but times differs from the previous
+    checkpoint, or from the state before the step if there is none."""
 
     @property
     def keep_count(self) -> int:
-        """How many checkpoints the plan has at most."""
+        """The most checkpoints that the plan keeps."""
         return self.keep if self.keep is not None else KEEP_DEFAULT
 
 
 class Leaf(NamedTuple):
-    """A step that does something, and the sub-plans that it lies in."""
+    """A step that does something, with the sub-plans around it."""
 
     step: Step
     path: tuple[str, ...]
@@ -111,17 +111,17 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProgress:
-    """How far a step has come."""
+    """Progress of a step."""
 
     state: StepState = StepState.PENDING
     attempts: int = 0
     exit_code: int | None = None
-    """Of the last attempt of a command; None while there was none, and after a timeout."""
+    """Of the last attempt of a command; None before the first, and after a timeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What a checkpoint brings back of a plan: what is to be done, and what was done."""
+    """What a checkpoint restores of a plan: its steps and their progress."""
 
     steps: tuple[Step, ...]
     progress: tuple[StepProgress, ...]
@@ -130,12 +130,12 @@ class Content:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A moment of a plan to go back to: its content, tied to the files of that moment."""
+    """A state that a plan can return to: its content and the files of that moment."""
 
     id: CheckpointId
     plan_id: PlanId
     sandbox: bytes
-    """Real path of the root whose files it brings back."""
+    """Real path of the root whose files it restores."""
     snapshot_id: SnapshotId
     root_hash: str
     created_at_ns: int
@@ -151,13 +151,13 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A step that is being carried out. Found in a stored plan, it was interrupted."""
+    """A step that is running. One found in a stored plan was interrupted."""
 
     step_index: int
     number: int
     """From 1."""
     snapshot_id: SnapshotId
-    """The files as they were before the step."""
+    """The snapshot of the files before the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +178,7 @@ class Plan:
     runner: str | None = None
     """The command that carries out prompts, with ``{prompt}`` in it."""
     held: tuple[SnapshotId, ...] = ()
-    """Snapshots that are pinned for as long as the plan cannot do without them."""
+    """Snapshots that are pinned while the plan needs them."""
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -187,7 +187,7 @@ class Plan:
 
     @property
     def next_index(self) -> int:
-        """The first step that is not completed; the number of steps when all are."""
+        """The first step that is not completed; the number of steps if all are."""
         progress = self.content.progress
         open_ones = (
             index for index, item in enumerate(progress) if item.state != StepState.COMPLETED
@@ -196,11 +196,11 @@ class Plan:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether it is in the middle of something; without a process, it was interrupted."""
+        """Whether the plan is running; if no process works on it, it was interrupted."""
         return self.state == PlanState.RUNNING or self.attempt is not None
 
     def began(self, attempt: Attempt) -> Plan:
-        """Returns the plan while a step is being carried out."""
+        """Returns the plan with a step running."""
         progress = StepProgress(state=StepState.RUNNING, attempts=attempt.number)
         return replace(
             self.with_progress(attempt.step_index, progress),
@@ -222,7 +222,7 @@ class Plan:
         return replace(self, content=replace(self.content, progress=changed))
 
     def settled(self) -> Plan:
-        """Returns the plan as it is when no process works on it: no step is running."""
+        """Returns the plan with no step running, as it is when no process works on it."""
         progress = tuple(
             StepProgress(attempts=item.attempts) if item.state == StepState.RUNNING else item
             for item in self.content.progress
@@ -239,14 +239,14 @@ class Plan:
 
     @property
     def insertion_index(self) -> int:
-        """Where a correction goes: before the step that failed, else behind all."""
+        """Where a correction is inserted: before the failed step, else at the end."""
         failed = self.failed_index
         return failed if failed is not None else len(self.content.progress)
 
     def corrected(self, step: Step) -> Plan:
         """Returns the plan with one more step at :attr:`insertion_index`.
 
-        The other steps are left as they are; before a failed one it is in the same sub-plan.
+        The other steps stay as they are. Before a failed step it joins the same sub-plan.
         """
         index = self.insertion_index
         progress = self.content.progress
@@ -258,13 +258,13 @@ class Plan:
         return replace(self, content=content, state=state)
 
     def rolled_back(self, checkpoint: Checkpoint) -> Plan:
-        """Returns the plan as it was at a checkpoint. Checkpoints that were taken since stay."""
+        """Returns the plan as it was at a checkpoint. Later checkpoints stay."""
         return replace(self, state=PlanState.ROLLED_BACK, content=checkpoint.content, attempt=None)
 
     def reverted(self, checkpoint: Checkpoint) -> Plan:
-        """Returns the plan as far as it was at a checkpoint, with the steps that it has now.
+        """Returns the plan with the progress of a checkpoint and its present steps.
 
-        Where what was done then is not how the plan begins now, as :meth:`rolled_back`.
+        If the steps completed by then differ from the present ones, does as :meth:`rolled_back`.
         """
         back = self.rolled_back(checkpoint)
         done = back.next_index
@@ -289,7 +289,7 @@ def leaves_of(
 
 
 def _inserted(steps: tuple[Step, ...], new: Step, index: int) -> tuple[Step, ...]:
-    """Returns steps with a new one before that of an index, in its sub-plan, or behind all."""
+    """Returns steps with a new one before that of an index, in its sub-plan, or at the end."""
     for position, step in enumerate(steps):
         count = sum(1 for _ in leaves_of((step,)))
         if index >= count:
@@ -303,41 +303,41 @@ def _inserted(steps: tuple[Step, ...], new: Step, index: int) -> tuple[Step, ...
 
 
 def unstarted(steps: tuple[Step, ...]) -> Content:
-    """Returns steps of which nothing was done yet."""
+    """Returns the content of a plan whose steps are all pending."""
     return Content(steps=steps, progress=tuple(StepProgress() for _ in leaves_of(steps)))
 
 
 def problem_of(name: str, milestones: Milestones, steps: tuple[Step, ...]) -> str | None:
     """Returns the first rule that a plan breaks, in words, or None."""
     if not _is_a(milestones, Milestones):
-        return f"its milestones have to be Milestones, not {type(milestones).__name__}"
+        return f"its milestones must be Milestones, not {type(milestones).__name__}"
     if not _is_a(steps, tuple):
-        return f"its steps have to be a tuple, not {type(steps).__name__}"
+        return f"its steps must be a tuple, not {type(steps).__name__}"
     problem = problem_of_text(name)
     if problem is not None:
-        return f"its name has to be a text that {problem}"
+        return f"its name {problem}"
     if not steps:
         return "it has no steps"
     return next(chain(_of_milestones(milestones), _of_steps(steps, 1)), None) or _of_number(steps)
 
 
 def problem_of_text(text: object) -> str | None:
-    """Returns what a text of a plan has to be and is not, or None."""
+    """Returns the first rule that a text of a plan breaks, such as "must not be empty", or None."""
     if not isinstance(text, str):
-        return f"is a str, not {type(text).__name__}"
+        return f"must be a str, not {type(text).__name__}"
     if not text.strip():
-        return "is not empty"
+        return "must not be empty"
     if "\0" in text:
-        return "holds no NUL character"
+        return "must not contain a NUL character"
     try:
         text.encode()
     except UnicodeEncodeError:
-        return "is UTF-8"
+        return "must be valid UTF-8"
     return None
 
 
 def _of_number(steps: tuple[Step, ...]) -> str | None:
-    """Counts the steps, once their depth is known to be bounded."""
+    """Checks the number of steps; the caller has checked their depth."""
     for number, _ in enumerate(leaves_of(steps)):
         if number >= STEPS_MAX:
             return f"there are more than {STEPS_MAX:,} steps"
@@ -347,16 +347,16 @@ def _of_number(steps: tuple[Step, ...]) -> str | None:
 def _of_milestones(milestones: Milestones) -> Iterator[str]:
     for name in ("enabled", "before_each_step", "after_subplan", "skip_unchanged"):
         if not _is_a(getattr(milestones, name), bool):
-            yield f"{name} has to be True or False"
+            yield f"{name} must be True or False"
     prefix = milestones.label_prefix
     problem = problem_of_text(prefix) if prefix is not None else None
     if problem is not None:
-        yield f"label_prefix has to be a text that {problem}"
+        yield f"label_prefix {problem}"
     every = milestones.every_n_steps
     if every is not None and not _is_number(every, 1, EVERY_N_STEPS_MAX):
-        yield f"every_n_steps has to be from 1 to {EVERY_N_STEPS_MAX}"
+        yield f"every_n_steps must be from 1 to {EVERY_N_STEPS_MAX}"
     if milestones.keep is not None and not _is_number(milestones.keep, 1, KEEP_MAX):
-        yield f"keep has to be from 1 to {KEEP_MAX}"
+        yield f"keep must be from 1 to {KEEP_MAX}"
 
 
 def _of_steps(steps: tuple[Step, ...], depth: int) -> Iterator[str]:
@@ -365,10 +365,10 @@ def _of_steps(steps: tuple[Step, ...], depth: int) -> Iterator[str]:
         return
     for step in steps:
         if not _is_a(step, Step):
-            yield f"each step has to be a Step, not {type(step).__name__}"
+            yield f"each step must be a Step, not {type(step).__name__}"
             return
         if not _is_a(step.steps, tuple):
-            yield f"the steps of a step have to be a tuple, not {type(step.steps).__name__}"
+            yield f"the steps of a step must be a tuple, not {type(step.steps).__name__}"
             return
         yield from _of_step(step)
         yield from _of_steps(step.steps, depth + 1)
@@ -379,20 +379,20 @@ def _of_step(step: Step) -> Iterator[str]:
     for what, text in texts.items():
         problem = problem_of_text(text) if text is not None else None
         if problem is not None:
-            yield f"the {what} of a step has to be a text that {problem}"
+            yield f"the {what} of a step {problem}"
     if not _is_a(step.checkpoint, bool):
-        yield f"the checkpoint of the step {step.name!r} has to be True or False"
+        yield f"the checkpoint of the step {step.name!r} must be True or False"
     actions = [step.run, step.prompt, step.call, step.steps or None]
     if sum(action is not None for action in actions) != 1:
-        yield f"the step {step.name!r} has to have one of run, prompt, call, steps"
+        yield f"the step {step.name!r} must have exactly one of run, prompt, call, steps"
     if not _is_number(step.retries, 0, RETRIES_MAX):
-        yield f"the retries of the step {step.name!r} have to be from 0 to {RETRIES_MAX}"
+        yield f"the retries of the step {step.name!r} must be from 0 to {RETRIES_MAX}"
     if step.timeout_s is not None and not _is_number(step.timeout_s, 1, TIMEOUT_S_MAX):
-        yield f"the time limit of the step {step.name!r} has to be a whole number of seconds"
+        yield f"the time limit of the step {step.name!r} must be a whole number of seconds"
 
 
 def _is_a(value: object, kind: type) -> bool:
-    """Returns whether a value is of a type that callers from Python may not have kept to."""
+    """Returns whether a value is of a type; callers from Python may ignore annotations."""
     return isinstance(value, kind)
 
 
@@ -403,7 +403,7 @@ def _is_number(value: object, least: int, most: int) -> bool:
 def new_ulid(now_ns: int, after: str | None = None) -> str:
     """Returns a new ULID for a time in nanoseconds since 1970.
 
-    It sorts behind ``after``, though the clock may have been put back since that was made.
+    It sorts after ``after``, even if the clock was set back since.
     """
     from ulid import ULID
 
@@ -418,5 +418,5 @@ def is_ulid(text: str) -> bool:
 
 
 def may_begin_ulid(text: str) -> bool:
-    """Returns whether a text can be the beginning of a ULID; letters of either case."""
+    """Returns whether a text can be the beginning of a ULID, in either case."""
     return 4 <= len(text) <= _ULID_LENGTH and not set(text.upper()) - _ULID_ALPHABET

@@ -1,4 +1,4 @@
-"""The front door to plans: run, resume, look at, roll back, correct, apply."""
+"""The interface of plans: run, resume, show, roll back, correct, apply."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class CorrectionMode(StrEnum):
     """How a plan is corrected."""
 
     REVERT = "revert"
-    """Back to the last checkpoint before the error."""
+    """Roll back to the last checkpoint before the error."""
     APPEND = "append"
-    """One more step: before the one that failed, else at the end."""
+    """Add a step: before the one that failed, else at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,28 +65,28 @@ class RollbackResult:
     """Outcome of a roll-back."""
 
     plan: Plan
-    """As it is now."""
+    """The plan after the roll-back."""
     checkpoint: Checkpoint
     restored: int
     created: int
     deleted: int
     changed_paths: tuple[bytes, ...]
     before: Checkpoint
-    """The state that was left: files and plan. Rolling back to it goes forth again."""
+    """The state before the roll-back: files and plan. Rolling back to it reverts this one."""
     safety_id: SnapshotId
-    """The snapshot of that state, which ``undo`` goes to."""
+    """The snapshot of that state, which ``undo`` returns to."""
     dropped_steps: tuple[str, ...]
-    """Names of the steps that the plan had and has no more, as the checkpoint has not."""
+    """Names of steps that the plan had and the checkpoint does not have."""
     untouched: tuple[Skipped, ...] = ()
-    """Paths left alone, because no snapshot holds them or the checkpoint does not."""
+    """Paths left alone, because no snapshot or not this checkpoint holds them."""
 
 
 @checked_methods
 class Planner:
-    """Plans in a store. One that is given is of the handle's root; an old one keeps its own.
+    """Plans in a store. New plans are for the handle's root; stored ones keep their own.
 
     ``calls`` are the functions that steps may call; ``runner`` is the command that carries
-    out prompts, with ``{prompt}`` in it. Every method may raise the errors of
+    out prompts, and contains ``{prompt}``. Every method may raise the errors of
     :mod:`treesnap.errors`.
     """
 
@@ -104,10 +104,10 @@ class Planner:
         self._runner = runner
 
     def run(self, name: str, steps: Iterable[Step], milestones: Milestones | None = None) -> Plan:
-        """Makes a plan and carries it out; returns it, completed or failed.
+        """Creates a plan and carries it out; returns it, completed or failed.
 
-        A step that fails after its retries is undone whole. Raises Busy when another
-        plan is at work in the root, and Refused when one was interrupted there.
+        A step that fails after its retries is undone completely. Raises Busy if another plan
+        is running in the root, and Refused if one was interrupted there.
         """
         context = self._context
         now_ns = context.clock_ns()
@@ -131,15 +131,14 @@ class Planner:
             return Runner(context, self._monitor, self._calls).run(plan)
 
     def run_definition(self, definition: Definition) -> Plan:
-        """Carries out the plan of a document, as :meth:`run` does."""
+        """Creates the plan of a document and carries it out, as :meth:`run` does."""
         return self.run(definition.name, definition.steps, definition.milestones)
 
     def resume(self, ref: str) -> Plan:
-        """Goes on with a plan that was interrupted, failed, or rolled back.
+        """Continues a plan that was interrupted, failed, or rolled back.
 
         An interrupted step is undone and begins again; a failed one is tried again.
-        Raises Refused for a plan that was applied, or when another one was interrupted in
-        its root.
+        Raises Refused for an applied plan, or if another one was interrupted in its root.
         """
         with self._opened(ref, "plan resume") as (context, plan):
             _refuse_applied(plan)
@@ -152,25 +151,22 @@ class Planner:
         return tuple(find(self._context))
 
     def show(self, ref: str) -> Plan:
-        """Returns one plan: by its id, the beginning of it, its name, or ``latest``."""
+        """Returns a plan by its id, the unique beginning of its id, its name, or ``latest``."""
         return repository.find(self._context, ref)
 
     def is_at_work(self, plan: Plan) -> bool:
-        """Returns whether a process works on the plans of a plan's root right now."""
+        """Returns whether a process works on a plan of the same root right now."""
         return repository.is_at_work(self._context, plan)
 
     def unfinished(self) -> tuple[Unfinished, ...]:
-        """Returns the plans of all roots that were interrupted, as ``doctor`` shows them.
-
-        Changes nothing.
-        """
+        """Returns the interrupted plans of all roots, as ``doctor`` shows them. Changes nothing."""
         return tuple(
             Unfinished(
                 work=UnfinishedWork.PLAN,
                 root=plan.root,
                 resolution=(
-                    f"plan {plan.id} ({plan.name}) waits: 'snap plan resume' goes on with it, "
-                    "'snap plan rollback' goes back"
+                    f"plan {plan.id} ({plan.name}) waits: 'snap plan resume' continues it, "
+                    "'snap plan rollback' rolls it back"
                 ),
                 blocked=True,
             )
@@ -189,7 +185,7 @@ class Planner:
     ) -> Checkpoint:
         """Takes a checkpoint of a plan that no process works on, and returns it.
 
-        Raises Refused for a plan that was applied.
+        Raises Refused for an applied plan.
         """
         with self._opened(ref, "plan checkpoint") as (context, plan):
             _refuse_applied(plan)
@@ -200,10 +196,10 @@ class Planner:
             return checkpoints.save_thinned(context, longer).checkpoints[-1]
 
     def delete(self, ref: str) -> Plan:
-        """Removes a plan, what its steps wrote, and the snapshots of its checkpoints.
+        """Removes a plan, the output of its steps, and the snapshots of its checkpoints.
 
-        Pinned snapshots stay, and so does what an undo goes to; files are not touched. Raises
-        Refused for a plan that was interrupted.
+        Pinned snapshots stay, and so do those that undo returns to; files are not touched.
+        Raises Refused for an interrupted plan.
         """
         with self._opened(ref, "plan delete") as (context, plan):
             if plan.is_interrupted:
@@ -213,14 +209,14 @@ class Planner:
             return plan
 
     def checkpoints(self, ref: str) -> tuple[Checkpoint, ...]:
-        """Returns where a plan can be rolled back to, newest first."""
+        """Returns the checkpoints that a plan can be rolled back to, newest first."""
         plan = self.show(ref)
         return checkpoints.available(self._context_of(plan), plan)
 
     def output(self, ref: str, step_index: int) -> Iterator[bytes]:
-        """Yields what a step wrote in its attempts, oldest first, as far as it is kept.
+        """Yields the output of a step's attempts, oldest first, as far as it is kept.
 
-        Raises InvalidArgument for a step that there is not.
+        Raises InvalidArgument for a step that does not exist.
         """
         plan = self.show(ref)
         if not 0 <= step_index < len(plan.content.progress):
@@ -230,12 +226,12 @@ class Planner:
             yield from kept_output(context.fs, log_path(context, plan, step_index, number))
 
     def rollback(self, ref: str, checkpoint_ref: str) -> RollbackResult:
-        """Takes a plan and its files back to a checkpoint, both or neither.
+        """Returns a plan and its files to a checkpoint, both or neither.
 
-        The state before, with whatever was in the root, becomes a checkpoint too, so that one
-        can go forth again; ``undo`` and ``redo`` of the root take files and plan back and forth
-        as well. After a crash the next command on the root finishes it. Raises NotFound for a
-        checkpoint that there is not, Refused for a plan that was applied.
+        The state before, with everything in the root, becomes a checkpoint too, so that the
+        roll-back can be reverted; ``undo`` and ``redo`` of the root move files and plan as well.
+        After a crash the next command on the root finishes it. Raises NotFound for an unknown
+        checkpoint, Refused for an applied plan.
         """
         with self._opened(ref, "plan rollback") as (context, plan):
             _refuse_applied(plan)
@@ -250,16 +246,18 @@ class Planner:
         *,
         name: str | None = None,
     ) -> RollbackResult | Plan:
-        """Corrects a plan: back to before the error, or with one more step.
+        """Corrects a plan: rolls back to before the error, or adds a step.
 
-        ``revert`` rolls back to the last clean checkpoint, and keeps the steps that the plan has
-        by now. ``append`` adds a step before the one that failed, or at the end of a plan of
-        which none has, and leaves files and other steps as they are; without ``name`` it is
-        called ``correction-N``. Neither runs anything: :meth:`resume` does.
+        ``revert`` rolls back to the last clean checkpoint and keeps the present steps. ``append``
+        adds a step before the failed one, or at the end if none has failed, and leaves files and
+        other steps as they are; without ``name`` it is called ``correction-N``. Neither runs a
+        step: :meth:`resume` does.
         """
         is_append = mode == CorrectionMode.APPEND
         if is_append != (command is not None) or (name is not None and not is_append):
-            raise InvalidArgument("Appending needs the command of a step, and reverting none")
+            raise InvalidArgument(
+                "append needs a command; revert takes neither a command nor a name"
+            )
         with self._opened(ref, "plan correct") as (context, plan):
             _refuse_applied(plan)
             if command is None:
@@ -273,7 +271,7 @@ class Planner:
             return longer
 
     def apply(self, ref: str) -> Plan:
-        """Accepts what a completed plan did: nothing of it is rolled back any more.
+        """Accepts the result of a completed plan, which can then no longer be rolled back.
 
         Raises Refused for a plan that is not completed.
         """
@@ -287,16 +285,16 @@ class Planner:
 
     @contextmanager
     def _opened(self, ref: str, operation: str) -> Iterator[tuple[Context, Plan]]:
-        """Yields a plan under the lock of its root, with an interrupted restore finished."""
+        """Yields a plan under the lock of its root, after finishing an interrupted restore."""
         found = repository.find(self._context, ref)
         context = self._context_of(found)
         with repository.plan_lock(context, operation):
-            recover(context)  # a plan that goes with the files has not gone until then
+            recover(context)  # an interrupted roll-back moves the plan only now
             _refuse_interrupted(context, but=found.id)
             yield context, repository.find(context, found.id)
 
     def _context_of(self, plan: Plan) -> Context:
-        """Returns a context on the root of a plan; raises Refused when a link took its place."""
+        """Returns a context on the root of a plan; raises Refused if a link has replaced it."""
         context = self._context
         if os.fsencode(context.root) == plan.root:
             return context
@@ -310,7 +308,7 @@ class Planner:
         )
         if os.fsencode(other.root) != plan.root:
             raise Refused(
-                f"The root {printable(plan.root)!r} of plan {plan.id} is behind a link now",
+                f"The root {printable(plan.root)!r} of plan {plan.id} now lies behind a link",
                 code=ErrorCode.NOT_A_DIRECTORY,
                 path=plan.root,
             )
@@ -318,10 +316,9 @@ class Planner:
 
 
 def _rolled_back(context: Context, plan: Plan, target: Checkpoint, back: Plan) -> RollbackResult:
-    """Takes files and plan to a checkpoint in one restore; ``back`` is the plan at its end.
+    """Takes files and plan to a checkpoint in one restore; ``back`` is the plan afterwards.
 
-    So nothing has to be undone when it fails, or is cut off: either both have gone, or
-    neither has.
+    One transaction moves both or neither, so a failure leaves nothing to undo.
     """
     if plan.attempt is not None:
         end_leftovers_of(context, plan, plan.attempt)
@@ -346,9 +343,9 @@ def _rolled_back(context: Context, plan: Plan, target: Checkpoint, back: Plan) -
     result = go_back(context, target.snapshot_id, retag=rolled_back, move=move)
     assert result.safety_id is not None
     if back.held:
-        with suppress(TreesnapError):  # the next command lets go
+        with suppress(TreesnapError):  # the next command releases them
             back = repository.save(context, checkpoints.let_go(context, back))
-    with suppress(TreesnapError):  # a policy takes them all the same
+    with suppress(TreesnapError):  # a policy removes them later
         checkpoints.delete_dropped(context, dropped)
     names = {leaf.step.name for leaf in back.leaves}
     return RollbackResult(
@@ -366,7 +363,7 @@ def _rolled_back(context: Context, plan: Plan, target: Checkpoint, back: Plan) -
 
 
 def _new_name(plan: Plan, wanted: str | None) -> str:
-    """Returns the name of a step that is added; raises InvalidArgument for one that is taken."""
+    """Returns the name of an added step; raises InvalidArgument if another step has it."""
     taken = {leaf.step.name for leaf in plan.leaves} | {step.name for step in plan.content.steps}
     if wanted is None:
         return next(
@@ -374,7 +371,7 @@ def _new_name(plan: Plan, wanted: str | None) -> str:
         )
     if wanted in taken:
         raise InvalidArgument(
-            f"Plan {plan.id} has a step {printable(wanted)!r} already", code=ErrorCode.INVALID_PLAN
+            f"Plan {plan.id} already has a step {printable(wanted)!r}", code=ErrorCode.INVALID_PLAN
         )
     return wanted
 
@@ -394,4 +391,4 @@ def _interrupted(plan: Plan) -> Refused:
 
 def _refuse_applied(plan: Plan) -> None:
     if plan.state == PlanState.APPLIED:
-        raise Refused(f"Plan {plan.id} was applied already", code=ErrorCode.PLAN_APPLIED)
+        raise Refused(f"Plan {plan.id} is already applied", code=ErrorCode.PLAN_APPLIED)

@@ -1,20 +1,19 @@
 """Running one attempt of a step: its output kept, a time limit, and nothing left over.
 
-A process that a step leaves behind delays nothing. What an attempt started is known by the
-marks of :mod:`treesnap.ops.processes`; the file is that of its output, which is locked. Every
-process of the attempt inherits it and with it the lock, so that the lock is taken while one
-of them lives and has the file.
+A process that a step leaves behind delays nothing. The processes of an attempt are found by
+the marks of :mod:`treesnap.ops.processes`. The file with its output is locked; every process
+of the attempt inherits the file and the lock, so the lock is held while one of them lives and
+has the file open.
 
-The command writes into a pipe, which the runner empties: it passes everything on, and
+The command writes into a pipe, which the runner empties: it passes everything on and
 keeps the beginning and the end. The file never holds more than :data:`HEAD_BYTES` and twice
-:data:`TAIL_BYTES`, however long the step runs; in between it says how much is left out.
+:data:`TAIL_BYTES`, however long the step runs; a line in between says how much was left out.
 
     head | "[... N bytes left out ...]" | what came last
 
-A step that has succeeded may leave processes in the background, and they may go on writing.
-Nothing of that is kept, but they must neither be stopped by a full pipe nor killed for
-writing into a closed one: the pipe then belongs to a process that reads it into nothing,
-for as long as anything can write to it.
+A step that has succeeded may leave processes in the background that continue to write. None
+of that is kept, but a full pipe must not block them and a closed one must not kill them. So
+a process is started that reads and discards what they write, until the last writer ends.
 """
 
 from __future__ import annotations
@@ -39,29 +38,29 @@ TAIL_BYTES = 256 << 10
 
 _PIECE_SIZE = 1 << 16
 _PIECES_MAX = 16
-"""So many pieces are passed on between two looks at the clock."""
+"""The most pieces that are passed on between two looks at the clock."""
 _REST_BYTES_MAX = 1 << 20
-"""The most that a pipe may hold; what comes later was written after the end."""
+"""The most that a pipe may hold; later output was written after the command ended."""
 _DOING = "keep the output of a step"
 _INTO_NOTHING = "exec 3<&0; cat <&3 >/dev/null 2>&1 3<&- &"
-"""For the shell. A command in the background has no standard input of its own."""
+"""A shell line. A background command has no standard input, so it reads a copy: 3."""
 _PAUSE_MIN_S = 0.001
 _PAUSE_MAX_S = 0.05
 _NOT_THERE = (FileNotFoundError, PermissionError, NotADirectoryError)
 
 Listener = Callable[[bytes], None]
-"""Gets output as it comes."""
+"""Receives output as it comes."""
 
 
 class Ended(NamedTuple):
     """How an attempt ended."""
 
     exit_code: int | None
-    """The command's own, negative for a signal; None after the time limit."""
+    """The command's exit code, negative for a signal; None after the time limit."""
 
     @property
     def is_success(self) -> bool:
-        """Whether the command did what it should."""
+        """Whether the command succeeded."""
         return self.exit_code == 0
 
 
@@ -73,17 +72,17 @@ class StepWork(NamedTuple):
     log_path: str
     """The file that keeps the output."""
     mark: str
-    """Names the attempt, unlike every other one that ever was."""
+    """Names the attempt; no other attempt ever has the same mark."""
     timeout_s: int | None
 
 
 def attempt(fs: FileSystem, work: StepWork, listener: Listener, wait_s: float) -> Ended:
-    """Runs a command and returns how it ended, with nothing of a failed one left running.
+    """Runs a command and returns how it ended; no process of a failed command is left.
 
-    What a successful command leaves in the background goes on. When this raises, for an
-    interruption too, everything that was started is dead. Raises NotFound for a command
-    that cannot be started, OperationFailed when the system refuses, Busy when something
-    cannot be killed within ``wait_s``.
+    Background processes of a successful command continue. If this raises, on an interruption
+    too, everything that was started is dead. Raises NotFound for a command that does not
+    exist, OperationFailed if the system refuses to start it, and Busy if a process cannot be
+    killed within ``wait_s``.
     """
     log = Log(fs, work.log_path)
     ended = Ended(None)
@@ -94,7 +93,7 @@ def attempt(fs: FileSystem, work: StepWork, listener: Listener, wait_s: float) -
             if ended.is_success:
                 output.leave_open()
     finally:
-        log.close()  # not unlocked: what the command left running holds it too
+        log.close()  # keeps the lock, which the command's background processes hold too
         if not ended.is_success:
             end_leftovers(fs, work.log_path, work.mark, wait_s)
     return ended
@@ -122,7 +121,7 @@ def _started(work: StepWork, log_fd: int, write_fd: int) -> subprocess.Popen[byt
             stdin=subprocess.DEVNULL,
             stdout=write_fd,
             stderr=write_fd,
-            pass_fds=(log_fd,),  # and with it the lock
+            pass_fds=(log_fd,),  # and with it its lock
             start_new_session=True,
         )
     except OSError as error:
@@ -135,7 +134,7 @@ def _started(work: StepWork, log_fd: int, write_fd: int) -> subprocess.Popen[byt
 
 
 def _wait(process: subprocess.Popen[bytes], output: Pipe, timeout_s: int | None) -> Ended:
-    """Returns how a command ended, without taking its number away, or None after a limit."""
+    """Returns how a command ended, or failed at its limit; its process id stays reserved."""
     deadline = time.monotonic() + timeout_s if timeout_s is not None else None
     pause_s = _PAUSE_MIN_S
     while (exit_code := _exit_code(process)) is None:
@@ -148,12 +147,12 @@ def _wait(process: subprocess.Popen[bytes], output: Pipe, timeout_s: int | None)
 
 
 def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
-    """Returns the exit code of a process that has ended; its number stays taken."""
+    """Returns the exit code of a process that has ended; its process id stays reserved."""
     try:
         status = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError as error:  # our parent ignores the end of children
+    except ChildProcessError as error:  # our parent ignores SIGCHLD
         raise OperationFailed(
-            "The system does not say how the command ended", errno=error.errno
+            "The exit code of the command is lost, because SIGCHLD is ignored", errno=error.errno
         ) from error
     if status is None:
         return None
@@ -161,20 +160,20 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kills a command's process group at once. It is our child's, so the number is its own."""
+    """Kills a command's process group. Our child leads it, so the id cannot be another group's."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 class Log:
-    """The file of an attempt's output. Its lock says that the attempt, or what it left, lives.
+    """The file with an attempt's output. It is locked while a process of the attempt lives.
 
-    What cannot be written down, on a full disk say, counts as left out: the step is worth
+    Output that cannot be written, on a full disk say, counts as left out: the step matters
     more than its output.
     """
 
     def __init__(self, fs: FileSystem, path: str) -> None:
-        """Makes the file anew: what an earlier attempt left running may hold another one."""
+        """Creates a new file: processes of an earlier attempt may still hold the old one."""
         with reported(_DOING):
             unlink_if_present(fs, path)
             self.fd = fs.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -201,7 +200,7 @@ class Log:
             self._write(data, place)
 
     def close(self) -> None:
-        """Leaves the file as it is to stay. The lock goes with the last process that has it."""
+        """Finishes the file. Its lock ends with the last process that has it open."""
         try:
             if len(self._tail) > TAIL_BYTES:
                 self._cut()
@@ -209,9 +208,9 @@ class Log:
             self._fs.close(self.fd)
 
     def _cut(self) -> None:
-        """Leaves out all but the last of the tail, and says so where it was.
+        """Replaces all but the end of the tail by a line that says how much was left out.
 
-        Cut off in the middle, some of it is there twice, and nothing is missing.
+        After a crash in the middle some output is in the file twice, but none is missing.
         """
         self._left_out_bytes += len(self._tail) - TAIL_BYTES
         del self._tail[:-TAIL_BYTES]
@@ -231,7 +230,7 @@ class Log:
 
 
 class Pipe:
-    """What a command writes into, and where it goes from there. Use as a context manager."""
+    """Takes a command's output to its log and its listener. Use as a context manager."""
 
     def __init__(self, log: Log, listener: Listener) -> None:
         self._log = log
@@ -256,18 +255,18 @@ class Pipe:
             self.write_fd = -1
 
     def follow(self, wait_s: float) -> None:
-        """Passes on some of what is new; waits for it, but not longer than ``wait_s``."""
+        """Passes on some new output; waits for it up to ``wait_s``."""
         if self._is_at_end:
             time.sleep(wait_s)
         elif self._poll.poll(max(1, int(wait_s * 1000))):
             self._pass_on(_PIECES_MAX * _PIECE_SIZE)
 
     def follow_to_end(self) -> None:
-        """Passes on what was written until now, though something may go on writing."""
+        """Passes on everything written until now, even if a process continues to write."""
         self._pass_on(_REST_BYTES_MAX)
 
     def leave_open(self) -> None:
-        """Lets what goes on writing do so, into nothing."""
+        """Starts a process that discards what background processes write from now on."""
         if self._is_at_end or any(event & select.POLLHUP for _, event in self._poll.poll(0)):
             return
         os.set_blocking(self._read_fd, True)
@@ -299,7 +298,7 @@ class Pipe:
 
 
 def keep_output(fs: FileSystem, log_path: str, data: bytes) -> None:
-    """Keeps what an attempt says that is not a process."""
+    """Keeps the output of an attempt that is not a process."""
     log = Log(fs, log_path)
     try:
         log.add(data)
@@ -308,7 +307,7 @@ def keep_output(fs: FileSystem, log_path: str, data: bytes) -> None:
 
 
 def kept_output(fs: FileSystem, log_path: str) -> Iterator[bytes]:
-    """Yields what an attempt wrote, or nothing where it was not kept."""
+    """Yields the output of an attempt, or nothing if it was not kept."""
     with reported("read the output of a step"):
         try:
             fd = open_regular(fs, log_path)

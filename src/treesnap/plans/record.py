@@ -1,6 +1,6 @@
 """Plans to bytes and back. Stored plans are untrusted; unknown fields are ignored.
 
-Checkpoints mostly have the same steps as their plan: each list of steps is stored once.
+Checkpoints mostly have the same steps as their plan, so each list of steps is stored once.
 Progress is stored as runs of equal items.
 """
 
@@ -104,14 +104,14 @@ def _encode_step(step: Step) -> dict[str, Any]:
 
 
 class _StepLists:
-    """The different lists of steps of a plan, encoded; known by identity while it lasts."""
+    """The distinct lists of steps of a plan, encoded. Lists are known by identity meanwhile."""
 
     def __init__(self) -> None:
         self.found: list[tuple[dict[str, Any], ...]] = []
         self._numbers: dict[int, int] = {}
 
     def encode(self, content: Content) -> dict[str, Any]:
-        """Returns content with the number of its list."""
+        """Returns a content's fields, with the number of its list of steps."""
         number = self._numbers.get(id(content.steps))
         if number is None:
             encoded = tuple(_encode_step(step) for step in content.steps)
@@ -176,7 +176,9 @@ PLAN = Format(FileKind.PLAN, encode_plan, decode_plan)
 
 
 def _decode_snapshot_id(value: Any) -> SnapshotId:
-    require(type(value) is str and is_snapshot_id(value), _WHAT, "a snapshot's id is not one")
+    require(
+        type(value) is str and is_snapshot_id(value), _WHAT, "the id of a snapshot is not valid"
+    )
     return SnapshotId(value)
 
 
@@ -211,10 +213,10 @@ def _decode_steps(value: Any) -> _Steps:
 def _decode_content(value: Any, lists: tuple[_Steps, ...]) -> Content:
     fields = Fields(value, _WHAT)
     number = fields.size("steps")
-    require(number < len(lists), _WHAT, "a list of steps is not there")
+    require(number < len(lists), _WHAT, "a list of steps is missing")
     progress: list[StepProgress] = []
     for run in fields.get("progress", tuple):
-        require(type(run) is tuple and len(run) == 4, _WHAT, "a step's progress is not whole")
+        require(type(run) is tuple and len(run) == 4, _WHAT, "the progress of a step is not valid")
         count = run[0]
         is_possible = type(count) is int and 0 < count <= lists[number].leaf_count - len(progress)
         require(is_possible, _WHAT, "its progress does not fit its steps")
@@ -245,7 +247,7 @@ def _decode_progress(value: Any) -> StepProgress:
     require(
         type(value[1]) is int and value[1] >= 0 and (value[2] is None or type(value[2]) is int),
         _WHAT,
-        "a step's progress is not whole",
+        "the progress of a step is not valid",
     )
     return StepProgress(
         state=_decode_state(StepState, value[0]), attempts=value[1], exit_code=value[2]
@@ -262,7 +264,7 @@ def _decode_attempt(value: tuple[Any, ...] | None, steps: int) -> Attempt | None
         and type(value[1]) is int
         and value[1] > 0,
         _WHAT,
-        "its attempt is not whole",
+        "its attempt is not valid",
     )
     snapshot_id = _decode_snapshot_id(value[2])
     return Attempt(step_index=value[0], number=value[1], snapshot_id=snapshot_id)
@@ -273,7 +275,7 @@ def _decode_checkpoint(
 ) -> Checkpoint:
     fields = Fields(value, _WHAT)
     checkpoint_id = fields.get("id", str)
-    require(is_ulid(checkpoint_id), _WHAT, "a checkpoint has no id")
+    require(is_ulid(checkpoint_id), _WHAT, "the id of a checkpoint is not a ULID")
     return Checkpoint(
         id=CheckpointId(checkpoint_id),
         plan_id=plan_id,

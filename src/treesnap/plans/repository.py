@@ -1,9 +1,9 @@
 """Plans in a store: one sealed file each among the files of their root.
 
-Every save is durable after return, and at any crash the file is the old one or the new
-one. A plan is found by its id from any directory, because the store knows its root.
-The output of each attempt is a plain file beside it; the process that runs the step holds its
-lock, and so does everything that the step started.
+Every save is durable after return; after a crash the file is the old one or the new one. A
+plan is found by its id from any directory, because the store knows its root. The output of
+each attempt is a plain file beside it, which is locked by the process that runs the step and
+by every process that the step started.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from treesnap.ops.context import Context
 
 FINISHED_MAX = 100
-"""How many plans of a root are kept that nothing has interrupted, with their output."""
+"""How many plans of a root that were not interrupted are kept, with their output."""
 
 
 def log_name(plan_id: str, step_index: int, attempt: int) -> str:
-    """Returns the name of the file that has the output of one attempt."""
+    """Returns the name of the file with the output of one attempt."""
     return f"{PLAN_PREFIX}{plan_id}-{step_index}-{attempt}{STEP_OUTPUT_SUFFIX}"
 
 
@@ -51,14 +51,14 @@ def _names(store: Store, root: Root) -> list[str]:
 
 
 def _ids(names: list[str]) -> list[PlanId]:
-    """Returns the plans among a root's files, newest first."""
+    """Returns the ids of the plans among a root's files, in the order of the names."""
     found = (name.removeprefix(PLAN_PREFIX) for name in names if name.startswith(PLAN_PREFIX))
     return [PlanId(text) for text in found if is_ulid(text)]
 
 
 @contextmanager
 def plan_lock(context: Context, operation: str) -> Iterator[None]:
-    """Keeps every other plan of the root out; raises Busy almost at once."""
+    """Holds the lock on the plans of the root; raises Busy almost at once if it is taken."""
     with opened(context, operation, create=True, recover=False) as session:
         session.root.register()
     with ExitStack() as stack:
@@ -68,13 +68,13 @@ def plan_lock(context: Context, operation: str) -> Iterator[None]:
 
 
 def is_at_work(context: Context, plan: Plan) -> bool:
-    """Returns whether a process carries out, or changes, plans of a plan's root right now."""
+    """Returns whether a process runs or changes a plan of the same root right now."""
     return Root(context.fs, Layout(context.store_path), plan.root).are_plans_locked()
 
 
 def save(context: Context, plan: Plan) -> Plan:
     """Makes a plan durable as it is now, and returns it. Costs two syncs."""
-    with opened(context, "write down a plan", writing=True, recover=False) as session:
+    with opened(context, "save a plan", writing=True, recover=False) as session:
         session.root.write(plan_file_name(plan.id), PLAN, plan)
     return plan
 
@@ -87,7 +87,7 @@ def load(session: Session, root: Root, plan_id: PlanId) -> Plan:
     plan = decode_plan(payload)
     earlier = root.record.earlier if root.record is not None else ()
     if plan.id != plan_id or plan.root not in (root.path, *earlier):
-        raise Corrupt(f"The file of plan {plan_id} holds another one", path=session.store.path)
+        raise Corrupt(f"The file of plan {plan_id} holds another plan", path=session.store.path)
     if plan.root == root.path:
         return plan
     moved = tuple(replace(each, sandbox=root.path) for each in plan.checkpoints)
@@ -95,9 +95,9 @@ def load(session: Session, root: Root, plan_id: PlanId) -> Plan:
 
 
 def plans_of_root(context: Context) -> list[Plan]:
-    """Returns the plans of the root, newest first; damaged ones are left out.
+    """Returns the plans of the root, newest first, without damaged ones.
 
-    Also when there is no store yet.
+    Without a store there are none.
     """
     try:
         with opened(context, "list plans") as session:
@@ -133,12 +133,12 @@ def _plans(session: Session, root: Root) -> Iterator[Plan]:
 
 
 def find(context: Context, ref: str) -> Plan:
-    """Returns the plan that a reference means, of whatever root.
+    """Returns the plan that a reference means, of any root.
 
-    In this order: a whole id; ``latest``, the newest of the root; a name, of the
-    newest plan of the root that has it; the unique beginning of an id. Raises
-    NotFound, InvalidArgument for an ambiguous beginning, and Corrupt for a damaged plan,
-    which is not passed over when it is the newest.
+    In this order: a whole id; ``latest``, the newest of the root; a name, which means the
+    newest plan of the root that has it; the unique beginning of an id. Raises NotFound,
+    InvalidArgument for an ambiguous beginning, and Corrupt for a damaged plan: ``latest``
+    does not skip one.
     """
     try:
         with opened(context, "look up a plan") as session:
@@ -166,7 +166,8 @@ def find(context: Context, ref: str) -> Plan:
             ]
             if len(found) > 1:
                 raise InvalidArgument(
-                    f"The plan {ref!r} may be one of {len(found)}", code=ErrorCode.AMBIGUOUS_REF
+                    f"{len(found)} plans have ids that begin with {ref!r}",
+                    code=ErrorCode.AMBIGUOUS_REF,
                 )
             if found:
                 return load(session, *found[0])
@@ -182,12 +183,12 @@ def _unknown(ref: str) -> NotFound:
 def forget_old(context: Context) -> None:
     """Removes the oldest plans of the root, with their output; interrupted ones stay.
 
-    Their snapshots are automatic ones and go by the policy. Never raises for what cannot
-    be removed: the next plan tries again.
+    The policy removes their snapshots, which are automatic ones. Never raises if a plan
+    cannot be removed: the next plan tries again.
     """
     with (
         suppress(TreesnapError, OSError),
-        opened(context, "forget plans", writing=True, recover=False) as session,
+        opened(context, "remove old plans", writing=True, recover=False) as session,
     ):
         closed = [plan for plan in _plans(session, session.root) if not plan.is_interrupted]
         for plan in closed[FINISHED_MAX:]:
@@ -208,9 +209,9 @@ def _remove(session: Session, plan: Plan) -> None:
 
 
 def shift_output(context: Context, plan: Plan, index: int) -> None:
-    """Lets the output of the steps behind a new one follow their numbers.
+    """Renames the output of the steps after a new one to their new numbers.
 
-    What cannot be moved is no longer shown; that is not worth an error.
+    Output that cannot be renamed is no longer shown; that is not worth an error.
     """
     prefix = f"{plan_file_name(plan.id)}-"
     with (
@@ -229,10 +230,10 @@ def shift_output(context: Context, plan: Plan, index: int) -> None:
 
 
 def trim_output(context: Context, size_bytes_max: int) -> int:
-    """Lets the oldest output of the root's plans go; returns how many bytes are left."""
+    """Removes the oldest output of the root's plans; returns how many bytes are left."""
     with (
         suppress(TreesnapError, OSError),
-        opened(context, "let old output go", writing=True, recover=False) as session,
+        opened(context, "remove old output", writing=True, recover=False) as session,
     ):
         return session.root.trim_step_outputs(size_bytes_max)
     return 0

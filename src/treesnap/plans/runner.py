@@ -1,17 +1,17 @@
-"""Carrying out a plan, so that a kill at any instant leaves a plan that can go on.
+"""Carrying out a plan, so that a kill at any instant leaves a plan that can be resumed.
 
-For each step, in this order, each line durable before the next:
+For each step, in this order; each line is durable before the next begins:
 
-    snapshot of the root                  to go back to if the step fails
-    plan: step running, with the snapshot, which is pinned now
+    snapshot of the root                  to return to if the step fails
+    plan: step running, with the snapshot, which is now pinned
     the step itself
-    failed?   the root is restored; tried again, or: plan: step failed, plan failed
-    done?     snapshot, where a milestone is reached
+    failed?   restore the root; try again, or: plan: step failed, plan failed
+    done?     snapshot, if a milestone is reached
     plan: step completed, with the checkpoint
 
-A plan that is found with a step running was interrupted: what the step left running is
-ended, the root is restored, and the step begins again. So files and plan agree whenever
-no process of the plan is at work, after the next command at the latest.
+A plan that is found with a step running was interrupted: the step's processes are killed,
+the root is restored, and the step begins again. So files and plan agree whenever no process
+works on the plan, after the next command at the latest.
 """
 
 from __future__ import annotations
@@ -76,33 +76,33 @@ OUTPUT_BYTES_MAX = 32 << 20
 """How much output is kept of all plans of a root; the oldest is removed first."""
 
 Calls = Mapping[str, Callable[[], object]]
-"""Functions by the name by which steps know them. One that raises has failed."""
+"""Functions by the names that steps use. A function that raises has failed."""
 
 
 def log_path(context: Context, plan: Plan, step_index: int, attempt: int) -> str:
-    """Returns the file that has the output of one attempt."""
+    """Returns the path of the file with the output of one attempt."""
     root = Root(context.fs, Layout(context.store_path), plan.root)
     return root.file(log_name(plan.id, step_index, attempt))
 
 
 def mark_of(plan: Plan, attempt: Attempt) -> str:
-    """Returns what names one attempt: of equal numbers, each begins with a snapshot of its own."""
+    """Returns the unique mark of an attempt: equal numbers differ in their snapshots."""
     return f"{plan.id}/{attempt.step_index}/{attempt.number}/{attempt.snapshot_id[:16]}"
 
 
 def check_runnable(plan: Plan, calls: Calls) -> None:
-    """Raises InvalidArgument unless everything that the steps need is there."""
+    """Raises InvalidArgument unless the steps have the runner and the calls that they need."""
     check_content(plan)
     for leaf in plan.leaves:
         step = leaf.step
         if step.prompt is not None and plan.runner is None:
             raise InvalidArgument(
-                f"The step {step.name!r} has a prompt, and there is no runner to carry it out",
+                f"The step {step.name!r} has a prompt, but no runner is set",
                 code=ErrorCode.INVALID_PLAN,
             )
         if step.call is not None and step.call not in calls:
             raise InvalidArgument(
-                f"The step {step.name!r} calls {step.call!r}, which is not among the calls given",
+                f"The step {step.name!r} calls the unknown function {step.call!r}",
                 code=ErrorCode.INVALID_PLAN,
             )
     if plan.runner is not None:
@@ -115,7 +115,7 @@ def check_content(plan: Plan) -> None:
 
 
 def check_parts(name: str, milestones: Milestones, steps: tuple[Step, ...]) -> None:
-    """Raises InvalidArgument for what cannot become a plan."""
+    """Raises InvalidArgument for parts that do not make a valid plan."""
     problem = problem_of(name, milestones, steps)
     if problem is not None:
         raise InvalidArgument(
@@ -124,10 +124,10 @@ def check_parts(name: str, milestones: Milestones, steps: tuple[Step, ...]) -> N
 
 
 def runner_command(runner: str, prompt: str) -> list[str]:
-    """Returns the words of a runner with the prompt in place; no shell looks at the prompt."""
+    """Returns the words of a runner with the prompt filled in; no shell interprets the prompt."""
     problem = problem_of_text(runner)
     if problem is not None:
-        raise InvalidArgument(f"The runner {printable(runner)!r} has to be a text that {problem}")
+        raise InvalidArgument(f"The runner {printable(runner)!r} {problem}")
     try:
         words = shlex.split(runner)
     except ValueError as error:
@@ -135,23 +135,23 @@ def runner_command(runner: str, prompt: str) -> list[str]:
             f"The runner {runner!r} cannot be split into words: {error}"
         ) from error
     if not any(PROMPT in word for word in words):
-        raise InvalidArgument(f"The runner {runner!r} has no {PROMPT} in it")
+        raise InvalidArgument(f"The runner {runner!r} does not contain {PROMPT}")
     return [word.replace(PROMPT, prompt) for word in words]
 
 
 def end_interrupted(context: Context, plan: Plan) -> Plan:
-    """Takes back what an interrupted step did; the plan then is as it was before the step.
+    """Undoes an interrupted step and returns the plan as it was before the step.
 
-    The caller holds the plan lock. A plan that was not interrupted is returned as it is.
+    The caller holds the plan lock. A plan that was not interrupted is returned unchanged.
     """
     settled = go_back_to_step(context, plan)
     return save(context, let_go(context, settled)) if settled.held else settled
 
 
 def go_back_to_step(context: Context, plan: Plan) -> Plan:
-    """Does so much of :func:`end_interrupted` as can be done while the checkpoint is held.
+    """Does the part of :func:`end_interrupted` that is possible while the checkpoint is held.
 
-    What the plan holds stays: a snapshot that this process holds cannot be deleted.
+    The plan keeps its held snapshots: this process cannot delete one that it holds itself.
     """
     attempt = plan.attempt
     if attempt is not None:
@@ -174,15 +174,15 @@ def go_back_to_step(context: Context, plan: Plan) -> Plan:
 
 
 def end_leftovers_of(context: Context, plan: Plan, attempt: Attempt) -> None:
-    """Kills what an interrupted attempt left running; raises Busy when that cannot be done."""
+    """Kills the processes of an interrupted attempt; raises Busy if one cannot be killed."""
     path = log_path(context, plan, attempt.step_index, attempt.number)
     end_leftovers(context.fs, path, mark_of(plan, attempt), context.wait_s)
 
 
 def _end_child(error: BaseException | None) -> NoReturn:
-    """Ends a process that a called function forked, and that has come back from it.
+    """Ends a process that a called function forked and that returned from the function.
 
-    It has a copy of the runner, which would go on with the plan a second time.
+    It has a copy of the runner, which would continue the plan a second time.
     """
     code: object = 0
     if isinstance(error, SystemExit):
@@ -194,19 +194,19 @@ def _end_child(error: BaseException | None) -> NoReturn:
 
 
 class PlanMonitor(Protocol):
-    """Receives what happens, in order, from one thread."""
+    """Receives the events of a running plan, in order, from one thread; prints nothing itself."""
 
     def attempt_began(self, plan: Plan, attempt: Attempt) -> None:
-        """A step is about to be carried out, perhaps not for the first time."""
+        """A step is about to run, perhaps not for the first time."""
 
     def output(self, data: bytes) -> None:
-        """The step has written something."""
+        """The step has written output."""
 
     def attempt_ended(self, plan: Plan, attempt: Attempt, state: StepState) -> None:
-        """The step has succeeded, or it has failed and what it did was undone."""
+        """The step has succeeded, or it has failed and was undone."""
 
     def checkpoint_taken(self, plan: Plan, checkpoint: Checkpoint) -> None:
-        """There is a checkpoint more to go back to."""
+        """A checkpoint was taken."""
 
 
 class NullPlanMonitor:
@@ -234,10 +234,10 @@ class Runner:
         self._calls = calls
 
     def run(self, plan: Plan) -> Plan:
-        """Carries out what is left; returns the plan, completed or failed.
+        """Carries out the remaining steps; returns the plan, completed or failed.
 
-        When it is interrupted, or anything but a step fails, the step that was at work is
-        undone before the exception goes on.
+        On an interruption, or if anything but a step fails, the running step is undone before
+        the exception propagates.
         """
         check_runnable(plan, self._calls)
         self._saved = end_interrupted(self._context, plan)
@@ -258,7 +258,7 @@ class Runner:
         return plan
 
     def _save(self, plan: Plan) -> Plan:
-        self._saved = plan  # it may be written down though saving fails
+        self._saved = plan  # it may be on disk even if saving fails
         self._saved = save_thinned(self._context, plan)
         return self._saved
 
@@ -282,14 +282,14 @@ class Runner:
     def _take_step_back(
         self, error: BaseException, way_back: Callable[[Context, Plan], Plan]
     ) -> None:
-        """Rolls back the step that was at work, if there was one, because of an error."""
+        """Rolls back the running step, if there is one, because of an error."""
         try:
             self._saved = save(self._context, way_back(self._context, self._saved))
         except Exception as failure:
             raise failure from error
 
     def _attempts(self, plan: Plan, index: int, leaf: Leaf, held: HeldCheckpoint) -> Plan:
-        """Tries a step until it succeeds, or has failed; what the plan holds is still held."""
+        """Tries a step until it succeeds or has no retries left; the plan keeps what it holds."""
         before = held.made.snapshot
         if plan.milestones.enabled and plan.milestones.before_each_step:
             plan = self._with_checkpoint(plan, before, "before_step")
@@ -307,13 +307,13 @@ class Runner:
                 plan = self._save(done)
                 self._monitor.attempt_ended(plan, attempt, StepState.COMPLETED)
                 return plan
-            restored = held.go_back()  # its processes are ended already
+            restored = held.go_back()  # its processes have ended
             warn_of_untouched(self._context, restored)
             self._monitor.attempt_ended(plan, attempt, StepState.FAILED)
         return self._save(plan.ended(StepState.FAILED, ended.exit_code))
 
     def _attempt(self, plan: Plan, step: Step, attempt: Attempt) -> process.Ended:
-        """Carries out a step once. One that leaves no root has failed."""
+        """Carries out a step once. A step that removes the root has failed."""
         path = log_path(self._context, plan, attempt.step_index, attempt.number)
         if step.call is not None:
             ended = self._call(step.call, path)
@@ -328,12 +328,12 @@ class Runner:
             context = self._context
             ended = process.attempt(context.fs, work, self._monitor.output, context.wait_s)
         if ended.is_success and not self._has_root():
-            self._monitor.output(b"The step has left no root\n")
+            self._monitor.output(b"The step removed the root\n")
             return process.Ended(1)
         return ended
 
     def _count_output(self, plan: Plan, attempt: Attempt) -> None:
-        """Lets the oldest output go when there is too much; looks at all of it only then."""
+        """Removes the oldest output if there is too much; lists all output only then."""
         path = log_path(self._context, plan, attempt.step_index, attempt.number)
         with suppress(OSError):
             self._output_bytes += self._context.fs.lstat(path).st_size
@@ -398,7 +398,7 @@ class Runner:
         return self._with_checkpoint(plan, snapshot, "+".join(reasons))
 
     def _is_unchanged(self, plan: Plan, before: Snapshot, now: Snapshot) -> bool:
-        """Returns whether nothing but times differs from the checkpoint before."""
+        """Returns whether nothing but times differs from the previous checkpoint."""
         there = available(self._context, plan)[:1]
         old = there[0].snapshot_id if there else before.id
         return all(map(is_time_alone, diff(self._context, old, now.id, ())))
