@@ -303,7 +303,10 @@ def test_integration_with_a_session_manager(names, tmp_path, monkeypatch):
     [
         ('"no-uuid", "x", CheckpointPhase.PLAN', "Cannot create checkpoint: The session id"),
         ("session_id, 'x', None", "Cannot create checkpoint: phase must be"),
-        ("session_id, 'x', 'no phase'", "Cannot create checkpoint: The phase 'no phase' is none"),
+        (
+            "session_id, 'x', 'no phase'",
+            "Cannot create checkpoint: The phase 'no phase' is not one of",
+        ),
     ],
 )
 def test_error_handling_of_what_is_not_valid(names, capsys, arguments, said):

@@ -240,7 +240,7 @@ class TestFile:
         (root / ".flow").symlink_to(root.parent)
 
         with pytest.raises(
-            subprocess.SubprocessError, match="What was asked for is done"
+            subprocess.SubprocessError, match="The operation succeeded, but writing the log failed"
         ) as caught:
             manager.create_checkpoint(session_id, "a", PLAN)
 

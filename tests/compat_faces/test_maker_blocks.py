@@ -133,7 +133,7 @@ class TestAroundABlock:
         for block in (create, cleanup):
             text = run(block.rstrip().removesuffix(RULE))
             assert (status(text)[-6:], reason(text)) == ("FAILED", "invalid_argument")
-            assert "not whole" in text
+            assert "is incomplete" in text
         assert not store.exists()
 
     def test_several_blocks_are_refused(self, broken, run):

@@ -293,7 +293,7 @@ class TestMalformed:
         self.refused("\n".join(lines[:start] + lines[end:]), run, root, store, f"[{section}]")
         self.refused("\n".join(lines[: start + 1] + lines[end:]), run, root, store, f"[{section}]")
         twice = lines[:end] + lines[start:end] + lines[end:]
-        self.refused("\n".join(twice), run, root, store, f"[{section}] is there twice")
+        self.refused("\n".join(twice), run, root, store, f"[{section}] appears twice")
 
     @pytest.mark.parametrize(
         ("old", "new"),

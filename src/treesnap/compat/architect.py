@@ -1,8 +1,8 @@
-"""Architect's checkpoints: its class, its record and its constant, over snapshots.
+"""Architect's checkpoint manager over snapshots: its class, its record and its constant.
 
 A checkpoint is a snapshot with the label ``architect:checkpoint:MESSAGE`` and a step, or one
-that ``snap plan run`` took after a step. Pipelines take theirs by :data:`MILESTONES`. What a
-rollback replaces can be had back with ``undo``.
+that ``snap plan run`` took after a step. Pipelines take theirs as :data:`MILESTONES` says.
+``undo`` reverts a rollback.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _AFTER = "after "
 _SHORT_HASH_LENGTH = 7
 _HASH = re.compile(r"[0-9a-f]{1,64}")
 _WENT_TO = re.compile(r"before \w+(?: to)? ([0-9a-f]{12})")
-"""The label of a safety snapshot, which names the snapshot that the tree went to."""
+"""The label of a safety snapshot, which names the snapshot that was restored."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One state of the workspace to go back to."""
+    """A state of the workspace to return to."""
 
     step: int
     commit_hash: str
     """Id of the snapshot: 64 hex digits."""
     message: str
-    """What ``create`` was given, else ``step-N``; of a plan the name of the step."""
+    """The message given to ``create``, else ``step-N``; for a plan the name of the step."""
     timestamp: float
     """Seconds since 1970 in UTC."""
     files_changed: list[str]
-    """Files that differ from the checkpoint that the workspace stood at before, sorted."""
+    """Files that differ from the checkpoint that the workspace was at before, sorted."""
 
     def short_hash(self) -> str:
         """Returns the first seven digits of the hash."""
@@ -64,21 +64,21 @@ class Checkpoint:
 class CheckpointManager:
     """The checkpoints of one workspace, in the default store.
 
-    Modification times alone are no change. All methods may raise the errors of
-    :mod:`treesnap.errors`, and have changed nothing in the workspace then.
+    Modification times alone do not count as a change. All methods may raise the errors of
+    :mod:`treesnap.errors`; a method that raises has changed nothing in the workspace.
     """
 
     def __init__(self, workspace_root: str) -> None:
         self._handle = open_root(workspace_root)
 
     def create(self, step: int, message: str = "") -> Checkpoint | None:
-        """Takes a checkpoint; returns None when nothing changed since the one it stands at.
+        """Takes a checkpoint; returns None if nothing changed since the present one.
 
-        Durable after return. Costs two walks of the workspace. Raises Refused when
-        something cannot be read.
+        Durable after return. Costs two walks of the workspace. Raises Refused if something
+        cannot be read.
         """
         history = self._handle.list()
-        base = _stands_at(history)
+        base = _present_checkpoint(history)
         if base is not None and not _differences(self._handle, base.id):
             return None
         request = CreateRequest(
@@ -91,19 +91,19 @@ class CheckpointManager:
         return self._checkpoint(made.snapshot, base)
 
     def list_checkpoints(self) -> list[Checkpoint]:
-        """Returns the checkpoints, newest first. Compares each with the one before it."""
+        """Returns the checkpoints, newest first. Compares each with its predecessor."""
         history = self._handle.list()
         return [
-            self._checkpoint(item, _stands_at(history[place + 1 :]))
+            self._checkpoint(item, _present_checkpoint(history[place + 1 :]))
             for place, item in enumerate(history)
             if _is_checkpoint(item)
         ]
 
     def rollback(self, step: int | None = None, commit: str | None = None) -> bool:
-        """Makes the workspace exactly as in a checkpoint; returns False when there is none.
+        """Restores the workspace to a checkpoint exactly; returns False if no checkpoint fits.
 
         ``step`` means the newest checkpoint of that number, ``commit`` a hash or its unique
-        beginning; with both it has to be the same one. All or nothing.
+        beginning; given both, a checkpoint must fit both. All or nothing.
         """
         fitting = [
             item
@@ -120,15 +120,15 @@ class CheckpointManager:
         return True
 
     def get_latest(self) -> Checkpoint | None:
-        """Returns the newest checkpoint, or None when there is none."""
+        """Returns the newest checkpoint, or None."""
         history = self._handle.list()
         for place, item in enumerate(history):
             if _is_checkpoint(item):
-                return self._checkpoint(item, _stands_at(history[place + 1 :]))
+                return self._checkpoint(item, _present_checkpoint(history[place + 1 :]))
         return None
 
     def has_changes_since(self, commit_hash: str) -> bool:
-        """Returns whether the workspace differs from a checkpoint; raises NotFound without one."""
+        """Returns whether the workspace differs from a checkpoint; raises NotFound."""
         return bool(_differences(self._handle, commit_hash))
 
     def _checkpoint(self, snapshot: Snapshot, base: Snapshot | None) -> Checkpoint:
@@ -166,11 +166,11 @@ def _is_checkpoint(snapshot: Snapshot) -> bool:
     return label.startswith(f"{CHECKPOINT_PREFIX}:") or (of_plan and label.startswith(_AFTER))
 
 
-def _stands_at(history: Sequence[Snapshot]) -> Snapshot | None:
+def _present_checkpoint(history: Sequence[Snapshot]) -> Snapshot | None:
     """Returns the checkpoint that the newest state of a history came from.
 
-    A restore makes it the one that was gone to; a restore of anything else, such as an undo,
-    the one of the time when that was taken.
+    After a restore of a checkpoint it is that checkpoint. After a restore of another snapshot,
+    such as an undo, it is the one that was current when that snapshot was taken.
     """
     place = 0
     while place < len(history):
@@ -185,7 +185,7 @@ def _stands_at(history: Sequence[Snapshot]) -> Snapshot | None:
 
 
 def _target(history: Sequence[Snapshot], place: int) -> int | None:
-    """Returns the place of the snapshot that a restore of the whole root went to, or None."""
+    """Returns the place of the snapshot that a full restore went to, or None."""
     item = history[place]
     label = _WENT_TO.fullmatch(item.label or "")
     if item.kind != SnapshotKind.SAFETY or item.record.scope is not None or label is None:
@@ -195,7 +195,7 @@ def _target(history: Sequence[Snapshot], place: int) -> int | None:
 
 
 def _differences(handle: Handle, old: str, new: str | None = None) -> list[Change]:
-    """Returns what differs by more than its time, from a snapshot to another or to the tree."""
+    """Returns what differs by more than times between a snapshot and another, or the tree."""
     return [
         change
         for change in handle.diff(old, new)

@@ -1,7 +1,7 @@
-"""Errors that callers of other checkpoint managers catch, and of this library too.
+"""Errors that callers of other checkpoint managers catch, which are errors of this library too.
 
 Each is a TreesnapError, with its code, and an exception of the standard library:
-ValueError where the state has to change first, FileNotFoundError for what does not
+ValueError if the caller has to change something first, FileNotFoundError for what does not
 exist, SubprocessError where git would have failed.
 """
 
@@ -15,15 +15,15 @@ from treesnap.errors import ErrorCode, InvalidArgument, NotFound, Refused, Trees
 
 
 class CheckpointRefused(Refused, ValueError):
-    """The state does not allow it: there are unsaved changes, something is unreadable."""
+    """The state does not allow it: unsaved changes, for example, or an unreadable file."""
 
 
 class CheckpointNotFound(NotFound, FileNotFoundError):
-    """There is no such session, checkpoint or directory."""
+    """The session, checkpoint or directory does not exist."""
 
 
 class CheckpointFailed(TreesnapError, subprocess.SubprocessError):
-    """It was tried and failed: busy, no space, damage, a change by another program."""
+    """The attempt failed: busy, no space, damage, a change by another program."""
 
 
 _NOT_VALID = frozenset(
@@ -35,12 +35,12 @@ _NOT_VALID = frozenset(
         ErrorCode.UNSAVED_CHANGES,
     }
 )
-"""What the caller can see, and change, before the call."""
+"""Problems that the caller can see and change before the call."""
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raises the library's errors as those above; InvalidArgument is a ValueError already."""
+    """Translates the library's errors to those above; InvalidArgument already is a ValueError."""
     try:
         yield
     except (InvalidArgument, CheckpointRefused, CheckpointNotFound, CheckpointFailed):

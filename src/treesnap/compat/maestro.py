@@ -1,8 +1,8 @@
-"""Maestro's checkpoint manager: its names over this library, in any directory.
+"""Maestro's checkpoint manager over this library, in any directory.
 
 A commit is a snapshot, ``HEAD`` the root's position (``treesnap.ops.position``), a
-checkpoint a snapshot whose name is the checkpoint's UUID. Beyond the original there
-are the keywords ``store``, ``test_command``, ``keep_log`` and ``handle``.
+checkpoint a snapshot whose name is the checkpoint's UUID. The keywords ``store``,
+``test_command``, ``keep_log`` and ``handle`` are additions.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ __all__ = [
 
 
 SESSIONS = ".flow/maestro/sessions"
-"""Where Maestro keeps what belongs to a session, below the root."""
+"""Where Maestro keeps the files of sessions, below the root."""
 
 LOGS = SidecarPlace(f"{SESSIONS}/*/checkpoints.json")
-"""Where the logs are. They tell of the checkpoints, so they belong to none of them."""
+"""Where the logs are. They describe the checkpoints, so no checkpoint contains them."""
 
 MARKERS = (".git", ".flow/maestro")
-"""What the top directory of a project has in it."""
+"""Either of these marks the top directory of a project."""
 
 
 @checked_methods
@@ -89,10 +89,11 @@ class CheckpointManager:
         keep_log: bool = False,
         handle: library.Handle | None = None,
     ) -> None:
-        """Opens a directory: from the current one upwards the first that was captured before or
-        is the top of a project, with ``.git`` or ``.flow/maestro`` in it, else the current one.
+        """Opens ``repo_root``. Without it, opens the nearest directory, from the current one
+        upwards, that was captured before or contains ``.git`` or ``.flow/maestro``; else the
+        current directory.
 
-        ``test_command`` is a line for the shell that succeeds when the tests pass.
+        ``test_command`` is a shell line that succeeds if the tests pass.
         ``keep_log`` writes ``checkpoints.json`` after every change.
         """
         if handle is None:
@@ -103,15 +104,15 @@ class CheckpointManager:
         self.repo_root = handle.root
         self.session_id = None if session_id is None else _checked(session_id, "session")
         if test_command is not None and not test_command.strip():
-            raise InvalidArgument("The test command is empty, and would always succeed")
+            raise InvalidArgument("The test command is empty, so it would always succeed")
         self.test_command = test_command
         self.keep_log = keep_log
 
     def validate_checkpoint_state(self) -> ValidationResult:
         """Returns whether a checkpoint can be made, and what is not captured yet.
 
-        Reads what a checkpoint would read, and stores nothing. What changes afterwards, another
-        process at work and the room that there is are for :meth:`create_checkpoint` to find out.
+        Reads what a checkpoint would read, and stores nothing. Only :meth:`create_checkpoint`
+        notices later changes, a lock of another process, or a full disk.
         """
         passing, warnings = self._run_tests()
         try:
@@ -153,8 +154,8 @@ class CheckpointManager:
     ) -> Checkpoint:
         """Captures the directory, or without ``commit_first`` marks what was captured last.
 
-        A directory that was never captured is captured in any case. Raises ValueError when
-        something is unreadable, or has to be captured first.
+        A directory without a snapshot is always captured. Raises ValueError if something is
+        unreadable or has to be captured first.
         """
         checkpoint_id = str(uuid.uuid4())
         message = f"Checkpoint: {description}" if commit_first else None
@@ -201,7 +202,7 @@ class CheckpointManager:
         checkpoint_id: str | UUID,
         hard_reset: bool = False,  # noqa: FBT001, FBT002 - the signature is Maestro's
     ) -> bool:
-        """Goes back to a checkpoint, with the files if ``hard_reset``; True, or it raises."""
+        """Returns to a checkpoint, with the files if ``hard_reset``; returns True or raises."""
         self.rollback(session_id, checkpoint_id, hard_reset=hard_reset)
         return True
 
@@ -209,7 +210,7 @@ class CheckpointManager:
     def rollback(
         self, session_id: str | UUID, checkpoint_id: str | UUID, *, hard_reset: bool
     ) -> PositionResult:
-        """Does as :meth:`rollback_to_checkpoint`, and returns what it did."""
+        """Does what :meth:`rollback_to_checkpoint` does, and returns the result."""
         target = self.get_checkpoint(session_id, checkpoint_id).commit_sha
         session = _checked(session_id, "session")
         result = rollback(
@@ -223,7 +224,7 @@ class CheckpointManager:
         return result
 
     def get_checkpoint_summary(self, session_id: str | UUID) -> CheckpointSummary:
-        """Returns numbers about a session's checkpoints."""
+        """Returns the numbers of a session's checkpoints."""
         return summary_of(self.list_checkpoints(session_id))
 
     @translated()
@@ -233,7 +234,7 @@ class CheckpointManager:
         checkpoint_id: str | UUID,
         delete_tag: bool = True,  # noqa: FBT001, FBT002 - the signature is Maestro's
     ) -> bool:
-        """Removes a checkpoint; without ``delete_tag`` its snapshot stays, and is not listed."""
+        """Removes a checkpoint; without ``delete_tag`` its snapshot stays but is not listed."""
         target = self.get_checkpoint(session_id, checkpoint_id).commit_sha
         if delete_tag:
             self.handle.delete(target)
@@ -243,7 +244,7 @@ class CheckpointManager:
         return True
 
     def checkpoint_log(self, session_id: str | UUID) -> dict[str, Any]:
-        """Returns what ``checkpoints.json`` holds; ``schemas`` has its schema."""
+        """Returns the content of ``checkpoints.json``; its schema is in ``schemas``."""
         return self._log(_checked(session_id, "session"), self.list_checkpoints(session_id))
 
     def _log(self, session: str, checkpoints: list[Checkpoint]) -> dict[str, Any]:
@@ -291,7 +292,7 @@ class CheckpointManager:
             self.write_log(session_id)
         except TreesnapError as error:
             raise OperationFailed(
-                f"What was asked for is done, but not in the log: {error.message}",
+                f"The operation succeeded, but writing the log failed: {error.message}",
                 code=error.code,
                 path=error.path,
             ) from error

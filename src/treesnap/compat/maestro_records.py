@@ -1,4 +1,4 @@
-"""The records of Maestro's checkpoint manager, and what they are made from."""
+"""The records of Maestro's checkpoint manager, from snapshots and their tags; pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CheckpointPhase(StrEnum):
 
 @dataclass
 class StateSnapshot:
-    """What a session had done at a checkpoint."""
+    """Progress of a session at a checkpoint."""
 
     tasks_completed: int = 0
     decisions_made: int = 0
@@ -56,7 +56,7 @@ class StateSnapshot:
 
 @dataclass
 class Checkpoint:
-    """A state that a session can go back to."""
+    """A state that a session can return to."""
 
     checkpoint_id: str
     commit_sha: str
@@ -67,7 +67,7 @@ class Checkpoint:
     phase: CheckpointPhase
     checkpoint_type: CheckpointType
     commit_message: str | None = None
-    """None when nothing was captured, because the state had been saved already."""
+    """None if nothing was captured because the state was already saved."""
     state_snapshot: StateSnapshot | None = None
     tags: list[str] = field(default_factory=list)
     rollback_used: bool = False
@@ -76,13 +76,13 @@ class Checkpoint:
 
 @dataclass
 class ValidationResult:
-    """What speaks for a checkpoint now, and what against it."""
+    """Whether a checkpoint can be made now, with errors and warnings."""
 
     is_valid: bool
     errors: list[str]
     warnings: list[str]
     git_status: str
-    """A line for the position, and one for each path that differs from it."""
+    """A line for the position, then one for each path that differs."""
     has_uncommitted_changes: bool
     tests_passing: bool | None
     """None without a test command."""
@@ -90,7 +90,7 @@ class ValidationResult:
 
 @dataclass
 class CheckpointSummary:
-    """Numbers about the checkpoints of a session."""
+    """Counts of the checkpoints of a session."""
 
     total_checkpoints: int
     checkpoints_by_type: dict[str, int]
@@ -106,13 +106,13 @@ def tags_of(
     message: str | None,
     state: StateSnapshot | None,
 ) -> dict[str, str]:
-    """Returns the tags of a checkpoint's snapshot; raises InvalidArgument for no valid one."""
+    """Returns the tags of a checkpoint's snapshot; raises InvalidArgument."""
     for what, word, known in (
         ("phase", phase, list(CheckpointPhase)),
         ("checkpoint type", checkpoint_type, list(CheckpointType)),
     ):
         if word not in known:
-            raise InvalidArgument(f"The {what} {word!r} is none of {', '.join(known)}")
+            raise InvalidArgument(f"The {what} {word!r} is not one of {', '.join(known)}")
     counters = asdict(state) if state is not None else {}
     for name, count in counters.items():
         if not isinstance(count, int) or isinstance(count, bool):
@@ -161,7 +161,7 @@ def _are_state(counters: Mapping[str, int]) -> bool:
 
 
 def summary_of(checkpoints: Sequence[Checkpoint]) -> CheckpointSummary:
-    """Returns numbers about checkpoints, of which the first is the newest."""
+    """Returns the counts of checkpoints, which are given newest first."""
     return CheckpointSummary(
         total_checkpoints=len(checkpoints),
         checkpoints_by_type=dict(Counter(item.checkpoint_type.value for item in checkpoints)),
@@ -171,7 +171,7 @@ def summary_of(checkpoints: Sequence[Checkpoint]) -> CheckpointSummary:
 
 
 def checkpoint_fields(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Returns a checkpoint as the log has it: without what is None."""
+    """Returns a checkpoint's fields for the log, without those that are None."""
     return {name: value for name, value in asdict(checkpoint).items() if value is not None}
 
 
@@ -182,7 +182,7 @@ def time_text(time_ns: int) -> str:
 
 
 def status_text(found: StatusResult) -> str:
-    """Returns what differs from the position, for people."""
+    """Returns the differences from the position, as text."""
     if found.snapshot is None:
         return "Nothing was captured yet"
     head = f"At {found.snapshot.id[:12]} ({printable(found.snapshot.label or 'no description')})"

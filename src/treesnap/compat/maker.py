@@ -1,4 +1,4 @@
-"""MAKER's checkpoint manager: an operation block in, a result block out.
+"""MAKER's checkpoint manager: takes an operation block, returns a result block.
 
 A checkpoint is a snapshot of the listed files: its name is the checkpoint id, its session the
 task, its step the step. Every command that reads snapshots reads checkpoints, and ``undo``
@@ -71,13 +71,13 @@ def carry_out(
     wait_s: float = 30.0,
     monitor: Monitor | None = None,
 ) -> Result:
-    """Does what a block asks for and returns the result; durable after return.
+    """Carries out a block and returns the result; durable after return.
 
-    ``root`` is the only working directory that is accepted, if given, and that of a block
-    without one. ``metadata`` writes ``.maker-checkpoints/metadata/ID.json`` too; None does as
-    the setting ``maker.metadata`` says. A CREATE that was carried out already is carried out
-    again as long as the files are as they were then. Raises nothing that comes from the block,
-    the tree or the store: that is a :class:`Failed`, with the exception as its ``error``.
+    ``root``, if given, is the only working directory that is accepted, and the one of a block
+    that names none. ``metadata`` also writes ``.maker-checkpoints/metadata/ID.json``; None
+    follows the setting ``maker.metadata``. A repeated CREATE succeeds while the files are
+    unchanged since the first. Errors of the block, the tree or the store are not raised but
+    returned as :class:`Failed`, with the exception in ``error``.
     """
     data = block.encode("utf-8", "surrogateescape") if isinstance(block, str) else block
     try:
@@ -85,7 +85,7 @@ def carry_out(
         request = parse(data, given)
         where = request.working_directory
         if given is not None and os.path.realpath(given) != os.path.realpath(where):
-            raise InvalidArgument(f"The block is about {where!r}, and the command about {given!r}")
+            raise InvalidArgument(f"The block is for {where!r}, but the command is for {given!r}")
         handle = open_root(where, store, wait_s=wait_s, monitor=monitor)
         match request:
             case Create():
@@ -144,7 +144,7 @@ def _create_request(request: Create) -> CreateRequest:
             files=None if is_as_given else json.dumps(request.files),
         ),
         complete_only=True,
-        options=CreateOptions(allow_absent=True),  # a step may make what it lists
+        options=CreateOptions(allow_absent=True),  # a step may create files that it lists
     )
 
 
@@ -178,10 +178,10 @@ def _created(
 
 
 def _same(handle: Handle, request: Create, taken: Refused) -> Snapshot:
-    """Returns the checkpoint that a CREATE asks for and that is there already, or raises ``taken``.
+    """Returns the existing checkpoint that a repeated CREATE asks for, or raises ``taken``.
 
-    The one that sent the block may have lost the answer. The checkpoint is of the same files,
-    and these are now what they were then, but for their times.
+    The sender may have lost the first answer. The checkpoint must list the same files, and
+    nothing but their times may have changed since.
     """
     found = _named(handle, request.checkpoint_id)
     if found is None:
@@ -201,7 +201,7 @@ def _named(handle: Handle, checkpoint_id: str) -> Snapshot | None:
 
 
 def _refuse_missed(paths: list[bytes], skipped: tuple[Skipped, ...]) -> None:
-    """Raises OperationFailed for a listed file that could not come back."""
+    """Raises OperationFailed for a listed file that a restore could not bring back."""
     wanted = {*paths, *(parent for path in paths for parent in treepath.parents(path))}
     for item in skipped:
         if item.path in wanted:
@@ -219,7 +219,7 @@ def _restore(handle: Handle, request: Restore) -> Restored:
     try:
         _refuse_left_alone(handle, handle.restore(snapshot.id, dry_run=True), absent)
         result = restore(handle.context, RestoreRequest(ref=snapshot.id, retag=rolled_back))
-    except InvalidArgument as error:  # the paths were valid once: now a link is on the way
+    except InvalidArgument as error:  # the paths were valid at CREATE; now a link is on one
         raise Conflict(error.message, path=error.path) from error
     changed = {change.path for change in result.changes}
     changed |= {parent for path in changed for parent in treepath.parents(path)}
@@ -241,7 +241,7 @@ def _restore(handle: Handle, request: Restore) -> Restored:
 
 
 def _refuse_left_alone(handle: Handle, plan: RestoreResult, absent: list[bytes]) -> None:
-    """Raises Conflict for a listed file that a restore would not touch."""
+    """Raises Conflict for a listed file that a restore would leave alone."""
     gone = {change.path for change in plan.changes if change.change == ChangeKind.REMOVED}
     left = [item.path for item in plan.untouched]
     left += [
@@ -251,7 +251,7 @@ def _refuse_left_alone(handle: Handle, plan: RestoreResult, absent: list[bytes])
     ]
     if left:
         raise Conflict(
-            f"{os.fsdecode(left[0])!r} would be left as it is: it is excluded, unreadable, "
+            f"{os.fsdecode(left[0])!r} would stay as it is: it is excluded, unreadable, "
             "a socket, or on another file system",
             path=left[0],
         )
@@ -275,7 +275,7 @@ def _cleanup(handle: Handle, request: Cleanup) -> Cleaned:
         try:
             collected = handle.gc()
             freed_bytes, postponed = collected.freed_bytes, collected.postponed
-        except (TreesnapError, OSError) as error:  # they are gone; the next collection gets it
+        except (TreesnapError, OSError) as error:  # they are deleted; the next collection frees it
             postponed = error_text(error)
     gone = {item.id for item in chosen}
     return Cleaned(
@@ -289,19 +289,19 @@ def _cleanup(handle: Handle, request: Cleanup) -> Cleaned:
 
 
 def _metadata_location(checkpoint_id: str) -> str:
-    """Returns where a checkpoint's metadata file is, relative to the working directory."""
+    """Returns the path of a checkpoint's metadata file, relative to the working directory."""
     return f"{_METADATA_DIRECTORY}/{checkpoint_id}.json"
 
 
 def _refuse_foreign_metadata(handle: Handle, checkpoint_id: str, snapshot_id: str | None) -> None:
-    """Raises Refused when the file exists and does not speak of a snapshot, if there is one."""
+    """Raises Refused if the metadata file exists and does not name the snapshot, if any."""
     location = _metadata_location(checkpoint_id)
     with suppress(FileNotFoundError, NotADirectoryError):
         handle.context.fs.lstat(os.path.join(handle.root, location))
         found = read_sidecar(handle.context, location.encode())
-        if snapshot_id is None or not _speaks_of(found, snapshot_id):
+        if snapshot_id is None or not _names_snapshot(found, snapshot_id):
             raise Refused(
-                f"The metadata file {location!r} exists already",
+                f"The metadata file {location!r} already exists",
                 code=ErrorCode.TARGET_NOT_EMPTY,
                 path=location,
             )
@@ -310,7 +310,7 @@ def _refuse_foreign_metadata(handle: Handle, checkpoint_id: str, snapshot_id: st
 def _write_metadata(
     handle: Handle, created: Created, *, task_id: str, step_number: int, step_name: str
 ) -> None:
-    """Puts the file there, whole or not at all; durable after return. Follows no link."""
+    """Writes the metadata file, all or nothing; durable after return. Follows no link."""
     content = {
         "checkpoint_id": created.checkpoint_id,
         "created_at": created.created_at,
@@ -331,18 +331,18 @@ def _write_metadata(
         handle.context,
         path,
         lambda: data,
-        is_sidecar=lambda found: _speaks_of(found, created.snapshot_id),
+        is_sidecar=lambda found: _names_snapshot(found, created.snapshot_id),
     )
 
 
 def _remove_metadata(handle: Handle, checkpoint_id: str, snapshot_id: str) -> None:
-    """Removes the file if it speaks of a snapshot. Follows no link; raises OSError."""
+    """Removes the metadata file if it names the snapshot. Follows no link; raises OSError."""
     location = _metadata_location(checkpoint_id).encode()
-    if _speaks_of(read_sidecar(handle.context, location), snapshot_id):
+    if _names_snapshot(read_sidecar(handle.context, location), snapshot_id):
         remove_sidecar(handle.context, location)
 
 
-def _speaks_of(content: bytes | None, snapshot_id: str) -> bool:
+def _names_snapshot(content: bytes | None, snapshot_id: str) -> bool:
     try:
         return content is not None and json.loads(content)["snapshot_id"] == snapshot_id
     except (ValueError, TypeError, LookupError, RecursionError):
@@ -350,11 +350,11 @@ def _speaks_of(content: bytes | None, snapshot_id: str) -> bool:
 
 
 def _checkpoints(handle: Handle) -> list[Snapshot]:
-    """Returns MAKER's checkpoints, newest first; a directory without any has to exist."""
+    """Returns MAKER's checkpoints, newest first; raises NotFound for a missing directory."""
     found = [item for item in handle.list() if facts_of(item).get("source_tool") == SOURCE_TOOL]
     if not found and not os.path.isdir(handle.root):
         raise NotFound(
-            f"There is no directory {handle.root!r}",
+            f"The directory {handle.root!r} does not exist",
             code=ErrorCode.ROOT_NOT_FOUND,
             path=handle.root,
         )

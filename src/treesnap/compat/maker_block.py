@@ -1,11 +1,10 @@
-"""MAKER's operation blocks: text in, a checked request out; nothing on disk is changed.
+"""MAKER's operation blocks: parses a text to a checked request; changes nothing on disk.
 
-A block is read as a model writes it: with prose and code fences around it, in any case, with
-any bullets and with quoted words. Where a line says something else than the text of MAKER, the
-rule is what could be lost. RESTORE needs an id and a directory, and everything else in it is
-information. CREATE takes rather one path too many than one too few, and has to be whole,
-because half of a list of files would be half of a checkpoint. CLEANUP removes, so that it takes
-no parameter that it does not know.
+Models write blocks with prose and code fences around them, in any case, with any bullets and
+with quoted words. How strict the parser is depends on what a mistake could lose. RESTORE needs
+an id and a directory; the rest of it is information. CREATE captures an extra path rather than
+miss one, and must be complete, because half of a list of files would be half of a checkpoint.
+CLEANUP deletes, so it refuses unknown parameters.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _NO_VALUE = frozenset({"", "-", "none", "n/a", "null"})
 
 
 class Operation(StrEnum):
-    """What a block asks for."""
+    """The operation of a block."""
 
     CREATE = "CREATE"
     RESTORE = "RESTORE"
@@ -49,7 +48,7 @@ class Operation(StrEnum):
 
 
 class CleanupMode(StrEnum):
-    """Which checkpoints of a task go."""
+    """Which checkpoints of a task are removed."""
 
     RETAIN_LAST = "RETAIN_LAST"
     CLEANUP_ALL = "CLEANUP_ALL"
@@ -61,7 +60,7 @@ _SECTIONS = {
     Operation.RESTORE: ("CHECKPOINT_ID", "WORKING_DIRECTORY"),
     Operation.CLEANUP: ("CLEANUP_MODE", "PARAMETERS", "WORKING_DIRECTORY"),
 }
-"""The sections without which an operation cannot be carried out."""
+"""The sections that an operation requires."""
 _NAMES = frozenset(name for names in _SECTIONS.values() for name in names)
 
 _PARAMETER_OF_MODE = {
@@ -72,21 +71,21 @@ _PARAMETER_OF_MODE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Create:
-    """A request to keep some files as they are."""
+    """A request to capture files."""
 
     working_directory: str
     checkpoint_id: str
     task_id: str
     step_number: int
     step_name: str
-    """Empty when the block does not say."""
+    """Empty if the block has none."""
     files: tuple[str, ...]
     """Relative to the working directory, normalised, each once, in the order given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
-    """A request to put the files of a checkpoint back."""
+    """A request to restore the files of a checkpoint."""
 
     working_directory: str
     checkpoint_id: str
@@ -100,14 +99,14 @@ class Cleanup:
     mode: CleanupMode
     task_id: str
     limit: int
-    """How many to retain, or the step before which they go; 0 for CLEANUP_ALL."""
+    """How many to retain, or the first step to retain; 0 for CLEANUP_ALL."""
 
 
 Request = Create | Restore | Cleanup
 
 
 def parse(block: bytes, root: str | None = None) -> Request:
-    """Returns what a block asks for, or raises InvalidArgument.
+    """Returns the request in a block, or raises InvalidArgument.
 
     ``root`` is the working directory of a block that names none.
     """
@@ -123,7 +122,7 @@ def parse(block: bytes, root: str | None = None) -> Request:
 
 
 def subject(block: bytes) -> tuple[Operation | None, str | None]:
-    """Returns the operation of any text, and its id or mode; None where there is none."""
+    """Returns the operation of any text and its id or mode; None for what is missing."""
     operation, word, expects = None, None, False
     for line in _lines(block[:BLOCK_SIZE_MAX].decode("utf-8", "replace")):
         heading, section = _HEADING.fullmatch(_bare(line)), _section(line)
@@ -159,7 +158,7 @@ def _cleanup(sections: dict[str, list[str]], directory: str) -> Cleanup:
     word = _value(lines[0]).upper()
     if len(lines) != 1 or word not in set(CleanupMode):
         raise InvalidArgument(
-            f"The cleanup mode {_quoted(' '.join(lines))} is none of {', '.join(CleanupMode)}"
+            f"The cleanup mode {_quoted(' '.join(lines))} is not one of {', '.join(CleanupMode)}"
         )
     mode = CleanupMode(word)
     wanted = _PARAMETER_OF_MODE.get(mode)
@@ -167,7 +166,7 @@ def _cleanup(sections: dict[str, list[str]], directory: str) -> Cleanup:
     for key, value in parameters.items():
         if key not in {"task_id", wanted} and value.lower() not in _NO_VALUE:
             is_known = key in _PARAMETER_OF_MODE.values()
-            why = "is for another mode" if is_known else "is not one of this operation"
+            why = "is for another mode" if is_known else "is unknown"
             raise InvalidArgument(f"[PARAMETERS] has {_quoted(key)}, which {why}")
     return Cleanup(
         working_directory=directory,
@@ -183,12 +182,12 @@ def _quoted(text: str) -> str:
 
 
 def _read(block: bytes, *, has_root: bool) -> tuple[Operation, dict[str, list[str]]]:
-    """Returns what a block asks for, and the lines of each section that it needs."""
+    """Returns the operation of a block, and the lines of each section that it requires."""
     if len(block) > BLOCK_SIZE_MAX:
         raise InvalidArgument(f"The block is longer than {BLOCK_SIZE_MAX >> 20} MiB")
     lines = _lines(block.decode("utf-8", "surrogateescape"))
     if not lines:
-        raise InvalidArgument("There is no block: standard input is empty")
+        raise InvalidArgument("Standard input is empty: it holds no block")
     headings = [
         (place, found)
         for place, line in enumerate(lines)
@@ -196,13 +195,13 @@ def _read(block: bytes, *, has_root: bool) -> tuple[Operation, dict[str, list[st
     ]
     if not headings:
         raise InvalidArgument(
-            f"There is no heading 'CHECKPOINT OPERATION: ' with one of {', '.join(Operation)}"
+            f"The block has no heading 'CHECKPOINT OPERATION: ' with one of {', '.join(Operation)}"
         )
     first, heading = headings[0]
     operation = _operation(heading[1])
     if operation is None:
         raise InvalidArgument(
-            f"The heading {_quoted(heading[0])} has none of {', '.join(Operation)}"
+            f"The heading {_quoted(heading[0])} names none of {', '.join(Operation)}"
         )
     if operation is not Operation.RESTORE:
         try:
@@ -218,7 +217,7 @@ def _read(block: bytes, *, has_root: bool) -> tuple[Operation, dict[str, list[st
         if is_whole or operation is not Operation.RESTORE:
             break
     if end < len(lines):
-        raise InvalidArgument("There are several blocks; they are carried out one at a time")
+        raise InvalidArgument("The input has several blocks; send one at a time")
     for name in needed:
         if not sections.get(name):
             raise InvalidArgument(f"The section [{name}] is missing or empty")
@@ -226,13 +225,13 @@ def _read(block: bytes, *, has_root: bool) -> tuple[Operation, dict[str, list[st
 
 
 def _lines(text: str) -> list[str]:
-    """Returns the lines that say something, without marks of a quotation or a heading."""
+    """Returns the lines that are not empty, without quotation and heading marks."""
     lines = (_MARKUP.sub("", line.strip(_BLANKS)) for line in text.split("\n"))
     return [line for line in lines if line]
 
 
 def _bare(line: str) -> str:
-    """Returns a line without the marks of bold words and of code around it."""
+    """Returns a line without marks for bold and code around it."""
     return line.strip(_BLANKS + "*`") if line[0] in "*`" else line
 
 
@@ -242,9 +241,9 @@ def _operation(word: str) -> Operation | None:
 
 
 def _section(line: str) -> tuple[str, str] | None:
-    """Returns the name of the section that a line begins, and what it says beside; else None.
+    """Returns the name of the section that a line begins and the rest of the line; else None.
 
-    A name that MAKER does not have counts only in capitals: ``[slug]/page.tsx`` may be a path.
+    A name that MAKER does not define counts only in capitals: ``[slug]/page.tsx`` may be a path.
     """
     found = _SECTION.fullmatch(_bare(line))
     if found is None:
@@ -260,11 +259,10 @@ def _title(word: str) -> str:
 
 
 def _sections(operation: Operation, lines: list[str]) -> dict[str, list[str]]:
-    """Returns the lines of each section that the operation needs, up to the end of the block.
+    """Returns the lines of each section that the operation requires, up to the end of the block.
 
-    Raises InvalidArgument for a CREATE or CLEANUP whose end may be lost, or that says a thing
-    twice. In a RESTORE, whose reason may quote other blocks, the first id and the last
-    directory count.
+    Raises InvalidArgument for a CREATE or CLEANUP that may be cut off or repeats a section. In a
+    RESTORE, whose reason may quote other blocks, the first id and the last directory count.
     """
     found = [
         (place, *section)
@@ -275,7 +273,7 @@ def _sections(operation: Operation, lines: list[str]) -> dict[str, list[str]]:
     last, inline = wanted[-1] if wanted else (-1, "")
     end = _end(lines, last + 1, has_content=bool(inline))
     if operation is not Operation.RESTORE and end == len(lines):
-        raise InvalidArgument("The block is not whole: it has to end in a line of '='")
+        raise InvalidArgument("The block is incomplete: it must end in a line of '='")
     places = [place for place, _, _ in found if place < end] + [end]
     sections: dict[str, list[str]] = {}
     for (place, title, inline), following in zip(found, places[1:], strict=False):
@@ -288,14 +286,14 @@ def _sections(operation: Operation, lines: list[str]) -> dict[str, list[str]]:
             if not (_RULE.fullmatch(line) or _FENCE.fullmatch(line))
         ]
         if title in sections and operation is not Operation.RESTORE:
-            raise InvalidArgument(f"The section [{title}] is there twice")
+            raise InvalidArgument(f"The section [{title}] appears twice")
         if title == "WORKING_DIRECTORY" or title not in sections:
             sections[title] = content
     return sections
 
 
 def _end(lines: list[str], start: int, *, has_content: bool) -> int:
-    """Returns where the block ends whose last section goes on at ``start``."""
+    """Returns the end of a block whose last section continues at ``start``."""
     for place in range(start, len(lines)):
         if _RULE.fullmatch(lines[place]):
             return place
@@ -307,7 +305,7 @@ def _end(lines: list[str], start: int, *, has_content: bool) -> int:
 
 
 def _value(text: str) -> str:
-    """Returns what a line says, without a bullet, a name before it, and quotation marks."""
+    """Returns the value in a line, without a bullet, its name, and quotation marks."""
     bullet = _BULLET.fullmatch(text)
     text = (bullet[1] if bullet is not None else text).strip(_BLANKS)
     name, colon, value = text.partition(":")
@@ -321,7 +319,7 @@ def _checkpoint_id(lines: list[str], *, takes_first: bool) -> str:
     words = [_value(line) for line in lines]
     found = list(dict.fromkeys(word for word in words if _CHECKPOINT_ID.fullmatch(word)))
     if len(found) > 1 and not takes_first:
-        raise InvalidArgument(f"[CHECKPOINT_ID] has {len(found)} ids, and needs one")
+        raise InvalidArgument(f"[CHECKPOINT_ID] has {len(found)} ids, but must have one")
     if not found:
         raise InvalidArgument(
             f"The checkpoint id {_quoted(words[0])} is not one of 1 to 100 ASCII letters, "
@@ -337,12 +335,11 @@ def _directory(sections: dict[str, list[str]], root: str | None, *, takes_first:
     words = [_value(line) for line in lines]
     paths = list(dict.fromkeys(word for word in words if word[:1] == "/" or _DRIVE.match(word)))
     if len(paths) > 1 and not takes_first:
-        raise InvalidArgument(f"[WORKING_DIRECTORY] has {len(paths)} paths, and needs one")
+        raise InvalidArgument(f"[WORKING_DIRECTORY] has {len(paths)} paths, but must have one")
     directory = (paths or words)[0]
     if _DRIVE.match(directory):
         raise InvalidArgument(
-            f"The working directory {_quoted(directory)} is a Windows path; here it has to be one "
-            "that begins with '/'"
+            f"The working directory {_quoted(directory)} is a Windows path; it must begin with '/'"
         )
     if not directory.startswith("/"):
         raise InvalidArgument(f"The working directory {_quoted(directory)} is not absolute")
@@ -377,7 +374,7 @@ def _needed(fields: dict[str, str], name: str, key: str) -> str:
 def _number(fields: dict[str, str], name: str, key: str) -> int:
     text = _needed(fields, name, key)
     if not _NUMBER.fullmatch(text) or not text.isascii():
-        raise InvalidArgument(f"{key} is a number of at most 18 digits, and not {_quoted(text)}")
+        raise InvalidArgument(f"{key} must be a number of at most 18 digits, not {_quoted(text)}")
     return int(text)
 
 
@@ -387,7 +384,7 @@ def _files(lines: list[str], directory: str) -> Iterator[str]:
         bullet = _BULLET.fullmatch(line)
         given = (bullet[1] if bullet is not None else line).strip(_BLANKS)
         if bullet is None and given.endswith(":") and " " in given:
-            continue  # it introduces the list
+            continue  # introduces the list
         if bullet is None and " " in given:
             raise InvalidArgument(
                 f"[FILES_TO_CHECKPOINT] needs lines of the form '- path', not {_quoted(line)}"
@@ -397,7 +394,7 @@ def _files(lines: list[str], directory: str) -> Iterator[str]:
 
 
 def _paths(given: str, directory: str) -> Iterator[str]:
-    """Yields the path in a line; both readings where what follows it may be part of its name."""
+    """Yields the path in a line; both readings if a comment may be part of the name."""
     quoted = _QUOTED.fullmatch(given)
     if quoted is not None and (not quoted["rest"] or quoted["rest"][0] in _AFTER_QUOTED):
         yield _path(quoted["word"], directory)
@@ -409,16 +406,14 @@ def _paths(given: str, directory: str) -> Iterator[str]:
 
 
 def _path(given: str, directory: str) -> str:
-    """Returns a path relative to the working directory; nothing but its links is looked at."""
+    """Returns a path relative to the working directory, of which only links are read."""
     if _DRIVE.match(given):
-        raise InvalidArgument(f"The path {_quoted(given)} is absolute; it has to be relative")
-    if "\\" in given:  # else a Windows path would silently be that of another, absent file
-        raise InvalidArgument(
-            f"The path {_quoted(given)} has a backslash; names are divided by '/'"
-        )
+        raise InvalidArgument(f"The path {_quoted(given)} is absolute; it must be relative")
+    if "\\" in given:  # or a Windows path would silently name an absent file
+        raise InvalidArgument(f"The path {_quoted(given)} has a backslash; use '/' between names")
     path = os.path.normpath(given)
     if "\0" in path:
-        raise InvalidArgument(f"The path {_quoted(given)} has a NUL byte")
+        raise InvalidArgument(f"The path {_quoted(given)} contains a NUL byte")
     if path.startswith("/"):
         bases = (os.path.normpath(directory), os.path.realpath(directory))
         base = next(
@@ -426,13 +421,13 @@ def _path(given: str, directory: str) -> str:
         )
         if base is None:
             raise InvalidArgument(
-                f"The path {_quoted(given)} is absolute, and outside {directory!r}"
+                f"The path {_quoted(given)} is absolute and outside {directory!r}"
             )
         path = os.path.relpath(path, base)
     if path == ".." or path.startswith("../"):
         raise InvalidArgument(f"The path {_quoted(given)} leads outside the working directory")
     if path == ".":
         raise InvalidArgument(
-            f"The path {_quoted(given)} is the working directory, and no file in it"
+            f"The path {_quoted(given)} is the working directory, not a file in it"
         )
     return path

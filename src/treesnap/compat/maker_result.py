@@ -1,9 +1,9 @@
-"""MAKER's result blocks: what came of a request, as text and as fields; pure.
+"""MAKER's result blocks: the outcome of a request, as text and as fields; pure.
 
-A failure has a reason that MAKER knows, and says what its pipeline can do about it.
+A failure has a reason that MAKER knows, and options for its pipeline to recover.
 
-A text stays below 500 tokens whatever a result holds: long lists end in a line that says how
-many there are more, and long words lose their middle. The fields hold everything.
+A text always stays below 500 tokens: long lists end in a line with the number of omitted
+items, and long words lose their middle. The fields hold everything.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from treesnap.errors import ErrorCode, TreesnapError, printable
 from treesnap.fs.os_errors import error_text
 
 STRATEGY = "file-copy"
-"""The one of MAKER's two words that is true: no git is used."""
+"""Of MAKER's two strategies the accurate one: no git is used."""
 
 _RULE = "=" * 42
 _LINE = "-" * 42
 _ROOM = 1490
-"""What a text may cost, in thirds of a token: less than 500 tokens."""
+"""The most that a text may cost, in thirds of a token: less than 500 tokens."""
 _WORD_ROOM = 180
 _DETAIL_ROOM = 300
 
@@ -36,7 +36,7 @@ class FileState(NamedTuple):
 
 
 class FileAction(NamedTuple):
-    """What a restore did to a file: ``restored``, ``deleted``, or nothing: ``unchanged``."""
+    """What a restore did to a file: ``restored``, ``deleted`` or ``unchanged``."""
 
     path: str
     action: str
@@ -64,17 +64,17 @@ class Restored:
     strategy: str = STRATEGY
     restored_at: str
     files_restored: int
-    """How many of the actions changed something."""
+    """Number of actions that changed something."""
     actions: tuple[FileAction, ...]
     step_number: int
     snapshot_id: str
     safety_id: str | None
-    """The snapshot that takes the restore back, or None when nothing differed."""
+    """The snapshot of the state before the restore, or None if nothing differed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """Checkpoints are gone; oldest first."""
+    """Checkpoints were removed; lists are oldest first."""
 
     status: str = "CLEANUP_COMPLETE"
     mode: str
@@ -82,14 +82,14 @@ class Cleaned:
     removed: tuple[str, ...]
     retained: tuple[str, ...]
     freed_bytes: int
-    """What the garbage collection gave back."""
+    """Bytes that garbage collection freed."""
     postponed: str | None
-    """Why there may be more to give back later, or None."""
+    """Why more may be freed later, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """Nothing was changed."""
+    """The request failed and changed nothing."""
 
     status: str
     checkpoint_id: str | None = None
@@ -117,8 +117,8 @@ _PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _ELSEWHERE = "Get the files into another directory: snap restore CHECKPOINT_ID --to DIRECTORY"
 _OPTIONS = {
     "checkpoint_not_found": (
-        "Check checkpoint id and working directory; 'snap list' there shows what there is.",
-        "Go back by other means, and create a checkpoint before the next step.",
+        "Check the checkpoint id and the working directory; 'snap list' lists all checkpoints.",
+        "Restore the files by other means, and create a checkpoint before the next step.",
     ),
     "file_conflict": (
         "Stop or move what the details name, then send the block again.",
@@ -133,18 +133,18 @@ _OPTIONS = {
         "Restore another checkpoint; those that 'snap verify' does not name are whole.",
     ),
     "name_taken": (
-        "Send the block with another checkpoint id; the checkpoint that has it was not touched.",
-        "Remove the one that has it, if it is not needed: snap delete CHECKPOINT_ID",
+        "Send the block with another checkpoint id; the existing checkpoint was not touched.",
+        "Remove the existing checkpoint if it is not needed: snap delete CHECKPOINT_ID",
     ),
 }
 _OTHER_OPTIONS = (
     "Nothing was changed: correct what the details name, then send the block again.",
-    "'snap maker --help' and 'snap doctor' say more.",
+    "See 'snap maker --help' and 'snap doctor'.",
 )
 
 
 def failed(block: bytes, error: TreesnapError | OSError) -> Failed:
-    """Returns how a request failed; what it was about as far as that can be read."""
+    """Returns a failed result, with the id or mode of the request if it can be read."""
     operation, word = subject(block)
     verb = operation.value if operation is not None else "OPERATION"
     number = getattr(error, "errno", None)
@@ -173,7 +173,7 @@ _ACTION_WORDS = {
 
 
 def result_fields(result: Result) -> dict[str, Any]:
-    """Returns a result as an object of JSON, nothing shortened."""
+    """Returns the fields of a result for JSON, unshortened."""
     values = {item.name: getattr(result, item.name) for item in fields(result)}
     values.pop("error", None)
     return {
@@ -183,7 +183,7 @@ def result_fields(result: Result) -> dict[str, Any]:
 
 
 def result_text(result: Result) -> str:
-    """Returns a result block, without a line break at its end."""
+    """Returns a result block, without a final line break."""
     match result:
         case Created():
             return _created(result)
@@ -280,7 +280,7 @@ def _block(head: list[str], *parts: tuple[str, list[str]]) -> str:
 
 
 def _listed(rows: Sequence[tuple[str, str]], room: int) -> list[str]:
-    """Returns a line for each row, or for as many as there is room for and the number of others."""
+    """Returns a line for each row that fits, and one with the number of the others."""
     reserved = _cost_of_line(_others(len(rows)))
     lines: list[str] = []
     used, fitting = 0, 0
@@ -299,7 +299,7 @@ def _others(count: int) -> str:
 
 
 def _cut(word: str, room: int) -> str:
-    """Returns a word on one line; one that costs too much loses its middle."""
+    """Returns a word on one line, without its middle if it costs too much."""
     word = printable(word)
     if _cost(word) <= room:
         return word
@@ -316,6 +316,6 @@ def _cost_of_line(line: str) -> int:
 def _cost(text: str) -> int:
     """Returns the most that a text can cost, in thirds of a token.
 
-    A token is taken for three characters of ASCII, or for one byte of any other.
+    A token is assumed to hold three ASCII characters, or one byte of any other character.
     """
     return sum(1 if character.isascii() else 3 * len(character.encode()) for character in text)
