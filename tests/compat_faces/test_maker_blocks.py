@@ -246,7 +246,7 @@ def test_the_worked_examples_mean_what_they_meant():
 
 
 class TestTheSameCreateAgain:
-    """Who lost the answer asks again; the files are as they were, so there is nothing to refuse."""
+    """A sender that lost the answer asks again; unchanged files leave nothing to refuse."""
 
     @pytest.fixture
     def block(self, root):

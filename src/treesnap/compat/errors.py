@@ -1,7 +1,7 @@
 """Errors that callers of other checkpoint managers catch, which are errors of this library too.
 
 Each is a TreesnapError, with its code, and an exception of the standard library:
-ValueError if the caller has to change something first, FileNotFoundError for what does not
+ValueError if the caller must change something first, FileNotFoundError for what does not
 exist, SubprocessError where git would have failed.
 """
 

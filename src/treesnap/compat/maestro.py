@@ -155,7 +155,7 @@ class CheckpointManager:
         """Captures the directory, or without ``commit_first`` marks what was captured last.
 
         A directory without a snapshot is always captured. Raises ValueError if something is
-        unreadable or has to be captured first.
+        unreadable or must be captured first.
         """
         checkpoint_id = str(uuid.uuid4())
         message = f"Checkpoint: {description}" if commit_first else None

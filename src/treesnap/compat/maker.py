@@ -364,7 +364,7 @@ def _checkpoints(handle: Handle) -> list[Snapshot]:
 def _files_of(snapshot: Snapshot) -> tuple[str, ...]:
     """Returns the files that a CREATE listed, in its order.
 
-    Raises Corrupt for a damaged list: its paths have to be those that were captured, because a
+    Raises Corrupt for a damaged list: its paths must be those that were captured, because a
     restore looks at them in the working directory.
     """
     scope = snapshot.record.scope or ()

@@ -147,7 +147,7 @@ def _delete(context: Context, snapshot_id: SnapshotId) -> None:
         delete(context, (snapshot_id,))
 
 
-def holding(context: Context, plan: Plan, snapshot_id: SnapshotId) -> Plan:
+def hold(context: Context, plan: Plan, snapshot_id: SnapshotId) -> Plan:
     """Returns the plan with a snapshot to hold, unless that is pinned already.
 
     The caller saves it, then calls :func:`pin_held`.
@@ -163,7 +163,7 @@ def pin_held(context: Context, plan: Plan) -> None:
         set_pinned(context, snapshot_id, pinned=True)
 
 
-def let_go(context: Context, plan: Plan) -> Plan:
+def release_held(context: Context, plan: Plan) -> Plan:
     """Returns the plan with nothing held; the caller saves it.
 
     Held snapshots are unpinned, and those that are not checkpoints are deleted.

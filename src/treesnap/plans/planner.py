@@ -29,7 +29,7 @@ from treesnap.plans.plan import (
     new_ulid,
     unstarted,
 )
-from treesnap.plans.process import kept_output
+from treesnap.plans.process import read_output
 from treesnap.plans.record import PLAN
 from treesnap.plans.runner import (
     Calls,
@@ -223,7 +223,7 @@ class Planner:
             raise InvalidArgument(f"Plan {plan.id} has no step {step_index}")
         context = self._context_of(plan)
         for number in range(1, plan.content.progress[step_index].attempts + 1):
-            yield from kept_output(context.fs, log_path(context, plan, step_index, number))
+            yield from read_output(context.fs, log_path(context, plan, step_index, number))
 
     def rollback(self, ref: str, checkpoint_ref: str) -> RollbackResult:
         """Returns a plan and its files to a checkpoint, both or neither.
@@ -344,7 +344,7 @@ def _rolled_back(context: Context, plan: Plan, target: Checkpoint, back: Plan) -
     assert result.safety_id is not None
     if back.held:
         with suppress(TreesnapError):  # the next command releases them
-            back = repository.save(context, checkpoints.let_go(context, back))
+            back = repository.save(context, checkpoints.release_held(context, back))
     with suppress(TreesnapError):  # a policy removes them later
         checkpoints.delete_dropped(context, dropped)
     names = {leaf.step.name for leaf in back.leaves}

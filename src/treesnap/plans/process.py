@@ -89,7 +89,7 @@ def attempt(fs: FileSystem, work: StepWork, listener: Listener, wait_s: float) -
     try:
         fs.lock(log.fd, exclusive=True)
         with Pipe(log, listener) as output:
-            ended = _carried_out(work, log.fd, output)
+            ended = _carry_out(work, log.fd, output)
             if ended.is_success:
                 output.leave_open()
     finally:
@@ -99,8 +99,8 @@ def attempt(fs: FileSystem, work: StepWork, listener: Listener, wait_s: float) -
     return ended
 
 
-def _carried_out(work: StepWork, log_fd: int, output: Pipe) -> Ended:
-    process = _started(work, log_fd, output.write_fd)
+def _carry_out(work: StepWork, log_fd: int, output: Pipe) -> Ended:
+    process = _start(work, log_fd, output.write_fd)
     output.close_write_end()
     ended = Ended(None)
     try:
@@ -112,7 +112,7 @@ def _carried_out(work: StepWork, log_fd: int, output: Pipe) -> Ended:
     return ended
 
 
-def _started(work: StepWork, log_fd: int, write_fd: int) -> subprocess.Popen[bytes]:
+def _start(work: StepWork, log_fd: int, write_fd: int) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(  # noqa: S603 - running it is the job
             work.command,
@@ -306,7 +306,7 @@ def keep_output(fs: FileSystem, log_path: str, data: bytes) -> None:
         log.close()
 
 
-def kept_output(fs: FileSystem, log_path: str) -> Iterator[bytes]:
+def read_output(fs: FileSystem, log_path: str) -> Iterator[bytes]:
     """Yields the output of an attempt, or nothing if it was not kept."""
     with reported("read the output of a step"):
         try:

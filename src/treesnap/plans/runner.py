@@ -42,9 +42,9 @@ from treesnap.plans import process
 from treesnap.plans.checkpoints import (
     available,
     delete_unless_needed,
-    holding,
-    let_go,
+    hold,
     pin_held,
+    release_held,
     save_thinned,
     snapshot_request,
     take_snapshot,
@@ -145,7 +145,7 @@ def end_interrupted(context: Context, plan: Plan) -> Plan:
     The caller holds the plan lock. A plan that was not interrupted is returned unchanged.
     """
     settled = go_back_to_step(context, plan)
-    return save(context, let_go(context, settled)) if settled.held else settled
+    return save(context, release_held(context, settled)) if settled.held else settled
 
 
 def go_back_to_step(context: Context, plan: Plan) -> Plan:
@@ -276,7 +276,7 @@ class Runner:
             except BaseException as error:
                 self._take_step_back(error, go_back_to_step)
                 raise
-        plan = let_go(self._context, plan)
+        plan = release_held(self._context, plan)
         return self._save(plan) if plan.state == PlanState.FAILED else plan
 
     def _take_step_back(
@@ -295,7 +295,7 @@ class Runner:
             plan = self._with_checkpoint(plan, before, "before_step")
         for number in range(1, leaf.step.retries + 2):
             attempt = Attempt(step_index=index, number=number, snapshot_id=before.id)
-            plan = self._save(holding(self._context, plan.began(attempt), before.id))
+            plan = self._save(hold(self._context, plan.began(attempt), before.id))
             if number == 1:
                 pin_held(self._context, plan)
             self._monitor.attempt_began(plan, attempt)
