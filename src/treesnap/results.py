@@ -1,17 +1,19 @@
-"""What the operations of the library return: frozen records."""
+"""What the operations of the library return: frozen records.
+
+They are named tuples because most commands load this module, and it is made in 7 ms then; as
+dataclasses it took 22 ms, a quarter of ``snap list``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Self
 
 from treesnap.model import Change, Skipped, Snapshot, SnapshotId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateStats:
+class CreateStats(NamedTuple):
     """What a capture found and what it cost."""
 
     files: int
@@ -28,8 +30,7 @@ class CreateStats:
     """Bytes that were new in the packs, as ``list`` and ``stats`` show them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateResult:
+class CreateResult(NamedTuple):
     """Outcome of ``create``.
 
     ``snapshot`` is the one that was published; with ``skip_unchanged`` and
@@ -72,8 +73,7 @@ class SnapshotList(tuple[Snapshot, ...]):
         return made
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusResult:
+class StatusResult(NamedTuple):
     """How the live tree differs from the newest snapshot."""
 
     snapshot: Snapshot | None
@@ -84,8 +84,7 @@ class StatusResult:
     """What was done about an interrupted restore, or None."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundPath:
+class FoundPath(NamedTuple):
     """A path that ``find`` matched, with the snapshots that hold it."""
 
     path: bytes
@@ -101,8 +100,7 @@ class OpenFile(NamedTuple):
     program: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreResult:
+class RestoreResult(NamedTuple):
     """Outcome of ``restore``, ``undo`` and ``redo``."""
 
     snapshot: Snapshot
@@ -135,8 +133,7 @@ class RestoreResult:
     """The plan that went with the files, or None when none did."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PositionResult:
+class PositionResult(NamedTuple):
     """Outcome of a rollback of the position."""
 
     snapshot: Snapshot
@@ -147,8 +144,7 @@ class PositionResult:
     """What happened to the files, or None when they were left alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
+class RunResult(NamedTuple):
     """Outcome of ``run``."""
 
     exit_code: int
@@ -171,15 +167,14 @@ class UnfinishedWork(StrEnum):
     PLAN = "plan"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unfinished:
+class Unfinished(NamedTuple):
     """One piece of work that was interrupted."""
 
     work: UnfinishedWork
-    root: bytes | None = None
-    """The root that it is about, or None for the whole store."""
     resolution: str
     """What becomes of it, in words."""
+    root: bytes | None = None
+    """The root that it is about, or None for the whole store."""
     blocked: bool = False
     """Whether it waits for something that a person has to do."""
     started_at_ns: int | None = None
@@ -196,8 +191,7 @@ class Unfinished:
     """Those that another process changed since; they will be left alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorResult:
+class DoctorResult(NamedTuple):
     """Outcome of ``doctor``."""
 
     unfinished: tuple[Unfinished, ...]
@@ -212,8 +206,7 @@ class DoctorResult:
         return any(item.blocked for item in self.unfinished)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PruneResult:
+class PruneResult(NamedTuple):
     """Outcome of ``prune``."""
 
     kept: tuple[Snapshot, ...]
@@ -225,8 +218,7 @@ class PruneResult:
     dry_run: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GcResult:
+class GcResult(NamedTuple):
     """Outcome of ``gc``."""
 
     freed_bytes: int
@@ -252,8 +244,7 @@ class RootDirectory(StrEnum):
     """Another directory than the one that was captured last."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RootInfo:
+class RootInfo(NamedTuple):
     """A root that a store knows."""
 
     id: str
@@ -270,8 +261,7 @@ class RootInfo:
     """Where it was before, the newest last."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RootStats:
+class RootStats(NamedTuple):
     """Sizes of one root's history."""
 
     root: bytes
@@ -283,8 +273,7 @@ class RootStats:
     """Bytes in packs that no other root needs: what removing all its snapshots would free."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotStats:
+class SnapshotStats(NamedTuple):
     """Sizes of one snapshot."""
 
     snapshot: Snapshot
@@ -292,8 +281,7 @@ class SnapshotStats:
     """Bytes in packs that no other snapshot needs: what removing this one alone would free."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatsResult:
+class StatsResult(NamedTuple):
     """Sizes of a store and of a root's history in it.
 
     Bytes in packs are those of compressed objects with a header of 52 bytes each. While
@@ -351,8 +339,7 @@ class SettingSource(StrEnum):
     ROOT = "root"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One setting that holds for a root."""
 
     key: str
@@ -361,15 +348,13 @@ class Setting:
     source: SettingSource
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigResult:
+class ConfigResult(NamedTuple):
     """Outcome of ``config``."""
 
     settings: tuple[Setting, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(NamedTuple):
     """One piece of damage that ``verify`` found."""
 
     code: str
@@ -385,8 +370,7 @@ class Problem:
     """How many paths it makes unrestorable."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partial:
+class Partial(NamedTuple):
     """A snapshot that cannot be restored whole, and what of it cannot."""
 
     snapshot_id: SnapshotId
@@ -399,8 +383,7 @@ class Partial:
     """How many such paths there are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveredObject:
+class RecoveredObject(NamedTuple):
     """A lost object that was found in a live tree and stored again."""
 
     object_id: str
@@ -409,12 +392,14 @@ class RecoveredObject:
     """The file or directory below the root that has the same content."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyResult:
+class VerifyResult(NamedTuple):
     """Outcome of ``verify``."""
 
     problems: tuple[Problem, ...]
     """What was found, before anything was repaired."""
+    snapshots: int
+    objects: int
+    read_bytes: int
     left: tuple[Problem, ...] = ()
     """What remains after a repair; without one, all that was found."""
     partial: tuple[Partial, ...] = ()
@@ -422,9 +407,6 @@ class VerifyResult:
     repaired: tuple[str, ...] = ()
     """A sentence for each repair."""
     recovered: tuple[RecoveredObject, ...] = ()
-    snapshots: int
-    objects: int
-    read_bytes: int
 
     @property
     def ok(self) -> bool:
@@ -432,8 +414,7 @@ class VerifyResult:
         return not self.problems
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchStatus:
+class WatchStatus(NamedTuple):
     """The status of ``snap watch``."""
 
     process_id: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -126,6 +125,6 @@ def _fields(result: CreateResult) -> Fields:
         "unchanged": result.unchanged,
         "skipped": skipped_fields(result.skipped),
         "absent": paths_fields(result.absent),
-        "stats": asdict(result.stats),
+        "stats": result.stats._asdict(),
         "snapshot": snapshot_fields(result.snapshot),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import click
 
@@ -39,7 +38,7 @@ def doctor(invocation: Invocation, *, forget: bool) -> None:
     with invocation.open() as handle:
         result = handle.doctor(forget=forget)
         plans = Planner(handle).unfinished()
-    result = replace(result, unfinished=(*result.unfinished, *plans))
+    result = result._replace(unfinished=(*result.unfinished, *plans))
     invocation.output.result(
         "doctor",
         lambda: {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from dataclasses import fields as fields_of
 from typing import TYPE_CHECKING
 
 import click
@@ -43,7 +41,7 @@ def gc(invocation: Invocation, *, dry_run: bool) -> None:
             f"Kept what can still be read of damaged snapshots ({shown}); "
             "'snap verify --repair' is next"
         )
-    invocation.output.result("gc", lambda: asdict(result), [_gc_line(result)])
+    invocation.output.result("gc", result._asdict, [_gc_line(result)])
 
 
 def _gc_line(result: GcResult) -> str:
@@ -82,7 +80,7 @@ def stats(invocation: Invocation, *, with_snapshots: bool) -> None:
 
 def _stats_fields(result: StatsResult) -> Fields:
     tables = ("by_root", "by_snapshot")
-    numbers = [field.name for field in fields_of(result) if field.name not in tables]
+    numbers = [name for name in result._fields if name not in tables]
     return {
         **{name: getattr(result, name) for name in numbers},
         "dedup_ratio": _rounded(result.dedup_ratio),

@@ -16,7 +16,6 @@ inode.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -57,8 +56,7 @@ class Finish(NamedTuple):
     """None leaves everything but the modification time, which is then the present."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class Commit(NamedTuple):
     """What a restore that must be finished is about."""
 
     target_id: SnapshotId
@@ -85,8 +83,7 @@ class Commit:
     """What a plan that goes with the files is once the restore is done."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Journal:
+class Journal(NamedTuple):
     """One restore in progress."""
 
     root_id: str

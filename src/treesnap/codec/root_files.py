@@ -7,7 +7,6 @@ restores to other directories. Of plans only the outline is known here.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from treesnap.codec.envelope import FileKind, Format
@@ -39,8 +38,7 @@ class Moment(NamedTuple):
     """Whether there was no root at all; the snapshot holds an empty one."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreHistory:
+class RestoreHistory(NamedTuple):
     """Two stacks of moments; the last is the next."""
 
     undo: tuple[Moment, ...] = ()
@@ -52,11 +50,11 @@ class RestoreHistory:
 
     def undone(self, before: Moment) -> RestoreHistory:
         """Returns the history after an undo that began at ``before``."""
-        return replace(self, undo=self.undo[:-1], redo=(*self.redo, before)[-HISTORY_LENGTH_MAX:])
+        return self._replace(undo=self.undo[:-1], redo=(*self.redo, before)[-HISTORY_LENGTH_MAX:])
 
     def redone(self, before: Moment) -> RestoreHistory:
         """Returns the history after a redo that began at ``before``."""
-        return replace(self, undo=(*self.undo, before)[-HISTORY_LENGTH_MAX:], redo=self.redo[:-1])
+        return self._replace(undo=(*self.undo, before)[-HISTORY_LENGTH_MAX:], redo=self.redo[:-1])
 
 
 def encode_history(history: RestoreHistory) -> bytes:
@@ -106,8 +104,7 @@ def _decode_moment(row: Any) -> Moment:
     return Moment(SnapshotId(row[0]), scope, len(row) == 3)
 
 
-@dataclass(frozen=True, slots=True)
-class NameTable:
+class NameTable(NamedTuple):
     """Which snapshots of a root had names when their records were read."""
 
     through: int = 0
@@ -155,8 +152,7 @@ HOLD_SIZE_MAX = 16 << 20
 """The largest file that is read as a record."""
 
 
-@dataclass(frozen=True, slots=True)
-class HoldRecord:
+class HoldRecord(NamedTuple):
     """A snapshot that a process at work goes back to if it fails, and what that changes.
 
     The file is locked while the process lives, so that a hold of a dead process does not count.
@@ -211,8 +207,7 @@ EXPORT_SIZE_MAX = 1 << 16
 _DIGITS = frozenset(b"0123456789abcdef")
 
 
-@dataclass(frozen=True, slots=True)
-class ExportRecord:
+class ExportRecord(NamedTuple):
     """One restore to another directory.
 
     It is durable before the directory is made in which the files are built, and locked while
@@ -260,8 +255,7 @@ class Move(NamedTuple):
     inode: int
 
 
-@dataclass(frozen=True, slots=True)
-class ExportMoves:
+class ExportMoves(NamedTuple):
     """How to make a directory empty again that an export fills, and what it was before.
 
     A mount point cannot be replaced by a rename. So the files are built in it, and moved up one

@@ -7,7 +7,6 @@ watcher, or changes were lost since. The idea is that of Watchman's clock.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -156,7 +155,7 @@ def decode_answer(data: bytes) -> Answer:
 
 def encode_status(status: WatchStatus) -> bytes:
     """Returns the bytes of a status."""
-    return pack({"version": 1, **asdict(status)})
+    return pack({"version": 1, **status._asdict()})
 
 
 def decode_status(data: bytes) -> WatchStatus:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from treesnap.codec.watch import Answer, Mark
-from treesnap.events import Monitor
-from treesnap.fs.base import FileSystem
+if TYPE_CHECKING:  # a command that asks no watcher needs none of it
+    from treesnap.codec.watch import Answer, Mark
+    from treesnap.events import Monitor
+    from treesnap.fs.base import FileSystem
 
 WAIT_DEFAULT_S = 30.0
 """How long an operation waits for another one in the same root."""

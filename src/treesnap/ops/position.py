@@ -63,13 +63,13 @@ def compare_with_head(context: Context, notes: SidecarPlace | None = None) -> St
         )
     found = status(context, position)
     if found.snapshot is None:
-        return replace(found, skipped=uncaptured(context))
+        return found._replace(skipped=uncaptured(context))
     changes = tuple(
         change
         for change in found.changes
         if not (is_time_alone(change) or (notes is not None and notes.holds(change)))
     )
-    return replace(found, changes=changes)
+    return found._replace(changes=changes)
 
 
 def mark_position(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from treesnap.codec.envelope import FileKind
 from treesnap.codec.reader import TreeReader
@@ -40,8 +40,7 @@ def is_reserved_name(name: str) -> bool:
     return bool(not name or _LATEST.match(name) or _STEP.match(name))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
+class Filter(NamedTuple):
     """Conditions that snapshots must meet; None means any."""
 
     session: str | None = None

@@ -23,7 +23,6 @@ import errno
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from stat import S_ISDIR
 
@@ -371,7 +370,7 @@ def _attempt(
             session.root.note_identity()
     safety_id = safety.id if goal.not_kept is None else None
     result = result_of(goal, plan, current, target, safety_id=safety_id)
-    return replace(result, open_files=open_files, not_kept=goal.not_kept)
+    return result._replace(open_files=open_files, not_kept=goal.not_kept)
 
 
 def _make_way(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from treesnap.errors import StoreMissing
@@ -22,5 +21,5 @@ def stats(context: Context) -> StatsResult:
             context.monitor.begin(Phase.MARK, None, None)
             return measure(session.store, session.root.id)
     except StoreMissing:
-        numbers = [item.name for item in fields(StatsResult) if not item.name.startswith("by_")]
+        numbers = [name for name in StatsResult._fields if not name.startswith("by_")]
         return StatsResult(by_root=(), by_snapshot=(), **dict.fromkeys(numbers, 0))

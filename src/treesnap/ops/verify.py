@@ -7,7 +7,6 @@ content comes from :mod:`treesnap.ops.object_recovery`.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from treesnap.errors import Corrupt, InvalidArgument
@@ -60,7 +59,7 @@ def _without_format(context: Context, asked: VerifyRequest, error: Corrupt) -> V
     with reported("repair the store"):
         done = mend_format(context.fs, context.store_path)
     result = _verify(context, asked)
-    return replace(result, problems=(problem, *result.problems), repaired=(done, *result.repaired))
+    return result._replace(problems=(problem, *result.problems), repaired=(done, *result.repaired))
 
 
 def _verify(context: Context, asked: VerifyRequest) -> VerifyResult:

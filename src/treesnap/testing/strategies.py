@@ -32,6 +32,7 @@ from treesnap.model import (
     IgnoreRules,
     ObjectId,
     ObjectKind,
+    PlanCopy,
     SkipReason,
     SnapshotId,
     SnapshotKind,
@@ -205,6 +206,12 @@ def name_tables() -> SearchStrategy[NameTable]:
     return st.builds(NameTable, numbers, st.lists(rows, max_size=3).map(tuple))
 
 
+def plan_copies() -> SearchStrategy[PlanCopy]:
+    """Plans as they stood at a moment."""
+    ids = st.text("0123456789ABCDEFGHJKMNPQRSTVWXYZ", min_size=25, max_size=25).map("7".__add__)
+    return st.builds(PlanCopy, ids, st.binary(max_size=20))
+
+
 def journals() -> SearchStrategy[Journal]:
     """Journals of restores."""
     none = st.none()
@@ -218,6 +225,10 @@ def journals() -> SearchStrategy[Journal]:
         history=st.binary(max_size=20),
         touch=st.booleans(),
         removes_root=st.booleans(),
+        is_way_back=st.booleans(),
+        removes_first=st.booleans(),
+        keeps_nothing=st.booleans(),
+        plan=none | plan_copies(),
     )
     return st.builds(
         Journal,

@@ -281,7 +281,7 @@ def test_a_journal_that_breaks_a_rule_is_refused(fields):
 
 
 def test_a_journal_before_the_commit_point_says_nothing_of_a_commit():
-    staging = replace(JOURNAL, commit=None)
+    staging = JOURNAL._replace(commit=None)
 
     found = journal.decode_journal(journal.encode_journal(staging))
 
@@ -290,8 +290,8 @@ def test_a_journal_before_the_commit_point_says_nothing_of_a_commit():
 
 
 def test_a_journal_of_very_many_paths_comes_back():
-    many = replace(COMMIT, paths=tuple(sorted(b"%d" % number for number in range(20_000))))
+    many = COMMIT._replace(paths=tuple(sorted(b"%d" % number for number in range(20_000))))
 
-    found = journal.decode_journal(journal.encode_journal(replace(JOURNAL, commit=many)))
+    found = journal.decode_journal(journal.encode_journal(JOURNAL._replace(commit=many)))
 
     assert found.commit == many

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from treesnap import treepath
@@ -139,7 +139,7 @@ class Transaction:
         with open_directory(self._fs, self._root) as root_fd:
             places = stage_places(self._fs, root_fd, work.plan.touched)
             subvolumes = self._subvolumes(work, places)
-            commit = replace(commit, directories=work.plan.finishes)
+            commit = commit._replace(directories=work.plan.finishes)
             if self._journal is None:
                 self._begin(work.current.root, subvolumes)
             try:
@@ -187,7 +187,7 @@ class Transaction:
         """Returns the journal with a commit, and the root's identity: it may be new."""
         assert self._journal is not None
         stat = self._fs.fstat(root_fd)
-        return replace(self._journal, device=stat.st_dev, inode=stat.st_ino, commit=commit)
+        return self._journal._replace(device=stat.st_dev, inode=stat.st_ino, commit=commit)
 
     def _end_or_warn(self, root_fd: int, prepared: _Prepared) -> None:
         try:
@@ -212,7 +212,7 @@ class Transaction:
             if self._journal is None:
                 self._begin(work.current.root, subvolumes)
             assert self._journal is not None
-            commit = replace(commit, directories=work.plan.finishes)
+            commit = commit._replace(directories=work.plan.finishes)
             self._write(self._committed(root_fd, commit))
         return self._journal
 
@@ -233,7 +233,7 @@ class Transaction:
             known = {item.path: item for item in journal.subvolumes}
             new = [item for item in self._subvolumes(work, places) if item.path not in known]
             if new:
-                journal = replace(journal, subvolumes=(*journal.subvolumes, *new))
+                journal = journal._replace(subvolumes=(*journal.subvolumes, *new))
                 self._write(journal)
             with steps.staged(root_fd, journal.stage_name, places) as applier:
                 self._carry_out(root_fd, applier)
