@@ -237,7 +237,7 @@ def _read_once(
     if size <= SINGLE_SIZE_MAX and is_dense:
         data = fs.read_at(fd, size + 1, 0)
         held = len(data)
-        if not _has_zero_block(data):
+        if held < _BLOCK_SIZE or not _has_zero_block(data):
             whole = (put(ObjectKind.CHUNK, data), held) if data else ()
             return FileContent((0, *whole)), held, held
     segments = list(_segments(fs, fd, size, put, is_dense=is_dense))
