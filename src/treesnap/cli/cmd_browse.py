@@ -27,7 +27,7 @@ from treesnap.cli.text_output import (
     time_text,
 )
 from treesnap.errors import printable
-from treesnap.facts import counters_in, is_retired, own_tags, rollback_count, stated_facts
+from treesnap.facts import counters_in, is_retired, plain_tags, rollback_count, stated_facts
 from treesnap.model import Entry, EntryKind
 from treesnap.quantities import count_text, size_text
 from treesnap.results import SnapshotList
@@ -156,7 +156,7 @@ def _show_lines(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Iterator[str]
         "counters": ", ".join(tag_texts(counters_in(stated))) or None,
         "rollbacks": rollback_count(snapshot) or None,
         "retired": "yes" if is_retired(snapshot) else None,
-        "tags": ", ".join(tag_texts(own_tags(snapshot))) or None,
+        "tags": ", ".join(tag_texts(plain_tags(snapshot))) or None,
         "host": record.host or None,
         "pinned": "yes" if snapshot.pinned else "no",
         "complete": "yes" if snapshot.complete else f"no, {totals.incomplete} unreadable",

@@ -93,9 +93,11 @@ def create(
     """
     from treesnap.ops.create import CreateOptions
 
-    facts = {name: words.pop(name) for name in TEXTS}
-    tags |= {name: text for name, text in facts.items() if text is not None}
-    tags |= counter_tags(counters)
+    texts = {name: words.pop(name) for name in TEXTS}
+    facts = {name: text for name, text in texts.items() if text is not None}
+    facts |= counter_tags(counters)
+    if twice := sorted(tags.keys() & facts.keys()):
+        raise click.UsageError(f"--tag and another option both set {twice[0]!r}")
     options = CreateOptions(
         exclude=exclude,
         allow_absent=allow_absent,
@@ -106,7 +108,7 @@ def create(
     with invocation.open(makes_store=True) as handle:
         result = handle.create(
             invocation.absolute_all(paths, handle.root),
-            tags=tags,
+            tags={**tags, **facts},
             kind=SnapshotKind.AUTOMATIC if automatic else SnapshotKind.MANUAL,
             options=options,
             **words,
