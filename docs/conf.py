@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from sphinx.application import Sphinx
+
 _PACKAGE = Path(__file__).parent.parent / "src" / "treesnap" / "__init__.py"
 _VERSION = re.search(r'__version__ = "(.+)"', _PACKAGE.read_text(encoding="utf-8"))
 assert _VERSION
@@ -36,3 +38,16 @@ python_maximum_signature_line_length = 80
 
 html_theme = "furo"
 html_title = f"treesnap {release}"
+
+
+def clear_generated_docstring(
+    _app: Sphinx, _what: str, _name: str, _obj: object, _options: object, lines: list[str]
+) -> None:
+    """Leaves a field of a named tuple undescribed, rather than saying its number."""
+    if lines and lines[0].startswith("Alias for field number"):
+        lines.clear()
+
+
+def setup(app: Sphinx) -> None:
+    """Connects what this file adds to the build."""
+    app.connect("autodoc-process-docstring", clear_generated_docstring)
