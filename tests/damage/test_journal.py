@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -149,7 +148,7 @@ def test_the_journal_of_another_root_changes_nothing(interrupted, stage):
     shutil.copy(interrupted.journal, journal)
     if stage == Stage.STAGING:
         payload = unseal(journal.read_bytes(), FileKind.JOURNAL, "journal")
-        early = replace(decode_journal(payload), commit=None)
+        early = decode_journal(payload)._replace(commit=None)
         journal.write_bytes(seal(FileKind.JOURNAL, encode_journal(early)))
     before = tree_state(other)
 
