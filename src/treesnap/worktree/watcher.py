@@ -55,6 +55,8 @@ REPORTING = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "tmpfs", "xfs", "zfs"}
 )
 """File systems that only this kernel changes, so that it can report every change."""
+FIRST_REPORT_S = 1.0
+"""How long a queue that was just made may take to report at least."""
 RETRY_S = 60.0
 """How long after a failed start the next one is tried. Until then, walks look at everything."""
 PAUSE_S = 5.0
@@ -170,7 +172,8 @@ class Watcher:
                 if time.monotonic() < self._not_before_s:
                     return None
                 tree = self._begin()
-                tree.sync(deadline)
+                # Its reader needs a moment, also when the one before has used up the time.
+                tree.sync(max(deadline, time.monotonic() + FIRST_REPORT_S))
                 return tree.answer(None)
             except (Lost, OSError) as error:
                 self._give_up(str(error))
