@@ -68,11 +68,6 @@ class Reference(NamedTuple):
     is_page: bool = False
     """Whether it is a page of the directory that names it, and read with it."""
 
-    @property
-    def is_leaf(self) -> bool:
-        """Whether it names nothing itself."""
-        return self.is_page or self.kind == ObjectKind.CHUNK
-
 
 class TreeReader:
     """Reads directories; keeps a few hundred decoded ones at hand, or as many as asked for."""

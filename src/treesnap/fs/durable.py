@@ -282,16 +282,6 @@ def ensure_directories(fs: FileSystem, path: str) -> None:
             raise
 
 
-def make_directories(fs: FileSystem, path: str) -> None:
-    """Like :func:`ensure_directories`, but costs no sync for a directory that exists, which is
-    taken to be durable.
-    """
-    try:
-        fs.lstat(path)
-    except FileNotFoundError:
-        ensure_directories(fs, path)
-
-
 def read_file(fs: FileSystem, path: str, size_bytes_max: int) -> bytes:
     """Returns a file's content, at most ``size_bytes_max + 1`` bytes of it.
 

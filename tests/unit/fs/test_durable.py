@@ -16,7 +16,6 @@ from treesnap.fs.durable import (
     Temporary,
     create_locked,
     ensure_directories,
-    make_directories,
     read_file,
     replace_file,
     sweep_temporary,
@@ -241,16 +240,6 @@ def test_directories_are_made_with_their_parents_and_each_is_synced(fs, tmp_path
         str(tmp_path / "a"),
         str(tmp_path / "a/b"),
     ]
-
-
-def test_directories_that_count_as_durable_cost_no_sync(fs, tmp_path):
-    make_directories(fs, str(tmp_path))
-    before = [*fs.syncs]
-    make_directories(fs, str(tmp_path / "a/b"))
-
-    assert before == []
-    assert (tmp_path / "a/b").is_dir()
-    assert [item.path for item in fs.syncs][-2:] == [str(tmp_path), str(tmp_path / "a")]
 
 
 @pytest.mark.parametrize("number", range(1, 5))

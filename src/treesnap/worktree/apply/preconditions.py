@@ -248,7 +248,7 @@ def blaming(path: bytes) -> Iterator[None]:
 
 def conflict(path: bytes) -> Conflict:
     """Returns the error for a path that another process changed."""
-    return Conflict(f"{printable(path)!r} was changed by somebody else meanwhile", path=path)
+    return Conflict(f"{printable(path)!r} was changed by another process meanwhile", path=path)
 
 
 class Observed:
