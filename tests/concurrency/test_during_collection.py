@@ -213,8 +213,10 @@ def test_nobody_waits_for_a_collection(shared):
             shared.create(number, done[-1])
         shared.handle(0).restore("first")
 
-    # More often would have no end: each snapshot gives the collection more to look at.
-    fs = EveryCall(sized(61, 7), work)
+    # More often would have no end: each snapshot gives the collection more to look at. And not
+    # at every seventh: a file takes seven calls, so that a sweep would meet each of its
+    # attempts between the call that opens it and the one that locks it.
+    fs = EveryCall(sized(61, 9), work)
     result = shared.handle(0, fs=fs).gc()
 
     assert len(done) > 1

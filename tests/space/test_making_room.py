@@ -18,6 +18,7 @@ from changing import World
 from mounting import mounting
 from oracle import difference, record
 from treesnap import CreateOptions, SnapshotKind, StorageFull
+from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.auto_maintenance import with_room
 from treesnap.ops.places import context_at
 from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed
@@ -232,6 +233,53 @@ def test_goes_on_while_others_take_what_was_made(world, needed_bytes, wait_s, tr
         with pytest.raises(StorageFull):
             with_room(patient.context, attempt)
     assert len(tried) == tries
+
+
+class TestWhatDoesNotFitNow:
+    """Is tried again where another process came and went while nobody looked at the writers."""
+
+    def attempt_meeting(self, world: World, fs: WrappedFileSystem) -> int:
+        """Returns how often an attempt was made that needs all the room, and finds it the
+        second time."""
+        tried = []
+
+        def attempt() -> None:
+            tried.append(None)
+            if len(tried) == 1:
+                error = StorageFull("others were faster")
+                error.needed_bytes = error.limit_bytes = 1 << 20
+                raise error
+
+        with_room(context_at(root=world.root, store_path=str(world.store), fs=fs), attempt)
+        return len(tried)
+
+    def test_because_a_writer_took_room(self, world, tmp_path):
+        other = Other(world, tmp_path / "other", 1)
+        world.handle.config("max-size", "1M")
+        (other.path / "file").write_bytes(b"changed")
+        fs = Interrupting(1, is_collection, lambda: other.handle.create(kind=SnapshotKind.RUN))
+
+        assert self.attempt_meeting(world, fs) == 2
+        assert len(other.handle.list()) == 2
+
+    def test_because_a_root_was_in_use(self, world, tmp_path):
+        Other(world, tmp_path / "other", 1)
+        world.handle.config("max-size", "1M")
+        local = LocalFileSystem()
+        locks = [
+            local.open(str(path), os.O_RDWR | os.O_CREAT)
+            for path in sorted(world.store.glob("roots/*/lock"))
+        ]
+        assert [local.lock(fd, exclusive=True) for fd in locks] == [True] * len(locks)
+        fs = Interrupting(1, is_collection, lambda: [local.close(fd) for fd in locks])
+
+        assert self.attempt_meeting(world, fs) == 2
+        assert fs.left <= 0
+
+
+def is_collection(call: Call) -> bool:
+    """Returns whether a call is the first one of a collection of garbage."""
+    return call.method == "open" and str(call.path).endswith("/collector/lock")
 
 
 class TestWhatCannotFit:

@@ -107,8 +107,8 @@ def with_room(context: Context, attempt: Callable[[], _Result]) -> _Result:
     Automatic snapshots of all roots go first, as their policies allow, then garbage, which
     includes what the failed attempt left. Tries again whether or not that freed anything:
     another process may have made room, or may take it. Raises StorageFull at once when the
-    attempt is known to need more room than was made and no other writer is running, whose
-    failure might free some. Otherwise raises it after :data:`ATTEMPTS`; but while other writers
+    attempt is known to need more room than was made, with no other process at work in the
+    store, which might free some. Otherwise raises it after :data:`ATTEMPTS`; but while others
     take the room under the store's limit, tries again for ``wait_s`` at most. What the attempts
     wrote is garbage by then, and collected.
     """
@@ -142,7 +142,7 @@ class Room(NamedTuple):
     size_bytes: int
     """How much the store may grow, by the limit that was hit, or by what is free on the disk."""
     is_contested: bool
-    """Whether other writers are running, which take room or free it."""
+    """Whether others were at work meanwhile, who take room or keep some from being made."""
 
 
 def make_room(context: Context, full: StorageFull) -> Room | None:
@@ -155,17 +155,20 @@ def make_room(context: Context, full: StorageFull) -> Room | None:
     from treesnap.store.maintenance.quota import free_bytes, trim_outputs
 
     limit_bytes = full.limit_bytes
+    is_contested = False
     try:
         with opened(context, "maintain the store", writing=True, recover=False) as session:
+            slots = slot_states(context.fs, session.store.layout)
             settings = settings_or_defaults(session)
             is_hopeless = limit_bytes is not None and full.needed_bytes > limit_bytes
             if settings is not None and settings.is_automatic and not is_hopeless:
                 trim_outputs(session.store, limit_bytes)
-                _prune_all_roots(session, settings.store_size_bytes_max)
+                is_contested = _prune_all_roots(session, settings.store_size_bytes_max)
         _collect(context, wait_s=context.wait_s)
         with opened(context, "maintain the store", recover=False) as session:
             store = session.store
-            is_contested = any(state.is_busy for state in slot_states(store.fs, store.layout))
+            slots_after = slot_states(store.fs, store.layout)
+            is_contested |= slots_after != slots or any(slot.is_busy for slot in slots_after)
             if limit_bytes is None:
                 return Room(free_bytes(store), is_contested)
             return Room(max(0, limit_bytes - store.size_bytes()), is_contested and not is_hopeless)
@@ -176,21 +179,26 @@ def make_room(context: Context, full: StorageFull) -> Room | None:
         return None
 
 
-def _prune_all_roots(opened_session: Session, size_bytes_max: int | None) -> None:
-    """Removes snapshots of every root that allows it, unless another process works there."""
+def _prune_all_roots(opened_session: Session, size_bytes_max: int | None) -> bool:
+    """Removes snapshots of every root that allows it; returns whether one was left in use."""
     from treesnap.store.maintenance.quota import ROOM_SHARE, prune_store
 
     store = opened_session.store
     roots = []
+    is_in_use = False
     for path in registered_roots(store.fs, store.layout):
         session = replace(opened_session, root=store.root(path))
-        with suppress(TreesnapError, OSError):  # busy, or damaged: left as it is
+        with suppress(TreesnapError, OSError):  # damaged: left as it is
             settings = settings_of(session)
             if settings.is_automatic:
                 roots.append(session.root)
-                _prune(session, settings)
+                try:
+                    _prune(session, settings)
+                except Busy:
+                    is_in_use = True
     if size_bytes_max is not None:
-        prune_store(store, roots, int(size_bytes_max * ROOM_SHARE), size_bytes_max)
+        is_in_use |= prune_store(store, roots, int(size_bytes_max * ROOM_SHARE), size_bytes_max)
+    return is_in_use
 
 
 def _prune(session: Session, settings: Settings) -> None:

@@ -138,7 +138,7 @@ _LEAP_MAX = 1 << 62
 
 def oldest_epoch_possible(fs: FileSystem, layout: Layout) -> int:
     """Returns the highest epoch that a writer at work has seen; the present one is no lower."""
-    return max((epoch for epoch, _, is_busy in slot_states(fs, layout) if is_busy), default=0)
+    return max((slot.epoch for slot in slot_states(fs, layout) if slot.is_busy), default=0)
 
 
 def rebuild_state(store: Store) -> str | None:
@@ -150,10 +150,10 @@ def rebuild_state(store: Store) -> str | None:
     """
     fs, layout = store.fs, store.layout
     needed = 0
-    for epoch, _, is_busy in slot_states(fs, layout):
-        if is_busy and not epoch:
+    for state_of_slot in slot_states(fs, layout):
+        if state_of_slot.is_busy and not state_of_slot.epoch:
             raise Busy("A writer is at work; repair the collector state when it has ended")
-        needed = max(needed, epoch)
+        needed = max(needed, state_of_slot.epoch)
     try:
         state = read_state(fs, layout)
         if state.epoch >= oldest_epoch_possible(fs, layout):

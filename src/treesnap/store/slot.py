@@ -105,12 +105,14 @@ class SlotState(NamedTuple):
     pack_id: bytes
     is_busy: bool
     """Whether that writer is at work."""
+    written_ns: int
+    """When that writer last wrote into it, by the clock of the file system."""
 
 
 def slot_states(fs: FileSystem, layout: Layout) -> list[SlotState]:
     """Returns what every slot says. Writes nothing, and never waits."""
     found = []
-    for name in fs.list_names(layout.slots):
+    for name in sorted(fs.list_names(layout.slots)):
         if not is_slot_name(name):
             continue
         try:
@@ -118,8 +120,10 @@ def slot_states(fs: FileSystem, layout: Layout) -> list[SlotState]:
         except (FileNotFoundError, Corrupt):
             continue
         try:
+            written_ns = fs.fstat(fd).st_mtime_ns
             is_busy = not fs.lock(fd, exclusive=True)
-            found.append(SlotState(*Slot(fs, layout, name, fd).read(), is_busy))
+            epoch, pack_id = Slot(fs, layout, name, fd).read()
+            found.append(SlotState(epoch, pack_id, is_busy, written_ns))
             if not is_busy:
                 fs.unlock(fd)
         finally:

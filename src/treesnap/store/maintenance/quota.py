@@ -6,7 +6,7 @@ import os
 from collections.abc import Container, Iterable
 from contextlib import suppress
 
-from treesnap.errors import TreesnapError
+from treesnap.errors import Busy, TreesnapError
 from treesnap.model import Snapshot, SnapshotId
 from treesnap.store.maintenance.prune import (
     newest,
@@ -56,9 +56,9 @@ def trim_outputs(store: Store, limit_bytes: int | None) -> None:
 
 def prune_store(
     store: Store, roots: Iterable[Root], target_bytes: int, size_bytes_max: int
-) -> None:
+) -> bool:
     """Removes the oldest automatic snapshots of some roots until the store needs no more
-    than ``target_bytes``.
+    than ``target_bytes``; returns whether a root was left as it is because it is in use.
 
     The newest snapshot of each root stays, and the newest of the whole root, and what
     a policy never removes. Roots in which another process is at work, or a restore was
@@ -89,10 +89,17 @@ def prune_store(
     gone: dict[Root, list[Snapshot]] = {}
     for item in without_room(store, safe, others, target_bytes, size_bytes_max):
         gone.setdefault(root_of[item.id], []).append(item)
+    is_in_use = False
     for root, items in gone.items():
-        with suppress(TreesnapError, OSError), root.locked("prune", 0.0):
-            if not root.is_interrupted:
-                remove(store, root, _unprotected(store, root, items))
+        try:
+            with root.locked("prune", 0.0):
+                if not root.is_interrupted:
+                    remove(store, root, _unprotected(store, root, items))
+        except Busy:
+            is_in_use = True
+        except (TreesnapError, OSError):
+            continue
+    return is_in_use
 
 
 def _unprotected(store: Store, root: Root, snapshots: list[Snapshot]) -> list[Snapshot]:
