@@ -146,9 +146,11 @@ class WatchService:
                 ),
             )
         except TreesnapError as error:
-            self._last_error = printable(error.message)
+            message = printable(error.message)
             self._schedule.failed(time.monotonic())
-            self._on_error(error.message)
+            if message != self._last_error:  # the same failure, again and again, is said once
+                self._last_error = message
+                self._on_error(message)
             return
         self._last_error = None
         self._schedule.done(time.monotonic())

@@ -31,6 +31,7 @@ from treesnap.codec.watch import (
 from treesnap.errors import Busy, Corrupt, ErrorCode, OperationFailed, Refused
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import SnapshotKind
+from treesnap.ops.create import CreateOptions
 from treesnap.ops.handle import Handle
 from treesnap.ops.known_changes import ask, receive, send, socket_address, view_of
 from treesnap.ops.places import context_at
@@ -175,29 +176,53 @@ def test_makes_one_at_once_and_one_after_a_change(watch, handle, directory):
     assert decode_status(asked(directory())).snapshots == 2
 
 
+class Attempts:
+    """Counts the snapshots that a service tries to make in a root."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._count = 0
+        outer = self
+
+        class Noting(WrappedFileSystem):
+            """Notes whenever the root's lock is opened, as each attempt does."""
+
+            def around(self, call: Call) -> Any:
+                directory, name = os.path.split(call.path)
+                above = os.path.basename(os.path.dirname(directory))
+                if call.method == "open" and (above, name) == ("roots", "lock"):
+                    outer._count += 1
+                return super().around(call)
+
+        root, store_path, fs = handle.root, handle.store_path, Noting(UnsyncedFileSystem())
+        self.handle = Handle(context_at(root=root, store_path=store_path, fs=fs))
+
+    def wait_for(self, count: int) -> None:
+        """Waits until there were so many."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self._count < count:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
 def test_makes_none_when_nothing_changed(watch, handle):
-    attempts: list[str] = []
-
-    class Noting(WrappedFileSystem):
-        """Notes whenever the root's lock is opened, as each attempt does."""
-
-        def around(self, call: Call) -> Any:
-            directory, name = os.path.split(call.path)
-            above = os.path.basename(os.path.dirname(directory))
-            if call.method == "open" and (above, name) == ("roots", "lock"):
-                attempts.append(directory)
-            return super().around(call)
-
-    other = Handle(
-        context_at(root=handle.root, store_path=handle.store_path, fs=Noting(UnsyncedFileSystem()))
-    )
-    watched = watch(other, every_s=0.1)
-    deadline = time.monotonic() + DEADLINE_S
-    while len(attempts) < 4:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    attempts = Attempts(handle)
+    watched = watch(attempts.handle, every_s=0.1)
+    attempts.wait_for(4)
 
     assert len(handle.list()) == len(watched.made) == 1
+
+
+def test_says_a_failure_once_until_it_changes(watch, handle):
+    handle.create(["nothing"], options=CreateOptions(allow_absent=True))
+    handle.config("max-size", "1")
+    attempts = Attempts(handle)
+    watched = watch(attempts.handle, every_s=0.1)
+    attempts.wait_for(8)
+    assert watched.said == ["The store may take 1, and the snapshot needs more"]
+
+    handle.config("max-size", "2")
+    watched.wait_for(lambda: len(watched.said) == 2)
+    assert watched.said[1] == "The store may take 2, and the snapshot needs more"
 
 
 def test_tells_why_it_failed_and_goes_on(watch, handle, directory):
@@ -206,7 +231,7 @@ def test_tells_why_it_failed_and_goes_on(watch, handle, directory):
     watched.wait_for(lambda: watched.made)
     away = Path(handle.root).with_name("away")
     Path(handle.root).rename(away)
-    watched.wait_for(lambda: len(watched.said) >= 2)
+    watched.wait_for(lambda: watched.said)
     failed = decode_status(asked(directory()))
     (away / "b").write_text("changed")
     away.rename(handle.root)
