@@ -7,7 +7,7 @@ import pytest
 from oracle import difference, record
 from plan_bench import NONE, end, labels, noted, to
 from treesnap import ErrorCode, InvalidArgument, NotFound, Refused
-from treesnap.facts import facts_of
+from treesnap.facts import own_tags, stated_facts
 from treesnap.plans import (
     CorrectionMode,
     Milestones,
@@ -183,8 +183,10 @@ class TestCheckpointByHand:
         assert bench.planner().checkpoints("latest")[0] == taken
         assert (taken.label, taken.reason, taken.phase) == ("so far", "tests pass", "strategize")
         assert (taken.source_tool, taken.step_index) == ("pytest", 1)
-        facts = facts_of(bench.handle().resolve(taken.snapshot_id))
+        snapshot = bench.handle().resolve(taken.snapshot_id)
+        facts = stated_facts(snapshot)
         assert (facts["type"], facts["source_tool"]) == ("manual", "pytest")
+        assert own_tags(snapshot).keys() == {"plan", "reason", "source_tool", "phase"}
 
     def test_can_be_rolled_back_to(self, bench, failed):
         (bench.root / "mess").write_text("x")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from treesnap.errors import ErrorCode, NotFound, Refused
-from treesnap.facts import CheckpointType, fact_tags, facts_of
+from treesnap.facts import CheckpointType, fact_tags, stated_facts
 from treesnap.model import Snapshot, SnapshotId, SnapshotKind
 from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.history import delete, list_snapshots, resolve, set_pinned
@@ -42,37 +42,33 @@ def take_snapshot(
     plan: Plan,
     label: str,
     kind: CheckpointType,
-    facts: Mapping[str, str | None] | None = None,
+    said: Mapping[str, str] | None = None,
 ) -> Snapshot:
     """Captures the root before the plan's next step. The default policy applies to the snapshot.
 
-    ``facts`` overrides what follows from the plan.
+    ``said`` is what a caller says of it: tags of the caller's own, in place of the plan's facts.
     """
-    return create(context, snapshot_request(plan, label, kind, facts)).snapshot
+    return create(context, snapshot_request(plan, label, kind, said)).snapshot
 
 
 def snapshot_request(
-    plan: Plan,
-    label: str,
-    kind: CheckpointType,
-    facts: Mapping[str, str | None] | None = None,
+    plan: Plan, label: str, kind: CheckpointType, said: Mapping[str, str] | None = None
 ) -> CreateRequest:
     """Returns the request of :func:`take_snapshot`."""
-    index = plan.next_index
-    leaves = plan.leaves
-    given = facts or {}
-    tags = fact_tags(
-        step_name=leaves[index].step.name if index < len(leaves) else None,
-        phase=given.get("phase") or phase_of(plan, index),
-        type=kind.value,
-        reason=given.get("reason") or label,
-        source_tool=given.get("source_tool") or SOURCE_TOOL,
-    )
+    index, leaves, said = plan.next_index, plan.leaves, said or {}
+    facts = {
+        "step_name": leaves[index].step.name if index < len(leaves) else None,
+        "phase": phase_of(plan, index),
+        "type": kind.value,
+        "reason": label,
+        "source_tool": SOURCE_TOOL,
+    }
+    noted = fact_tags(**{name: fact for name, fact in facts.items() if name not in said})
     return CreateRequest(
         label=label,
         session=plan.id,
         step=index,
-        tags={"plan": plan.name, **tags},
+        tags={"plan": plan.name, **said, **noted},
         kind=SnapshotKind.PLAN,
     )
 
@@ -87,7 +83,7 @@ def with_checkpoint(
     context: Context, plan: Plan, snapshot: Snapshot, reason: str, label: str | None = None
 ) -> Plan:
     """Returns the plan with one more checkpoint, with its snapshot's label unless one is given."""
-    index, facts = plan.next_index, facts_of(snapshot)
+    index, facts = plan.next_index, stated_facts(snapshot)
     newest = plan.checkpoints[-1].id if plan.checkpoints else None
     checkpoint = Checkpoint(
         id=CheckpointId(new_ulid(context.clock_ns(), after=newest)),

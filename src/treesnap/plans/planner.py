@@ -185,13 +185,15 @@ class Planner:
     ) -> Checkpoint:
         """Takes a checkpoint of a plan that no process works on, and returns it.
 
-        Raises Refused for an applied plan.
+        ``reason``, ``source_tool`` and ``phase`` become tags of the caller's. Raises Refused for
+        an applied plan.
         """
         with self._opened(ref, "plan checkpoint") as (context, plan):
             _refuse_applied(plan)
-            facts = {"reason": reason, "source_tool": source_tool, "phase": phase}
+            words = {"reason": reason, "source_tool": source_tool, "phase": phase}
+            said = {name: word for name, word in words.items() if word}
             settled = end_interrupted(context, plan)
-            taken = checkpoints.take_snapshot(context, settled, label, CheckpointType.MANUAL, facts)
+            taken = checkpoints.take_snapshot(context, settled, label, CheckpointType.MANUAL, said)
             longer = checkpoints.with_checkpoint(context, settled, taken, reason or "manual")
             return checkpoints.save_thinned(context, longer).checkpoints[-1]
 
