@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING
 
 import click
 
@@ -16,13 +15,17 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import restore_fields
 from treesnap.cli.parameters import parse_counters
 from treesnap.cli.text_output import restore_line, restore_notes, short_id
-from treesnap.compat.maestro_records import CheckpointPhase, StateSnapshot, checkpoint_fields
+from treesnap.compat.maestro import (
+    MARKERS,
+    Checkpoint,
+    CheckpointManager,
+    CheckpointPhase,
+    StateSnapshot,
+    ValidationResult,
+    checkpoint_fields,
+)
 from treesnap.errors import printable
 from treesnap.facts import CheckpointType
-
-if TYPE_CHECKING:
-    from treesnap.compat.maestro import CheckpointManager
-    from treesnap.compat.maestro_records import Checkpoint, ValidationResult
 
 _EXAMPLE = "snap session create --session-id UUID --description"
 
@@ -55,8 +58,6 @@ def _manager(
     makes_store: bool = False,
 ) -> Iterator[CheckpointManager]:
     """Yields the checkpoint manager of the root."""
-    from treesnap.compat.maestro import MARKERS, CheckpointManager
-
     with invocation.open(markers=MARKERS, makes_store=makes_store) as handle:
         yield CheckpointManager(handle=handle, keep_log=write_log, test_command=test_command)
 

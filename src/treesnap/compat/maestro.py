@@ -10,29 +10,37 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
 from treesnap.arguments import checked_methods
 from treesnap.compat.errors import translated
-from treesnap.compat.maestro_records import (
-    Checkpoint,
-    CheckpointPhase,
-    CheckpointSummary,
-    StateSnapshot,
-    ValidationResult,
-    checkpoint_fields,
-    checkpoints_of,
-    status_text,
-    summary_of,
-    tags_of,
-    time_text,
+from treesnap.errors import (
+    InvalidArgument,
+    NotFound,
+    OperationFailed,
+    TreesnapError,
+    printable,
+    quoted,
 )
-from treesnap.errors import InvalidArgument, NotFound, OperationFailed, TreesnapError, printable
-from treesnap.facts import CheckpointType, retired, rolled_back
+from treesnap.facts import (
+    CheckpointType,
+    counter_tags,
+    counters_in,
+    fact_tags,
+    facts_of,
+    is_retired,
+    own_tags,
+    retired,
+    rollback_count,
+    rolled_back,
+)
 from treesnap.fs.os_errors import error_text
-from treesnap.model import SkipReason
+from treesnap.model import RESERVED_TAGS, ChangeKind, SkipReason, Snapshot, utc_time
 from treesnap.ops import handle as library
 from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.history import retag
@@ -46,7 +54,7 @@ from treesnap.ops.places import (
 from treesnap.ops.position import compare_with_head, mark_position, rollback
 from treesnap.ops.processes import check_line
 from treesnap.ops.sidecar_files import SidecarPlace, write_sidecar
-from treesnap.results import PositionResult
+from treesnap.results import PositionResult, StatusResult
 from treesnap.treepath import PathLike
 
 __all__ = [
@@ -59,7 +67,6 @@ __all__ = [
     "ValidationResult",
 ]
 
-
 SESSIONS = ".flow/maestro/sessions"
 """Where Maestro keeps the files of sessions, below the root."""
 
@@ -68,6 +75,83 @@ LOGS = SidecarPlace(f"{SESSIONS}/*/checkpoints.json")
 
 MARKERS = (".git", ".flow/maestro")
 """Either of these marks the top directory of a project."""
+
+
+_TAG = "checkpoint-"
+_STATUS_WORDS = {
+    ChangeKind.ADDED: "new:",
+    ChangeKind.REMOVED: "deleted:",
+    ChangeKind.MODIFIED: "modified:",
+    ChangeKind.TYPE: "typechange:",
+    ChangeKind.METADATA: "properties:",
+}
+
+
+class CheckpointPhase(StrEnum):
+    """The phase of a session."""
+
+    PLAN = "plan"
+    GENERATE_TASKS = "generate_tasks"
+    IMPLEMENT = "implement"
+    VALIDATE = "validate"
+    CLEANUP = "cleanup"
+
+
+@dataclass
+class StateSnapshot:
+    """Progress of a session at a checkpoint."""
+
+    tasks_completed: int = 0
+    decisions_made: int = 0
+    files_modified: int = 0
+    files_created: int = 0
+    tests_passing: int = 0
+    tests_failing: int = 0
+
+
+@dataclass
+class Checkpoint:
+    """A state that a session can return to."""
+
+    checkpoint_id: str
+    commit_sha: str
+    """Id of the snapshot: 64 hex digits."""
+    timestamp: str
+    """ISO 8601, in UTC."""
+    description: str
+    phase: CheckpointPhase
+    checkpoint_type: CheckpointType
+    commit_message: str | None = None
+    """None if nothing was captured because the state was already saved."""
+    state_snapshot: StateSnapshot | None = None
+    tags: list[str] = field(default_factory=list)
+    rollback_used: bool = False
+    rollback_count: int = 0
+
+
+@dataclass
+class ValidationResult:
+    """Whether a checkpoint can be made now, with errors and warnings."""
+
+    is_valid: bool
+    errors: list[str]
+    warnings: list[str]
+    git_status: str
+    """A line for the position, then one for each path that differs."""
+    has_uncommitted_changes: bool
+    tests_passing: bool | None
+    """None without a test command."""
+
+
+@dataclass
+class CheckpointSummary:
+    """Counts of the checkpoints of a session."""
+
+    total_checkpoints: int
+    checkpoints_by_type: dict[str, int]
+    checkpoints_used_for_rollback: int
+    latest_checkpoint: str | None
+    """``commit_sha`` of the newest one, or None."""
 
 
 @checked_methods
@@ -98,8 +182,9 @@ class CheckpointManager:
         """
         if handle is None:
             store_path = os.fsdecode(store) if store is not None else default_store_path()
-            root = repo_root if repo_root is not None else find_project(store_path)
-            handle = library.open(root, store_path)
+            if repo_root is None:
+                repo_root = find_root(current_directory(), store_path, MARKERS)
+            handle = library.open(repo_root, store_path)
         self.handle = handle
         self.repo_root = handle.root
         self.session_id = None if session_id is None else _checked(session_id, "session")
@@ -135,9 +220,9 @@ class CheckpointManager:
             warnings.append("There are uncommitted changes")
         return ValidationResult(
             is_valid=not unreadable,
-            errors=[f"{printable(path)!r} cannot be read" for path in unreadable],
+            errors=[f"{quoted(path)} cannot be read" for path in unreadable],
             warnings=warnings,
-            git_status=status_text(found),
+            git_status=_status_text(found),
             has_uncommitted_changes=has_changes,
             tests_passing=passing,
         )
@@ -163,7 +248,7 @@ class CheckpointManager:
             name=checkpoint_id,
             label=description,
             session=_checked(session_id, "session"),
-            tags=tags_of(checkpoint_id, phase, checkpoint_type, message, state_snapshot),
+            tags=_tags_of(checkpoint_id, phase, checkpoint_type, message, state_snapshot),
             complete_only=True,
             options=CreateOptions(exclude=LOGS.excluded),
         )
@@ -172,7 +257,7 @@ class CheckpointManager:
         else:
             snapshot = mark_position(self.handle.context, request, LOGS)
         self._keep_log(session_id)
-        return checkpoints_of([snapshot])[checkpoint_id]
+        return _checkpoints_of([snapshot])[checkpoint_id]
 
     @translated()
     def list_checkpoints(self, session_id: str | UUID) -> list[Checkpoint]:
@@ -191,7 +276,7 @@ class CheckpointManager:
     def get_checkpoint(self, session_id: str | UUID, checkpoint_id: str | UUID) -> Checkpoint:
         """Returns one checkpoint, or raises FileNotFoundError."""
         session, wanted = _checked(session_id, "session"), _checked(checkpoint_id, "checkpoint")
-        found = checkpoints_of(self.handle.list(session=session)).get(wanted)
+        found = _checkpoints_of(self.handle.list(session=session)).get(wanted)
         if found is None:
             raise NotFound(f"Session {session} has no checkpoint {wanted}")
         return found
@@ -225,7 +310,7 @@ class CheckpointManager:
 
     def get_checkpoint_summary(self, session_id: str | UUID) -> CheckpointSummary:
         """Returns the numbers of a session's checkpoints."""
-        return summary_of(self.list_checkpoints(session_id))
+        return _summary_of(self.list_checkpoints(session_id))
 
     @translated()
     def delete_checkpoint(
@@ -250,9 +335,9 @@ class CheckpointManager:
     def _log(self, session: str, checkpoints: list[Checkpoint]) -> dict[str, Any]:
         return {
             "session_id": session,
-            "generated_at": time_text(self.handle.context.clock_ns()),
+            "generated_at": _time_text(self.handle.context.clock_ns()),
             "checkpoints": [checkpoint_fields(checkpoint) for checkpoint in checkpoints],
-            "summary": asdict(summary_of(checkpoints)),
+            "summary": asdict(_summary_of(checkpoints)),
         }
 
     @translated()
@@ -268,21 +353,17 @@ class CheckpointManager:
             log = self._log(session, self._checkpoints(session))
             return json.dumps(log, indent=2).encode() + b"\n"
 
-        write_sidecar(
-            self.handle.context,
-            path,
-            content,
-            is_sidecar=_is_own_log,
-        )
+        write_sidecar(self.handle.context, path, content, is_sidecar=_is_own_log)
         return os.path.join(self.repo_root, os.fsdecode(path))
 
     def _checkpoints(self, session: str) -> list[Checkpoint]:
-        return list(checkpoints_of(self.handle.list(session=session)).values())
+        return list(_checkpoints_of(self.handle.list(session=session)).values())
 
     def _is_known(self, session: str) -> bool:
-        has_directory = os.path.isdir(os.path.join(self.repo_root, SESSIONS, session))
         return (
-            session == self.session_id or has_directory or bool(self.handle.list(session=session))
+            session == self.session_id
+            or os.path.isdir(os.path.join(self.repo_root, SESSIONS, session))
+            or bool(self.handle.list(session=session))
         )
 
     def _keep_log(self, session_id: str | UUID) -> None:
@@ -307,11 +388,6 @@ class CheckpointManager:
         return False, [f"The tests fail with exit code {exit_code}{said}"]
 
 
-def find_project(store_path: str) -> str:
-    """Returns the directory that the current one belongs to; see :class:`CheckpointManager`."""
-    return find_root(current_directory(), store_path, MARKERS)
-
-
 def _checked(identity: str | UUID, what: str) -> str:
     """Returns a UUID in its usual form, or raises InvalidArgument."""
     if isinstance(identity, UUID):
@@ -321,7 +397,7 @@ def _checked(identity: str | UUID, what: str) -> str:
     except ValueError:
         parsed = None
     if parsed is None or parsed != identity.lower():
-        raise InvalidArgument(f"The {what} id {printable(identity)!r} is not a UUID")
+        raise InvalidArgument(f"The {what} id {quoted(identity)} is not a UUID")
     return parsed
 
 
@@ -331,3 +407,92 @@ def _is_own_log(content: bytes) -> bool:
         return all(len(item["commit_sha"]) == 64 for item in json.loads(content)["checkpoints"])
     except (ValueError, TypeError, LookupError):
         return False
+
+
+def _tags_of(
+    checkpoint_id: str,
+    phase: str,
+    checkpoint_type: str,
+    message: str | None,
+    state: StateSnapshot | None,
+) -> dict[str, str]:
+    """Returns the tags of a checkpoint's snapshot; raises InvalidArgument."""
+    for what, word, known in (
+        ("phase", phase, list(CheckpointPhase)),
+        ("checkpoint type", checkpoint_type, list(CheckpointType)),
+    ):
+        if word not in known:
+            raise InvalidArgument(f"The {what} {word!r} is not one of {', '.join(known)}")
+    counters = asdict(state) if state is not None else {}
+    for name, count in counters.items():
+        if not isinstance(count, int) or isinstance(count, bool):
+            raise InvalidArgument(f"{name} must be a whole number, not {count!r}")
+    facts = fact_tags(
+        phase=CheckpointPhase(phase).value,
+        type=CheckpointType(checkpoint_type).value,
+        reason=message,
+        source_tool="maestro",
+    )
+    return {_TAG + checkpoint_id: "", **facts, **counter_tags(counters, RESERVED_TAGS)}
+
+
+def _checkpoints_of(snapshots: Sequence[Snapshot]) -> dict[str, Checkpoint]:
+    """Returns the checkpoints among a session's snapshots by id, in the order given."""
+    return {
+        snapshot.name: _checkpoint(snapshot, snapshot.name, facts)
+        for snapshot, facts in ((item, facts_of(item)) for item in snapshots)
+        if snapshot.name is not None
+        and _TAG + snapshot.name in snapshot.record.tags
+        and facts.get("phase") in list(CheckpointPhase)
+        and facts.get("type") in list(CheckpointType)
+        and not is_retired(snapshot)
+    }
+
+
+def _checkpoint(snapshot: Snapshot, checkpoint_id: str, facts: Mapping[str, str]) -> Checkpoint:
+    record, counters = snapshot.record, counters_in(facts)
+    are_state = counters.keys() == asdict(StateSnapshot()).keys()
+    return Checkpoint(
+        checkpoint_id=checkpoint_id,
+        commit_sha=snapshot.id,
+        timestamp=_time_text(record.created_at_ns),
+        description=record.label or "",
+        phase=CheckpointPhase(facts["phase"]),
+        checkpoint_type=CheckpointType(facts["type"]),
+        commit_message=facts.get("reason"),
+        state_snapshot=StateSnapshot(**counters) if are_state else None,
+        tags=sorted(own_tags(snapshot)),
+        rollback_used=rollback_count(snapshot) > 0,
+        rollback_count=rollback_count(snapshot),
+    )
+
+
+def _summary_of(checkpoints: Sequence[Checkpoint]) -> CheckpointSummary:
+    """Returns the counts of checkpoints, which are given newest first."""
+    return CheckpointSummary(
+        total_checkpoints=len(checkpoints),
+        checkpoints_by_type=dict(Counter(item.checkpoint_type.value for item in checkpoints)),
+        checkpoints_used_for_rollback=sum(item.rollback_used for item in checkpoints),
+        latest_checkpoint=checkpoints[0].commit_sha if checkpoints else None,
+    )
+
+
+def checkpoint_fields(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Returns a checkpoint's fields for the log, without those that are None."""
+    return {name: value for name, value in asdict(checkpoint).items() if value is not None}
+
+
+def _time_text(time_ns: int) -> str:
+    """Returns a moment as ISO 8601, in UTC."""
+    return utc_time(time_ns).isoformat().replace("+00:00", "Z")
+
+
+def _status_text(found: StatusResult) -> str:
+    """Returns the differences from the position, as text."""
+    if found.snapshot is None:
+        return "Nothing was captured yet"
+    head = f"At {found.snapshot.id[:12]} ({printable(found.snapshot.label or 'no description')})"
+    lines = [
+        f"{_STATUS_WORDS[item.change]:<12}{printable(item.path) or '.'}" for item in found.changes
+    ]
+    return "\n".join([head, *(lines or ["nothing to capture"])])
