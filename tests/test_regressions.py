@@ -28,7 +28,7 @@ class Remarks(NullMonitor):
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def warn(self, message: str) -> None:
+    def warn(self, code, message: str) -> None:
         """Keeps one sentence."""
         self.said.append(message)
 

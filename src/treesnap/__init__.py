@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         StoreMissing,
         TreesnapError,
         UnsupportedFormat,
+        WarningCode,
     )
     from treesnap.events import CollectingMonitor, Monitor, NullMonitor
     from treesnap.model import (
@@ -70,6 +71,7 @@ _HOMES = {
     "StoreMissing": "treesnap.errors",
     "TreesnapError": "treesnap.errors",
     "UnsupportedFormat": "treesnap.errors",
+    "WarningCode": "treesnap.errors",
     "open": "treesnap.ops.handle",
 }
 
@@ -99,6 +101,7 @@ __all__ = [
     "StoreMissing",
     "TreesnapError",
     "UnsupportedFormat",
+    "WarningCode",
     "__version__",
     "open",
 ]

@@ -13,8 +13,8 @@
     └── OperationFailed (OSError kin)  read the message; nothing was changed
 
 Each class carries a stable ``code`` that programs may compare, and the facts
-(path, reference, errno) as attributes. Advice to people and exit codes live in
-the command line, not here.
+(path, reference, errno) as attributes. Warnings, which a monitor receives, have
+codes as well. Advice to people and exit codes live in the command line, not here.
 """
 
 from __future__ import annotations
@@ -64,6 +64,41 @@ class ErrorCode(StrEnum):
     NO_SPACE = "no-space"
     OVER_QUOTA = "over-quota"
     OPERATION_FAILED = "operation-failed"
+
+
+class WarningCode(StrEnum):
+    """Stable codes of all warnings, none of which is the code of an error as well.
+
+    Codes are added, never renamed or reused.
+    """
+
+    STORE_MADE = "store-made"
+    ROOT_MOVED = "root-moved"
+    ROOT_MAY_HAVE_MOVED = "root-may-have-moved"
+    ROOT_MOVED_ASIDE = "root-moved-aside"
+    RULE_SKIPPED = "rule-skipped"
+    RULES_UNREADABLE = "rules-unreadable"
+    SETTINGS_IGNORED = "settings-ignored"
+    STAGE_FOUND = "stage-found"
+    RESTORE_RECOVERED = "restore-recovered"
+    RESTORE_UNFINISHED = "restore-unfinished"
+    RESTORE_NOT_NOTED = "restore-not-noted"
+    METADATA_NOT_RESTORED = "metadata-not-restored"
+    LEFT_ALONE = "left-alone"
+    EDITS_PRESERVED = "edits-preserved"
+    STATE_NOT_KEPT = "state-not-kept"
+    NOT_CLEANED_UP = "not-cleaned-up"
+    EXPORT_NOT_RECORDED = "export-not-recorded"
+    EXPORT_CLEANED_UP = "export-cleaned-up"
+    CHECKPOINT_NOT_HELD = "checkpoint-not-held"
+    PROCESSES_LEFT = "processes-left"
+    STEP_UNDONE = "step-undone"
+    SNAPSHOT_DAMAGED = "snapshot-damaged"
+    DAMAGED_SNAPSHOT_DELETED = "damaged-snapshot-deleted"
+    NOT_REPAIRED = "not-repaired"
+    MAINTENANCE_FAILED = "maintenance-failed"
+    GARBAGE_KEPT = "garbage-kept"
+    ROOM_MADE = "room-made"
 
 
 def printable(path: bytes | str) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
+from treesnap.errors import WarningCode
+
 
 class Phase(StrEnum):
     """What a long operation is doing."""
@@ -30,8 +32,8 @@ class Monitor(Protocol):
     def advance(self, files: int, size_bytes: int) -> None:
         """So many more files and bytes are done in the current phase."""
 
-    def warn(self, message: str) -> None:
-        """Something that the user should know, for example a recovery."""
+    def warn(self, code: WarningCode, message: str) -> None:
+        """Something that the user should know, for example a recovery: a sentence of facts."""
 
 
 class NullMonitor:
@@ -43,16 +45,19 @@ class NullMonitor:
     def advance(self, files: int, size_bytes: int) -> None:
         """Ignores the progress."""
 
-    def warn(self, message: str) -> None:
+    def warn(self, code: WarningCode, message: str) -> None:
         """Ignores the warning."""
 
 
 class CollectingMonitor(NullMonitor):
-    """Keeps the warnings in ``warnings``; for programs that log them."""
+    """Keeps the warnings; for programs that log them."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
+        self.codes: list[WarningCode] = []
+        """The codes of ``warnings``, in the same order."""
 
-    def warn(self, message: str) -> None:
+    def warn(self, code: WarningCode, message: str) -> None:
         """Keeps the warning."""
+        self.codes.append(code)
         self.warnings.append(message)

@@ -8,7 +8,7 @@ import pytest
 
 from treesnap import errors
 from treesnap.cli import failure
-from treesnap.errors import ErrorCode
+from treesnap.errors import ErrorCode, WarningCode
 
 
 def test_every_code_has_an_exit_code_and_a_line_of_advice():
@@ -174,3 +174,26 @@ def test_too_little_memory_is_not_called_a_bug():
 
     assert told[0] == "snap: There is not enough memory"
     assert "bug" not in told[1]
+
+
+def test_a_warning_is_followed_by_its_hint(snap, store):
+    snap("create")
+    (store / "config.toml").write_text("nosuch = 1\n")
+
+    shown = snap("create").err.splitlines()
+
+    at = next(number for number, line in enumerate(shown) if "cannot be used" in line)
+    assert shown[at + 1] == f"hint: {failure.WARNING_HINTS[WarningCode.SETTINGS_IGNORED]}"
+
+
+def test_a_warning_has_a_code_and_a_hint_in_json(snap, store):
+    snap("create")
+    (store / "config.toml").write_text("nosuch = 1\n")
+
+    (warning,) = snap("create", "--json").json["warnings"]
+
+    assert "cannot be used" in warning.pop("message")
+    assert warning == {
+        "code": "settings-ignored",
+        "hint": failure.WARNING_HINTS[WarningCode.SETTINGS_IGNORED],
+    }

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from treesnap.cli.progress import ProgressMonitor, WarningMonitor
 from treesnap.cli.text_output import time_text
+from treesnap.errors import WarningCode
 from treesnap.events import Phase
 from treesnap.quantities import size_text
 
@@ -43,7 +44,9 @@ def warnings():
 @pytest.fixture
 def monitor(clock, screen, warnings):
     console = Console(file=screen, force_terminal=True, width=120)
-    monitor = ProgressMonitor(warnings.append, clock=clock, make_console=lambda: console)
+    monitor = ProgressMonitor(
+        lambda *warning: warnings.append(warning), clock=clock, make_console=lambda: console
+    )
     yield monitor
     monitor.close()
 
@@ -94,12 +97,12 @@ def test_next_phase_begins_from_nothing(monitor, clock, screen):
 
 def test_remark_is_passed_on_while_a_bar_is_shown(monitor, clock, warnings):
     monitor.begin(Phase.SCAN, 5, 100)
-    monitor.warn("early")
+    monitor.warn(WarningCode.ROOM_MADE, "early")
     clock.now = 1.0
     monitor.advance(1, 1)
-    monitor.warn("late")
+    monitor.warn(WarningCode.ROOT_MOVED, "late")
 
-    assert warnings == ["early", "late"]
+    assert warnings == [(WarningCode.ROOM_MADE, "early"), (WarningCode.ROOT_MOVED, "late")]
     assert monitor.is_visible
 
 
@@ -114,13 +117,13 @@ def test_close_takes_the_bar_away_and_may_be_called_again(monitor, clock):
 
 
 def test_monitor_without_a_bar_only_passes_remarks_on(warnings):
-    monitor = WarningMonitor(warnings.append)
+    monitor = WarningMonitor(lambda *warning: warnings.append(warning))
     monitor.begin(Phase.SCAN, 1, 1)
     monitor.advance(1, 1)
-    monitor.warn("said")
+    monitor.warn(WarningCode.ROOM_MADE, "said")
     monitor.close()
 
-    assert warnings == ["said"]
+    assert warnings == [(WarningCode.ROOM_MADE, "said")]
 
 
 def test_importing_progress_does_not_import_rich():

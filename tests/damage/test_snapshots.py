@@ -15,26 +15,13 @@ from forge import Forge
 from treesnap.codec.message import pack, unpack
 from treesnap.codec.snapshot import encode_snapshot
 from treesnap.errors import Refused, TreesnapError
+from treesnap.events import CollectingMonitor
 from treesnap.model import Totals
 from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from world import World
-
-
-class Remarks:
-    """Keeps what is remarked."""
-
-    def __init__(self) -> None:
-        self.found: list[str] = []
-
-    def begin(self, *_: object) -> None: ...
-
-    def advance(self, *_: object) -> None: ...
-
-    def warn(self, message: str) -> None:
-        self.found.append(message)
 
 
 @pytest.fixture
@@ -69,13 +56,13 @@ OFFSETS = [3, 9, 17, 30, -10]
 def test_a_damaged_record_stops_nobody(world, tmp_path, offset):
     other = other_root(world, tmp_path)
     identity = flip_in_record(world, "second", offset)
-    warnings = Remarks()
+    warnings = CollectingMonitor()
 
     listed = world.handle(monitor=warnings).list()
 
     assert identity not in {item.id for item in listed}
     assert len(listed) >= 1
-    assert any(identity[:12] in warning for warning in warnings.found)
+    assert any(identity[:12] in warning for warning in warnings.warnings)
     for handle in (world.handle(), other):
         assert identity in handle.gc().damaged
         handle.prune(treesnap.Policy(keep_last=1))
@@ -133,11 +120,11 @@ def test_what_a_damaged_record_names_is_kept_until_it_is_repaired(world):
 
 def test_a_damaged_record_is_deleted_by_its_id(world):
     identity = flip_in_record(world, "second", 60)
-    warnings = Remarks()
+    warnings = CollectingMonitor()
 
     world.handle(monitor=warnings).delete(identity[:16])
 
-    assert any(identity[:12] in warning for warning in warnings.found)
+    assert any(identity[:12] in warning for warning in warnings.warnings)
     assert not list(world.store.glob(f"snapshots/*/*-{identity}"))
     assert world.handle().gc().damaged == ()
     assert world.handle().verify(read_data=True).ok

@@ -276,6 +276,14 @@ def test_every_error_code_is_documented_with_its_exit_code():
     }
 
 
+def test_every_warning_code_is_documented():
+    from treesnap import errors
+
+    rows = table_rows(sections(REFERENCE / "errors.md", "##")["Warning codes"])
+
+    assert [row[0].strip("`") for row in rows] == [code.value for code in errors.WarningCode]
+
+
 def test_every_exit_code_is_documented():
     from treesnap.cli import failure
 

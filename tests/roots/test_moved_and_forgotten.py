@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.errors import Busy, ErrorCode, NotFound, Refused, TreesnapError
-from treesnap.events import NullMonitor
+from treesnap.errors import Busy, ErrorCode, NotFound, Refused, TreesnapError, WarningCode
+from treesnap.events import CollectingMonitor
 from treesnap.model import SnapshotKind
 from treesnap.ops.handle import Handle
 from treesnap.ops.places import context_at
@@ -22,16 +22,6 @@ from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed
 from treesnap.testing.state import tree_state
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.testing.wrapped import MUTATING, Call, WrappedFileSystem
-
-
-class Said(NullMonitor):
-    """Keeps the remarks."""
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
 
 
 class Births(WrappedFileSystem):
@@ -90,7 +80,7 @@ LOCAL = UnsyncedFileSystem()
 
 def test_a_directory_that_was_renamed_keeps_its_history(place):
     place.old.rename(place.new)
-    said = Said()
+    said = CollectingMonitor()
 
     found = place.ids(place.new, monitor=said)
 
@@ -111,7 +101,7 @@ def test_a_directory_that_was_renamed_keeps_its_history(place):
 def test_what_was_at_the_old_path_is_told_where_it_went(place):
     place.old.rename(place.new)
     place.ids(place.new)
-    said = Said()
+    said = CollectingMonitor()
 
     assert place.ids(place.old, monitor=said) == []
 
@@ -174,7 +164,7 @@ def test_a_copy_begins_its_own_history(place):
 
 def test_a_directory_with_a_used_inode_is_not_the_root(place):
     place.old.rename(place.new)  # its inode, as if it had been given to another directory
-    said = Said()
+    said = CollectingMonitor()
 
     assert place.ids(place.new, fs=Births(12345), monitor=said) == []
     assert said.warnings == []
@@ -182,11 +172,12 @@ def test_a_directory_with_a_used_inode_is_not_the_root(place):
 
 def test_without_a_birth_time_there_is_a_hint_only(place):
     place.old.rename(place.new)
-    said = Said()
+    said = CollectingMonitor()
 
     assert place.ids(place.new, fs=Births(None), monitor=said) == []
 
-    assert [text for text in said.warnings if f"snap root move {place.old}" in text]
+    assert said.codes == [WarningCode.ROOT_MAY_HAVE_MOVED]
+    assert str(place.old) in said.warnings[0]
     place.on(place.new, fs=Births(None)).root_move(place.old)
     assert len(place.ids(place.new, fs=Births(None))) == 2
 

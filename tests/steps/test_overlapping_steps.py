@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from treesnap.events import NullMonitor
+from treesnap.events import CollectingMonitor
 from treesnap.ops.places import context_at
 from treesnap.plans import Planner, PlanState, Step
 from treesnap.testing.faulty import Fault, FaultyFileSystem
@@ -224,16 +224,6 @@ def test_delete_refuses_what_a_plan_goes_back_to(handle, root):
     assert plan.state == PlanState.FAILED
 
 
-class Recorded(NullMonitor):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
-
-
 @pytest.mark.parametrize("is_lasting", [True, False])
 def test_hold_for_which_there_is_no_room_is_written_in_place_of_the_reserve_or_missed_aloud(
     handle, root, is_lasting
@@ -245,7 +235,7 @@ def test_hold_for_which_there_is_no_room_is_written_in_place_of_the_reserve_or_m
         where=lambda call: any("/hold-" in str(item) for item in call.arguments),
         lasting=is_lasting,
     )
-    monitor = Recorded()
+    monitor = CollectingMonitor()
     filled = treesnap.Handle(
         context_at(
             root=handle.root,

@@ -16,7 +16,7 @@ from mounting import mounting
 from oracle import difference, record
 from privileges import as_nobody
 from treesnap.cli import json_output
-from treesnap.events import NullMonitor
+from treesnap.events import CollectingMonitor
 from treesnap.ops.checkpoint import go_back
 from treesnap.ops.places import context_at
 from treesnap.plans import Planner, PlanState, Step
@@ -26,16 +26,6 @@ from treesnap.testing.faulty import kill_at
 
 def is_excluded(path: bytes) -> bool:
     return path == b"excluded" or path.startswith(b"excluded/")
-
-
-class Recorded(NullMonitor):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
 
 
 class Failed(Exception):
@@ -191,7 +181,7 @@ def test_way_back_on_a_full_disk_that_is_killed_anywhere_is_finished_or_was_not_
 @PLACES
 def test_way_back_says_what_it_could_not_keep(tmp_path: Path, place: str):
     with small_disk(tmp_path, place) as (root, store):
-        monitor = Recorded()
+        monitor = CollectingMonitor()
         handle = treesnap.Handle(context_at(root=str(root), store_path=str(store), monitor=monitor))
 
         result = handle.run(["sh", "-c", ": > large; head -c 64M /dev/urandom > filling; exit 1"])

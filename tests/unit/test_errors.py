@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from treesnap import errors
-from treesnap.errors import ErrorCode, OperationFailed, TreesnapError, printable
+from treesnap.errors import ErrorCode, OperationFailed, TreesnapError, WarningCode, printable
 from treesnap.events import CollectingMonitor, NullMonitor, Phase
 
 CLASSES = [
@@ -60,6 +60,11 @@ def test_monitors_may_ignore_everything_or_keep_remarks():
     for monitor in (silent, collecting):
         monitor.begin(Phase.SCAN, None, None)
         monitor.advance(1, 2)
-        monitor.warn("Something happened")
+        monitor.warn(WarningCode.ROOM_MADE, "Something happened")
 
     assert collecting.warnings == ["Something happened"]
+    assert collecting.codes == [WarningCode.ROOM_MADE]
+
+
+def test_no_warning_has_the_code_of_an_error():
+    assert {code.value for code in WarningCode}.isdisjoint(code.value for code in ErrorCode)

@@ -38,7 +38,7 @@ def status(invocation: Invocation) -> None:
     with invocation.open() as handle:
         result = handle.status()
     if result.snapshot is None:
-        output.warn(f"No snapshot of the whole of {handle.root} in {handle.store_path}")
+        output.note(f"No snapshot of the whole of {handle.root} in {handle.store_path}")
     elif not result.changes:
         output.note(f"Nothing changed since {short_id(result.snapshot.id)}")
     output.note(*_unreadable_lines(result.skipped))

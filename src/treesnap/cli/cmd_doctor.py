@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import click
 
 from treesnap.cli.command import command, pass_invocation
-from treesnap.cli.failure import ExitCode
+from treesnap.cli.failure import ExitCode, hint_of
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, path_fields, paths_fields
 from treesnap.cli.text_output import short_id
-from treesnap.errors import printable
+from treesnap.errors import ErrorCode, printable
 from treesnap.plans.planner import Planner
 from treesnap.quantities import count_text
 from treesnap.results import DoctorResult, Unfinished, UnfinishedWork
@@ -46,7 +46,7 @@ def doctor(invocation: Invocation, *, forget: bool) -> None:
             "forgotten": result.forgotten,
             "unfinished": [_fields(item) for item in result.unfinished],
         },
-        _lines(result),
+        _lines(result, invocation.program),
     )
     if result.blocked:
         click.get_current_context().exit(ExitCode.REFUSED)
@@ -67,7 +67,7 @@ def _fields(item: Unfinished) -> Fields:
     }
 
 
-def _lines(result: DoctorResult) -> Iterator[str]:
+def _lines(result: DoctorResult, program: str) -> Iterator[str]:
     """Yields a paragraph for each thing that was found."""
     if result.forgotten:
         yield "Forgot the interrupted restore; the tree is as it was found"
@@ -86,6 +86,8 @@ def _lines(result: DoctorResult) -> Iterator[str]:
                 f"{item.done:,} of {count_text(item.paths, 'path')} done{changed}"
             )
         yield f"  {item.resolution}"
+        if item.work == UnfinishedWork.PLAN:
+            yield f"  hint: {hint_of(ErrorCode.PLAN_INTERRUPTED, program)}"
 
 
 def age_text(age_ns: int) -> str:

@@ -69,7 +69,7 @@ class ShowingMonitor:
         self._plan = plan
         leaf = plan.leaves[attempt.step_index]
         again = f", attempt {attempt.number} of {leaf.step.retries + 1}"
-        self._output.warn(
+        self._output.note(
             f"[{attempt.step_index + 1}/{len(plan.leaves)}] {step_path(leaf)}"
             f"{again if leaf.step.retries else ''}"
         )
@@ -85,13 +85,13 @@ class ShowingMonitor:
             self.output(b"\n")
         if state == StepState.FAILED:
             name = plan.leaves[attempt.step_index].step.name
-            self._output.warn(f"{printable(name)} failed; what it did was undone")
+            self._output.note(f"{printable(name)} failed; what it did was undone")
 
     def cut_off(self) -> None:
         """Says how to continue a plan that neither failed nor was completed."""
         if self._plan is not None:
             again = self._invocation.command_text("plan", "resume", self._plan.id)
-            self._output.warn(f"The plan stops there. To continue: {again}")
+            self._output.note(f"The plan stops there. To continue: {again}")
 
     def checkpoint_taken(self, plan: Plan, checkpoint: Checkpoint) -> None:
         """Says nothing: checkpoints are listed on demand."""

@@ -268,7 +268,12 @@ def validate(invocation: Invocation, *, test_command: str | None) -> None:
     """
     with _manager(invocation, test_command=test_command) as checkpoints:
         result = checkpoints.validate_checkpoint_state()
-    invocation.output.result("session.validate", lambda: asdict(result), _validation_lines(result))
+    found = [{"code": "validation", "message": text, "hint": None} for text in result.warnings]
+    invocation.output.result(
+        "session.validate",
+        lambda: {**asdict(result), "warnings": found},
+        _validation_lines(result),
+    )
     if not result.is_valid:
         click.get_current_context().exit(ExitCode.REFUSED)
 

@@ -13,7 +13,7 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, path_fields, paths_fields
 from treesnap.cli.parameters import SamplePart
 from treesnap.cli.text_output import added_text, path_text, short_id, title_of
-from treesnap.errors import printable
+from treesnap.errors import WarningCode, printable
 from treesnap.quantities import count_text, first_lines, size_text
 
 if TYPE_CHECKING:
@@ -71,8 +71,9 @@ def stats(invocation: Invocation, *, with_snapshots: bool) -> None:
         result = handle.stats()
     if result.damaged_snapshots:
         invocation.output.warn(
+            WarningCode.SNAPSHOT_DAMAGED,
             f"{count_text(result.damaged_snapshots, 'snapshot')} could not be read whole: what "
-            "they need is counted as waste"
+            "they need is counted as waste",
         )
     lines = _stats_lines(result, handle.store_path, with_snapshots=with_snapshots)
     invocation.output.result("stats", lambda: _stats_fields(result), lines)

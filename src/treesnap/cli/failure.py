@@ -1,4 +1,4 @@
-"""What the command line makes of an exception: an exit code, a message, advice.
+"""What the command line makes of exceptions and warnings: exit codes, messages, advice.
 
 Nothing here prints, and nothing here imports the operations.
 """
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import click
 
-from treesnap.errors import ErrorCode, TreesnapError, printable
+from treesnap.errors import ErrorCode, TreesnapError, WarningCode, printable
 
 
 class ExitCode(IntEnum):
@@ -117,7 +117,8 @@ RESPONSES: dict[ErrorCode, Response] = {
     ),
     ErrorCode.RESTORE_INTERRUPTED: Response(
         ExitCode.REFUSED,
-        "'snap doctor' shows what it waits for; 'snap doctor --forget' gives it up",
+        "'snap doctor' shows what it waits for, 'snap doctor --forget' gives it up; in a tree that "
+        "was moved, 'snap root move OLD' finishes it",
     ),
     ErrorCode.PLAN_INTERRUPTED: Response(
         ExitCode.REFUSED,
@@ -149,6 +150,18 @@ RESPONSES: dict[ErrorCode, Response] = {
     ErrorCode.OPERATION_FAILED: Response(ExitCode.FAILED),
 }
 
+WARNING_HINTS: dict[WarningCode, str] = {
+    WarningCode.ROOT_MAY_HAVE_MOVED: "'snap root move OLD' takes over the history of a moved root",
+    WarningCode.SETTINGS_IGNORED: "correct the file, or remove it to use the defaults",
+    WarningCode.STAGE_FOUND: "remove it once no restore of that tree is under way",
+    WarningCode.RESTORE_UNFINISHED: "'snap doctor' shows what it waits for",
+    WarningCode.EDITS_PRESERVED: "'snap restore REF --to DIR' writes the files of that snapshot",
+    WarningCode.GARBAGE_KEPT: (
+        "'snap verify --repair' repairs them or moves them away, 'snap gc' collects around them"
+    ),
+}
+"""What to do next about a warning, where its message does not say it all."""
+
 
 class Failure(NamedTuple):
     """An error as it is shown."""
@@ -163,15 +176,20 @@ class Failure(NamedTuple):
     """The path that it is about, or None."""
 
 
+def hint_of(code: ErrorCode | WarningCode, program: str) -> str | None:
+    """Returns what to do next, or None; commands in it begin with the name of the program."""
+    hint = RESPONSES[code].hint if isinstance(code, ErrorCode) else WARNING_HINTS.get(code)
+    return hint.replace("'snap ", f"'{program} ") if hint is not None else None
+
+
 def from_error(error: BaseException, program: str = "snap") -> Failure:
     """Returns how an exception is shown; exceptions that are not expected are our bugs.
 
     ``program`` is the name that commands in the advice begin with.
     """
     if isinstance(error, TreesnapError):
-        exit_code, hint = RESPONSES[error.code]
-        if hint is not None:
-            hint = hint.replace("'snap ", f"'{program} ")
+        hint = hint_of(error.code, program)
+        exit_code = RESPONSES[error.code].exit_code
         return Failure(error.code.value, error.message, exit_code, hint, error.path)
     if isinstance(error, click.ClickException):
         message = error.format_message().rstrip(".").replace("\n\t", " ")

@@ -73,8 +73,8 @@ class Invocation:
             is_unsaid = self.directory is None and handle.root != os.path.realpath(
                 current_directory()
             )
-            if is_unsaid and not self.output.as_json:
-                warn(f"The root is {handle.root}")
+            if is_unsaid:
+                self.output.note(f"The root is {handle.root}")
             yield handle
         finally:
             monitor.close()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from treesnap.errors import WarningCode
 from treesnap.events import Phase
 from treesnap.quantities import size_text
 
@@ -38,7 +39,7 @@ _UNITS = {Phase.MARK: "objects", Phase.REWRITE: "objects", Phase.VERIFY: "object
 class WarningMonitor:
     """Passes warnings on and shows no progress."""
 
-    def __init__(self, warn: Callable[[str], None]) -> None:
+    def __init__(self, warn: Callable[[WarningCode, str], None]) -> None:
         self._warn = warn
 
     def begin(self, phase: Phase, files: int | None, size_bytes: int | None) -> None:
@@ -47,9 +48,9 @@ class WarningMonitor:
     def advance(self, files: int, size_bytes: int) -> None:
         """Ignores the progress."""
 
-    def warn(self, message: str) -> None:
+    def warn(self, code: WarningCode, message: str) -> None:
         """Passes the warning on."""
-        self._warn(message)
+        self._warn(code, message)
 
     def close(self) -> None:
         """Does nothing: there is nothing on the terminal."""
@@ -63,7 +64,7 @@ class ProgressMonitor(WarningMonitor):
 
     def __init__(
         self,
-        warn: Callable[[str], None],
+        warn: Callable[[WarningCode, str], None],
         *,
         clock: Callable[[], float] = time.monotonic,
         delay_s: float = DELAY_S,
@@ -112,13 +113,13 @@ class ProgressMonitor(WarningMonitor):
             with suppress(OSError):  # losing the terminal ends no work
                 self._draw()
 
-    def warn(self, message: str) -> None:
+    def warn(self, code: WarningCode, message: str) -> None:
         """Passes the warning on, above the bar if there is one."""
         if self._bar is None:
-            self._warn(message)
+            self._warn(code, message)
         else:
             self._bar.stop()
-            self._warn(message)
+            self._warn(code, message)
             self._bar.start()
 
     def close(self) -> None:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, NoReturn
 
-from treesnap.cli.failure import Failure, text_lines
-from treesnap.errors import printable
+from treesnap.cli.failure import Failure, hint_of, text_lines
+from treesnap.errors import WarningCode, printable
 
 FORMAT_VERSION = 1
 """Version of every JSON object; grows when a field goes or changes its meaning."""
@@ -43,7 +43,7 @@ class Output:
         """Whether printing is all that the command does, so that it fails when that fails."""
         self.unwritten: OSError | None = None
         """Why results did not reach standard output, of a command that did something besides."""
-        self._warnings: list[str] = []
+        self._warnings: list[dict[str, str | None]] = []
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -111,19 +111,20 @@ class Output:
             os.dup2(null, number)
         os.close(null)
 
-    def warn(self, message: str) -> None:
-        """Prints a line that scripts may ignore; with JSON it is one of the warnings."""
+    def warn(self, code: WarningCode, message: str) -> None:
+        """Prints a warning and its hint; with JSON it is one of the warnings."""
+        hint = hint_of(code, self.program)
         if self.as_json:
-            self._warnings.append(printable(message))
-        elif not self.quiet:
-            self.flush()  # so that both streams come in order where they are one
-            print_plainly(printable(message))
+            self._warnings.append({"code": code, "message": printable(message), "hint": hint})
+        else:
+            self.note(message, *([f"hint: {hint}"] if hint is not None else []))
 
     def note(self, *messages: str) -> None:
         """Prints lines for a person; the fields of the JSON object say the same."""
-        if not self.as_json:
+        if not self.as_json and not self.quiet:
+            self.flush()  # so that both streams come in order where they are one
             for message in messages:
-                self.warn(message)
+                print_plainly(printable(message))
 
     def error(self, failure: Failure) -> None:
         """Prints an error; ``--quiet`` does not silence it.

@@ -38,6 +38,7 @@ from treesnap.errors import (
     Refused,
     StoreMissing,
     TreesnapError,
+    WarningCode,
 )
 from treesnap.facts import fact_tags, facts_of, rolled_back
 from treesnap.fs.os_errors import error_text
@@ -106,7 +107,7 @@ def _wants_metadata(handle: Handle, metadata: bool | None) -> bool:  # noqa: FBT
     except StoreMissing:
         return False
     except InvalidArgument as error:  # a checkpoint does not fail over a settings file
-        handle.context.monitor.warn(error.message)
+        handle.context.monitor.warn(WarningCode.SETTINGS_IGNORED, error.message)
         return False
 
 

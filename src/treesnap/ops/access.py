@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from treesnap.errors import Busy, StoreMissing, TreesnapError
+from treesnap.errors import Busy, StoreMissing, TreesnapError, WarningCode
 from treesnap.ops.session import Session, open_session
 
 if TYPE_CHECKING:
@@ -43,7 +43,10 @@ def opened(
             except Busy:
                 pass
             except (TreesnapError, OSError) as error:
-                context.monitor.warn(f"An interrupted restore could not be finished: {error}")
+                context.monitor.warn(
+                    WarningCode.RESTORE_UNFINISHED,
+                    f"An interrupted restore could not be finished: {error}",
+                )
         if create or writing or sweep:
             _sweep_exports(session)
         yield session

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from treesnap.errors import Busy, StorageFull, StoreMissing, TreesnapError
+from treesnap.errors import Busy, StorageFull, StoreMissing, TreesnapError, WarningCode
 from treesnap.events import NullMonitor
 from treesnap.fs.os_errors import error_text
 from treesnap.ops.access import opened
@@ -55,7 +55,7 @@ def settings_or_defaults(session: Session) -> Settings | None:
     try:
         return settings_of(session)
     except TreesnapError as error:
-        session.monitor.warn(error.message)
+        session.monitor.warn(WarningCode.SETTINGS_IGNORED, error.message)
         return None
 
 
@@ -86,7 +86,10 @@ def maintain(context: Context, sequence: int | None = None) -> None:
             with suppress(Busy):
                 _collect(context, wait_s=0.0)
     except (TreesnapError, OSError) as error:
-        context.monitor.warn(f"The maintenance of the store failed: {error_text(error)}")
+        context.monitor.warn(
+            WarningCode.MAINTENANCE_FAILED,
+            f"The maintenance of the store failed: {error_text(error)}",
+        )
 
 
 def period(count: int) -> int:
@@ -132,7 +135,7 @@ def with_room(context: Context, attempt: Callable[[], _Result]) -> _Result:
             why = error.message  # not the error: its frames keep files of the store open
             continue
         if why is not None:
-            context.monitor.warn(f"{why}; room was made for it")
+            context.monitor.warn(WarningCode.ROOM_MADE, f"{why}; room was made for it")
         return result
 
 
@@ -175,7 +178,10 @@ def make_room(context: Context, full: StorageFull) -> Room | None:
     except StoreMissing:  # it could not even be made
         return None
     except (TreesnapError, OSError) as error:
-        context.monitor.warn(f"The maintenance of the store failed: {error_text(error)}")
+        context.monitor.warn(
+            WarningCode.MAINTENANCE_FAILED,
+            f"The maintenance of the store failed: {error_text(error)}",
+        )
         return None
 
 
@@ -225,7 +231,6 @@ def _collect(context: Context, *, wait_s: float) -> None:
     if result.damaged:
         shown = first_few(result.damaged, lambda identity: identity[:12], _DAMAGED_SHOWN)
         context.monitor.warn(
-            f"No garbage was collected, because snapshots are damaged: {shown}; "
-            "'snap verify --repair' mends them or "
-            "moves them away, 'snap gc' collects around them"
+            WarningCode.GARBAGE_KEPT,
+            f"No garbage was collected, because snapshots are damaged: {shown}",
         )

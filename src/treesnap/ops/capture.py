@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from treesnap.codec.journal import is_valid_stage_name
 from treesnap.codec.reader import check_object
 from treesnap.codec.watch import WatchNote
-from treesnap.errors import Corrupt, ErrorCode, NotFound, Refused, printable, quoted
+from treesnap.errors import Corrupt, ErrorCode, NotFound, Refused, WarningCode, quoted
 from treesnap.events import Phase
 from treesnap.hashing import object_id
 from treesnap.model import (
@@ -392,13 +392,13 @@ def refuse_interrupted_elsewhere(session: Session, stages: Iterable[bytes]) -> N
         if journal is not None and journal.commit is not None and journal.stage_name in stages:
             raise Refused(
                 f"{quoted(session.context.root)} was {quoted(path)} when a restore of it was "
-                "interrupted, so some of its files are old and some new. Move it back there, or "
-                f"run 'snap root move {printable(path)}' in it, which finishes the restore",
+                "interrupted, so some of its files are old and some new",
                 code=ErrorCode.RESTORE_INTERRUPTED,
                 path=session.context.root,
             )
     session.monitor.warn(
+        WarningCode.STAGE_FOUND,
         f"{names} in {quoted(session.context.root)} holds what an interrupted restore had "
         "prepared or moved aside, of this tree at another path or with another store. No snapshot "
-        "holds it. Remove it when no such restore is under way"
+        "holds it",
     )

@@ -22,7 +22,7 @@ from itertools import count
 from stat import S_ISDIR
 from typing import TYPE_CHECKING, TypeVar
 
-from treesnap.errors import InvalidArgument, NotFound, printable, quoted
+from treesnap.errors import InvalidArgument, NotFound, WarningCode, printable, quoted
 from treesnap.fs.os_errors import reported
 from treesnap.model import Retag, SnapshotId, SnapshotKind
 from treesnap.ops.access import locked_root, opened
@@ -248,7 +248,9 @@ def warn_of_untouched(context: Context, result: RestoreResult) -> None:
     left = result.untouched
     if left:
         named = first_few(left, lambda item: f"{quoted(item.path)} ({item.reason.word})")
-        context.monitor.warn(f"The roll-back left alone what it cannot put back: {named}")
+        context.monitor.warn(
+            WarningCode.LEFT_ALONE, f"The roll-back left alone what it cannot put back: {named}"
+        )
 
 
 def _clear_place(context: Context) -> None:
@@ -263,5 +265,6 @@ def _clear_place(context: Context) -> None:
         with reported("move aside what is in the place of the root"):
             context.fs.rename(context.root, aside)
         context.monitor.warn(
-            f"{quoted(context.root)} was no longer a directory; what it was is {quoted(aside)}"
+            WarningCode.ROOT_MOVED_ASIDE,
+            f"{quoted(context.root)} was no longer a directory; what it was is {quoted(aside)}",
         )

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from enum import StrEnum
 
 from treesnap.codec.root_files import HoldRecord
-from treesnap.errors import Busy, quoted
+from treesnap.errors import Busy, WarningCode, quoted
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file
 from treesnap.fs.os_errors import error_text
@@ -89,8 +89,9 @@ class Claim:
             self.hold = reserve.back(lambda: session.root.hold(snapshot_id, record))
         except OSError as error:
             session.monitor.warn(
+                WarningCode.CHECKPOINT_NOT_HELD,
                 f"The checkpoint cannot be held ({error_text(error)}): other commands do not see "
-                "that this one may go back, and may remove the checkpoint"
+                "that this one may go back, and may remove the checkpoint",
             )
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from treesnap.codec.journal import Journal
-from treesnap.errors import Busy, Corrupt, NotFound, StoreMissing, TreesnapError
+from treesnap.errors import Busy, Corrupt, NotFound, StoreMissing, TreesnapError, WarningCode
 from treesnap.ops.access import opened
 from treesnap.ops.places import context_at
 from treesnap.ops.restore.path_state import PathState
@@ -136,7 +136,10 @@ def _clear_stage(session: Session, journal: Journal) -> None:
             preserve_foreign_edits(session, journal)
         except (NotFound, Corrupt) as error:
             stage = os.path.join(session.context.root, os.fsdecode(journal.stage_name))
-            session.monitor.warn(f"What was put aside stays in {stage!r}: {error.message}")
+            session.monitor.warn(
+                WarningCode.NOT_CLEANED_UP,
+                f"What was put aside stays in {stage!r}: {error.message}",
+            )
             return
     root_fd = session.fs.open(session.context.root, OPEN_DIRECTORY)
     try:

@@ -13,6 +13,7 @@ from treesnap.errors import (
     Refused,
     StoreMissing,
     TreesnapError,
+    WarningCode,
 )
 from treesnap.fs.os_errors import error_text
 from treesnap.model import Retag, Snapshot, SnapshotId, SnapshotState
@@ -46,7 +47,9 @@ def list_snapshots(context: Context, wanted: Filter, *, all_roots: bool) -> Snap
     except StoreMissing:
         return SnapshotList()
     for name in damaged:
-        context.monitor.warn(f"Snapshot {name.id[:12]} is damaged and cannot be listed")
+        context.monitor.warn(
+            WarningCode.SNAPSHOT_DAMAGED, f"Snapshot {name.id[:12]} is damaged and cannot be listed"
+        )
     if all_roots:
         found.sort(key=lambda item: item.record.created_at_ns, reverse=True)
     return SnapshotList(filter(wanted.fits, found), [name.id for name in damaged])
@@ -104,7 +107,10 @@ def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
             session.store.snapshots.remove(session.root.id, list(names.values()))
             damaged_ids = [identity for identity in names if identity not in chosen]
             for identity in damaged_ids:
-                context.monitor.warn(f"Removed the damaged snapshot {identity[:12]}")
+                context.monitor.warn(
+                    WarningCode.DAMAGED_SNAPSHOT_DELETED,
+                    f"Removed the damaged snapshot {identity[:12]}",
+                )
             return SnapshotList(chosen.values(), damaged_ids)
     except StoreMissing as error:
         raise unknown(refs[0] if refs else "") from error
@@ -145,4 +151,6 @@ def retag_restored(session: Session, snapshot: Snapshot, change: Retag) -> None:
         state = session.store.snapshots.state(snapshot.id)
         session.store.snapshots.set_state(snapshot.id, replace(state, tags=change(state.tags)))
     except (TreesnapError, OSError) as error:
-        session.monitor.warn(f"The restore could not be noted: {error_text(error)}")
+        session.monitor.warn(
+            WarningCode.RESTORE_NOT_NOTED, f"The restore could not be noted: {error_text(error)}"
+        )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
-from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, printable
+from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, WarningCode, printable
 from treesnap.fs.base import FileSystem
 from treesnap.fs.os_errors import reported
 
@@ -125,7 +125,9 @@ class Command:
                 own.wait(ENDING_MIN_S)
         if left:
             numbers = ", ".join(map(str, left))
-            context.monitor.warn(f"Processes of the command cannot be ended: {numbers}")
+            context.monitor.warn(
+                WarningCode.PROCESSES_LEFT, f"Processes of the command cannot be ended: {numbers}"
+            )
 
 
 def _killed(

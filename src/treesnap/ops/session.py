@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from treesnap.errors import printable, quoted
+from treesnap.errors import WarningCode, printable, quoted
 from treesnap.events import Monitor
 from treesnap.fs.base import FileSystem
 from treesnap.fs.os_errors import reported
@@ -49,7 +49,7 @@ def open_session(
         Store.open(context.fs, context.store_path, create=create, writing=writing) as store,
     ):
         if store.is_new:
-            context.monitor.warn(f"Made the store {printable(store.path)}")
+            context.monitor.warn(WarningCode.STORE_MADE, f"Made the store {printable(store.path)}")
         session = Session(context, store, store.root(os.fsencode(context.root)))
         if session.root.record is None:
             session = _where_root_was(session, writing=create or writing)
@@ -68,12 +68,16 @@ def _where_root_was(session: Session, *, writing: bool) -> Session:
     if moved is None:
         away = session.root.moved_to if not os.path.lexists(context.root) else None
         if away is not None:
-            context.monitor.warn(f"The root {quoted(context.root)} was moved to {quoted(away)}")
+            context.monitor.warn(
+                WarningCode.ROOT_MOVED,
+                f"The root {quoted(context.root)} was moved to {quoted(away)}",
+            )
         return session
     old, new = printable(moved.record.path), printable(context.root)
     if not moved.is_certain:
         context.monitor.warn(
-            f"This may be the root {old!r}, moved: 'snap root move {old}' takes its history over"
+            WarningCode.ROOT_MAY_HAVE_MOVED,
+            f"This may be the root {old!r}, moved",
         )
         return session
     root = store.root_by_id(moved.record.id, moved.record.path)
@@ -81,11 +85,16 @@ def _where_root_was(session: Session, *, writing: bool) -> Session:
         with root.locked("move", context.wait_s):
             if root.path == moved.record.path:  # else another process was faster
                 root.move(os.fsencode(context.root))
-                context.monitor.warn(f"The root {old!r} was moved to {new!r}: its history too")
+                context.monitor.warn(
+                    WarningCode.ROOT_MOVED,
+                    f"The root {old!r} was moved to {new!r}: its history too",
+                )
     except OSError as error:
         if writing:
             raise
-        context.monitor.warn(f"The root {old!r} was moved to {new!r}; not recorded: {error}")
+        context.monitor.warn(
+            WarningCode.ROOT_MOVED, f"The root {old!r} was moved to {new!r}; not recorded: {error}"
+        )
         root.path = os.fsencode(context.root)
         return replace(session, root=root)
     return replace(session, root=store.root(os.fsencode(context.root)))

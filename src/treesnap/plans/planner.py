@@ -165,8 +165,7 @@ class Planner:
                 work=UnfinishedWork.PLAN,
                 root=plan.root,
                 resolution=(
-                    f"plan {plan.id} ({plan.name}) waits: 'snap plan resume' continues it, "
-                    "'snap plan rollback' rolls it back"
+                    f"plan {plan.id} ({plan.name}) waits until it is continued or rolled back"
                 ),
                 blocked=True,
             )

@@ -26,7 +26,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from treesnap.errors import ErrorCode, InvalidArgument, printable
+from treesnap.errors import ErrorCode, InvalidArgument, WarningCode, printable
 from treesnap.facts import CheckpointType
 from treesnap.model import Snapshot
 from treesnap.ops.checkpoint import (
@@ -163,9 +163,10 @@ def go_back_to_step(context: Context, plan: Plan) -> Plan:
         if result.safety_id is not None:
             name = plan.leaves[attempt.step_index].step.name
             context.monitor.warn(
+                WarningCode.STEP_UNDONE,
                 f"The step {printable(name)!r} of plan {plan.id} was interrupted: "
                 f"{result.restored:,} restored, {result.created:,} created, "
-                f"{result.deleted:,} deleted; the state before is snapshot {result.safety_id[:12]}"
+                f"{result.deleted:,} deleted; the state before is snapshot {result.safety_id[:12]}",
             )
         before = StepProgress(attempts=attempt.number - 1)
         plan = plan.with_progress(attempt.step_index, before)

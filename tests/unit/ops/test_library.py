@@ -68,7 +68,7 @@ def test_a_child_that_is_forked_during_a_capture_has_no_part_in_it(handle, make_
         def advance(self, files, size_bytes) -> None:
             pass
 
-        def warn(self, message) -> None:
+        def warn(self, code, message) -> None:
             pass
 
     make_handle(monitor=Forks()).create()
@@ -128,7 +128,7 @@ def test_who_does_not_wait_is_told_that_the_root_is_busy(handle, make_handle):
         def advance(self, files, size_bytes) -> None:
             pass
 
-        def warn(self, message) -> None:
+        def warn(self, code, message) -> None:
             pass
 
     monitor = Tries()

@@ -35,7 +35,7 @@ from treesnap.codec.root_files import (
     ExportRecord,
     Move,
 )
-from treesnap.errors import Corrupt, ErrorCode, Refused, UnsupportedFormat, quoted
+from treesnap.errors import Corrupt, ErrorCode, Refused, UnsupportedFormat, WarningCode, quoted
 from treesnap.events import Phase
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import ensure_directories, read_all, write_all
@@ -243,8 +243,9 @@ class _Export:
             if error.errno not in _UNWRITABLE:
                 raise
             self._session.monitor.warn(
+                WarningCode.EXPORT_NOT_RECORDED,
                 f"The store cannot be written to ({error.strerror}): if this restore is killed, "
-                f"{quoted(stage_path)} is left"
+                f"{quoted(stage_path)} is left",
             )
         with record if record is not None else nullcontext():
             try:
@@ -262,7 +263,8 @@ class _Export:
                 record.remove()
         except OSError as error:
             self._session.monitor.warn(
-                f"{quoted(stage_path)} could not be removed yet: {error.strerror}"
+                WarningCode.NOT_CLEANED_UP,
+                f"{quoted(stage_path)} could not be removed yet: {error.strerror}",
             )
 
 
@@ -396,8 +398,9 @@ def sweep_exports(session: Session, names: Sequence[str]) -> None:
                     _sweep(session.context, record)
         except OSError as error:
             session.monitor.warn(
+                WarningCode.NOT_CLEANED_UP,
                 "What an interrupted restore to another directory left could not be "
-                f"removed: {error}"
+                f"removed: {error}",
             )
 
 
@@ -408,7 +411,10 @@ def _sweep(context: Context, record: ExportLock) -> None:
         return  # a newer version made it, and removes it
     except Corrupt as error:
         if record.remove():
-            context.monitor.warn(f"Removed the record of an interrupted restore: {error}")
+            context.monitor.warn(
+                WarningCode.EXPORT_CLEANED_UP,
+                f"Removed the record of an interrupted restore: {error}",
+            )
         return
     stage_path = found.stage_path
     directory = os.path.dirname(stage_path)
@@ -427,6 +433,7 @@ def _sweep(context: Context, record: ExportLock) -> None:
     record.remove()
     if is_removed:
         context.monitor.warn(
+            WarningCode.EXPORT_CLEANED_UP,
             "Removed what an interrupted restore to another directory had left: "
-            f"{quoted(stage_path)}"
+            f"{quoted(stage_path)}",
         )

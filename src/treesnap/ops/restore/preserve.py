@@ -15,7 +15,7 @@ from treesnap import treepath
 from treesnap.codec.journal import Journal
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.tree import put_tree
-from treesnap.errors import ErrorCode, Refused, quoted
+from treesnap.errors import ErrorCode, Refused, WarningCode, quoted
 from treesnap.model import (
     Entry,
     ObjectId,
@@ -172,8 +172,9 @@ class _ForeignEdits:
             identity, _ = writer.publish(record, root.id, sequence)
         named = ", ".join(quoted(path) for path in sorted(edited))
         self._session.monitor.warn(
+            WarningCode.EDITS_PRESERVED,
             f"What another process changed in {named} while it was being replaced is in snapshot "
-            f"{identity[:12]}; see it with 'snap restore {identity[:12]} --to DIRECTORY'"
+            f"{identity[:12]}",
         )
 
 

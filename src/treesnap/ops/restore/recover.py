@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from treesnap import treepath
 from treesnap.codec.journal import Commit, Journal
-from treesnap.errors import Conflict, ErrorCode, NotFound, Refused, TreesnapError, printable, quoted
+from treesnap.errors import (
+    Conflict,
+    ErrorCode,
+    NotFound,
+    Refused,
+    TreesnapError,
+    WarningCode,
+    quoted,
+)
 from treesnap.model import Snapshot, SnapshotId
 from treesnap.ops.capture import Preview, preview
 from treesnap.ops.references import resolve_in
@@ -78,7 +86,7 @@ def recover_locked(session: Session) -> str | None:
         return None
     done = _recover(session, journal)
     if done is not None:
-        session.monitor.warn(done[0].upper() + done[1:])
+        session.monitor.warn(WarningCode.RESTORE_RECOVERED, done[0].upper() + done[1:])
     return done
 
 
@@ -147,17 +155,18 @@ def _refuse_other_directory(
     """
     if is_its_tree(context.fs, root_fd, journal):
         return
-    what = f"A restore of {quoted(context.root)} was interrupted, and another"
     if context.fs.fstat(root_fd).st_dev != journal.device:
-        why = f"{what} file system is in its place now. Mount the one that it was on"
+        what = "file system"
     elif journal.commit is not None and not transaction.is_finished():
-        why = (
-            f"{what} directory is in its place now. Move the one that was restored back, or run "
-            f"'snap root move {printable(context.root)}' in it, which finishes the restore"
-        )
+        what = "directory"
     else:
         return
-    raise Refused(why, code=ErrorCode.RESTORE_INTERRUPTED, path=context.root)
+    raise Refused(
+        f"A restore of {quoted(context.root)} was interrupted, and another {what} is in its place "
+        "now",
+        code=ErrorCode.RESTORE_INTERRUPTED,
+        path=context.root,
+    )
 
 
 def _recover(session: Session, journal: Journal) -> str | None:
@@ -191,7 +200,10 @@ def _cleaned_up(
         preserve_foreign_edits(session, journal)
         transaction.end(root_fd)
     except (TreesnapError, OSError) as error:
-        session.monitor.warn(f"What a finished restore moved aside could not be removed: {error}")
+        session.monitor.warn(
+            WarningCode.NOT_CLEANED_UP,
+            f"What a finished restore moved aside could not be removed: {error}",
+        )
         return None
     return _COMPLETED
 
@@ -256,7 +268,8 @@ class Completion:
             else:
                 if self._commit.keeps_nothing:
                     self._session.monitor.warn(
-                        "What the failed step left is not kept: there was no room for it"
+                        WarningCode.STATE_NOT_KEPT,
+                        "What the failed step left is not kept: there was no room for it",
                     )
                 return _words(reason, look.paths(PathState.CHANGED), forward=forward)
         raise AssertionError

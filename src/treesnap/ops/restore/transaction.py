@@ -19,6 +19,7 @@ from treesnap.errors import (
     OperationFailed,
     Refused,
     TreesnapError,
+    WarningCode,
     quoted,
 )
 from treesnap.events import NullMonitor, Phase
@@ -194,8 +195,9 @@ class Transaction:
             self.end(root_fd, prepared)
         except (TreesnapError, OSError) as error:
             self._session.monitor.warn(
+                WarningCode.NOT_CLEANED_UP,
                 f"The restore is done, but not cleaned up after ({error_text(error)}); "
-                "the next command on this root does that"
+                "the next command on this root does that",
             )
 
     def commit_in_place(self, work: RestoreWork, commit: Commit) -> Journal:
@@ -308,15 +310,17 @@ class Transaction:
     def _warn_of_degraded(self, paths: tuple[bytes, ...]) -> None:
         if paths:
             self._session.monitor.warn(
+                WarningCode.METADATA_NOT_RESTORED,
                 "The owner or privileged attributes could not be put back, "
-                f"which needs privileges: {first_few(paths, quoted)}"
+                f"which needs privileges: {first_few(paths, quoted)}",
             )
 
     def _warn_of_denied(self, paths: list[bytes]) -> None:
         for path in paths:
             self._session.monitor.warn(
+                WarningCode.METADATA_NOT_RESTORED,
                 f"The metadata of {quoted(path or b'.')} could not be put back: "
-                "only its owner may change it"
+                "only its owner may change it",
             )
 
     def _undo(self, root_fd: int, applier: Applier, error: TreesnapError | OSError) -> None:
@@ -341,7 +345,8 @@ class Transaction:
             ) from error
         for path in applier.left:
             self._session.monitor.warn(
-                f"{quoted(path)} was changed by another process meanwhile and was left alone"
+                WarningCode.LEFT_ALONE,
+                f"{quoted(path)} was changed by another process meanwhile and was left alone",
             )
 
     def is_finished(self) -> bool:

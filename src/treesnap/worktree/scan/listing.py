@@ -15,7 +15,7 @@ from typing import Any
 from treesnap import treepath
 from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.codec.statcache import Row, decode_observations
-from treesnap.errors import Corrupt, printable
+from treesnap.errors import Corrupt, WarningCode, printable
 from treesnap.fs.base import FileSystem
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import IgnoreRules, SkipReason
@@ -50,7 +50,7 @@ class DirectoryListing:
     """Names that are left out, with the reason."""
     rule: IgnoreRules | None = None
     """The directory's own exclusions, when it has some that are not yet in force."""
-    messages: list[str] = field(default_factory=list)
+    warnings: list[tuple[WarningCode, str]] = field(default_factory=list)
     """What a person should read of the directory's ignore file."""
     is_unreadable: bool = False
     """Whether all names are left out because the root's rules cannot be read."""
@@ -143,7 +143,7 @@ def list_directory(
         except UnreadableRules as error:
             if path:
                 raise
-            listing.messages.append(error.message)
+            listing.warnings.append((WarningCode.RULES_UNREADABLE, error.message))
             listing.is_unreadable = True
             _enter_rule(IgnoreRules(path, EVERYTHING), listing)
     if listing.exclusions or has_stage:
@@ -279,7 +279,8 @@ def read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: DirectoryLis
             raise UnreadableRules(path, errno.ELOOP, "is a symbolic link, which is not followed")
         if not S_ISREG(mode):
             where = printable(treepath.join(path, IGNORE_FILE))
-            listing.messages.append(f"{where!r} is not a regular file, and excludes nothing")
+            warning = f"{where!r} is not a regular file, and excludes nothing"
+            listing.warnings.append((WarningCode.RULE_SKIPPED, warning))
             return
         data = _read_whole(fs, fd, path)
     except FileNotFoundError:
@@ -294,7 +295,7 @@ def read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: DirectoryLis
         raise UnreadableRules(path, number, why) from error
     rule, message = parse_ignore_file(path, data)
     if message is not None:
-        listing.messages.append(message)
+        listing.warnings.append((WarningCode.RULE_SKIPPED, message))
     _enter_rule(rule, listing)
 
 

@@ -34,7 +34,7 @@ from treesnap import treepath
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.statcache import Row, decode_observations, encode_observations
 from treesnap.codec.tree import is_storable, put_tree
-from treesnap.errors import Corrupt, InvalidArgument, printable
+from treesnap.errors import Corrupt, InvalidArgument, WarningCode, printable
 from treesnap.events import Monitor
 from treesnap.fs.base import FileSystem
 from treesnap.fs.record_locks import close_unlocked
@@ -423,8 +423,8 @@ class _Directory:
             listing = list_directory(walk.fs, fd, self.path, exclusions, self._scope, walk.encoding)
         if listing.rule is not None:
             walk.note_rule(listing.rule)
-        for message in listing.messages:
-            walk.monitor.warn(message)
+        for code, message in listing.warnings:
+            walk.monitor.warn(code, message)
         return listing, looked
 
     def _reuse(self, row: Row) -> None:
@@ -576,7 +576,7 @@ class _Directory:
             if not blames_file(error):
                 raise
             if isinstance(error, UnreadableRules):
-                self._walk.monitor.warn(error.message)
+                self._walk.monitor.warn(WarningCode.RULES_UNREADABLE, error.message)
             self._skip(name, SkipReason.UNREADABLE)
         self._has_changed_children = True
         return None

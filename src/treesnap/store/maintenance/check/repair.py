@@ -18,7 +18,7 @@ from treesnap.codec.snapshot import (
     records_in,
     snapshot_id,
 )
-from treesnap.errors import Corrupt, TreesnapError
+from treesnap.errors import Corrupt, TreesnapError, WarningCode
 from treesnap.events import Monitor, Phase
 from treesnap.fs.durable import read_file, replace_file, sync_directory, unlink_if_present
 from treesnap.fs.os_errors import error_text
@@ -76,7 +76,9 @@ class Repair:
         try:
             done = mend()
         except (TreesnapError, OSError) as error:
-            self._monitor.warn(f"Something could not be repaired: {error_text(error)}")
+            self._monitor.warn(
+                WarningCode.NOT_REPAIRED, f"Something could not be repaired: {error_text(error)}"
+            )
             return
         if done is not None:
             self.repaired.append(done)
