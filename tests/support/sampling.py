@@ -8,6 +8,8 @@ from typing import TypeVar
 from zlib import crc32
 
 IS_FULL = os.environ.get("TREESNAP_TEST_SIZE") == "full"
+SEED = int(os.environ.get("TREESNAP_TEST_SEED", "0"))
+"""Of what is drawn by lot and would take days to enumerate; each number tries something else."""
 
 Value = TypeVar("Value")
 
