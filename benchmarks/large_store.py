@@ -25,8 +25,8 @@ from pathlib import Path
 from treesnap.codec.tree import put_tree
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
 
@@ -36,7 +36,7 @@ FILES = 9_996
 COLLECT = """
 import json, resource, sys, time
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
+from treesnap.ops.context import context_at
 
 begin_s = time.perf_counter()
 result = Handle(context_at(root=sys.argv[1], store_path=sys.argv[2], wait_s=0)).gc()

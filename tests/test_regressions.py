@@ -14,8 +14,8 @@ from treesnap.events import NullMonitor
 from treesnap.fs.local import LocalFileSystem
 from treesnap.hashing import object_id
 from treesnap.model import ObjectKind
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
 from treesnap.testing.faulty import Fault, FaultMoment, FaultyFileSystem, Killed

@@ -11,8 +11,8 @@ import pytest
 from treesnap.cli.cmd_doctor import age_text
 from treesnap.codec.envelope import FileKind, seal
 from treesnap.codec.message import pack
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault
 

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from treesnap.cli.parameters import Duration, Size
-from treesnap.ops.places import context_at
+from treesnap.ops.context import context_at
 
 
 @pytest.fixture

@@ -29,8 +29,8 @@ from unittest import mock
 
 import treesnap
 from treesnap.hashing import expanded
+from treesnap.ops.context import context_at
 from treesnap.ops.history import retag
-from treesnap.ops.places import context_at
 from treesnap.store import packs, writer
 from treesnap.store.store import FORMAT_VERSION
 

@@ -17,8 +17,8 @@ from garbage import use_new_pack
 from oracle import Record, difference, record
 from sampling import sized
 from treesnap.codec.reader import Reference
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.store.maintenance.reachability import Reachability
 from treesnap.store.store import Store
 from treesnap.testing.unsynced import UnsyncedFileSystem
@@ -30,7 +30,7 @@ TIMEOUT_S = 120
 STOPPING_CREATE = """
 import os, signal, sys
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
+from treesnap.ops.context import context_at
 from treesnap.testing.wrapped import WrappedFileSystem
 
 root, store, method, fragment, moment = sys.argv[1:]

@@ -16,8 +16,8 @@ import pytest
 from sampling import sized
 from treesnap import CreateOptions
 from treesnap.codec.pack import RECORD_HEADER_SIZE
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.store.index import PARTS_MAX
 from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.state import tree_state

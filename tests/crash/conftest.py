@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from treesnap.fs.base import FileSystem
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.state import TreeState, differences, tree_state
 from treesnap.testing.unsynced import UnsyncedFileSystem
 

@@ -19,8 +19,8 @@ from calling import Ended, run_forked
 from plan_bench import Bench, is_alive, noted
 from treesnap.errors import TreesnapError
 from treesnap.fs.base import FileSystem
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.plans import Milestones, Plan, Planner, PlanState, Step
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, FaultyFileSystem, error_at, kill_at, kill_halfway

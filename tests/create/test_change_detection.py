@@ -20,8 +20,8 @@ import trees
 import treesnap
 from oracle import difference, record
 from treesnap.fs.local import LocalFileSystem
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.results import CreateResult
 
 TICK_NS = 3600 * 10**9

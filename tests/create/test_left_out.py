@@ -21,8 +21,8 @@ from scopes import relinked
 from trees import build_small, make_socket, paths_below
 from treesnap.events import CollectingMonitor
 from treesnap.model import SkipReason
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.results import CreateResult
 from treesnap.testing.wrapped import Call, WrappedFileSystem
 from treesnap.worktree.scan.ignore import IGNORE_FILE_SIZE_MAX

@@ -20,9 +20,9 @@ import pytest
 import treesnap
 from mounting import mounting
 from treesnap.fs.local import LocalFileSystem
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.ops.known_changes import WALK_EVERY_NS
-from treesnap.ops.places import context_at
 from treesnap.worktree.scan import parallel_scan
 from treesnap.worktree.scan.mapped_files import mapped_now
 

@@ -17,8 +17,8 @@ import pytest
 
 from helping import CORES, InHelpers, Noting, die, fill, refuse
 from treesnap.fs.local import LocalFileSystem
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.state import tree_state
 from treesnap.testing.wrapped import Call, WrappedFileSystem
 from treesnap.worktree.scan import parallel_scan

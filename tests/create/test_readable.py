@@ -10,8 +10,8 @@ import pytest
 
 import treesnap
 from treesnap.errors import InvalidArgument, TreesnapError
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault
 from treesnap.testing.state import tree_state

@@ -12,8 +12,8 @@ import pytest
 
 from oracle import difference, record
 from treesnap.errors import TreesnapError
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from world import World
 
 PATTERNS = [

@@ -12,8 +12,8 @@ import pytest
 from treesnap.codec.envelope import FileKind, seal, unseal
 from treesnap.codec.journal import Stage, decode_journal, encode_journal
 from treesnap.errors import Corrupt, ErrorCode, TreesnapError
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault
 from treesnap.testing.state import tree_state

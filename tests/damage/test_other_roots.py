@@ -17,8 +17,8 @@ from treesnap.errors import TreesnapError
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import EntryKind, ObjectId
 from treesnap.ops import auto_maintenance as upkeep
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.store.store import Store
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.state import tree_state

@@ -15,8 +15,8 @@ from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.errors import TreesnapError
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import ObjectKind
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.results import Partial
 from treesnap.store.store import Store
 from treesnap.testing.unsynced import UnsyncedFileSystem

@@ -17,8 +17,8 @@ from treesnap.codec.snapshot import encode_snapshot
 from treesnap.errors import Refused, TreesnapError
 from treesnap.events import CollectingMonitor
 from treesnap.model import Totals
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from world import World

@@ -13,8 +13,8 @@ from calling import Place
 from mounting import mounting
 from oracle import difference, record
 from treesnap.errors import OperationFailed
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.state import differences, tree_state

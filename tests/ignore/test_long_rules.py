@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from treesnap import CreateOptions
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.state import tree_state
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.worktree.scan.ignore import IGNORE_FILE_SIZE_MAX, RULES_SIZE_MAX

@@ -14,8 +14,8 @@ from plan_bench import NONE, STEPS, labels, noted, shortest, to
 from treesnap import Busy, ErrorCode, NotFound, Refused, SnapshotKind, TreesnapError
 from treesnap.events import CollectingMonitor
 from treesnap.facts import rollback_count
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.plans import (
     Attempt,
     CorrectionMode,

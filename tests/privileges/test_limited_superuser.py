@@ -19,7 +19,7 @@ WITHOUT_CAPABILITY = ("setpriv", "--bounding-set=-chown")
 KILLED_THEN_RECOVERED = """
 import json, sys
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
+from treesnap.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault
 from treesnap.testing.unsynced import UnsyncedFileSystem

@@ -12,8 +12,8 @@ from exporting import records
 from interfering import Interfering
 from mounting import mounting
 from treesnap.errors import OperationFailed, Refused, TreesnapError
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.state import differences, tree_state

@@ -16,7 +16,7 @@ import pytest
 import treesnap
 from calling import Place
 from oracle import difference, record
-from treesnap.ops.places import context_at
+from treesnap.ops.context import context_at
 from treesnap.testing.children import in_child
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 

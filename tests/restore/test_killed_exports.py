@@ -23,8 +23,8 @@ from treesnap.events import CollectingMonitor
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import create_locked
 from treesnap.fs.local import LocalFileSystem
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.children import in_child, killed
 from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
 from treesnap.testing.wrapped import MUTATING

@@ -18,8 +18,8 @@ from interfering import Interfering
 from mounting import mounting
 from treesnap.errors import Conflict
 from treesnap.fs.notifier import Notifier, Report
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.state import differences, tree_state
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.testing.wrapped import Call, WrappedFileSystem

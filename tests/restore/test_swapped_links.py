@@ -21,8 +21,8 @@ from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.errors import TreesnapError
 from treesnap.events import CollectingMonitor
 from treesnap.model import SnapshotKind
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.state import tree_state
 from treesnap.testing.wrapped import Call, Kind, WrappedFileSystem
 

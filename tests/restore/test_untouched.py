@@ -15,8 +15,8 @@ import treesnap
 from calling import Place
 from mounting import mounting
 from treesnap.events import CollectingMonitor
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.treepath import is_within
 

@@ -14,8 +14,8 @@ import pytest
 from treesnap.errors import Busy, ErrorCode, NotFound, Refused, TreesnapError, WarningCode
 from treesnap.events import CollectingMonitor
 from treesnap.model import SnapshotKind
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.plans import Planner, PlanState, Step
 from treesnap.results import RootDirectory
 from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed

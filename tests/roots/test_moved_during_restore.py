@@ -13,8 +13,8 @@ from interfering import Interfering
 from mounting import mounting
 from treesnap.errors import ErrorCode, Refused, TreesnapError
 from treesnap.events import CollectingMonitor
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.state import differences, tree_state

@@ -15,8 +15,8 @@ import pytest
 from garbage import pack_files, use_new_pack
 from mounting import Mounter, mounting
 from oracle import difference, record
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.store.reserve import RESERVE_SIZE
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 

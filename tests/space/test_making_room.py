@@ -20,7 +20,7 @@ from oracle import difference, record
 from treesnap import CreateOptions, SnapshotKind, StorageFull
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.auto_maintenance import with_room
-from treesnap.ops.places import context_at
+from treesnap.ops.context import context_at
 from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed
 from treesnap.testing.wrapped import Call, WrappedFileSystem
 

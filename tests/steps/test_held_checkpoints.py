@@ -12,7 +12,7 @@ import treesnap
 from changing import World
 from oracle import difference, record
 from treesnap import SnapshotKind
-from treesnap.ops.places import context_at
+from treesnap.ops.context import context_at
 from treesnap.store.maintenance.retention import Policy
 from treesnap.testing.children import in_child
 from treesnap.testing.wrapped import Call, Kind, WrappedFileSystem

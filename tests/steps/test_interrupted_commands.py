@@ -164,7 +164,7 @@ def test_command_that_is_just_started_is_asked_to_end(tree):
 SECOND = """
 import os, signal, sys, treesnap
 from treesnap.testing.wrapped import WrappedFileSystem
-from treesnap.ops.places import context_at
+from treesnap.ops.context import context_at
 
 class Interrupting(WrappedFileSystem):
     '''Sends a signal at every call of the way back that changes a name.'''
@@ -205,7 +205,7 @@ def test_second_interrupt_does_not_break_the_way_back(tree):
 ALARM = """
 import os, signal, sys, treesnap
 from treesnap.testing.wrapped import WrappedFileSystem
-from treesnap.ops.places import context_at
+from treesnap.ops.context import context_at
 
 class Late(Exception):
     pass

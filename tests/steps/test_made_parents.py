@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sampling import sized
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault
 from treesnap.testing.unsynced import UnsyncedFileSystem

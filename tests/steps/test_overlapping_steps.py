@@ -15,7 +15,7 @@ import pytest
 
 import treesnap
 from treesnap.events import CollectingMonitor
-from treesnap.ops.places import context_at
+from treesnap.ops.context import context_at
 from treesnap.plans import Planner, PlanState, Step
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 

@@ -18,7 +18,7 @@ from privileges import as_nobody
 from treesnap.cli import json_output
 from treesnap.events import CollectingMonitor
 from treesnap.ops.checkpoint import go_back
-from treesnap.ops.places import context_at
+from treesnap.ops.context import context_at
 from treesnap.plans import Planner, PlanState, Step
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import kill_at

@@ -10,8 +10,8 @@ import pytest
 from garbage import pack_files, use_new_pack
 from oracle import difference, record
 from sampling import sized
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.store.maintenance.pack_usage import MERGED_MIN
 from treesnap.testing.recording import RecordingFileSystem
 from treesnap.testing.unsynced import UnsyncedFileSystem

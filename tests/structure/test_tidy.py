@@ -40,7 +40,7 @@ HOMES = {
     "tempfile.*": ["testing/*"],
     # The clock, which is passed in.
     "time.time": [],
-    "time.time_ns": ["ops/places.py"],
+    "time.time_ns": ["ops/context.py"],
     "datetime.now": [],
     "datetime.utcnow": [],
     "datetime.today": [],
@@ -51,7 +51,7 @@ HOMES = {
     "os.urandom": ["fs/durable.py", "store/*", "worktree/apply/stage.py", "worktree/watcher.py"],
     "secrets.*": [],
     # The environment and the terminal.
-    "os.environ": ["cli/*", "ops/places.py", "ops/processes.py"],
+    "os.environ": ["cli/*", "ops/context.py", "ops/processes.py"],
     "os.getenv": [],
     "print": ["cli/*"],
     "sys.stdout": ["cli/*"],

@@ -7,7 +7,7 @@ from random import Random
 
 import treesnap
 from treesnap import SnapshotKind
-from treesnap.ops.places import context_at
+from treesnap.ops.context import context_at
 from treesnap.testing.recording import RecordingFileSystem
 
 

@@ -13,8 +13,8 @@ from treesnap.codec.envelope import FileKind, seal
 from treesnap.codec.message import pack
 from treesnap.codec.root_files import EXPORT_STAGE_PREFIX, ExportRecord, encode_export
 from treesnap.errors import TreesnapError
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.store import packs, writer
 from treesnap.testing.unsynced import UnsyncedFileSystem
 

@@ -18,8 +18,8 @@ from treesnap.codec.snapshot import encode_snapshot, snapshot_id
 from treesnap.fs.local import LocalFileSystem
 from treesnap.hashing import object_id, root_id
 from treesnap.model import Entry, EntryKind, ObjectId, ObjectKind, SnapshotRecord, Totals
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.store.store import Store
 
 MTIME_NS = 1_600_000_000_000_000_000

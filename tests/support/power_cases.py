@@ -33,8 +33,8 @@ from power_checks import (
 from sampling import sized
 from treesnap.errors import TreesnapError
 from treesnap.fs.base import FileSystem
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed, kill_at
 from treesnap.testing.recording import RecordingFileSystem

@@ -13,8 +13,8 @@ import treesnap
 from oracle import difference, record
 from treesnap.fs.base import FileSystem
 from treesnap.fs.notifier import OVERFLOWED, Notifier, Report
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.wrapped import Call, WrappedFileSystem
 from treesnap.worktree.watcher import Watcher
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from forge import MTIME_NS
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.state import TreeState, tree_state
 from treesnap.testing.unsynced import UnsyncedFileSystem
 

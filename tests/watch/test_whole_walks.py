@@ -18,8 +18,8 @@ from treesnap import ErrorCode, Refused
 from treesnap.fs import notifier
 from treesnap.fs.notifier import CHANGED, Report
 from treesnap.ops import known_changes
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.worktree import watcher
 from watching import DIRECTORIES, Forging, WatchedWorld
 

@@ -59,7 +59,7 @@ def move(invocation: Invocation, *, old: str, new: str | None, force: bool) -> N
     NEW is by default the directory of -C, else the current one. Moves no files. Needed
     after a move to another file system; other moves are recognised automatically.
     """
-    from treesnap.ops.places import current_directory
+    from treesnap.ops.context import current_directory
 
     given = new if new is not None else invocation.directory or current_directory()
     with invocation.open(progress=False, needs_root=False) as handle:

@@ -50,7 +50,7 @@ class Invocation:
         """
         from treesnap.cli.progress import ProgressMonitor, WarningMonitor
         from treesnap.ops import handle as library
-        from treesnap.ops.places import (
+        from treesnap.ops.context import (
             current_directory,
             is_store_given,
             require_root,
@@ -87,7 +87,7 @@ class Invocation:
         """
         if not path:
             raise click.UsageError("a PATH is empty; '.' is the directory itself")
-        from treesnap.ops.places import current_directory
+        from treesnap.ops.context import current_directory
 
         base = root if self.directory is not None else current_directory()
         written = os.path.normpath(os.path.join(base, path))
@@ -108,14 +108,14 @@ class Invocation:
         return shlex.join([self.program, *where, *store, *words])
 
     def _store_path(self) -> str:
-        from treesnap.ops.places import absolute, default_store_path
+        from treesnap.ops.context import absolute, default_store_path
 
         if self.store is None:
             return default_store_path()
         return os.path.abspath(absolute(self.store))
 
     def _root(self, store_path: str, markers: tuple[str, ...]) -> str:
-        from treesnap.ops.places import absolute, current_directory, find_root
+        from treesnap.ops.context import absolute, current_directory, find_root
 
         if self.directory is not None:
             return os.path.abspath(absolute(self.directory))

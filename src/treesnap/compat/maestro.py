@@ -42,15 +42,15 @@ from treesnap.facts import (
 from treesnap.fs.os_errors import error_text
 from treesnap.model import RESERVED_TAGS, ChangeKind, SkipReason, Snapshot, utc_time
 from treesnap.ops import handle as library
-from treesnap.ops.create import CreateOptions, CreateRequest, create
-from treesnap.ops.history import retag
-from treesnap.ops.places import (
+from treesnap.ops.context import (
     check_store,
     current_directory,
     default_store_path,
     find_root,
     refuse_dangerous,
 )
+from treesnap.ops.create import CreateOptions, CreateRequest, create
+from treesnap.ops.history import retag
 from treesnap.ops.position import compare_with_head, mark_position, rollback
 from treesnap.ops.processes import check_line
 from treesnap.ops.sidecar_files import SidecarPlace, write_sidecar

@@ -43,11 +43,11 @@ from treesnap.errors import (
 from treesnap.facts import fact_tags, facts_of, rolled_back
 from treesnap.fs.os_errors import error_text
 from treesnap.model import ChangeKind, Skipped, Snapshot, utc_time
+from treesnap.ops.context import absolute
 from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.diff import is_time_alone
 from treesnap.ops.handle import Handle
 from treesnap.ops.handle import open as open_root
-from treesnap.ops.places import absolute
 from treesnap.ops.restore.goal import RestoreRequest
 from treesnap.ops.restores import restore
 from treesnap.ops.sidecar_files import read_sidecar, remove_sidecar, write_sidecar

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
-from treesnap.errors import Busy, StoreMissing, TreesnapError, WarningCode
-from treesnap.ops.session import Session, open_session
-
-if TYPE_CHECKING:
-    from treesnap.ops.context import Context
+from treesnap.errors import Busy, StoreMissing, TreesnapError, WarningCode, printable, quoted
+from treesnap.fs.os_errors import reported
+from treesnap.ops.context import Context, Session, replaced_by_link
+from treesnap.store.store import Store
 
 
 @contextmanager
@@ -33,7 +32,7 @@ def opened(
     cannot be finished is only a warning: history can still be read, and operations that touch
     the tree try again and fail. Turns OSError into OperationFailed or StorageFull.
     """
-    with open_session(context, doing, create=create, writing=writing) as session:
+    with _open_session(context, doing, create=create, writing=writing) as session:
         if recover and session.root.is_interrupted:
             from treesnap.ops.restore.recover import recover_locked
 
@@ -68,8 +67,6 @@ def _refuse_link(session: Session) -> None:
     if session.context.given_root == session.context.root or session.root.is_registered():
         return
     if session.store.root(os.fsencode(session.context.given_root)).is_registered():
-        from treesnap.ops.places import replaced_by_link
-
         raise replaced_by_link(session.context)
 
 
@@ -93,10 +90,75 @@ def recover(context: Context) -> str | None:
     from treesnap.ops.restore.recover import recover_locked
 
     try:
-        with open_session(context, "finish an interrupted restore") as session:
+        with _open_session(context, "finish an interrupted restore") as session:
             if not session.root.is_interrupted:
                 return None
             with session.root.locked("recover", context.wait_s):
                 return recover_locked(session)
     except StoreMissing:
         return None
+
+
+@contextmanager
+def _open_session(
+    context: Context, doing: str, *, create: bool = False, writing: bool = False
+) -> Iterator[Session]:
+    """Opens the store; does not finish an interrupted restore.
+
+    Takes over the history of a root that was moved here. Turns OSError into OperationFailed or
+    StorageFull.
+    """
+    with (
+        reported(doing),
+        Store.open(context.fs, context.store_path, create=create, writing=writing) as store,
+    ):
+        if store.is_new:
+            context.monitor.warn(WarningCode.STORE_MADE, f"Made the store {printable(store.path)}")
+        session = Session(context, store, store.root(os.fsencode(context.root)))
+        if session.root.record is None:
+            session = _where_root_was(session, writing=create or writing)
+        yield session
+
+
+def _where_root_was(session: Session, *, writing: bool) -> Session:
+    """Takes over the history of a root that was moved here, if there is one.
+
+    Otherwise warns of what is likely: that another root was moved here, or this one away.
+    """
+    from treesnap.store.roots import find_moved
+
+    context, store = session.context, session.store
+    moved = find_moved(context.fs, store.layout, session.root.path)
+    if moved is None:
+        away = session.root.moved_to if not os.path.lexists(context.root) else None
+        if away is not None:
+            context.monitor.warn(
+                WarningCode.ROOT_MOVED,
+                f"The root {quoted(context.root)} was moved to {quoted(away)}",
+            )
+        return session
+    old, new = printable(moved.record.path), printable(context.root)
+    if not moved.is_certain:
+        context.monitor.warn(
+            WarningCode.ROOT_MAY_HAVE_MOVED,
+            f"This may be the root {old!r}, moved",
+        )
+        return session
+    root = store.root_by_id(moved.record.id, moved.record.path)
+    try:
+        with root.locked("move", context.wait_s):
+            if root.path == moved.record.path:  # else another process was faster
+                root.move(os.fsencode(context.root))
+                context.monitor.warn(
+                    WarningCode.ROOT_MOVED,
+                    f"The root {old!r} was moved to {new!r}: its history too",
+                )
+    except OSError as error:
+        if writing:
+            raise
+        context.monitor.warn(
+            WarningCode.ROOT_MOVED, f"The root {old!r} was moved to {new!r}; not recorded: {error}"
+        )
+        root.path = os.fsencode(context.root)
+        return replace(session, root=root)
+    return replace(session, root=store.root(os.fsencode(context.root)))

@@ -17,21 +17,18 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from treesnap.errors import Busy, StorageFull, StoreMissing, TreesnapError, WarningCode
 from treesnap.events import NullMonitor
 from treesnap.fs.os_errors import error_text
 from treesnap.ops.access import opened
 from treesnap.ops.config import Settings, settings_of
-from treesnap.ops.session import Session
+from treesnap.ops.context import Context, Session
 from treesnap.quantities import first_few
 from treesnap.store.collector import read_collected_size
 from treesnap.store.roots import registered_roots
 from treesnap.store.slot import slot_states
-
-if TYPE_CHECKING:
-    from treesnap.ops.context import Context
 
 EVERY = 32
 """How many snapshots of a root lie between two runs."""

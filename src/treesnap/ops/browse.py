@@ -14,6 +14,7 @@ from treesnap.fs.os_errors import reported
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import Entry, EntryKind, ObjectId, Skipped, SkipReason, SnapshotId
 from treesnap.ops.access import opened
+from treesnap.ops.context import Context
 from treesnap.ops.references import reading, resolve_in
 from treesnap.ops.state import entry_at
 from treesnap.results import FoundPath
@@ -21,7 +22,6 @@ from treesnap.worktree.directory import open_chain
 
 if TYPE_CHECKING:
     from treesnap.fs.base import FileSystem
-    from treesnap.ops.context import Context
 
 
 def walk(

@@ -23,14 +23,13 @@ from treesnap.model import (
     SnapshotId,
     SnapshotRecord,
 )
+from treesnap.ops.context import Context, Session, identity_of
 from treesnap.ops.known_changes import (
     NOTHING_KNOWN,
     KnownChanges,
     query_watcher,
     walk_with_fallback,
 )
-from treesnap.ops.places import identity_of
-from treesnap.ops.session import Session
 from treesnap.ops.state import MemoryObjects, State, walked_state
 from treesnap.store.journal import read_journal
 from treesnap.store.roots import registered_roots
@@ -40,7 +39,6 @@ from treesnap.worktree.scan.scanner import Scanner, ScanResult, ScanSettings
 from treesnap.worktree.scan.statcache import StatCache, StatCacheBuilder, load
 
 if TYPE_CHECKING:
-    from treesnap.ops.context import Context
     from treesnap.worktree.apply.preconditions import Observed
 
 Observations = dict[bytes, bytes]

@@ -27,13 +27,13 @@ from treesnap.fs.os_errors import reported
 from treesnap.model import Retag, SnapshotId, SnapshotKind
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.claim import Claim, Overlap, Overlapping, entered
+from treesnap.ops.context import Context
 from treesnap.ops.interruption import Interruptions, defer_signals, raise_first_signal
 from treesnap.quantities import first_few
 from treesnap.results import RestoreResult, RunResult
 from treesnap.worktree.apply.protection import unlock_root
 
 if TYPE_CHECKING:
-    from treesnap.ops.context import Context
     from treesnap.ops.create import CreateRequest
     from treesnap.results import CreateResult
     from treesnap.store.plan_files import PlanMove

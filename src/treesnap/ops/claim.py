@@ -12,7 +12,7 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file
 from treesnap.fs.os_errors import error_text
 from treesnap.model import SnapshotId
-from treesnap.ops.session import Session
+from treesnap.ops.context import Session
 from treesnap.store.reserve import Reserve
 from treesnap.store.roots import Hold
 from treesnap.treepath import is_within

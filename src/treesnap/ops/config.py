@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from treesnap.errors import ErrorCode, InvalidArgument, StoreMissing, quoted
 from treesnap.fs.durable import read_file, replace_file, unlink_if_present
 from treesnap.ops.access import opened
-from treesnap.ops.session import Session
+from treesnap.ops.context import Context, Session
 from treesnap.quantities import (
     format_duration,
     format_size,
@@ -26,7 +26,6 @@ from treesnap.quantities import (
 from treesnap.store.maintenance.retention import AUTOMATIC, DEFAULT, Policy
 
 if TYPE_CHECKING:
-    from treesnap.ops.context import Context
     from treesnap.results import ConfigResult, Setting, SettingSource
 
     _Sources = tuple[tuple[SettingSource, dict[str, Any]], ...]

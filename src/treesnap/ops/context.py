@@ -1,18 +1,64 @@
-"""What every operation works with: where root and store are, and how the system is reached."""
+"""Where root and store are, how operations reach them, and which roots are refused.
+
+The only module that reads the environment, and that imports platformdirs.
+"""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from treesnap.errors import (
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    OperationFailed,
+    Refused,
+    StoreMissing,
+    quoted,
+)
+from treesnap.events import Monitor, NullMonitor
+from treesnap.fs.base import FileSystem
+from treesnap.hashing import root_id
+from treesnap.store.layout import Layout
+from treesnap.treepath import PathLike
+
 if TYPE_CHECKING:  # a command that asks no watcher needs none of it
     from treesnap.codec.watch import Answer, Mark
-    from treesnap.events import Monitor
-    from treesnap.fs.base import FileSystem
+    from treesnap.store.roots import Root
+    from treesnap.store.store import Store
 
 WAIT_DEFAULT_S = 30.0
 """How long an operation waits for another one in the same root."""
+SYSTEM_DIRECTORIES = frozenset(
+    {
+        "/",
+        "/bin",
+        "/boot",
+        "/dev",
+        "/etc",
+        "/home",
+        "/lib",
+        "/lib64",
+        "/opt",
+        "/proc",
+        "/root",
+        "/run",
+        "/sbin",
+        "/srv",
+        "/sys",
+        "/tmp",  # noqa: S108 - a root to refuse, nothing is written there
+        "/usr",
+        "/var",
+        "/Applications",
+        "/Library",
+        "/System",
+        "/Users",
+    }
+)
 
 
 class ChangeSource(Protocol):
@@ -42,3 +88,298 @@ class Context:
     """How long an operation waits for another one in the same root."""
     watcher: ChangeSource | None = None
     """Knows what changed in the root, or None; then another process may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A store that is open, and the root in it that an operation is about."""
+
+    context: Context
+    store: Store
+    root: Root
+
+    @property
+    def fs(self) -> FileSystem:
+        """The file system of the context."""
+        return self.context.fs
+
+    @property
+    def monitor(self) -> Monitor:
+        """The monitor of the context."""
+        return self.context.monitor
+
+
+def context_at(
+    root: PathLike,
+    store_path: str,
+    *,
+    monitor: Monitor | None = None,
+    wait_s: float = WAIT_DEFAULT_S,
+    fs: FileSystem | None = None,
+    clock_ns: Callable[[], int] = time.time_ns,
+    watcher: ChangeSource | None = None,
+) -> Context:
+    """Returns the context of a root and a store; raises InvalidArgument for an invalid path."""
+    root_text = os.fsdecode(root)
+    if not root_text or "\0" in root_text:
+        raise InvalidArgument("The root must be a path", path=root_text)
+    root_text = absolute(root_text)
+    above, name = os.path.split(os.path.abspath(root_text))
+    return Context(
+        root=os.path.realpath(root_text),
+        given_root=os.path.join(os.path.realpath(above), name),
+        store_path=os.path.abspath(absolute(store_path)),
+        fs=fs or _file_system(os.path.abspath(absolute(store_path))),
+        monitor=monitor or NullMonitor(),
+        clock_ns=clock_ns,
+        wait_s=wait_s,
+        watcher=watcher,
+    )
+
+
+def _file_system(store_path: str) -> FileSystem:
+    """Returns the local file system; for the superuser, one that keeps a store its owner's."""
+    if os.geteuid() != 0:
+        from treesnap.fs.local import LocalFileSystem
+
+        return LocalFileSystem()
+    from treesnap.fs.owner import for_store
+
+    return for_store(store_path)
+
+
+def default_store_path() -> str:
+    """Returns ``$SNAP_STORE``, else the ``treesnap`` directory among the user's data.
+
+    Raises OperationFailed where there is neither: a sandboxed process may have no home directory.
+    """
+    given = os.environ.get("SNAP_STORE")
+    if given:
+        return os.path.abspath(absolute(given))
+    from platformdirs import user_data_dir
+
+    try:
+        path = user_data_dir("treesnap", appauthor=False)
+    except RuntimeError:  # neither HOME nor an entry in the table of users
+        path = ""
+    if not os.path.isabs(path):
+        raise OperationFailed(
+            "There is no home directory to keep a store in, and SNAP_STORE is not set",
+            code=ErrorCode.STORE_UNAVAILABLE,
+        )
+    return path
+
+
+def _is_default_store(store_path: str) -> bool:
+    """Returns whether a store is the default one, and $SNAP_STORE is not set."""
+    if is_store_given():
+        return False
+    try:
+        return store_path == default_store_path()
+    except OperationFailed:
+        return False
+
+
+def is_store_given() -> bool:
+    """Returns whether the environment says where the store is."""
+    return bool(os.environ.get("SNAP_STORE"))
+
+
+def require_store(store_path: str) -> None:
+    """Raises StoreMissing where no part of a store exists: most likely the path was mistyped.
+
+    Does not raise for one that cannot be looked at: opening it reports that.
+    """
+    layout = Layout(store_path)
+    for path in (layout.format, layout.snapshots):
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            return
+        return
+    raise StoreMissing(f"There is no store at {quoted(store_path)}", path=store_path)
+
+
+def require_root(context: Context) -> None:
+    """Raises NotFound or Refused for a root that is not a directory and has no history.
+
+    Most likely the path was mistyped. A deleted root with a history passes.
+    """
+    if os.path.isdir(context.root):
+        return
+    from treesnap.fs.os_errors import reported
+    from treesnap.store.roots import Root
+
+    layout = Layout(context.store_path)
+    with reported("look at the root"):
+        root, given = (
+            Root(context.fs, layout, os.fsencode(path))
+            for path in (context.root, context.given_root)
+        )
+        if _has_history(layout, root):
+            return
+        if _has_history(layout, given):
+            raise replaced_by_link(context)
+        try:
+            os.stat(context.root)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            moved_to = root.moved_to
+            where = f": the root was moved to {quoted(moved_to)}" if moved_to is not None else ""
+            raise NotFound(
+                f"There is no directory {quoted(context.root)}{where}",
+                code=ErrorCode.ROOT_NOT_FOUND,
+                path=context.root,
+            ) from error
+    raise Refused(
+        f"The root {quoted(context.root)} is not a directory",
+        code=ErrorCode.NOT_A_DIRECTORY,
+        path=context.root,
+    )
+
+
+def _has_history(layout: Layout, root: Root) -> bool:
+    return root.is_registered() or os.path.lexists(layout.root_snapshots(root.id))
+
+
+def replaced_by_link(context: Context) -> Refused:
+    """Returns the error for a symbolic link in the place of a root with a history."""
+    return Refused(
+        f"The root {quoted(context.given_root)} is no longer a directory, but a link to "
+        f"{quoted(context.root)}",
+        code=ErrorCode.NOT_A_DIRECTORY,
+        path=context.given_root,
+    )
+
+
+def current_directory() -> str:
+    """Returns the current directory; raises NotFound when it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError as error:
+        raise NotFound(
+            "The current directory does not exist any more",
+            code=ErrorCode.CURRENT_DIRECTORY_GONE,
+        ) from error
+
+
+def absolute(path: str) -> str:
+    """Returns an absolute path; a relative one starts at the current directory.
+
+    Does not normalise it. Raises NotFound if the current directory was removed.
+    """
+    return path if os.path.isabs(path) else os.path.join(current_directory(), path)
+
+
+def find_root(directory: str, store_path: str, markers: tuple[str, ...] = ()) -> str:
+    """Returns the nearest registered root that holds a directory, else the directory itself.
+
+    A directory with one of the ``markers`` in it counts as well, unless it is a dangerous root.
+    """
+    layout = Layout(store_path)
+    start = os.path.realpath(directory)
+    candidate = start
+    while True:
+        if _is_root(layout, candidate):
+            return candidate
+        if any(os.path.lexists(os.path.join(candidate, marker)) for marker in markers) and (
+            not is_dangerous(candidate, store_path)
+        ):
+            return candidate
+        parent = os.path.dirname(candidate)
+        if parent == candidate:
+            return start
+        candidate = parent
+
+
+def _is_root(layout: Layout, directory: str) -> bool:
+    """Returns whether a store knows a root at a path, or one that was moved there."""
+    identity = root_id(os.fsencode(directory))
+    stat = os.lstat(directory)
+    traces = (
+        layout.root_file(identity, "root"),
+        layout.root_at_path(identity),
+        layout.root_at_inode(stat.st_dev, stat.st_ino),
+    )
+    if not any(map(os.path.lexists, traces)):
+        return False
+    from treesnap.fs.local import LocalFileSystem
+    from treesnap.store.roots import Root, find_moved
+
+    fs, path = LocalFileSystem(), os.fsencode(directory)
+    root = Root(fs, layout, path)
+    if root.record is not None or (root.id == identity and root.is_registered()):
+        return True
+    moved = find_moved(fs, layout, path)
+    return moved is not None and moved.is_certain
+
+
+def check_root(context: Context, *, force: bool) -> None:
+    """Raises NotFound without a root, and Refused for a dangerous one without ``force``."""
+    if not os.path.lexists(context.root):
+        raise NotFound(
+            f"There is no directory {quoted(context.root)}",
+            code=ErrorCode.ROOT_NOT_FOUND,
+            path=context.root,
+        )
+    if not force:
+        refuse_dangerous(context.root, context.store_path)
+
+
+def check_store(store_path: str) -> None:
+    """Raises OperationFailed where a store cannot be written to or made. Writes nothing."""
+    place = store_path
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    layout = Layout(store_path)
+    written = (
+        layout.packs,
+        layout.index,
+        layout.pending,
+        layout.snapshots,
+        layout.roots,
+        layout.temporary,
+    )
+    places = [path for path in written if os.path.lexists(path)] or [place]
+    if not all(os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK) for path in places):
+        raise OperationFailed(
+            f"The store {quoted(store_path)} cannot be written to", path=store_path
+        )
+
+
+def is_dangerous(root: str, store_path: str) -> bool:
+    """Returns whether a capture or restore of a root is most likely a mistake."""
+    try:
+        refuse_dangerous(root, store_path)
+    except Refused:
+        return True
+    return False
+
+
+def refuse_dangerous(root: str, store_path: str) -> None:
+    """Raises Refused for a root whose capture or restore is most likely a mistake."""
+    home = os.path.realpath(os.path.expanduser("~"))
+    store_parent = os.path.dirname(os.path.realpath(store_path))
+    if root in SYSTEM_DIRECTORIES:
+        reason = "is a system directory"
+    elif root == home:
+        reason = "is your home directory"
+    elif root == os.path.realpath(store_path) or root.startswith(
+        os.path.realpath(store_path) + os.sep
+    ):
+        reason = "is the store or lies inside it"
+    elif root == store_parent and _is_default_store(store_path):
+        reason = "is the directory that holds the default store"
+    else:
+        return
+    raise Refused(f"The root {quoted(root)} {reason}", path=root)
+
+
+def identity_of(fs: FileSystem, path: str) -> tuple[int, int] | None:
+    """Returns device and inode of a path, or None when it does not exist."""
+    try:
+        stat = fs.lstat(path)
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino

@@ -37,9 +37,8 @@ from treesnap.model import (
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.auto_maintenance import maintain, settings_or_defaults, with_room
 from treesnap.ops.capture import Capture, latest
-from treesnap.ops.places import check_root
+from treesnap.ops.context import Context, Session, check_root
 from treesnap.ops.references import STEP_MAX, find_named, is_reserved_name, paths_in_history
-from treesnap.ops.session import Session
 from treesnap.results import CreateResult, CreateStats
 from treesnap.store.writer import Added, retry_overtaken
 from treesnap.treepath import ROOT, ancestors, without_nested
@@ -48,7 +47,6 @@ from treesnap.worktree.scan.ignore import given
 
 if TYPE_CHECKING:
     from treesnap.ops.claim import Claim
-    from treesnap.ops.context import Context
 
 _NAME_SHOWN_MAX = 80
 """Characters of a name that is refused, which may be very long."""

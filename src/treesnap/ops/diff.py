@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from treesnap import treepath
 from treesnap.compare import changes
@@ -12,13 +11,10 @@ from treesnap.errors import NotFound, StoreMissing
 from treesnap.model import Change, ChangeKind, Snapshot
 from treesnap.ops.access import opened, recover
 from treesnap.ops.capture import preview
+from treesnap.ops.context import Context, Session
 from treesnap.ops.references import resolve_in
-from treesnap.ops.session import Session
 from treesnap.ops.state import State, effective_scope, recorded_state, require_paths
 from treesnap.results import StatusResult
-
-if TYPE_CHECKING:
-    from treesnap.ops.context import Context
 
 
 def newest(session: Session) -> Snapshot | None:

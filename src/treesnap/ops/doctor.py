@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from treesnap.codec.journal import Journal
 from treesnap.errors import Busy, Corrupt, NotFound, StoreMissing, TreesnapError, WarningCode
 from treesnap.ops.access import opened
-from treesnap.ops.places import context_at
+from treesnap.ops.context import Context, Session, context_at
 from treesnap.ops.restore.path_state import PathState
 from treesnap.ops.restore.preserve import preserve_foreign_edits
 from treesnap.ops.restore.recover import look_at
-from treesnap.ops.session import Session
 from treesnap.results import DoctorResult, Unfinished, UnfinishedWork
 from treesnap.store.collector import read_state
 from treesnap.store.journal import read_journal
@@ -25,9 +23,6 @@ from treesnap.store.roots import registered_roots
 from treesnap.store.store import Store
 from treesnap.worktree.apply.stage import remove_stages
 from treesnap.worktree.directory import OPEN_DIRECTORY
-
-if TYPE_CHECKING:
-    from treesnap.ops.context import Context
 
 _TO_CLEAN_UP = "the next command on this root removes what it had prepared; the tree is as before"
 _TO_COLLECT = "the next 'gc' goes on with it; no other command is kept from anything"

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from treesnap.ops.access import opened
+from treesnap.ops.context import Context
 from treesnap.results import GcResult
 from treesnap.store.maintenance.collection import collect
-
-if TYPE_CHECKING:
-    from treesnap.ops.context import Context
 
 
 def gc(context: Context, *, dry_run: bool, is_automatic: bool = False) -> GcResult:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from treesnap.arguments import checked, checked_methods
 from treesnap.errors import InvalidArgument
 from treesnap.model import Change, Entry, Skipped, Snapshot, SnapshotKind
-from treesnap.ops.context import WAIT_DEFAULT_S, Context
-from treesnap.ops.places import context_at
+from treesnap.ops.context import WAIT_DEFAULT_S, Context, absolute, context_at, default_store_path
 from treesnap.treepath import PathLike, from_user
 
 if TYPE_CHECKING:
@@ -54,8 +53,6 @@ def open(  # noqa: A001 - the library's verb, as in gzip.open and tarfile.open
     defaults to ``$SNAP_STORE``, else to the user's data directory. Nothing is
     read or written until a method is called.
     """
-    from treesnap.ops.places import default_store_path
-
     if store is not None and not os.fspath(store):
         raise InvalidArgument("store must be a path or None, not an empty one")
     store_path = os.fsdecode(store) if store is not None else default_store_path()
@@ -415,7 +412,6 @@ class Handle:
         an incomplete snapshot does not hold are left as they are. Raises NotFound, Conflict,
         Refused, Busy, Corrupt, StorageFull, OperationFailed.
         """
-        from treesnap.ops.places import absolute
         from treesnap.ops.restore.goal import RestoreRequest
         from treesnap.ops.restores import restore
 

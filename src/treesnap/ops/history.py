@@ -18,13 +18,12 @@ from treesnap.errors import (
 from treesnap.fs.os_errors import error_text
 from treesnap.model import Retag, Snapshot, SnapshotId, SnapshotState
 from treesnap.ops.access import locked_root, opened
+from treesnap.ops.context import Context, Session
 from treesnap.ops.references import Filter, by_beginning, resolve_in, unknown
-from treesnap.ops.session import Session
 from treesnap.store.journal import needed_snapshots
 from treesnap.store.snapshots import SnapshotName
 
 if TYPE_CHECKING:
-    from treesnap.ops.context import Context
     from treesnap.results import SnapshotList
 
 

@@ -27,8 +27,7 @@ from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file
 from treesnap.hashing import checksum
-from treesnap.ops.context import Context
-from treesnap.ops.session import Session
+from treesnap.ops.context import Context, Session
 from treesnap.worktree.directory import open_directory
 from treesnap.worktree.scan.listing import Changed, changed_from
 from treesnap.worktree.scan.scanner import ScanResult

@@ -20,6 +20,7 @@ from treesnap.events import Phase
 from treesnap.hashing import object_id
 from treesnap.model import EntryKind, IgnoreRules, ObjectId, ObjectKind, Snapshot
 from treesnap.ops.capture import scan_settings
+from treesnap.ops.context import Context
 from treesnap.ops.state import MemoryObjects, entry_at
 from treesnap.results import RecoveredObject
 from treesnap.store.roots import RootRecord, registered_records
@@ -29,7 +30,6 @@ from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
 from treesnap.worktree.scan.scanner import Scanner, ScanResult
 
 if TYPE_CHECKING:
-    from treesnap.ops.context import Context
     from treesnap.store.maintenance.check.checker import Damaged
 
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK

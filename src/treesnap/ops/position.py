@@ -25,6 +25,7 @@ from treesnap.model import IgnoreRules, Retag, Snapshot, SnapshotKind
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.auto_maintenance import maintain
 from treesnap.ops.capture import publish_again, uncaptured
+from treesnap.ops.context import Context, Session
 from treesnap.ops.create import (
     CreateRequest,
     check_name,
@@ -37,13 +38,11 @@ from treesnap.ops.history import retag_restored
 from treesnap.ops.references import position, resolve_in, unknown
 from treesnap.ops.restore.goal import RestoreRequest, goal_of
 from treesnap.ops.restores import refuse_dangerous_restore, restore_to
-from treesnap.ops.session import Session
 from treesnap.quantities import first_few
 from treesnap.results import PositionResult, StatusResult
 from treesnap.worktree.scan.ignore import given
 
 if TYPE_CHECKING:
-    from treesnap.ops.context import Context
     from treesnap.ops.sidecar_files import SidecarPlace
 
 _SHOWN_MAX = 3

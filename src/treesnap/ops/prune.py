@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from treesnap.errors import InvalidArgument, StoreMissing
 from treesnap.model import SnapshotKind
 from treesnap.ops.access import locked_root, opened
+from treesnap.ops.context import Context
 from treesnap.results import PruneResult
 from treesnap.store.maintenance.prune import PruneRequest, decisions_of, prune_root
 
 if TYPE_CHECKING:
-    from treesnap.ops.context import Context
     from treesnap.store.maintenance.retention import Decision
 
 

@@ -24,7 +24,7 @@ from treesnap.errors import (
     quoted,
 )
 from treesnap.model import ObjectId, Snapshot, SnapshotId, SnapshotKind
-from treesnap.ops.session import Session
+from treesnap.ops.context import Session
 from treesnap.store.snapshots import SnapshotListing, SnapshotName, position_in
 
 _LATEST = re.compile(r"(latest|newest)(?:~(\d{1,9}))?\Z")

@@ -48,16 +48,14 @@ from treesnap.model import PlanCopy, Skipped, SkipReason, Snapshot, SnapshotKind
 from treesnap.ops.access import locked_root, opened, recover
 from treesnap.ops.auto_maintenance import maintain
 from treesnap.ops.capture import Capture, preview, publish_again
-from treesnap.ops.context import Context
+from treesnap.ops.context import Context, Session, refuse_dangerous
 from treesnap.ops.history import retag_restored
-from treesnap.ops.places import refuse_dangerous
 from treesnap.ops.references import reading, resolve_in
 from treesnap.ops.restore.export import export
 from treesnap.ops.restore.goal import Goal, HistoryStep, RestoreRequest, goal_of, result_of
 from treesnap.ops.restore.plan import RestorePlan, make_plan, refuse_blocked
 from treesnap.ops.restore.recover import Completion
 from treesnap.ops.restore.transaction import RestoreWork, Transaction
-from treesnap.ops.session import Session
 from treesnap.ops.state import State, empty_state, require_paths
 from treesnap.results import OpenFile, RestoreResult
 from treesnap.store.journal import load_history

@@ -1,6 +1,6 @@
 """``root``: list the roots of a store, move one, forget one.
 
-The next operation in a root notices when its directory was moved; see ``ops.session``. Where
+The next operation in a root notices when its directory was moved; see ``ops.context``. Where
 that is impossible, as after a move to another file system, ``root move`` says so. ``root
 forget`` removes a whole history.
 """
@@ -26,9 +26,8 @@ from treesnap.errors import (
 from treesnap.fs.durable import open_regular
 from treesnap.model import SnapshotKind
 from treesnap.ops.access import opened
-from treesnap.ops.places import absolute, context_at, refuse_dangerous
+from treesnap.ops.context import Context, Session, absolute, context_at, refuse_dangerous
 from treesnap.ops.restore.recover import is_its_tree, recover_locked
-from treesnap.ops.session import Session
 from treesnap.results import RootDirectory, RootInfo
 from treesnap.store.journal import read_journal
 from treesnap.store.layout import is_hex
@@ -36,7 +35,6 @@ from treesnap.store.roots import Root, registered_records
 from treesnap.worktree.directory import open_directory
 
 if TYPE_CHECKING:
-    from treesnap.ops.context import Context
     from treesnap.store.store import Store
 
 _ID_BEGINNING = re.compile(r"[0-9a-f]{4,32}\Z")

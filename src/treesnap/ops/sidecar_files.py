@@ -10,7 +10,6 @@ import os
 import stat
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from treesnap import treepath
 from treesnap.errors import ErrorCode, Refused, quoted
@@ -19,10 +18,8 @@ from treesnap.fs.durable import write_all
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import Change, ChangeKind
 from treesnap.ops.access import locked_root, opened
+from treesnap.ops.context import Context
 from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain, open_chain
-
-if TYPE_CHECKING:
-    from treesnap.ops.context import Context
 
 SIZE_BYTES_MAX = 64 << 20
 OTHER_SUFFIX = b".before-treesnap"

@@ -23,7 +23,7 @@ from treesnap.model import (
     SnapshotRecord,
     Totals,
 )
-from treesnap.ops.session import Session
+from treesnap.ops.context import Session
 from treesnap.store.store import Store
 from treesnap.worktree.scan.links import Groups, load_groups
 from treesnap.worktree.scan.scanner import ScanResult

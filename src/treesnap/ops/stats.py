@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from treesnap.errors import StoreMissing
 from treesnap.events import Phase
 from treesnap.ops.access import opened
+from treesnap.ops.context import Context
 from treesnap.results import StatsResult
 from treesnap.store.maintenance.stats import measure
-
-if TYPE_CHECKING:
-    from treesnap.ops.context import Context
 
 
 def stats(context: Context) -> StatsResult:

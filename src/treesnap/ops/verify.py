@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.fs.os_errors import reported
 from treesnap.ops.access import opened
+from treesnap.ops.context import Context
 from treesnap.ops.object_recovery import ObjectRecovery
 from treesnap.results import Problem, RecoveredObject, VerifyResult
 from treesnap.store.layout import Layout
@@ -21,7 +22,6 @@ from treesnap.store.maintenance.check.metadata_files import CheckPlace
 from treesnap.store.store import mend_format
 
 if TYPE_CHECKING:
-    from treesnap.ops.context import Context
     from treesnap.store.maintenance.check.repair import Repair
 
 

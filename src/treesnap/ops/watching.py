@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from treesnap.errors import ErrorCode, Refused, quoted
 from treesnap.fs.os_errors import reported
 from treesnap.ops.access import opened
-from treesnap.ops.places import check_root
+from treesnap.ops.context import Context, check_root, identity_of
 
 if TYPE_CHECKING:
-    from treesnap.ops.context import Context
     from treesnap.worktree.watcher import Watcher
 
 _NO_QUEUE = {
@@ -44,7 +43,6 @@ def refuse_unwatchable(context: Context, *, force: bool) -> None:
 @contextmanager
 def watched(context: Context, *, force: bool = False) -> Iterator[tuple[Context, Watcher]]:
     """Watches the root while the body runs; yields a context that uses the watcher."""
-    from treesnap.ops.places import identity_of
     from treesnap.worktree.watcher import Watcher
 
     refuse_unwatchable(context, force=force)

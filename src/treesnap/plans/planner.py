@@ -15,8 +15,8 @@ from treesnap.facts import CheckpointType, rolled_back
 from treesnap.model import PlanCopy, Skipped, Snapshot, SnapshotId
 from treesnap.ops.access import recover
 from treesnap.ops.checkpoint import go_back
+from treesnap.ops.context import Context, context_at
 from treesnap.ops.create import metadata_of
-from treesnap.ops.places import context_at
 from treesnap.plans import checkpoints, repository
 from treesnap.plans.document import Definition
 from treesnap.plans.plan import (
@@ -47,7 +47,6 @@ from treesnap.results import Unfinished, UnfinishedWork
 from treesnap.store.plan_files import PlanMove
 
 if TYPE_CHECKING:
-    from treesnap.ops.context import Context
     from treesnap.ops.handle import Handle
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from treesnap.codec.envelope import FileKind
 from treesnap.errors import (
@@ -25,15 +24,12 @@ from treesnap.errors import (
 from treesnap.fs.durable import unlink_if_present
 from treesnap.fs.os_errors import reported
 from treesnap.ops.access import opened
-from treesnap.ops.session import Session
+from treesnap.ops.context import Context, Session
 from treesnap.plans.plan import Plan, PlanId, is_ulid, may_begin_ulid
 from treesnap.plans.record import PLAN, decode_plan
 from treesnap.store.layout import PLAN_PREFIX, STEP_OUTPUT_SUFFIX, Layout, plan_file_name
 from treesnap.store.roots import Root, registered_roots
 from treesnap.store.store import Store
-
-if TYPE_CHECKING:
-    from treesnap.ops.context import Context
 
 FINISHED_MAX = 100
 """How many plans of a root that were not interrupted are kept, with their output."""

@@ -27,16 +27,15 @@ from treesnap.errors import Corrupt, TreesnapError, printable
 from treesnap.fs.notifier import change_hints, has_inotify
 from treesnap.fs.os_errors import reported
 from treesnap.model import SnapshotKind
+from treesnap.ops.context import Context, check_root
 from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.known_changes import receive, send, socket_address, view_of
-from treesnap.ops.places import check_root
 from treesnap.ops.watching import refuse_unwatchable, watch_directory, watched
 from treesnap.results import CreateResult, WatchStatus
 from treesnap.store.lock import held
 from treesnap.watch.schedule import Schedule
 
 if TYPE_CHECKING:
-    from treesnap.ops.context import Context
     from treesnap.worktree.watcher import Watcher
 
 _TIMEOUT_S = 5.0

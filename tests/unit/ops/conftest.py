@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from treesnap.events import CollectingMonitor
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.testing.state import tree_state
 from treesnap.testing.unsynced import UnsyncedFileSystem
 

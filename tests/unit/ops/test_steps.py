@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from treesnap.ops.context import Session, context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.ops.restore.plan import RestorePlan
 from treesnap.ops.restore.transaction import RestoreWork, Steps
-from treesnap.ops.session import Session
 
 PATHS = [b"file-%d" % number for number in range(50)]
 

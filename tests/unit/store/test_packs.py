@@ -14,8 +14,8 @@ from treesnap.codec.pack import PACK_SIZE_TARGET, RECORD_HEADER_SIZE, TRAILER_SI
 from treesnap.errors import Corrupt
 from treesnap.hashing import object_id
 from treesnap.model import ObjectKind
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.store.packs import PackAppender, PackReader
 from treesnap.testing.children import in_child
 from treesnap.testing.faulty import Fault, FaultyFileSystem

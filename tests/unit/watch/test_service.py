@@ -31,10 +31,10 @@ from treesnap.codec.watch import (
 from treesnap.errors import Busy, Corrupt, ErrorCode, OperationFailed, Refused
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import SnapshotKind
+from treesnap.ops.context import context_at
 from treesnap.ops.create import CreateOptions
 from treesnap.ops.handle import Handle
 from treesnap.ops.known_changes import ask, receive, send, socket_address, view_of
-from treesnap.ops.places import context_at
 from treesnap.results import CreateResult
 from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.testing.wrapped import Call, WrappedFileSystem

@@ -13,8 +13,8 @@ import pytest
 from treesnap.errors import ErrorCode, NotFound, OperationFailed, Refused
 from treesnap.fs.base import FileSystem
 from treesnap.model import EntryKind, SkipReason
+from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.places import context_at
 from treesnap.results import CreateResult
 from treesnap.testing.faulty import Fault, FaultyFileSystem
 from treesnap.testing.recording import RecordingFileSystem

@@ -40,8 +40,8 @@ from treesnap.events import Phase
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import ensure_directories, read_all, write_all
 from treesnap.model import Entry
+from treesnap.ops.context import Context, Session
 from treesnap.ops.restore.plan import make_plan
-from treesnap.ops.session import Session
 from treesnap.ops.state import State, empty_state, require_paths
 from treesnap.results import RestoreResult
 from treesnap.store.roots import ExportLock
@@ -57,7 +57,6 @@ from treesnap.worktree.directory import open_directory
 from treesnap.worktree.mounts import Mounts
 
 if TYPE_CHECKING:
-    from treesnap.ops.context import Context
     from treesnap.ops.restore.goal import Goal
 
 _WHOLE = b"-whole"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from treesnap.codec.root_files import Moment, RestoreHistory
 from treesnap.model import ChangeKind, IgnoreRules, Retag, Snapshot, SnapshotId
+from treesnap.ops.context import Session
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.plan import RestorePlan
-from treesnap.ops.session import Session
 from treesnap.ops.state import State, effective_scope, recorded_state
 from treesnap.results import RestoreResult
 from treesnap.store.plan_files import PlanMove

@@ -26,9 +26,9 @@ from treesnap.model import (
     Totals,
 )
 from treesnap.ops.capture import scan_settings
+from treesnap.ops.context import Session
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.path_state import Comparison
-from treesnap.ops.session import Session
 from treesnap.ops.state import MemoryObjects, State, recorded_state, totals_of_entry, walked_state
 from treesnap.store.writer import Writer, retry_overtaken
 from treesnap.treepath import without_nested

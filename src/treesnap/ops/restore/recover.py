@@ -30,12 +30,12 @@ from treesnap.errors import (
 )
 from treesnap.model import Snapshot, SnapshotId
 from treesnap.ops.capture import Preview, preview
+from treesnap.ops.context import Context, Session
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.path_state import PathState, path_state
 from treesnap.ops.restore.plan import RestorePlan, make_plan, refuse_blocked
 from treesnap.ops.restore.preserve import preserve_foreign_edits
 from treesnap.ops.restore.transaction import RestoreWork, Transaction
-from treesnap.ops.session import Session
 from treesnap.ops.state import State, recorded_state
 from treesnap.quantities import first_few
 from treesnap.store.journal import read_journal
@@ -50,7 +50,6 @@ from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryC
 
 if TYPE_CHECKING:
     from treesnap.fs.base import FileSystem
-    from treesnap.ops.context import Context
 
 ATTEMPTS = 3
 """How often recovery is tried when another process changes the tree meanwhile."""

@@ -27,9 +27,9 @@ from treesnap.fs.durable import Prepared, sync_directory
 from treesnap.fs.os_errors import error_text
 from treesnap.model import Entry, IgnoreRules, Totals
 from treesnap.ops.capture import scan_settings
+from treesnap.ops.context import Session
 from treesnap.ops.restore.plan import RestorePlan
 from treesnap.ops.restore.preserve import preserve_foreign_edits
-from treesnap.ops.session import Session
 from treesnap.ops.state import MemoryObjects, State, totals_of_entry, walked_state
 from treesnap.quantities import first_few
 from treesnap.store.layout import plan_file_name
