@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime
 
+from treesnap.arguments import checked_methods
 from treesnap.model import Snapshot, SnapshotKind, utc_time
 
 AUTOMATIC = frozenset(SnapshotKind) - {SnapshotKind.MANUAL}
 """Kinds of snapshots that are made unasked."""
 
 
+@checked_methods
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """Rules; None leaves one out. A policy without any rule keeps everything."""
