@@ -29,9 +29,9 @@ from typing import Any, NamedTuple
 
 from treesnap import SnapshotKind
 from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.auto_maintenance import EVERY
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
+from treesnap.ops.maintenance import EVERY
 from treesnap.store.index import VERIFIED_SIZE_MAX
 from treesnap.testing.recording import RecordingFileSystem
 

@@ -7,8 +7,8 @@ import pytest
 import treesnap
 from treesnap import InvalidArgument
 from treesnap.facts import rollback_count, rolled_back
-from treesnap.ops.restore.goal import RestoreRequest
-from treesnap.ops.restores import restore
+from treesnap.ops.restore.plan import RestoreRequest
+from treesnap.ops.undo import restore
 
 WORDS = {
     "step_name": "add validation",

@@ -20,9 +20,9 @@ from treesnap.codec.envelope import FileKind, seal
 from treesnap.codec.snapshot import encode_snapshot, snapshot_id
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import ObjectKind
-from treesnap.ops.auto_maintenance import EVERY, period
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
+from treesnap.ops.maintenance import EVERY, period
 from treesnap.store.index import VERIFIED_SIZE_MAX
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer

@@ -16,7 +16,7 @@ from treesnap.codec.reader import TreeReader, content_references
 from treesnap.errors import TreesnapError
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import EntryKind, ObjectId
-from treesnap.ops import auto_maintenance as upkeep
+from treesnap.ops import maintenance as upkeep
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.store.store import Store

@@ -19,8 +19,8 @@ from mounting import mounting
 from oracle import difference, record
 from treesnap import CreateOptions, SnapshotKind, StorageFull
 from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.auto_maintenance import with_room
 from treesnap.ops.context import context_at
+from treesnap.ops.maintenance import with_room
 from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed
 from treesnap.testing.wrapped import Call, WrappedFileSystem
 
@@ -159,7 +159,7 @@ def test_does_not_remove_what_was_pinned_meanwhile(world):
 
 
 def test_counts_a_collection_by_hand_as_the_last_one(world, monkeypatch):
-    monkeypatch.setattr("treesnap.ops.auto_maintenance.GROWTH_BYTES_MIN", 1 << 20)
+    monkeypatch.setattr("treesnap.ops.maintenance.GROWTH_BYTES_MIN", 1 << 20)
     for key in ("keep.hourly", "keep.daily", "keep.weekly"):
         world.handle.config(key, "0")
     world.handle.config("keep.last", "1")

@@ -18,8 +18,8 @@ from treesnap.model import Change, ChangeKind, Snapshot, SnapshotKind
 from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.handle import Handle
 from treesnap.ops.handle import open as open_root
-from treesnap.ops.restore.goal import RestoreRequest
-from treesnap.ops.restores import restore
+from treesnap.ops.restore.plan import RestoreRequest
+from treesnap.ops.undo import restore
 from treesnap.plans.plan import Milestones
 
 CHECKPOINT_PREFIX = "architect:checkpoint"

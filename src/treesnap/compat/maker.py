@@ -48,9 +48,9 @@ from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.diff import is_time_alone
 from treesnap.ops.handle import Handle
 from treesnap.ops.handle import open as open_root
-from treesnap.ops.restore.goal import RestoreRequest
-from treesnap.ops.restores import restore
+from treesnap.ops.restore.plan import RestoreRequest
 from treesnap.ops.sidecar_files import read_sidecar, remove_sidecar, write_sidecar
+from treesnap.ops.undo import restore
 
 if TYPE_CHECKING:
     from treesnap.events import Monitor

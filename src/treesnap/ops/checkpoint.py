@@ -220,9 +220,10 @@ def go_back(
 def _restored(
     context: Context, snapshot_id: SnapshotId, *, retag: Retag | None, move: PlanMove | None
 ) -> RestoreResult:
-    from treesnap.ops.auto_maintenance import make_room
-    from treesnap.ops.restore.goal import RestoreRequest, WayBack
-    from treesnap.ops.restores import NoRoomToKeep, NoRoomToStage, restore
+    from treesnap.ops.maintenance import make_room
+    from treesnap.ops.restore.attempt import NoRoomToKeep, NoRoomToStage
+    from treesnap.ops.restore.plan import RestoreRequest, WayBack
+    from treesnap.ops.undo import restore
 
     way = WayBack()
     has_made_room = False

@@ -35,9 +35,9 @@ from treesnap.model import (
     Totals,
 )
 from treesnap.ops.access import locked_root, opened
-from treesnap.ops.auto_maintenance import maintain, settings_or_defaults, with_room
 from treesnap.ops.capture import Capture, latest
 from treesnap.ops.context import Context, Session, check_root
+from treesnap.ops.maintenance import maintain, settings_or_defaults, with_room
 from treesnap.ops.references import STEP_MAX, find_named, is_reserved_name, paths_in_history
 from treesnap.results import CreateResult, CreateStats
 from treesnap.store.writer import Added, retry_overtaken

@@ -261,7 +261,7 @@ class Handle:
         ``max_size_bytes`` the oldest go until the rest takes no more. Pinned and named ones
         stay, what an interrupted restore needs, and what ``undo`` and ``redo`` go to.
         """
-        from treesnap.ops.prune import prune
+        from treesnap.ops.maintenance import prune
         from treesnap.store.maintenance.prune import NO_RULES, PruneRequest
 
         request = PruneRequest(
@@ -278,7 +278,7 @@ class Handle:
         Works on a full disk; packs that do not fit are left for the next run, and the result
         says so.
         """
-        from treesnap.ops.gc import gc
+        from treesnap.ops.maintenance import gc
 
         return gc(self.context, dry_run=dry_run)
 
@@ -363,7 +363,7 @@ class Handle:
 
     def stats(self) -> StatsResult:
         """Returns the sizes of the store and of this root's history."""
-        from treesnap.ops.stats import stats
+        from treesnap.ops.maintenance import stats
 
         return stats(self.context)
 
@@ -412,8 +412,8 @@ class Handle:
         an incomplete snapshot does not hold are left as they are. Raises NotFound, Conflict,
         Refused, Busy, Corrupt, StorageFull, OperationFailed.
         """
-        from treesnap.ops.restore.goal import RestoreRequest
-        from treesnap.ops.restores import restore
+        from treesnap.ops.restore.plan import RestoreRequest
+        from treesnap.ops.undo import restore
 
         request = RestoreRequest(
             ref=ref,
@@ -427,13 +427,13 @@ class Handle:
 
     def undo(self) -> RestoreResult:
         """Undoes the newest restore; raises NotFound when there is none."""
-        from treesnap.ops.restores import undo
+        from treesnap.ops.undo import undo
 
         return undo(self.context)
 
     def redo(self) -> RestoreResult:
         """Undoes the newest undo; raises NotFound when there is none."""
-        from treesnap.ops.restores import redo
+        from treesnap.ops.undo import redo
 
         return redo(self.context)
 

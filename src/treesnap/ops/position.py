@@ -23,7 +23,6 @@ from treesnap.errors import (
 )
 from treesnap.model import IgnoreRules, Retag, Snapshot, SnapshotKind
 from treesnap.ops.access import locked_root, opened
-from treesnap.ops.auto_maintenance import maintain
 from treesnap.ops.capture import publish_again, uncaptured
 from treesnap.ops.context import Context, Session
 from treesnap.ops.create import (
@@ -35,9 +34,11 @@ from treesnap.ops.create import (
 )
 from treesnap.ops.diff import is_time_alone, status
 from treesnap.ops.history import retag_restored
+from treesnap.ops.maintenance import maintain
 from treesnap.ops.references import position, resolve_in, unknown
-from treesnap.ops.restore.goal import RestoreRequest, goal_of
-from treesnap.ops.restores import refuse_dangerous_restore, restore_to
+from treesnap.ops.restore.attempt import restore_to
+from treesnap.ops.restore.plan import RestoreRequest, goal_of
+from treesnap.ops.undo import refuse_dangerous_restore
 from treesnap.quantities import first_few
 from treesnap.results import PositionResult, StatusResult
 from treesnap.worktree.scan.ignore import given

@@ -13,8 +13,8 @@ from treesnap.errors import Busy, Corrupt
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
 from treesnap.ops.context import context_at
-from treesnap.ops.gc import gc
 from treesnap.ops.handle import Handle
+from treesnap.ops.maintenance import gc
 from treesnap.store.collector import CollectorState, read_state, write_state
 from treesnap.store.lock import held
 from treesnap.store.slot import acquire

@@ -8,7 +8,7 @@ import pytest
 
 from garbage import add_garbage, add_garbage_to_pack, pack_files, use_new_pack
 from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.gc import gc
+from treesnap.ops.maintenance import gc
 from treesnap.store.store import Store
 from treesnap.testing.state import tree_state
 

@@ -57,7 +57,7 @@ from treesnap.worktree.directory import open_directory
 from treesnap.worktree.mounts import Mounts
 
 if TYPE_CHECKING:
-    from treesnap.ops.restore.goal import Goal
+    from treesnap.ops.restore.plan import Goal
 
 _WHOLE = b"-whole"
 """Ends the name of a tree; before it is the name of the directory in which it was built."""
@@ -72,7 +72,7 @@ def export(session: Session, goal: Goal, target_path: str, *, dry_run: bool) -> 
     The target appears with one rename, after a sync, with everything that it holds.
     What a crash leaves beside it is removed by the next operation that writes.
     """
-    from treesnap.ops.restore.goal import result_of
+    from treesnap.ops.restore.plan import result_of
 
     _refuse_inside_store(session.context, target_path)
     _refuse_occupied(target_path)

@@ -1,4 +1,4 @@
-"""Automatic maintenance of a store: removes old automatic snapshots, then garbage.
+"""Maintenance of a store: ``prune``, ``gc``, ``stats``, and what is removed automatically.
 
 After every :data:`EVERY` snapshots of a root, the process that made the last one removes what
 the policy does not keep, and collects garbage when the packs have grown by half since the last
@@ -17,18 +17,30 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from treesnap.errors import Busy, StorageFull, StoreMissing, TreesnapError, WarningCode
-from treesnap.events import NullMonitor
+from treesnap.errors import (
+    Busy,
+    StorageFull,
+    StoreMissing,
+    TreesnapError,
+    WarningCode,
+)
+from treesnap.events import NullMonitor, Phase
 from treesnap.fs.os_errors import error_text
-from treesnap.ops.access import opened
+from treesnap.ops.access import locked_root, opened
 from treesnap.ops.config import Settings, settings_of
 from treesnap.ops.context import Context, Session
 from treesnap.quantities import first_few
+from treesnap.results import GcResult, PruneResult, StatsResult
 from treesnap.store.collector import read_collected_size
 from treesnap.store.roots import registered_roots
 from treesnap.store.slot import slot_states
+
+if TYPE_CHECKING:
+    from treesnap.store.maintenance.prune import PruneRequest
+    from treesnap.store.maintenance.retention import Decision
+
 
 EVERY = 32
 """How many snapshots of a root lie between two runs."""
@@ -42,6 +54,65 @@ _DAMAGED_SHOWN = 3
 """How many damaged snapshots a warning names."""
 
 _Result = TypeVar("_Result")
+
+
+def prune(context: Context, request: PruneRequest) -> PruneResult:
+    """Removes snapshots; see :meth:`treesnap.Handle.prune`."""
+    from treesnap.store.maintenance.prune import decisions_of, prune_root
+
+    now_ns = context.clock_ns()
+    try:
+        if request.dry_run:
+            with opened(context, "look at the snapshots") as session:
+                found = decisions_of(session.store, session.root, request, now_ns)
+                return _result(found, dry_run=True)
+        with (
+            opened(context, "remove snapshots", writing=True, recover=False) as session,
+            locked_root(session, "prune"),
+        ):
+            found = prune_root(session.store, session.root, request, now_ns)
+            return _result(found, dry_run=False)
+    except StoreMissing:
+        return PruneResult(kept=(), removed=(), reasons={}, dry_run=request.dry_run)
+
+
+def _result(decisions: list[Decision], *, dry_run: bool) -> PruneResult:
+    return PruneResult(
+        kept=tuple(item.snapshot for item in decisions if item.is_kept),
+        removed=tuple(item.snapshot for item in decisions if not item.is_kept),
+        reasons={item.snapshot.id: item.reasons for item in decisions if item.is_kept},
+        dry_run=dry_run,
+    )
+
+
+def gc(context: Context, *, dry_run: bool, is_automatic: bool = False) -> GcResult:
+    """Collects garbage; see :meth:`treesnap.Handle.gc`.
+
+    An automatic one deletes nothing when it meets damage, and returns why.
+    """
+    from treesnap.store.maintenance.collection import collect
+
+    with opened(context, "collect garbage", writing=True) as session:
+        return collect(
+            session.store,
+            monitor=context.monitor,
+            wait_s=context.wait_s,
+            dry_run=dry_run,
+            is_automatic=is_automatic,
+        )
+
+
+def stats(context: Context) -> StatsResult:
+    """Returns the sizes; see :meth:`treesnap.Handle.stats`."""
+    from treesnap.store.maintenance.stats import measure
+
+    try:
+        with opened(context, "measure the store") as session:
+            context.monitor.begin(Phase.MARK, None, None)
+            return measure(session.store, session.root.id)
+    except StoreMissing:
+        numbers = [name for name in StatsResult._fields if not name.startswith("by_")]
+        return StatsResult(by_root=(), by_snapshot=(), **dict.fromkeys(numbers, 0))
 
 
 def settings_or_defaults(session: Session) -> Settings | None:
@@ -221,8 +292,6 @@ def _prune(session: Session, settings: Settings) -> None:
 
 def _collect(context: Context, *, wait_s: float) -> None:
     """Collects garbage without showing any progress; deletes nothing where it meets damage."""
-    from treesnap.ops.gc import gc
-
     quiet = replace(context, monitor=NullMonitor(), wait_s=wait_s)
     result = gc(quiet, dry_run=False, is_automatic=True)
     if result.damaged:

@@ -1,4 +1,4 @@
-"""``restore``, ``undo`` and ``redo``: make the root exactly as in a snapshot, or not at all.
+"""Making a root exactly as in a snapshot, or not at all.
 
     lock the root, recover what a crash left behind
     capture the root           nothing is published yet
@@ -33,11 +33,9 @@ from treesnap.errors import (
     Busy,
     Conflict,
     ErrorCode,
-    NotFound,
     OperationFailed,
     Refused,
     StorageFull,
-    StoreMissing,
     TreesnapError,
     quoted,
 )
@@ -45,21 +43,21 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import ensure_directories
 from treesnap.fs.os_errors import error_text, is_full
 from treesnap.model import PlanCopy, Skipped, SkipReason, Snapshot, SnapshotKind, SnapshotRecord
-from treesnap.ops.access import locked_root, opened, recover
-from treesnap.ops.auto_maintenance import maintain
 from treesnap.ops.capture import Capture, preview, publish_again
-from treesnap.ops.context import Context, Session, refuse_dangerous
-from treesnap.ops.history import retag_restored
-from treesnap.ops.references import reading, resolve_in
-from treesnap.ops.restore.export import export
-from treesnap.ops.restore.goal import Goal, HistoryStep, RestoreRequest, goal_of, result_of
-from treesnap.ops.restore.plan import RestorePlan, make_plan, refuse_blocked
+from treesnap.ops.context import Context, Session
+from treesnap.ops.restore.plan import (
+    Goal,
+    RestorePlan,
+    make_plan,
+    refuse_blocked,
+    result_of,
+)
 from treesnap.ops.restore.recover import Completion
 from treesnap.ops.restore.transaction import RestoreWork, Transaction
 from treesnap.ops.state import State, empty_state, require_paths
 from treesnap.results import OpenFile, RestoreResult
 from treesnap.store.journal import load_history
-from treesnap.store.plan_files import PlanMove, move_to
+from treesnap.store.plan_files import PlanMove
 from treesnap.store.reserve import Reserve
 from treesnap.store.writer import Added, retry_overtaken
 from treesnap.worktree.apply.preconditions import Observed, conflict
@@ -69,108 +67,6 @@ from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain, open_chain
 
 ATTEMPTS = 5
 """How often a restore is tried when another process keeps changing the tree."""
-_VERBS = {"undo": "restore", "redo": "undo"}
-"""What each command undoes."""
-
-
-def restore(context: Context, request: RestoreRequest) -> RestoreResult:
-    """Restores; see :meth:`treesnap.Handle.restore`."""
-    changes_root = request.to is None and not request.dry_run
-    if request.dry_run:
-        recover(context)
-    with opened(context, "restore", writing=True, recover=not changes_root) as session:
-        if changes_root:
-            refuse_dangerous_restore(context, force=request.force)
-            with locked_root(session, "restore"):
-                goal = goal_of(session, request)
-                result = restore_to(session, goal)
-                if request.retag is not None:
-                    retag_restored(session, goal.snapshot, request.retag)
-            if result.safety_id is not None:
-                maintain(context)
-            return result
-        goal = goal_of(session, request)
-        with reading(session, goal.snapshot):
-            if request.to is not None:
-                return export(session, goal, request.to, dry_run=request.dry_run)
-            return _dry_run(session, goal)
-
-
-def undo(context: Context) -> RestoreResult:
-    """Undoes the newest restore, within the paths that it concerned."""
-    return _step(context, "undo", RestoreHistory.undone)
-
-
-def redo(context: Context) -> RestoreResult:
-    """Undoes the newest undo."""
-    return _step(context, "redo", RestoreHistory.redone)
-
-
-def _step(context: Context, verb: str, history_step: HistoryStep) -> RestoreResult:
-    refuse_dangerous_restore(context, force=True)
-    try:
-        with opened(context, verb, writing=True, recover=False) as session:
-            result = _stepped(session, verb, history_step)
-            if result is None:
-                with session.root.plans_locked(verb):
-                    result = _stepped(session, verb, history_step, has_plans=True)
-            assert result is not None
-    except StoreMissing as error:
-        raise _nothing(verb) from error
-    if result.safety_id is not None:
-        maintain(context)
-    return result
-
-
-def _stepped(
-    session: Session, verb: str, history_step: HistoryStep, *, has_plans: bool = False
-) -> RestoreResult | None:
-    """Takes the step; returns None when a plan goes along that the caller has not locked.
-
-    The lock of the plans is taken before the root's, and without the root's the history cannot
-    be read.
-    """
-    with locked_root(session, verb):
-        history = load_history(session.root)
-        moments = history.undo if verb == "undo" else history.redo
-        if not moments:
-            raise _nothing(verb)
-        moment = moments[-1]
-        try:
-            snapshot = resolve_in(session, moment.snapshot_id)
-        except NotFound as error:
-            raise NotFound(
-                f"The newest {_VERBS[verb]} cannot be undone: the snapshot of the state before "
-                f"it, {moment.snapshot_id[:12]}, was deleted",
-                code=ErrorCode.NOTHING_TO_UNDO,
-            ) from error
-        if snapshot.record.plan is not None and not has_plans:
-            return None
-        goal = Goal(
-            snapshot=snapshot,
-            scope=moment.scope,
-            label=f"before {verb} to",
-            history_step=history_step,
-            removes_root=moment.is_absent,
-            move=move_to(session.root, snapshot),
-        )
-        return restore_to(session, goal)
-
-
-def _nothing(verb: str) -> NotFound:
-    return NotFound(f"There is nothing to {verb}", code=ErrorCode.NOTHING_TO_UNDO)
-
-
-def refuse_dangerous_restore(context: Context, *, force: bool) -> None:
-    """Raises Refused for a root that is dangerous, or no longer a directory."""
-    if not force:
-        refuse_dangerous(context.root, context.store_path)
-    if os.path.lexists(context.root) and not os.path.isdir(context.root):
-        raise Refused(
-            f"The root {quoted(context.root)} is no longer a directory",
-            code=ErrorCode.NOT_A_DIRECTORY,
-            path=context.root,
-        )
 
 
 def _refuse_unchangeable(context: Context) -> None:
@@ -195,7 +91,7 @@ def _refuse_in_the_way(
             )
 
 
-def _dry_run(session: Session, goal: Goal) -> RestoreResult:
+def dry_run(session: Session, goal: Goal) -> RestoreResult:
     """Returns what a restore would do; writes nothing."""
     target = goal.state(session)
     if os.path.lexists(session.context.root):

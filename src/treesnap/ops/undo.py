@@ -1,0 +1,133 @@
+"""``restore``, ``undo`` and ``redo``: opens and locks the root, and lets ``ops.restore`` work."""
+
+from __future__ import annotations
+
+import os
+
+from treesnap.codec.root_files import RestoreHistory
+from treesnap.errors import (
+    ErrorCode,
+    NotFound,
+    Refused,
+    StoreMissing,
+    quoted,
+)
+from treesnap.ops.access import locked_root, opened, recover
+from treesnap.ops.context import Context, Session, refuse_dangerous
+from treesnap.ops.history import retag_restored
+from treesnap.ops.maintenance import maintain
+from treesnap.ops.references import reading, resolve_in
+from treesnap.ops.restore.attempt import dry_run, restore_to
+from treesnap.ops.restore.export import export
+from treesnap.ops.restore.plan import (
+    Goal,
+    HistoryStep,
+    RestoreRequest,
+    goal_of,
+)
+from treesnap.results import RestoreResult
+from treesnap.store.journal import load_history
+from treesnap.store.plan_files import move_to
+
+_VERBS = {"undo": "restore", "redo": "undo"}
+"""What each command undoes."""
+
+
+def restore(context: Context, request: RestoreRequest) -> RestoreResult:
+    """Restores; see :meth:`treesnap.Handle.restore`."""
+    changes_root = request.to is None and not request.dry_run
+    if request.dry_run:
+        recover(context)
+    with opened(context, "restore", writing=True, recover=not changes_root) as session:
+        if changes_root:
+            refuse_dangerous_restore(context, force=request.force)
+            with locked_root(session, "restore"):
+                goal = goal_of(session, request)
+                result = restore_to(session, goal)
+                if request.retag is not None:
+                    retag_restored(session, goal.snapshot, request.retag)
+            if result.safety_id is not None:
+                maintain(context)
+            return result
+        goal = goal_of(session, request)
+        with reading(session, goal.snapshot):
+            if request.to is not None:
+                return export(session, goal, request.to, dry_run=request.dry_run)
+            return dry_run(session, goal)
+
+
+def undo(context: Context) -> RestoreResult:
+    """Undoes the newest restore, within the paths that it concerned."""
+    return _step(context, "undo", RestoreHistory.undone)
+
+
+def redo(context: Context) -> RestoreResult:
+    """Undoes the newest undo."""
+    return _step(context, "redo", RestoreHistory.redone)
+
+
+def _step(context: Context, verb: str, history_step: HistoryStep) -> RestoreResult:
+    refuse_dangerous_restore(context, force=True)
+    try:
+        with opened(context, verb, writing=True, recover=False) as session:
+            result = _stepped(session, verb, history_step)
+            if result is None:
+                with session.root.plans_locked(verb):
+                    result = _stepped(session, verb, history_step, has_plans=True)
+            assert result is not None
+    except StoreMissing as error:
+        raise _nothing(verb) from error
+    if result.safety_id is not None:
+        maintain(context)
+    return result
+
+
+def _stepped(
+    session: Session, verb: str, history_step: HistoryStep, *, has_plans: bool = False
+) -> RestoreResult | None:
+    """Takes the step; returns None when a plan goes along that the caller has not locked.
+
+    The lock of the plans is taken before the root's, and without the root's the history cannot
+    be read.
+    """
+    with locked_root(session, verb):
+        history = load_history(session.root)
+        moments = history.undo if verb == "undo" else history.redo
+        if not moments:
+            raise _nothing(verb)
+        moment = moments[-1]
+        try:
+            snapshot = resolve_in(session, moment.snapshot_id)
+        except NotFound as error:
+            raise NotFound(
+                f"The newest {_VERBS[verb]} cannot be undone: the snapshot of the state before "
+                f"it, {moment.snapshot_id[:12]}, was deleted",
+                code=ErrorCode.NOTHING_TO_UNDO,
+            ) from error
+        if snapshot.record.plan is not None and not has_plans:
+            return None
+        goal = Goal(
+            snapshot=snapshot,
+            scope=moment.scope,
+            label=f"before {verb} to",
+            history_step=history_step,
+            removes_root=moment.is_absent,
+            move=move_to(session.root, snapshot),
+        )
+        return restore_to(session, goal)
+
+
+def _nothing(verb: str) -> NotFound:
+    return NotFound(f"There is nothing to {verb}", code=ErrorCode.NOTHING_TO_UNDO)
+
+
+def refuse_dangerous_restore(context: Context, *, force: bool) -> None:
+    """Raises Refused for a root that is dangerous, or no longer a directory."""
+    if not force:
+        refuse_dangerous(context.root, context.store_path)
+    if os.path.lexists(context.root) and not os.path.isdir(context.root):
+        raise Refused(
+            f"The root {quoted(context.root)} is no longer a directory",
+            code=ErrorCode.NOT_A_DIRECTORY,
+            path=context.root,
+        )
