@@ -35,6 +35,7 @@ Scope = dict[bytes, Any]
 """Names to look at, each with the names below it, or None for everything below."""
 
 _HIDDEN = (0, 0, 0, 0, 0, 0)
+"""What is observed of a name that is left out here, so that its changes do not count."""
 
 
 @dataclass(slots=True)
@@ -151,9 +152,6 @@ def list_directory(
     return listing
 
 
-_HIDING = frozenset({SkipReason.EXCLUDED, SkipReason.RESERVED})
-
-
 def list_changed(
     fs: FileSystem, fd: int, path: bytes, row: Row, changed: Changed, exclusions: Exclusions
 ) -> DirectoryListing | None:
@@ -181,9 +179,7 @@ def list_changed(
     for name in changed.names:
         known.pop(name, None)
     listing.hidden += [
-        (name, reason)
-        for name, reason in row.skipped
-        if name not in changed.names and SkipReason(reason) in _HIDING
+        (name, reason) for name, reason in row.skipped if known.get(name, ())[1:] == _HIDDEN
     ]
     listing.observations = sorted([*known.values(), *listing.observations])
     return listing
