@@ -1,4 +1,4 @@
-"""The process that watches a root: its socket, and its loop.
+"""The process that watches a root: when it makes a snapshot, its loop, and its socket.
 
 A root has one such process at a time, which holds a lock. A killed one leaves a socket that no
 process listens to, which is the same as no socket to the others.
@@ -33,7 +33,6 @@ from treesnap.ops.known_changes import receive, send, socket_address, view_of
 from treesnap.ops.watching import refuse_unwatchable, watch_directory, watched
 from treesnap.results import CreateResult, WatchStatus
 from treesnap.store.lock import held
-from treesnap.watch.schedule import Schedule
 
 if TYPE_CHECKING:
     from treesnap.worktree.watcher import Watcher
@@ -42,6 +41,56 @@ _TIMEOUT_S = 5.0
 """How long a client may take to send its question."""
 _PAUSE_S = 0.1
 """How long it waits after a connection could not be accepted."""
+QUIET_S = 1.0
+"""How long nothing has to change before a snapshot of the changes is made."""
+LATEST_S = 30.0
+"""How long after a change its snapshot is made at the latest."""
+AGAIN_S = 30.0
+"""How long after a failed snapshot the next one is tried at the latest."""
+
+
+class Schedule:
+    """Tells when a snapshot is due; the first one is at once. Times are of a monotonic clock."""
+
+    def __init__(self, *, every_s: float | None, on_change: bool, now_s: float) -> None:
+        self.every_s = every_s
+        self.on_change = on_change
+        self._last_s: float | None = None
+        self._failed_s: float | None = None
+        self._changed_first_s: float | None = None
+        self._changed_last_s = now_s
+
+    def noticed(self, now_s: float) -> None:
+        """Notes that something changed."""
+        if self._changed_first_s is None:
+            self._changed_first_s = now_s
+        self._changed_last_s = now_s
+
+    def done(self, now_s: float) -> None:
+        """Notes that a snapshot was made of everything noticed."""
+        self._last_s = now_s
+        self._changed_first_s = None
+        self._failed_s = None
+
+    def failed(self, now_s: float) -> None:
+        """Notes that a snapshot could not be made, so that it is due again later."""
+        self.done(now_s)
+        self._failed_s = now_s
+
+    def due_in_s(self, now_s: float) -> float | None:
+        """Returns the time until a snapshot is due, 0 if one is, or None if none will be."""
+        if self.every_s is None and not self.on_change:
+            return None
+        if self._last_s is None:
+            return 0.0
+        times = []
+        if self.every_s is not None:
+            times.append(self._last_s + self.every_s)
+        if self.on_change and self._changed_first_s is not None:
+            times.append(min(self._changed_last_s + QUIET_S, self._changed_first_s + LATEST_S))
+        if self._failed_s is not None:
+            times.append(self._failed_s + AGAIN_S)
+        return max(0.0, min(times) - now_s) if times else None
 
 
 class WatchService:
