@@ -34,8 +34,7 @@ from treesnap.ops.state import MemoryObjects, State, totals_of_entry, walked_sta
 from treesnap.quantities import first_few
 from treesnap.store.layout import plan_file_name
 from treesnap.store.reserve import Reserve
-from treesnap.worktree.apply.applier import Applier, Finisher, settle
-from treesnap.worktree.apply.open_files import open_files
+from treesnap.worktree.apply.applier import Applier, Finisher, open_files, settle
 from treesnap.worktree.apply.preconditions import Observed
 from treesnap.worktree.apply.protection import refuse_protected
 from treesnap.worktree.apply.stage import (

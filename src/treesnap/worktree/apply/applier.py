@@ -15,16 +15,18 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_module
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Self
 
 from treesnap import treepath
 from treesnap.codec.journal import Finish
 from treesnap.errors import Conflict
 from treesnap.fs.base import FileSystem
+from treesnap.fs.process_files import descriptors, program_of
 from treesnap.model import Entry, EntryKind, Xattrs
+from treesnap.results import OpenFile
 from treesnap.worktree.apply.preconditions import (
     Preconditions,
     SecondLook,
@@ -454,3 +456,42 @@ def opened_for_metadata(fs: FileSystem, name: bytes, dir_fd: int) -> Iterator[in
         yield fd
     finally:
         fs.close(fd)
+
+
+def open_files(root: str, steps: Iterable[RestoreStep]) -> tuple[OpenFile, ...]:
+    """Returns what processes have open of the files that steps replace or remove, by path.
+
+    Such a process still reads and writes the old file, and nothing of that reaches the tree; a
+    database whose log is replaced breaks. Restores report the processes and do not wait for them.
+    Files in a directory that is removed are found by the path under which they were opened.
+    Costs nothing where the steps only make files; otherwise a look at each open file of the
+    system, once.
+    """
+    files, directories = {}, set()
+    for step in steps:
+        if step.action in (Action.PUT, Action.REMOVE) and step.before is not None:
+            if stat_module.S_ISREG(step.before.mode):
+                files[step.before.identity] = step.path
+            else:
+                directories.add(step.path)
+    found: dict[tuple[bytes, int], OpenFile] = {}
+    if files or directories:
+        prefix = os.fsencode(root).rstrip(b"/") + b"/"
+        for process_id, link in descriptors():
+            path = None
+            with suppress(OSError):  # it was closed meanwhile
+                status = os.stat(link)
+                if stat_module.S_ISREG(status.st_mode):
+                    path = files.get((status.st_dev, status.st_ino))
+                    if path is None and directories:
+                        path = _below(directories, os.readlink(os.fsencode(link)), prefix)
+            if path is not None and (path, process_id) not in found:
+                found[path, process_id] = OpenFile(path, process_id, program_of(process_id))
+    return tuple(found[key] for key in sorted(found))
+
+
+def _below(directories: set[bytes], target: bytes, prefix: bytes) -> bytes | None:
+    if not target.startswith(prefix):
+        return None
+    path = target.removeprefix(prefix)
+    return path if any(above in directories for above in treepath.parents(path)) else None
