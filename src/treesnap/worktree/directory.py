@@ -13,7 +13,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Self
 
 from treesnap import treepath
@@ -93,26 +93,24 @@ def path_of_root(fs: FileSystem, root_fd: int, path: str) -> str:
     Also the one given if the system cannot tell.
     """
     own = fs.fstat(root_fd)
-    if _identity(fs, path) == (own.st_dev, own.st_ino):
+    if _leads_to(fs, path, own):
         return path
-    moved = path_of(fs, root_fd)
-    return moved if moved and _identity(fs, moved) == (own.st_dev, own.st_ino) else path
+    moved = current_path(fs, root_fd)
+    return moved if moved and _leads_to(fs, moved, own) else path
 
 
-def path_of(fs: FileSystem, fd: int) -> str | None:
+def _leads_to(fs: FileSystem, path: str, own: os.stat_result) -> bool:
+    with suppress(OSError):
+        return os.path.samestat(fs.lstat(path), own)
+    return False
+
+
+def current_path(fs: FileSystem, fd: int) -> str | None:
     """Returns the path of an open directory, for messages; None where the system does not say."""
     try:
         return os.fsdecode(fs.read_link(b"/proc/self/fd/%d" % fd))
     except OSError:
         return None
-
-
-def _identity(fs: FileSystem, path: str) -> tuple[int, int] | None:
-    try:
-        found = fs.lstat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 class DirectoryChain:
@@ -136,10 +134,19 @@ class DirectoryChain:
     def open(self, path: bytes) -> int:
         """Returns a descriptor of a directory; valid until the next call.
 
-        Raises NotADirectoryError or ELOOP (as OSError) for anything that is no
+        Raises NotADirectoryError or ELOOP (as OSError) for anything that is not a
         directory, FileNotFoundError for what is absent.
         """
         return self.open_names(treepath.components(path))
+
+    def find(self, path: bytes) -> int | None:
+        """Like :meth:`open`, but returns None where the path does not lead through directories."""
+        try:
+            return self.open(path)
+        except OSError as error:
+            if error.errno in NO_DIRECTORY:
+                return None
+            raise
 
     def open_names(self, names: list[bytes]) -> int:
         """Returns a descriptor of a directory given by its components."""

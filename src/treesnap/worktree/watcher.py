@@ -47,7 +47,12 @@ from treesnap.fs.notifier import (
     Notifier,
     Report,
 )
-from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.directory import (
+    NO_DIRECTORY,
+    OPEN_DIRECTORY,
+    DirectoryChain,
+    open_directory,
+)
 from treesnap.worktree.mounts import Mounts
 from treesnap.worktree.scan.mapped_files import MappedFiles
 
@@ -342,11 +347,8 @@ class WatchedTree:
         self._cookie_fd = create_locked(
             self._fs, self._cookie, b"", temporary=self._cookies, durable=False
         )
-        fd = self._fs.open(self._cookies, OPEN_DIRECTORY)
-        try:
+        with open_directory(self._fs, self._cookies) as fd:
             self._cookie_watch = self._watch(fd, MOVED_TO)
-        finally:
-            self._fs.close(fd)
         self._mount_points = Mounts(self._fs).below(os.fsencode(self._root_path))
         self._root_fd = self._fs.open(self._root_path, OPEN_DIRECTORY)
         self._mount = self._fs.mount_id(self._root_fd)
@@ -416,8 +418,7 @@ class WatchedTree:
         """Raises Lost if another directory is in the root's place or mounts changed, OSError if the
         root is gone.
         """
-        now, then = self._fs.lstat(self._root_path), self._fs.fstat(self._root_fd)
-        if (now.st_dev, now.st_ino) != (then.st_dev, then.st_ino):
+        if not os.path.samestat(self._fs.lstat(self._root_path), self._fs.fstat(self._root_fd)):
             raise Lost("another directory has the root's place")
         if Mounts(self._fs).below(os.fsencode(self._root_path)) != self._mount_points:
             raise Lost(_MOUNTED)

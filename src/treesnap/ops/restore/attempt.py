@@ -61,7 +61,7 @@ from treesnap.store.plan_files import PlanMove
 from treesnap.store.reserve import Reserve
 from treesnap.store.writer import Added, retry_overtaken
 from treesnap.worktree.apply.preconditions import Observed, conflict
-from treesnap.worktree.apply.protection import protected, unlock_paths
+from treesnap.worktree.apply.protection import refuse_flags, unlock_paths
 from treesnap.worktree.apply.step import key_of
 from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain, open_chain, open_directory
 
@@ -74,8 +74,7 @@ def _refuse_unchangeable(context: Context) -> None:
     with open_directory(context.fs, context.root) as fd:
         if context.fs.is_read_only(fd):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), context.root)
-        if context.fs.is_protected(fd):
-            raise protected(b"")
+        refuse_flags(context.fs, fd, treepath.ROOT)
 
 
 def _refuse_in_the_way(

@@ -46,7 +46,7 @@ from treesnap.worktree.apply.stage import (
     remove_stages,
     remove_subvolume_stages,
 )
-from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
 
 if TYPE_CHECKING:
     from treesnap.fs.base import FileSystem
@@ -295,17 +295,12 @@ class Completion:
 
     def _reachable(self, root_fd: int) -> list[bytes]:
         """Returns the paths whose directories are still directories."""
-        found = []
         with DirectoryChain(self._session.fs, root_fd) as chain:
-            for path in self._commit.paths:
-                try:
-                    chain.open(treepath.split(path)[0])
-                except OSError as error:
-                    if error.errno not in NO_DIRECTORY:
-                        raise
-                    continue
-                found.append(path)
-        return found
+            return [
+                path
+                for path in self._commit.paths
+                if chain.find(treepath.split(path)[0]) is not None
+            ]
 
     def _walk(self, scope: tuple[bytes, ...]) -> Preview:
         return preview(

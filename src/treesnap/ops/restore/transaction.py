@@ -52,7 +52,6 @@ from treesnap.worktree.apply.stage import (
 )
 from treesnap.worktree.apply.step import UNSEEN, Action, RestoreStep, kept_name, staged_name
 from treesnap.worktree.directory import (
-    NO_DIRECTORY,
     DirectoryChain,
     open_directory,
     path_of_root,
@@ -439,12 +438,9 @@ class Transaction:
             return
         with DirectoryChain(self._fs, root_fd) as chain:
             for path, before in (*journal.subvolumes, (treepath.ROOT, journal.root_before)):
-                try:
-                    fd = chain.open(path)
-                except OSError as error:
-                    if error.errno in NO_DIRECTORY:
-                        continue
-                    raise
+                fd = chain.find(path)
+                if fd is None:
+                    continue
                 try:
                     settle(self._fs, fd, (before,), before, self._xattrs)
                 except PermissionError:  # another user's directory, whose time changed anyway

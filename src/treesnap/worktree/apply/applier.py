@@ -42,7 +42,7 @@ from treesnap.worktree.attributes import (
     path_of,
     read_xattrs,
 )
-from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain
+from treesnap.worktree.directory import DirectoryChain
 
 _OPEN_ANY = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
 _CANNOT_EXCHANGE = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
@@ -388,12 +388,9 @@ class Finisher:
                 self._finish(item, forward=True)
 
     def _finish(self, item: Finish, *, forward: bool) -> None:
-        try:
-            fd = self._chain.open(item.path)
-        except OSError as error:
-            if error.errno in NO_DIRECTORY:
-                return  # changed by another process, which is newer
-            raise
+        fd = self._chain.find(item.path)
+        if fd is None:
+            return  # changed by another process, which is newer
         wanted = item.new if forward else item.old
         touch = self._touch and forward
         try:

@@ -20,7 +20,7 @@ from treesnap import treepath
 from treesnap.codec.statcache import Observation, decode_observations, encode_observations
 from treesnap.errors import Conflict, Corrupt, printable
 from treesnap.fs.base import FileSystem
-from treesnap.worktree.apply.protection import protected, refuse_protected_below
+from treesnap.worktree.apply.protection import refuse_flags, refuse_flags_below
 from treesnap.worktree.apply.step import (
     Action,
     FileIdentity,
@@ -29,7 +29,7 @@ from treesnap.worktree.apply.step import (
     aside_name,
     key_of,
 )
-from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain, open_directory
 from treesnap.worktree.folding import collision, is_folding, spelled, with_one_name
 from treesnap.worktree.scan.ignore import Exclusions, UnreadableRules
 from treesnap.worktree.scan.listing import list_directory
@@ -97,12 +97,9 @@ class Preconditions:
     def look(self, step: RestoreStep) -> tuple[int, bytes, os.stat_result | None]:
         """Returns the directory of a path, its name there, and what is at it."""
         directory, name = treepath.split(step.path)
-        try:
-            fd = self._chain.open(directory)
-        except OSError as error:
-            if error.errno in NO_DIRECTORY:
-                raise conflict(step.path) from error
-            raise
+        fd = self._chain.find(directory)
+        if fd is None:
+            raise conflict(step.path)
         try:
             return fd, name, self._fs.lstat(name, dir_fd=fd)
         except FileNotFoundError:
@@ -180,19 +177,10 @@ class Preconditions:
         """
         directory = treepath.split(step.path)[0]
         if directory not in self._open_directories:
-            if self._fs.is_protected(fd):
-                raise protected(directory)
+            refuse_flags(self._fs, fd, directory)
             self._open_directories.add(directory)
-        if found is None:
-            return
-        if self._fs.is_protected(name, dir_fd=fd):
-            raise protected(step.path)
-        if stat_module.S_ISDIR(found.st_mode):
-            below = self._fs.open(name, OPEN_DIRECTORY, dir_fd=fd)
-            try:
-                refuse_protected_below(self._fs, below, step.path)
-            finally:
-                self._fs.close(below)
+        if found is not None:
+            refuse_flags_below(self._fs, name, step.path, fd, found.st_mode)
 
     def check_aside(self, step: RestoreStep) -> None:
         """Raises Conflict if what was moved aside is not what was seen.
@@ -210,11 +198,8 @@ class Preconditions:
             raise conflict(step.path)
         same = _moved(key_of(found)) == _moved(before) and before.inode not in self._mapped
         if same and stat_module.S_ISDIR(before.mode):
-            moved = self._fs.open(aside, OPEN_DIRECTORY, dir_fd=self._stages[step.stage])
-            try:
+            with open_directory(self._fs, aside, self._stages[step.stage]) as moved:
                 same = self._unchanged_below(moved, step.path)
-            finally:
-                self._fs.close(moved)
         if not same and not self._second_look.is_same_aside(step.path, step.stage, aside):
             raise conflict(step.path)
 

@@ -18,17 +18,20 @@ from stat import S_ISDIR, S_ISREG
 from treesnap import treepath
 from treesnap.errors import OperationFailed, printable
 from treesnap.fs.base import FileSystem
-from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.directory import DirectoryChain, open_chain, open_directory
 
 
-def protected(path: bytes) -> OperationFailed:
-    """Returns the error for a path; the root has the empty one."""
-    return OperationFailed(
-        f"{printable(path) or '.'!r} is immutable or append-only (see 'chattr -i -a'): "
-        f"{os.strerror(errno.EPERM)}",
-        path=path,
-        errno=errno.EPERM,
-    )
+def refuse_flags(
+    fs: FileSystem, where: bytes | int, path: bytes, dir_fd: int | None = None
+) -> None:
+    """Raises OperationFailed, which names ``path``, for an immutable or append-only file."""
+    if fs.is_protected(where, dir_fd=dir_fd):
+        raise OperationFailed(
+            f"{printable(path) or '.'!r} is immutable or append-only (see 'chattr -i -a'): "
+            f"{os.strerror(errno.EPERM)}",
+            path=path,
+            errno=errno.EPERM,
+        )
 
 
 def refuse_protected(fs: FileSystem, root_fd: int, paths: Iterable[bytes]) -> None:
@@ -36,33 +39,31 @@ def refuse_protected(fs: FileSystem, root_fd: int, paths: Iterable[bytes]) -> No
     with DirectoryChain(fs, root_fd) as chain:
         for path in paths:
             directory, name = treepath.split(path)
-            parent_fd = chain.open(directory)
-            if fs.is_protected(parent_fd):
-                raise protected(directory)
-            if fs.is_protected(name, dir_fd=parent_fd):
-                raise protected(path)
-            if S_ISDIR(fs.lstat(name, dir_fd=parent_fd).st_mode):
-                refuse_protected_below(fs, chain.open(path), path)
+            fd = chain.open(directory)
+            refuse_flags(fs, fd, directory)
+            refuse_flags_below(fs, name, path, fd, fs.lstat(name, dir_fd=fd).st_mode)
 
 
-def refuse_protected_below(fs: FileSystem, fd: int, path: bytes) -> None:
-    """Raises OperationFailed when a directory, open as ``fd``, holds a protected path.
+def refuse_flags_below(fs: FileSystem, name: bytes, path: bytes, dir_fd: int, mode: int) -> None:
+    """Like :func:`refuse_flags`, for a name in a directory and everything below it.
 
-    Costs one system call for each path below it; does not recurse.
+    Costs one system call for each path; does not recurse.
     """
+    refuse_flags(fs, name, path, dir_fd)
+    if not S_ISDIR(mode):
+        return
     pending: list[tuple[list[bytes], bytes]] = [([], path)]
-    with DirectoryChain(fs, fd) as chain:
+    with open_directory(fs, name, dir_fd) as fd, DirectoryChain(fs, fd) as chain:
         while pending:
             names, directory = pending.pop()
-            below = chain.open_names(names)
-            with fs.scan(below) as entries:
+            below_fd = chain.open_names(names)
+            with fs.scan(below_fd) as entries:
                 for entry in entries:
-                    name = os.fsencode(entry.name)
-                    where = treepath.join(directory, name)
-                    if fs.is_protected(name, dir_fd=below):
-                        raise protected(where)
+                    below = os.fsencode(entry.name)
+                    where = treepath.join(directory, below)
+                    refuse_flags(fs, below, where, below_fd)
                     if entry.is_dir(follow_symlinks=False):
-                        pending.append(([*names, name], where))
+                        pending.append(([*names, below], where))
 
 
 _DIRECTORY_BITS = 0o700
@@ -78,13 +79,9 @@ def unlock_root(fs: FileSystem, root: str) -> None:
 def unlock_paths(fs: FileSystem, root: str, paths: Iterable[bytes]) -> bool:
     """Opens paths and all below them; returns whether any could be."""
     is_any = False
-    root_fd = fs.open(root, OPEN_DIRECTORY)
-    try:
-        with DirectoryChain(fs, root_fd) as chain:
-            for path in paths:
-                is_any |= _unlock_below(fs, chain, path)
-    finally:
-        fs.close(root_fd)
+    with open_chain(fs, root) as chain:
+        for path in paths:
+            is_any |= _unlock_below(fs, chain, path)
     return is_any
 
 

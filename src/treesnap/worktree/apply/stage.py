@@ -32,10 +32,9 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import write_all_at
 from treesnap.fs.forked import helper_count, share_out
 from treesnap.model import Entry, EntryKind, ObjectKind, Totals
-from treesnap.worktree import directory
 from treesnap.worktree.apply.removal import remove_below
 from treesnap.worktree.attributes import apply_owner, apply_xattrs, path_of, read_xattrs
-from treesnap.worktree.directory import NO_DIRECTORY, OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain, current_path
 from treesnap.worktree.folding import collision, spelled
 from treesnap.worktree.scan.links import Groups
 
@@ -443,12 +442,8 @@ def stage_places(fs: FileSystem, root_fd: int, paths: Iterable[bytes]) -> StageP
     with DirectoryChain(fs, root_fd) as chain:
 
         def device(directory: bytes) -> int:
-            try:
-                return fs.fstat(chain.open(directory)).st_dev
-            except OSError as error:
-                if error.errno in NO_DIRECTORY:
-                    return root_device
-                raise
+            fd = chain.find(directory)
+            return fs.fstat(fd).st_dev if fd is not None else root_device
 
         for directory in sorted({treepath.split(path)[0] for path in paths}):
             own = device(directory)
@@ -493,13 +488,9 @@ def remove_subvolume_stages(
     """Removes the staging directories of subvolumes that are still there."""
     with DirectoryChain(fs, root_fd) as chain:
         for top in subvolumes:
-            try:
-                fd = chain.open(top)
-            except OSError as error:
-                if error.errno in NO_DIRECTORY:
-                    continue
-                raise
-            remove_stage(fs, fd, name)
+            fd = chain.find(top)
+            if fd is not None:
+                remove_stage(fs, fd, name)
 
 
 def make_stage(fs: FileSystem, root_fd: int, name: bytes) -> int:
@@ -539,7 +530,7 @@ def _foreign(fs: FileSystem, fd: int, refused: PermissionError) -> PermissionErr
     reason = "the directory belongs to another user, and cannot be written to"
     if fs.fstat(fd).st_uid == os.geteuid():
         reason = os.strerror(refused.errno or 0)
-    return PermissionError(refused.errno, reason, directory.path_of(fs, fd))
+    return PermissionError(refused.errno, reason, current_path(fs, fd))
 
 
 def _opened_private(fs: FileSystem, parent_fd: int, name: bytes) -> int:
