@@ -119,14 +119,12 @@ class Prepared:
         self._path = path
         self._content = content
         self._temporary = temporary
-        file = Temporary(fs, temporary)
+        self._file: Temporary | None = _written(fs, content, temporary)
         try:
-            write_all(fs, file.fd, content)
-            fs.sync_data(file.fd)
+            fs.sync_data(self._file.fd)
         except BaseException:
-            file.discard()
+            self.discard()
             raise
-        self._file: Temporary | None = file
 
     def publish(self) -> None:
         """Renames the content into place, durable after return. Costs one sync."""
@@ -163,33 +161,27 @@ def replace_file(
     Without ``durable`` it costs none, and a power cut leaves the old content, the
     new, or content that the reader must recognise as damaged.
     """
-    for attempt in (1, 2, 3):
-        file = Temporary(fs, temporary)
-        try:
-            write_all(fs, file.fd, content)
-        except BaseException:
-            file.discard()
-            raise
-        try:
-            file.publish(path, synced=durable)
-            break
-        except FileNotFoundError:
-            if attempt == 3:
-                raise
+    _create_held(fs, path, content, temporary, synced=durable).close()
     if durable and durable_name:
         sync_directory(fs, os.path.dirname(path))
 
 
+def _written(fs: FileSystem, content: bytes | memoryview, temporary: str) -> Temporary:
+    file = Temporary(fs, temporary)
+    try:
+        write_all(fs, file.fd, content)
+    except BaseException:
+        file.discard()
+        raise
+    return file
+
+
 def _create_held(
-    fs: FileSystem, path: str, content: bytes, temporary: str, *, synced: bool
+    fs: FileSystem, path: str, content: bytes | memoryview, temporary: str, *, synced: bool
 ) -> Temporary:
+    """Returns a new file with the content under its real name, still open and locked."""
     for attempt in (1, 2, 3):
-        file = Temporary(fs, temporary)
-        try:
-            write_all(fs, file.fd, content)
-        except BaseException:
-            file.discard()
-            raise
+        file = _written(fs, content, temporary)
         if file.is_held:
             try:
                 file.rename(path, synced=synced)

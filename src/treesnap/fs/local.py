@@ -118,15 +118,12 @@ class LocalFileSystem:
     fstat = staticmethod(os.fstat)
 
     def open(self, name: Name, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> int:
-        """Opens a file or directory; adds O_CLOEXEC and O_NOFOLLOW."""
         return os.open(name, flags | _ALWAYS, mode, dir_fd=dir_fd)
 
     def allocate(self, fd: int, size_bytes: int) -> None:
-        """Allocates space for the first bytes of an open file."""
         os.posix_fallocate(fd, 0, size_bytes)
 
     def next_data(self, fd: int, offset: int) -> int | None:
-        """Returns the start of the next data at or after ``offset``, or None at the end."""
         try:
             return os.lseek(fd, offset, os.SEEK_DATA)
         except OSError as error:
@@ -135,7 +132,6 @@ class LocalFileSystem:
             raise
 
     def next_hole(self, fd: int, offset: int) -> int:
-        """Returns the start of the next hole at or after ``offset``."""
         try:
             return os.lseek(fd, offset, os.SEEK_HOLE)
         except OSError as error:
@@ -144,15 +140,12 @@ class LocalFileSystem:
             raise
 
     def map(self, fd: int) -> mmap.mmap:
-        """Returns a read-only mapping of a whole file that is not empty."""
         return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
 
     def sync_data(self, fd: int, /) -> None:
-        """Makes a file's data and size durable."""
         getattr(os, "fdatasync", os.fsync)(fd)
 
     def sync_file_system(self, fd: int) -> None:
-        """Makes everything written to the file system that holds ``fd`` durable."""
         try:
             _call("syncfs", fd)
         except OSError as error:
@@ -161,40 +154,32 @@ class LocalFileSystem:
             os.sync()
 
     def scan(self, directory: int | Name) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
-        """Lists a directory by descriptor or path."""
         return os.scandir(directory)  # type: ignore[arg-type]  # bytes paths are not used
 
     def list_names(self, directory: int | str) -> list[str]:
-        """Returns the names in a directory, unordered."""
         return os.listdir(directory)
 
     def lstat(self, name: Name, *, dir_fd: int | None = None) -> os.stat_result:
-        """Returns metadata of a name."""
         return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
 
     def free_bytes(self, fd: int) -> int:
-        """Returns how many bytes an unprivileged writer may still add."""
         numbers = os.fstatvfs(fd)
         return numbers.f_bavail * numbers.f_frsize
 
     def is_read_only(self, fd: int) -> bool:
-        """Returns whether the file system is mounted read-only."""
         return bool(os.fstatvfs(fd).f_flag & os.ST_RDONLY)
 
     def is_protected(self, name: Name | int, *, dir_fd: int | None = None) -> bool:
-        """Returns whether a file is immutable or append-only, by statx(2)."""
         facts = _statx(name, dir_fd, 0)
         return facts is not None and bool(_number(facts, _ATTRIBUTES, 8) & _PROTECTED)
 
     def mount_id(self, fd: int) -> int | None:
-        """Returns through which mount a file was opened, or None if that cannot be known."""
         facts = _statx(fd, None, _STATX_MNT_ID)
         if facts is None or not _number(facts, _MASK, 4) & _STATX_MNT_ID:
             return None
         return _number(facts, _MOUNT, 8)
 
     def birth_time_ns(self, name: Name) -> int | None:
-        """Returns when a file was made, or None if the file system does not tell."""
         facts = _statx(name, None, _STATX_BTIME)
         if facts is None or not _number(facts, _MASK, 4) & _STATX_BTIME:
             return None
@@ -203,19 +188,15 @@ class LocalFileSystem:
         return whole_s * 10**9 + _number(facts, _BIRTH + 8, 4)
 
     def read_link(self, name: bytes, *, dir_fd: int | None = None) -> bytes:
-        """Returns the target of a symbolic link."""
         return os.readlink(name, dir_fd=dir_fd)
 
     def make_directory(self, name: Name, mode: int = 0o700, *, dir_fd: int | None = None) -> None:
-        """Makes a directory."""
         os.mkdir(name, mode, dir_fd=dir_fd)
 
     def remove_directory(self, name: Name, *, dir_fd: int | None = None) -> None:
-        """Removes an empty directory."""
         os.rmdir(name, dir_fd=dir_fd)
 
     def unlink(self, name: Name, *, dir_fd: int | None = None) -> None:
-        """Removes a name that is not a directory."""
         os.unlink(name, dir_fd=dir_fd)
 
     def rename(
@@ -226,7 +207,6 @@ class LocalFileSystem:
         source_dir_fd: int | None = None,
         target_dir_fd: int | None = None,
     ) -> None:
-        """Renames atomically; an existing file at the target is replaced."""
         os.rename(source, target, src_dir_fd=source_dir_fd, dst_dir_fd=target_dir_fd)
 
     def rename_to_absent(
@@ -234,8 +214,8 @@ class LocalFileSystem:
     ) -> None:
         """Renames atomically; raises FileExistsError when the target exists.
 
-        If the file system has no RENAME_NOREPLACE, the target is looked up first,
-        which leaves a moment for a race.
+        If the file system has no RENAME_NOREPLACE, looks the target up first, which leaves a
+        moment for a race.
         """
         try:
             self._rename_with(_RENAME_NOREPLACE, source, target, source_dir_fd, target_dir_fd)
@@ -251,7 +231,6 @@ class LocalFileSystem:
     def exchange(
         self, source: Name, target: Name, *, source_dir_fd: int, target_dir_fd: int
     ) -> None:
-        """Swaps two names of any types atomically."""
         self._rename_with(_RENAME_EXCHANGE, source, target, source_dir_fd, target_dir_fd)
 
     def _rename_with(
@@ -284,7 +263,6 @@ class LocalFileSystem:
         source_dir_fd: int | None = None,
         target_dir_fd: int | None = None,
     ) -> None:
-        """Adds a name to a file."""
         os.link(
             source,
             target,
@@ -294,35 +272,29 @@ class LocalFileSystem:
         )
 
     def make_symlink(self, target: bytes, name: bytes, *, dir_fd: int) -> None:
-        """Makes a symbolic link."""
         os.symlink(target, name, dir_fd=dir_fd)
 
     def make_node(self, name: bytes, mode: int, device: int = 0, *, dir_fd: int) -> None:
-        """Makes a FIFO or a device; ``mode`` holds the type."""
         os.mknod(name, mode, device, dir_fd=dir_fd)
 
     def change_mode(self, name: Name | int, mode: int, *, dir_fd: int | None = None) -> None:
-        """Sets the permission bits of an open file, or of a name that is not a symlink."""
         if not _changed_by_descriptor(os.fchmod, name, mode):
             os.chmod(_reachable(name), mode, dir_fd=dir_fd)
 
     def change_owner(
         self, name: Name | int, uid: int, gid: int, *, dir_fd: int | None = None
     ) -> None:
-        """Sets owner and group of an open file or a name."""
         if not _changed_by_descriptor(os.fchown, name, uid, gid):
             follow = isinstance(name, int)
             os.chown(_reachable(name), uid, gid, dir_fd=dir_fd, follow_symlinks=follow)
 
     def change_times(self, name: Name | int, mtime_ns: int, *, dir_fd: int | None = None) -> None:
-        """Sets the modification time, and the access time to the same."""
         times = (mtime_ns, mtime_ns)
         if not _changed_by_descriptor(_utime, name, times):
             follow = isinstance(name, int)
             os.utime(_reachable(name), ns=times, dir_fd=dir_fd, follow_symlinks=follow)
 
     def list_xattrs(self, path: str | int) -> list[str]:
-        """Returns the names of extended attributes."""
         if isinstance(path, int):
             try:
                 return os.listxattr(path)
@@ -332,19 +304,15 @@ class LocalFileSystem:
         return os.listxattr(_reachable(path), follow_symlinks=isinstance(path, int))
 
     def get_xattr(self, path: str | int, attribute: str) -> bytes:
-        """Returns one extended attribute."""
         return os.getxattr(_reachable(path), attribute, follow_symlinks=isinstance(path, int))
 
     def set_xattr(self, path: str | int, attribute: str, value: bytes) -> None:
-        """Sets one extended attribute."""
         os.setxattr(_reachable(path), attribute, value, follow_symlinks=isinstance(path, int))
 
     def remove_xattr(self, path: str | int, attribute: str) -> None:
-        """Removes one extended attribute."""
         os.removexattr(_reachable(path), attribute, follow_symlinks=isinstance(path, int))
 
     def lock(self, fd: int, *, exclusive: bool) -> bool:
-        """Takes a ``flock`` if it is free; returns whether it was."""
         kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
         held_locks.note(fd)  # before it is held: another thread may fork at any moment
         try:
@@ -357,6 +325,5 @@ class LocalFileSystem:
         return True
 
     def unlock(self, fd: int) -> None:
-        """Releases a ``flock``, for every descriptor that shares it."""
         fcntl.flock(fd, fcntl.LOCK_UN)
         held_locks.forget(fd)

@@ -22,9 +22,12 @@ def error_text(error: Exception) -> str:
     """Returns an error's message for people: that of an OSError without its number."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
-    path = error.filename if isinstance(error.filename, (str, bytes)) else None
-    where = f" at {printable(os.fsencode(path))!r}" if path is not None else ""
-    return f"{error.strerror}{where}"
+    return f"{error.strerror}{_where(error)}"
+
+
+def _where(error: OSError) -> str:
+    path = error.filename
+    return f" at {printable(os.fsencode(path))!r}" if isinstance(path, (str, bytes)) else ""
 
 
 @contextmanager
@@ -39,8 +42,7 @@ def reported(doing: str) -> Iterator[None]:
         raise
     except OSError as error:
         path = error.filename if isinstance(error.filename, (str, bytes)) else None
-        where = f" at {printable(os.fsencode(path))!r}" if path is not None else ""
-        message = f"Could not {doing}{where}: {error.strerror or error}"
+        message = f"Could not {doing}{_where(error)}: {error.strerror or error}"
         if is_full(error):
             raise StorageFull(message, path=path) from error
         if isinstance(error, PermissionError):

@@ -32,7 +32,6 @@ class OwnerFileSystem(LocalFileSystem):
         self._owner = uid, gid
 
     def open(self, name: Name, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> int:
-        """Opens a file or directory; adds O_CLOEXEC and O_NOFOLLOW."""
         if not flags & os.O_CREAT or not self._is_in_place(name, dir_fd):
             return super().open(name, flags, mode, dir_fd=dir_fd)
         while True:
@@ -50,7 +49,6 @@ class OwnerFileSystem(LocalFileSystem):
             return fd
 
     def make_directory(self, name: Name, mode: int = 0o700, *, dir_fd: int | None = None) -> None:
-        """Makes a directory."""
         super().make_directory(name, mode, dir_fd=dir_fd)
         if not self._is_in_place(name, dir_fd):
             return

@@ -72,13 +72,16 @@ def descriptors() -> Iterator[Descriptor]:
 def program_of(process_id: int) -> str:
     """Returns the name of the program that a process runs, or a question mark."""
     try:
-        fd = os.open(f"/proc/{process_id}/comm", os.O_RDONLY | os.O_CLOEXEC)
+        return read_shown(f"/proc/{process_id}/comm").decode("utf-8", "replace").strip()
     except OSError:
         return "?"
+
+
+def read_shown(path: str) -> bytes:
+    """Returns what a file in /proc shows."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(fd, 100).decode("utf-8", "replace").strip()
-    except OSError:
-        return "?"
+        return _all_of(fd)
     finally:
         os.close(fd)
 
@@ -226,14 +229,9 @@ def _all_of(fd: int) -> bytes:
 
 def _never_writable(task: str) -> set[int]:
     """Returns the starts of the mappings that can never be made writable."""
-    fd = os.open(f"{task}/smaps", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        shown = _all_of(fd)
-    finally:
-        os.close(fd)
     found: set[int] = set()
     start = b""
-    for begins, flags in _DETAIL.findall(shown):
+    for begins, flags in _DETAIL.findall(read_shown(f"{task}/smaps")):
         if begins:
             start = begins
         elif _MAY_WRITE not in flags.split():

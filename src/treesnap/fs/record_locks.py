@@ -17,6 +17,7 @@ import os
 import struct
 
 from treesnap.fs.base import FileSystem
+from treesnap.fs.process_files import read_shown
 
 _QUERY = getattr(fcntl, "F_OFD_GETLK", None)
 """Asks which lock keeps another open file from being locked; this process's locks do."""
@@ -86,22 +87,11 @@ def _has_own_beside_others(fd: int) -> bool:
         try:
             found = os.fstat(int(name))
             is_same = (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
-            if is_same and _RECORD_LOCK in _content(f"{_OWN_DESCRIPTORS}/{name}"):
+            if is_same and _RECORD_LOCK in read_shown(f"{_OWN_DESCRIPTORS}/{name}"):
                 return True
         except OSError:  # closed by another thread meanwhile
             continue
     return False
-
-
-def _content(path: str) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        pieces = []
-        while piece := os.read(fd, 1 << 16):
-            pieces.append(piece)
-        return b"".join(pieces)
-    finally:
-        os.close(fd)
 
 
 def _take(device: int, inode: int) -> int | None:
