@@ -42,50 +42,18 @@ class Kind(StrEnum):
 MUTATING = frozenset({Kind.WRITE, Kind.NAME, Kind.ATTRIBUTE})
 """The kinds of calls after which the disk looks different."""
 
-KINDS: dict[str, Kind] = {
-    "open": Kind.LOOK,
-    "close": Kind.HANDLE,
-    "read": Kind.READ,
-    "read_at": Kind.READ,
-    "write": Kind.WRITE,
-    "write_at": Kind.WRITE,
-    "truncate": Kind.WRITE,
-    "allocate": Kind.WRITE,
-    "next_data": Kind.LOOK,
-    "next_hole": Kind.LOOK,
-    "map": Kind.READ,
-    "sync": Kind.SYNC,
-    "sync_data": Kind.SYNC,
-    "sync_file_system": Kind.SYNC,
-    "scan": Kind.LOOK,
-    "list_names": Kind.LOOK,
-    "lstat": Kind.LOOK,
-    "fstat": Kind.LOOK,
-    "free_bytes": Kind.LOOK,
-    "is_read_only": Kind.LOOK,
-    "is_protected": Kind.LOOK,
-    "mount_id": Kind.LOOK,
-    "birth_time_ns": Kind.LOOK,
-    "read_link": Kind.LOOK,
-    "make_directory": Kind.NAME,
-    "remove_directory": Kind.NAME,
-    "unlink": Kind.NAME,
-    "rename": Kind.NAME,
-    "rename_to_absent": Kind.NAME,
-    "exchange": Kind.NAME,
-    "link": Kind.NAME,
-    "make_symlink": Kind.NAME,
-    "make_node": Kind.NAME,
-    "change_mode": Kind.ATTRIBUTE,
-    "change_owner": Kind.ATTRIBUTE,
-    "change_times": Kind.ATTRIBUTE,
-    "list_xattrs": Kind.LOOK,
-    "get_xattr": Kind.LOOK,
-    "set_xattr": Kind.ATTRIBUTE,
-    "remove_xattr": Kind.ATTRIBUTE,
-    "lock": Kind.HANDLE,
-    "unlock": Kind.HANDLE,
+_METHODS = {
+    Kind.READ: "read read_at map",
+    Kind.LOOK: "open next_data next_hole scan list_names lstat fstat free_bytes is_read_only "
+    "is_protected mount_id birth_time_ns read_link list_xattrs get_xattr",
+    Kind.WRITE: "write write_at truncate allocate",
+    Kind.NAME: "make_directory remove_directory unlink rename rename_to_absent exchange link "
+    "make_symlink make_node",
+    Kind.ATTRIBUTE: "change_mode change_owner change_times set_xattr remove_xattr",
+    Kind.SYNC: "sync sync_data sync_file_system",
+    Kind.HANDLE: "close lock unlock",
 }
+KINDS = {method: kind for kind, methods in _METHODS.items() for method in methods.split()}
 """Every method, with what it does. ``open`` is of kind NAME when it may make a file."""
 
 
