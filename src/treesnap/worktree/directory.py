@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Self
 
@@ -148,7 +148,7 @@ class DirectoryChain:
                 return None
             raise
 
-    def open_names(self, names: list[bytes]) -> int:
+    def open_names(self, names: Sequence[bytes]) -> int:
         """Returns a descriptor of a directory given by its components."""
         common = 0
         for mine, wanted in zip(self._names, names, strict=False):

@@ -155,12 +155,12 @@ class _Export:
     def _fill_from(self, stage_fd: int, place_fd: int, before: os.stat_result) -> None:
         fs, root, trees = self._fs, self._target.root, self._target.trees
         entries = [entry for entry in trees.entries(root.tree_id) if not entry.is_skipped]
-        items = [Item(entry, entry.name, b"n%d" % n) for n, entry in enumerate(entries)]
+        items = [Item(entry, entry.name, (b"n%d" % n,)) for n, entry in enumerate(entries)]
         self._put(stage_fd, items)
         moves = ExportMoves(
             tuple(
                 Move(entry.name, fs.lstat(staged, dir_fd=stage_fd).st_ino)
-                for entry, _, staged in items
+                for entry, _, (staged,) in items
             ),
             stat_module.S_IMODE(before.st_mode),
             before.st_uid,
@@ -173,7 +173,7 @@ class _Export:
         finally:
             fs.close(fd)
         fs.sync_file_system(stage_fd)
-        for entry, name, staged in items:
+        for entry, name, (staged,) in items:
             fs.rename_to_absent(staged, name, source_dir_fd=stage_fd, target_dir_fd=place_fd)
             if entry.is_directory:
                 _finish_moved(fs, place_fd, entry, touch=self._touch)
@@ -214,7 +214,7 @@ class _Export:
         whole = stage_name + _WHOLE
         stage_fd = make_private_directory(fs, parent_fd, stage_name)
         try:
-            self._put(stage_fd, [Item(root, b"", b"n0")])
+            self._put(stage_fd, [Item(root, b"", (b"n0",))])
             place = whole
             for name in below:
                 fs.make_directory(place, dir_fd=parent_fd)

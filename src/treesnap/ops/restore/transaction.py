@@ -563,10 +563,11 @@ class Steps:
         steps = []
         try:
             items = [
-                Item(entry, path, staged_name(self._numbers[path])) for path, entry in puts.items()
+                Item(entry, path, (staged_name(self._numbers[path]),))
+                for path, entry in puts.items()
             ]
             stager.put_all(items)
-            for entry, path, name in items:
+            for entry, path, (name,) in items:
                 inode = self._fs.lstat(name, dir_fd=stage_fd).st_ino
                 steps.append(RestoreStep(Action.PUT, path, name, top, inode, new=entry))
         finally:

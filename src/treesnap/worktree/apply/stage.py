@@ -21,7 +21,7 @@ import os
 import stat as stat_module
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from treesnap import treepath
 from treesnap.codec.journal import STAGE_PREFIX
@@ -42,16 +42,16 @@ HELPED_FILES_MIN = 4096
 """Files of a directory from which on other processes help: starting one takes milliseconds."""
 HELPED_PUTS_MIN = 1024
 """Files that are put one by one from which on other processes help."""
-_SHARES_EACH = 8
+_PARTS_EACH = 8
 _RUN_COUNT = 64
-"""Files that are put one by one and make one share."""
+"""Files that are put one by one and make one part."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _PAGE_SIZE = 4096
 _ZERO_PAGE = bytes(_PAGE_SIZE)
 
 
-class WorkItem(NamedTuple):
-    """A directory that was made, and still has to be filled."""
+class Item(NamedTuple):
+    """Something to build: a file, or a directory with all that is below it."""
 
     entry: Entry
     path: bytes
@@ -60,17 +60,8 @@ class WorkItem(NamedTuple):
     """The way to it from the staging directory."""
 
 
-class Item(NamedTuple):
-    """What is put by itself, under a name of its own in the staging directory."""
-
-    entry: Entry
-    path: bytes
-    """Where it will be in the tree."""
-    staged: bytes
-
-
-_Part = TypeVar("_Part", WorkItem, list[Item])
-"""What a helper builds whole, or not."""
+_Part = Sequence[Item]
+"""What a helper builds whole, or not: some files, or one directory that was made and is empty."""
 
 
 class Stager:
@@ -88,13 +79,13 @@ class Stager:
         groups: Groups,
         monitor: Monitor,
         *,
-        trees: TreeReader | None = None,
-        touch: bool = False,
+        trees: TreeReader,
+        touch: bool,
     ) -> None:
         self._fs = fs
         self._root_fd = root_fd
         self._get = get
-        self._trees = trees or TreeReader(get)
+        self._trees = trees
         self._groups = groups
         self._monitor = monitor
         self._touch = touch
@@ -111,88 +102,75 @@ class Stager:
         self._links = {}
 
     def put_all(self, items: Sequence[Item]) -> None:
-        """Builds what the tree has at some paths, each whole."""
+        """Builds items under names of their own in the staging directory, each whole."""
         files: list[Item] = []
         for item in items:
             if item.entry.is_directory:
                 self._put_directory(item)
             elif item.path in self._groups:
-                self._put_items([item])
+                self._build([item])
             else:
                 files.append(item)
         runs = [files[start : start + _RUN_COUNT] for start in range(0, len(files), _RUN_COUNT)]
         helpers = helper_count() if len(files) >= HELPED_PUTS_MIN else 0
         self._share_out(runs, helpers)
 
-    def _put_items(self, items: list[Item]) -> None:
-        """Builds some files."""
-        for entry, path, staged in items:
-            self._put_leaf(self._root_fd, entry._replace(name=staged), path)
-        self._monitor.advance(len(items), sum(item.entry.size for item in items))
-
     def _put_directory(self, item: Item) -> None:
-        entry, path, staged = item
-        self._make_directory(self._root_fd, staged)
-        share = WorkItem(entry, path, (staged,))
-        helpers = 0
-        if not self._groups and self._trees.totals(entry.tree_id).files >= HELPED_FILES_MIN:
-            helpers = helper_count()
-        if helpers:
-            self._put_with(helpers, share)
-        else:
-            self._put_below(share)
+        """Builds a directory; several processes build a large one, each some parts of it."""
+        self._fs.make_directory(item.names[0], 0o700, dir_fd=self._root_fd)
+        files = 0 if self._groups else self._trees.totals(item.entry.tree_id).files
+        helpers = helper_count() if files >= HELPED_FILES_MIN else 0
+        if not helpers:
+            self._put_below(item)
+            return
+        opened, parts = self._open_up(item, files // (_PARTS_EACH * (helpers + 1)))
+        self._share_out(parts, helpers)
+        for directory in reversed(opened):
+            self._finish(directory)
 
-    def _put_below(self, share: WorkItem) -> None:
+    def _put_below(self, item: Item) -> None:
         """Builds what is below a directory that was made, then gives it its metadata."""
-        stack = [(share.entry, share.path, [*share.names], self._entries_of(share.entry))]
+        stack = [(item, self._trees.entries(item.entry.tree_id))]
         while stack:
-            directory, directory_path, names, entries = stack[-1]
-            below = self._put_children(directory_path, names, entries)
-            if below is not None:
-                child_path = treepath.join(directory_path, below.name)
-                child_names = [*names, below.name]
-                stack.append((below, child_path, child_names, self._entries_of(below)))
-                continue
-            stack.pop()
-            self._finish(WorkItem(directory, directory_path, tuple(names)))
+            directory, entries = stack[-1]
+            below = self._put_children(directory, entries)
+            if below is None:
+                stack.pop()
+                self._finish(directory)
+            else:
+                stack.append((below, self._trees.entries(below.entry.tree_id)))
 
-    def _entries_of(self, entry: Entry) -> Iterator[Entry]:
-        return self._trees.entries(entry.tree_id)
-
-    def _put_with(self, helpers: int, share: WorkItem) -> None:
-        """Builds a large directory in several processes, each of which takes some below it."""
-        files = self._trees.totals(share.entry.tree_id).files
-        opened, shares = self._open_up(share, files // (_SHARES_EACH * (helpers + 1)))
-        self._share_out(shares, helpers)
-        for item in reversed(opened):
-            self._finish(item)
-
-    def _open_up(self, top: WorkItem, files_max: int) -> tuple[list[WorkItem], list[WorkItem]]:
+    def _open_up(self, top: Item, files_max: int) -> tuple[list[Item], list[_Part]]:
         """Builds the files of a directory and makes its subdirectories.
 
         Goes on with those that hold much, unless it is their own files that are many.
         Returns the directories of which that was done, and those that are still empty.
         """
-        opened: list[WorkItem] = []
-        shares: list[WorkItem] = []
+        opened: list[Item] = []
+        parts: list[_Part] = []
         pending = [top]
         while pending:
-            share = pending.pop()
-            opened.append(share)
-            entries = self._entries_of(share.entry)
-            while (entry := self._put_children(share.path, [*share.names], entries)) is not None:
-                path = treepath.join(share.path, entry.name)
-                below = WorkItem(entry, path, (*share.names, entry.name))
-                is_divided = self._weight(below) > files_max >= self._own_count(below)
-                (pending if is_divided else shares).append(below)
-        return opened, shares
+            item = pending.pop()
+            opened.append(item)
+            entries = self._trees.entries(item.entry.tree_id)
+            while (below := self._put_children(item, entries)) is not None:
+                if self._weight([below]) > files_max >= self._own_count(below):
+                    pending.append(below)
+                else:
+                    parts.append([below])
+        return opened, parts
 
     def _weight(self, part: _Part) -> int:
         totals = self._totals(part)
         return totals.files + totals.directories + totals.others
 
-    def _own_count(self, share: WorkItem) -> int:
-        tree = self._trees.tree(share.entry.tree_id)
+    def _totals(self, part: _Part) -> Totals:
+        if part[0].entry.is_directory:
+            return self._trees.totals(part[0].entry.tree_id)
+        return Totals(files=len(part), size_bytes=sum(item.entry.size for item in part))
+
+    def _own_count(self, directory: Item) -> int:
+        tree = self._trees.tree(directory.entry.tree_id)
         return len(tree.entries) + sum(page.entry_count for page in tree.pages)
 
     def _share_out(self, parts: Sequence[_Part], helpers: int) -> None:
@@ -216,16 +194,13 @@ class Stager:
             again=self._build_again,
         )
 
-    def _totals(self, part: _Part) -> Totals:
-        if isinstance(part, WorkItem):
-            return self._trees.totals(part.entry.tree_id)
-        return Totals(files=len(part), size_bytes=sum(item.entry.size for item in part))
-
     def _build(self, part: _Part) -> None:
-        if isinstance(part, WorkItem):
-            self._put_below(part)
-        else:
-            self._put_items(part)
+        if part[0].entry.is_directory:
+            self._put_below(part[0])
+            return
+        for entry, path, names in part:
+            self._put_leaf(self._root_fd, entry._replace(name=names[0]), path)
+        self._monitor.advance(len(part), sum(item.entry.size for item in part))
 
     def _build_as_helper(self, part: _Part) -> list[bytes]:
         """Builds a part, and returns what of it was degraded."""
@@ -234,44 +209,34 @@ class Stager:
         return self.degraded
 
     def _take(self, part: _Part, degraded: list[bytes]) -> None:
-        """Takes over a part that a helper built."""
+        """Counts a part that a helper built."""
         self.degraded += degraded
         totals = self._totals(part)
         self._monitor.advance(totals.files + totals.others, totals.size_bytes)
 
     def _build_again(self, part: _Part) -> None:
         """Builds a part that a helper may have begun."""
-        self._clear(part)
+        if part[0].entry.is_directory:
+            remove_below(self._fs, self._chain.open_names(part[0].names))
+        else:
+            for item in part:
+                with suppress(FileNotFoundError):
+                    self._fs.unlink(item.names[0], dir_fd=self._root_fd)
         self._build(part)
 
-    def _clear(self, part: _Part) -> None:
-        """Removes what a helper may have made of a part."""
-        if isinstance(part, WorkItem):
-            remove_below(self._fs, self._chain.open_names([*part.names]))
-            return
-        for item in part:
-            with suppress(FileNotFoundError):
-                self._fs.unlink(item.staged, dir_fd=self._root_fd)
-
-    def _finish(self, share: WorkItem) -> None:
-        fd = self._chain.open_names([*share.names])
-        self._finish_directory(fd, share.entry, share.path, is_top=len(share.names) == 1)
-
-    def _put_children(
-        self, path: bytes, names: list[bytes], entries: Iterator[Entry]
-    ) -> Entry | None:
+    def _put_children(self, parent: Item, entries: Iterator[Entry]) -> Item | None:
         """Builds entries up to the first directory, which is made and returned."""
         files = size_bytes = 0
-        name = b""
+        fd = self._chain.open_names(parent.names)
         try:
-            fd = self._chain.open_names(names)
             for entry in entries:
                 name = entry.name
+                path = treepath.join(parent.path, name)
                 if entry.is_directory:
-                    self._make_directory(fd, name)
-                    return entry
+                    self._fs.make_directory(name, 0o700, dir_fd=fd)
+                    return Item(entry, path, (*parent.names, name))
                 if not entry.is_skipped:
-                    self._put_leaf(fd, entry, treepath.join(path, entry.name))
+                    self._put_leaf(fd, entry, path)
                     files += 1
                     size_bytes += entry.size
             return None
@@ -279,12 +244,9 @@ class Stager:
             other = spelled(self._fs, fd, name)
             if other is None:
                 raise
-            raise collision(treepath.join(path, other), treepath.join(path, name)) from None
+            raise collision(treepath.join(parent.path, other), path) from None
         finally:
             self._monitor.advance(files, size_bytes)
-
-    def _make_directory(self, dir_fd: int, name: bytes) -> None:
-        self._fs.make_directory(name, 0o700, dir_fd=dir_fd)
 
     def _put_leaf(self, dir_fd: int, entry: Entry, path: bytes) -> None:
         group = self._groups.get(path)
@@ -368,9 +330,12 @@ class Stager:
         if ends_in_hole:
             self._fs.truncate(fd, position)
 
-    def _finish_directory(self, fd: int, entry: Entry, path: bytes, *, is_top: bool) -> None:
+    def _finish(self, directory: Item) -> None:
+        """Gives a directory its metadata, but keeps one writable that has still to be moved."""
+        entry, path, names = directory
+        fd = self._chain.open_names(names)
         permitted = apply_owner(self._fs, fd, entry.uid, entry.gid)
-        self._fs.change_mode(fd, entry.mode | (0o700 if is_top else 0))
+        self._fs.change_mode(fd, entry.mode | (0o700 if len(names) == 1 else 0))
         if entry.xattrs is not None:
             permitted &= apply_xattrs(self._fs, fd, self._trees.xattrs(entry))
         if not self._touch:
