@@ -29,7 +29,7 @@ from treesnap.fs.durable import read_file
 from treesnap.hashing import checksum
 from treesnap.ops.context import Context, Session
 from treesnap.worktree.directory import open_directory
-from treesnap.worktree.scan.listing import Changed, changed_from
+from treesnap.worktree.scan.listing import PathTree, path_tree
 from treesnap.worktree.scan.scanner import ScanResult
 from treesnap.worktree.scan.statcache import StatCache
 
@@ -54,7 +54,7 @@ class KnownChanges(NamedTuple):
 
     mark: Mark | None = None
     """The watcher's newest mark, or None without a watcher."""
-    changed: Changed | None = None
+    changed: PathTree | None = None
     """What to look at, or None for everything."""
     note: WatchNote | None = None
     """What the walk before recorded, if the watcher knows what changed since."""
@@ -97,7 +97,7 @@ def query_watcher(session: Session, cache: StatCache | None) -> KnownChanges:
         return known
     if len(answer.paths) + len(answer.whole) > CHANGES_MAX:
         return known
-    changed = changed_from(answer.paths, answer.whole, note.listed)
+    changed = path_tree(answer.paths, whole=answer.whole, listed=note.listed)
     return known._replace(changed=changed, note=note)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -274,15 +273,12 @@ class Observed:
         another name in the directory, its ctime there is another by now. ``mapped`` has
         the inodes of files whose metadata proves nothing.
         """
-        encoding = sys.getfilesystemencoding()
         pending: list[tuple[list[bytes], bytes]] = [([], path)]
         with DirectoryChain(fs, fd) as chain:
             while pending:
                 names, directory = pending.pop()
                 try:
-                    listing = list_directory(
-                        fs, chain.open_names(names), directory, Exclusions(), None, encoding
-                    )
+                    listing = list_directory(fs, chain.open_names(names), directory, Exclusions())
                 except UnreadableRules:  # or else it would not have been seen
                     return False
                 if not _are_same(listing.observations, self._packed(directory), touched):

@@ -1,20 +1,20 @@
-"""Which names a capture leaves out: ``.snapignore`` files and given patterns.
+"""Which names a capture excludes: ``.snapignore`` files and given patterns.
 
-Patterns have gitignore syntax and are relative to the directory of their file,
-or to the root when they were given with the capture. A later pattern overrules
-an earlier one and ``!`` takes names back in, except below a directory that is
-itself left out. Other tools' ignore files mean nothing here. What a pattern
-matches is said in :mod:`treesnap.worktree.scan.patterns`.
+Patterns have gitignore syntax and are relative to the directory of their file, or to the
+root when they were given with the capture. A later pattern overrules an earlier one, and
+``!`` includes names again, except below a directory that is itself excluded. Ignore files of
+other tools have no effect. :mod:`treesnap.worktree.scan.patterns` decides what a pattern matches.
 
-A pattern that can match nothing is passed over in a file, as git does, and refused
-where a caller gives it. Rules that cannot be known hide everything that they could
-speak of: see :class:`UnreadableRules`.
+A pattern that can match nothing is ignored in a file, as git does, and refused where a caller
+gives it. Rules that cannot be read exclude everything that they could exclude: see
+:class:`UnreadableRules`.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from stat import S_ISDIR
@@ -30,17 +30,19 @@ from treesnap.worktree.scan.patterns import Matcher, parse_lines, parse_pattern
 IGNORE_FILE = b".snapignore"
 IGNORE_FILE_SIZE_MAX = 1 << 20
 RULES_SIZE_MAX = 16 << 20
-"""Bytes of all rules in force in one walk; a snapshot's record has to hold them."""
+"""The most bytes of all rules in force in one walk, which a snapshot's record has to hold."""
 NO_RULES = b""
 EVERYTHING = ("*",)
 _LINES_NAMED_MAX = 3
+_AFTER_GIVEN = sys.maxsize
+"""The position of the rules of ignore files, which keep the order in which they are met."""
 
 
 class UnreadableRules(OSError):
     """The ignore file of a directory cannot be read whole.
 
-    It may leave out anything below, and a restore must not touch what was left out. So
-    the directory is one that cannot be read.
+    It may exclude anything below the directory, and a restore must not touch what is excluded.
+    So the directory counts as unreadable.
     """
 
     def __init__(self, directory: bytes, number: int, why: str) -> None:
@@ -51,7 +53,7 @@ class UnreadableRules(OSError):
 
 
 class _Active(NamedTuple):
-    """Rules in force, ready to be asked."""
+    """Rules in force, with their patterns parsed."""
 
     position: int
     rule: IgnoreRules
@@ -61,9 +63,9 @@ class _Active(NamedTuple):
 class Exclusions:
     """The rules in force in one directory.
 
-    Rules that are given may be of any directory, and are in force from there on, see
-    :meth:`at`. They come before those of ignore files, which :meth:`entering` adds. Without
-    ``heeds_files`` it does not, and what ignore files say is nothing but content.
+    Given rules may belong to any directory and are in force there and below, see :meth:`at`.
+    They come before those of ignore files, which :meth:`entering` adds. Without ``heeds_files``
+    ignore files are only content.
     """
 
     def __init__(self, rules: Iterable[IgnoreRules] = (), *, heeds_files: bool = True) -> None:
@@ -71,59 +73,50 @@ class Exclusions:
         for position, rule in enumerate(rules):
             self._given.setdefault(rule.directory, []).append((position, rule))
         self.heeds_files = heeds_files
-        self._active_given: tuple[_Active, ...] = ()
-        self._active_here: tuple[_Active, ...] = ()
+        self._active: list[_Active] = []
 
     def __bool__(self) -> bool:
-        return bool(self._active_given or self._active_here)
+        return bool(self._active)
 
     @cached_property
     def rules(self) -> tuple[IgnoreRules, ...]:
         """The rules in force, in order."""
-        return tuple(active.rule for active in (*self._active_given, *self._active_here))
+        return tuple(active.rule for active in self._active)
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """Equal for equal rules in force; empty when there are none."""
+        """A value that is equal for equal rules in force; empty when there are none."""
         if not self:
             return NO_RULES
         text = repr([(rule.directory, rule.patterns) for rule in self.rules])
         return checksum(text.encode("utf-8", "surrogateescape"), 16)
 
     def at(self, directory: bytes) -> Exclusions:
-        """Returns these rules with those that were given for a directory."""
+        """Returns these rules and those that were given for a directory."""
         given_here = self._given.get(directory)
         if given_here is None:
             return self
         new = [_Active(position, rule, _matcher(rule)) for position, rule in given_here]
-        return self._with(
-            tuple(sorted((*self._active_given, *new), key=lambda active: active.position)),
-            self._active_here,
-        )
+        return self._with(sorted([*self._active, *new], key=lambda active: active.position))
 
     def entering(self, rule: IgnoreRules) -> Exclusions:
-        """Returns these rules with those of an ignore file."""
-        if not rule.patterns or not self.heeds_files:
-            return self
-        return self._with(
-            self._active_given, (*self._active_here, _Active(0, rule, _matcher(rule)))
-        )
+        """Returns these rules and those of an ignore file."""
+        return self._with([*self._active, _Active(_AFTER_GIVEN, rule, _matcher(rule))])
 
-    def _with(self, given: tuple[_Active, ...], here: tuple[_Active, ...]) -> Exclusions:
+    def _with(self, active: list[_Active]) -> Exclusions:
         exclusions = Exclusions(heeds_files=self.heeds_files)
         exclusions._given = self._given
-        exclusions._active_given = given
-        exclusions._active_here = here
+        exclusions._active = active
         return exclusions
 
     def names_in(self, directory: bytes) -> Callable[[bytes, int], bool]:
-        """Returns what says whether a name in a directory is left out.
+        """Returns a function that tells by name and mode whether a directory's name is excluded.
 
-        It takes the name and its mode. All rules in force are of the
-        directory or of one above it, which is not left out itself.
+        All rules in force belong to the directory or to one above it, and none of these
+        directories is excluded itself.
         """
         asked = []
-        for active in (*self._active_here[::-1], *self._active_given[::-1]):
+        for active in reversed(self._active):
             top = active.rule.directory
             below = directory[len(top) + 1 :] if top else directory
             asked.append((active.matcher.verdict, below + b"/" if below else b""))
@@ -144,13 +137,13 @@ def _matcher(rule: IgnoreRules) -> Matcher:
 
 
 def size_of(rule: IgnoreRules) -> int:
-    """Returns about how many bytes rules take in a record, and no fewer."""
+    """Returns an upper bound, close to the real size, of the bytes that rules take in a record."""
     patterns = "".join(rule.patterns).encode("utf-8", "surrogateescape")
     return len(rule.directory) + 16 + len(patterns) + 5 * len(rule.patterns)
 
 
 def parse_ignore_file(directory: bytes, data: bytes) -> tuple[IgnoreRules, str | None]:
-    """Returns what an ignore file says, and a message about lines that can match nothing."""
+    """Returns the rules in an ignore file, and a message about lines that can match nothing."""
     patterns, useless = parse_lines(data)
     texts = tuple(line.decode("utf-8", "surrogateescape") for line in patterns)
     rule = IgnoreRules(directory, texts)
@@ -166,9 +159,9 @@ def parse_ignore_file(directory: bytes, data: bytes) -> tuple[IgnoreRules, str |
 def given(patterns: Iterable[str], directory: bytes = b"") -> tuple[IgnoreRules, ...]:
     """Returns rules for patterns that a caller gave.
 
-    Raises InvalidArgument for one that is not a text or can match nothing: nothing else
-    would tell the caller of a slip. No character has a meaning that it lacks in an ignore
-    file, but spaces at the end and a ``#`` at the beginning stand for themselves.
+    Raises InvalidArgument for one that is not a text or can match nothing, because nothing else
+    would point out the mistake. The syntax is that of an ignore file, except that trailing spaces
+    and a ``#`` at the beginning are literal.
     """
     if isinstance(patterns, str | bytes):
         raise InvalidArgument("Patterns are a list of texts, not one text")
@@ -189,13 +182,13 @@ def given(patterns: Iterable[str], directory: bytes = b"") -> tuple[IgnoreRules,
 
 
 def too_long(directory: bytes) -> UnreadableRules:
-    """Returns the error for an ignore file of more bytes than are read."""
+    """Returns the error for an ignore file that is longer than what is read of one."""
     size_kib = IGNORE_FILE_SIZE_MAX >> 10
     return UnreadableRules(directory, errno.EFBIG, f"is longer than {size_kib} KiB")
 
 
 def too_many(directory: bytes) -> UnreadableRules:
-    """Returns the error for rules that would not fit into a snapshot beside the others."""
+    """Returns the error for rules that do not fit into a snapshot's record with the others."""
     size_mib = RULES_SIZE_MAX >> 20
     why = f"holds rules beyond the {size_mib} MiB that a snapshot takes of them"
     return UnreadableRules(directory, errno.EFBIG, why)

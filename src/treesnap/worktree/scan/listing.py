@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from stat import S_ISDIR, S_ISLNK, S_ISREG
@@ -31,9 +32,7 @@ from treesnap.worktree.scan.ignore import (
     too_long,
 )
 
-Scope = dict[bytes, Any]
-"""Names to look at, each with the names below it, or None for everything below."""
-
+_ENCODING = sys.getfilesystemencoding()
 _HIDDEN = (0, 0, 0, 0, 0, 0)
 """What is observed of a name that is left out here, so that its changes do not count."""
 
@@ -57,46 +56,32 @@ class DirectoryListing:
     """Whether all names are left out because the root's rules cannot be read."""
 
 
-def scope_of(paths: tuple[bytes, ...] | None) -> Scope | None:
-    """Returns the names to look at for a set of paths that are not nested."""
-    if paths is None or b"" in paths:
-        return None
-    scope: Scope = {}
-    for path in paths:
-        *parents, name = treepath.components(path)
-        level = scope
-        for parent in parents:
-            level = level.setdefault(parent, {})
-        level[name] = None
-    return scope
-
-
 @dataclass(slots=True)
-class Changed:
-    """What may have changed in a directory since an earlier walk, as a tree of names.
+class PathTree:
+    """Some paths of a tree, as a tree of names: those in scope, or those that may have changed.
 
-    A walk that is given one looks at nothing else: what is not in it is as the rows of the
-    stat cache say. It may hold more than what really changed, never less. With no names and
-    no flags, nothing in the directory is looked at.
+    A walk that is given what may have changed since an earlier walk looks at nothing else: what
+    is not in it is as the rows of the stat cache say. It may hold more than what really changed,
+    never less. With no names and no flags, nothing in the directory is looked at.
     """
 
-    names: dict[bytes, Changed] = field(default_factory=dict)
-    """Names of the directory that may have changed, or hold something that may have."""
+    names: dict[bytes, PathTree] = field(default_factory=dict)
+    """Names of the directory that are meant, or hold something that is."""
     is_listed: bool = False
-    """Whether every name of the directory is to be looked at, and what is below only if named."""
+    """Whether every name of the directory is meant, and what is below only if named."""
     is_whole: bool = False
-    """Whether everything below is to be looked at."""
+    """Whether everything below is meant."""
 
-    def at(self, path: bytes) -> Changed:
+    def at(self, path: bytes) -> PathTree:
         """Returns the node of a path, made if need be."""
         node = self
         for name in treepath.components(path):
-            node = node.names.setdefault(name, Changed())
+            node = node.names.setdefault(name, PathTree())
         return node
 
-    def find(self, path: bytes) -> Changed | None:
+    def find(self, path: bytes) -> PathTree | None:
         """Returns the node of a path, or the nearest above it that is whole, or None."""
-        node: Changed | None = self
+        node: PathTree | None = self
         for name in treepath.components(path):
             if node is None or node.is_whole:
                 break
@@ -104,11 +89,11 @@ class Changed:
         return node
 
 
-def changed_from(
-    paths: Iterable[bytes], whole: Iterable[bytes] = (), listed: Iterable[bytes] = ()
-) -> Changed:
-    """Returns the tree of changes of single paths, of all below some, and of directories."""
-    root = Changed()
+def path_tree(
+    paths: Iterable[bytes] = (), *, whole: Iterable[bytes] = (), listed: Iterable[bytes] = ()
+) -> PathTree:
+    """Returns the tree of single paths, of all below some, and of all names of directories."""
+    root = PathTree()
     for path in paths:
         root.at(path)
     for path in whole:
@@ -123,10 +108,9 @@ def list_directory(
     fd: int,
     path: bytes,
     exclusions: Exclusions,
-    scope: Scope | None,
-    encoding: str,
+    scope: PathTree | None = None,
 ) -> DirectoryListing:
-    """Looks at every name of a directory once; raises OSError, UnreadableRules.
+    """Looks once at every name of a directory, or of a scope; raises OSError, UnreadableRules.
 
     Excluded names are observed as zeros: their changes do not count. So are all names
     of the root when its rules cannot be read, because no directory above it can be
@@ -137,10 +121,10 @@ def list_directory(
         _observe_scope(fs, fd, scope, listing)
         has_ignore_file = has_stage = True
     else:
-        has_ignore_file, has_stage = _observe_all(fs, fd, listing, encoding)
-    if has_ignore_file and exclusions.heeds_files:
+        has_ignore_file, has_stage = _observe_all(fs, fd, listing)
+    if has_ignore_file:
         try:
-            read_ignore_file(fs, fd, path, listing)
+            _read_ignore_file(fs, fd, path, listing)
         except UnreadableRules as error:
             if path:
                 raise
@@ -148,12 +132,12 @@ def list_directory(
             listing.is_unreadable = True
             _enter_rule(IgnoreRules(path, EVERYTHING), listing)
     if listing.exclusions or has_stage:
-        hide(path, listing)
+        _hide(path, listing)
     return listing
 
 
 def list_changed(
-    fs: FileSystem, fd: int, path: bytes, row: Row, changed: Changed, exclusions: Exclusions
+    fs: FileSystem, fd: int, path: bytes, row: Row, changed: PathTree, exclusions: Exclusions
 ) -> DirectoryListing | None:
     """Looks at the names of a directory that may have changed, and takes the rest from its row.
 
@@ -167,15 +151,15 @@ def list_changed(
     except Corrupt:  # or they are too many
         return None
     listing = DirectoryListing(exclusions.at(path))
-    if IGNORE_FILE in known and exclusions.heeds_files:
+    if IGNORE_FILE in known:
         try:
-            read_ignore_file(fs, fd, path, listing)
+            _read_ignore_file(fs, fd, path, listing)
         except UnreadableRules:
             return None
     if listing.exclusions.fingerprint != row.rules:
         return None
-    observe_names(fs, fd, changed.names, listing)
-    hide(path, listing)
+    _observe_names(fs, fd, changed.names, listing)
+    _hide(path, listing)
     for name in changed.names:
         known.pop(name, None)
     listing.hidden += [
@@ -185,10 +169,9 @@ def list_changed(
     return listing
 
 
-def _observe_all(
-    fs: FileSystem, fd: int, listing: DirectoryListing, encoding: str
-) -> tuple[bool, bool]:
+def _observe_all(fs: FileSystem, fd: int, listing: DirectoryListing) -> tuple[bool, bool]:
     """Observes every name; returns whether one is an ignore file, one a staging directory."""
+    encoding = _ENCODING
     observations = listing.observations
     linked = listing.linked
     has_ignore_file = has_stage = False
@@ -215,18 +198,17 @@ def _observe_all(
     return has_ignore_file, has_stage
 
 
-def _observe_scope(fs: FileSystem, fd: int, scope: Scope, listing: DirectoryListing) -> None:
+def _observe_scope(fs: FileSystem, fd: int, scope: PathTree, listing: DirectoryListing) -> None:
     """Looks at the names in scope; below a link or a file there is nothing of the tree."""
-    observe_names(fs, fd, scope, listing)
-    for item in list(listing.observations):
-        name, mode = item[0], item[1]
-        if scope[name] is None or S_ISDIR(mode):
-            continue
-        listing.observations.remove(item)
-        listing.linked = [other for other in listing.linked if other[0] != name]
+    _observe_names(fs, fd, scope.names, listing)
+    listing.observations = [
+        item for item in listing.observations if scope.names[item[0]].is_whole or S_ISDIR(item[1])
+    ]
+    seen = {item[0] for item in listing.observations}
+    listing.linked = [item for item in listing.linked if item[0] in seen]
 
 
-def observe_names(
+def _observe_names(
     fs: FileSystem, fd: int, names: Iterable[bytes], listing: DirectoryListing
 ) -> None:
     """Looks at some names of a directory, in order; those that are gone are left out.
@@ -260,7 +242,7 @@ def observe_names(
             listing.linked.append((name, stat.st_dev, stat.st_ino, stat.st_nlink))
 
 
-def read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: DirectoryListing) -> None:
+def _read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: DirectoryListing) -> None:
     """Adds what the directory's own ignore file says to its exclusions.
 
     Only a regular file says something. A link does not, but it was surely meant to; like
@@ -314,7 +296,7 @@ def _enter_rule(rule: IgnoreRules, listing: DirectoryListing) -> None:
         listing.rule = rule
 
 
-def hide(path: bytes, listing: DirectoryListing) -> None:
+def _hide(path: bytes, listing: DirectoryListing) -> None:
     """Replaces what was observed of names that are left out by zeros."""
     hides = listing.exclusions.names_in(path) if listing.exclusions else None
     for position, item in enumerate(listing.observations):

@@ -11,7 +11,6 @@ are racy, files that are mapped for writing or have other links, exclusions.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from stat import S_ISDIR
 from typing import NamedTuple
@@ -23,7 +22,7 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.forked import helper_count, share_out
 from treesnap.worktree.directory import DirectoryChain
 from treesnap.worktree.scan.ignore import NO_RULES, Exclusions
-from treesnap.worktree.scan.listing import Changed, list_directory
+from treesnap.worktree.scan.listing import PathTree, list_directory
 from treesnap.worktree.scan.mapped_files import names_of
 from treesnap.worktree.scan.statcache import StatCache, subdirectories
 
@@ -46,7 +45,7 @@ class _WorkItem(NamedTuple):
 
 def parallel_scan(
     fs: FileSystem, root_fd: int, cache: StatCache, mapped: frozenset[int]
-) -> Changed | None:
+) -> PathTree | None:
     """Returns what differs from the rows of a cache, or None when helpers are of no use.
 
     ``mapped`` are inode numbers of files that count as changed. The root itself is always to be
@@ -58,7 +57,7 @@ def parallel_scan(
         return None
     totals = found[0].totals
     weight_max = (totals.files + totals.directories) // (_SHARES_EACH * (helpers + 1))
-    changed = Changed(is_listed=True)
+    changed = PathTree(is_listed=True)
 
     def look(item: _WorkItem) -> list[Finding]:
         return list(_looked(fs, root_fd, cache, mapped, item))
@@ -109,7 +108,6 @@ def _looked(
 ) -> Iterator[Finding]:
     """Yields what differs in some directories; raises nothing but what ends a process."""
     nothing = Exclusions()
-    encoding = sys.getfilesystemencoding()
     pending = [item.path]
     with DirectoryChain(fs, root_fd) as chain:
         while pending:
@@ -120,7 +118,7 @@ def _looked(
                 continue
             row = found[0]
             try:
-                listing = list_directory(fs, chain.open(path), path, nothing, None, encoding)
+                listing = list_directory(fs, chain.open(path), path, nothing)
             except OSError:
                 yield True, path
                 continue

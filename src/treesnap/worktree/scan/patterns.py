@@ -1,15 +1,15 @@
 """Patterns in gitignore syntax: what each one matches, decided as git decides it.
 
-A pattern is bytes, like the names that it is matched against. It becomes a list of
+A pattern is bytes, like the names that it is matched against. It is parsed into
 tokens: one byte out of a set, a star within a component, or a ``**`` across components.
-Most patterns are a literal name or a star and a literal ending; these are looked up in
-tables. The others become regular expressions that never try the same thing twice: what
-stands between two stars is looked for at its first place and stays there (an atomic
-group), which loses nothing, because a star takes whatever follows. So the time to match a
-path is bounded by its length times that of the patterns.
+Most patterns are a literal name, or a star and a literal ending; these are looked up in
+tables. The others become regular expressions that do not backtrack: the text between two
+stars is matched at its first occurrence and stays there (an atomic group). No match is
+lost, because a star takes whatever follows. So the time to match a path is bounded by its
+length times the length of the patterns.
 
-Names and paths are matched with the directory of the patterns taken off. A directory that
-is left out is not entered, so patterns never speak of what is below it.
+Names and paths are relative to the directory of the patterns. A directory that is left out
+is not entered, so patterns are never asked about what is below it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _SINGLE: Final = [frozenset((byte,)) for byte in range(256)]
 _SLASHES: Final = _SINGLE[_SLASH]
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _GROUP_COUNT_MAX: Final = 64
-"""Patterns of one regular expression."""
+"""The most patterns in one regular expression."""
 _GROUP_SIZE_MAX: Final = 4096
-"""Bytes of the patterns of one regular expression; longer ones have one of their own."""
+"""A pattern that matches only longer paths has a regular expression of its own."""
 
 
 def _span(first: int, last: int) -> frozenset[int]:
@@ -60,9 +60,10 @@ class Star:
 
 
 class Deep(NamedTuple):
-    """Any number of components, each with the slash after it."""
+    """Any number of components, each with its slash."""
 
     least: int
+    """The fewest components."""
 
 
 class Rest:
@@ -84,28 +85,29 @@ class Pattern(NamedTuple):
 
     tokens: tuple[Token, ...]
     literal: bytes | None
-    """The only name or path that it matches, or None when there are others."""
+    """The only name or path that it matches, or None when it matches several."""
     includes: bool
-    """Whether it undoes in what an earlier pattern left out."""
+    """Whether it includes what an earlier pattern excludes."""
     is_for_directories: bool
+    """Whether it matches directories only."""
     is_for_names: bool
-    """Whether it speaks of the last component alone, in any directory."""
+    """Whether it is matched against the last component alone, in any directory."""
 
     @property
     def size(self) -> int:
-        """How many bytes a path has at least that it matches."""
+        """The length of the shortest path that it matches."""
         return sum(type(token) is frozenset for token in self.tokens)
 
 
 def _literal(tokens: Sequence[Token]) -> bytes | None:
-    """Returns the only bytes that tokens match, or None when there are others."""
+    """Returns the only text that tokens match, or None when they match several."""
     sets = [token for token in tokens if isinstance(token, frozenset) and len(token) == 1]
     return bytes(byte for (byte,) in sets) if len(sets) == len(tokens) else None
 
 
 def parse_pattern(text: bytes) -> Pattern | None:
-    """Returns the pattern that a line stands for; None when it can match nothing."""
-    if b"\0" in text:  # which no name holds
+    """Returns the pattern in a line, or None when it can match nothing."""
+    if b"\0" in text:  # no name contains it
         return None
     includes = text.startswith(b"!")
     text = text[1:] if includes else text
@@ -132,11 +134,11 @@ def parse_pattern(text: bytes) -> Pattern | None:
 
 
 def _tokens(text: bytes, start: int, *, crosses: bool) -> list[Token] | None:
-    """Returns the tokens of a pattern, or None when it is not whole.
+    """Returns the tokens of a pattern, or None when it is incomplete.
 
-    ``**`` crosses slashes where it is a component of its own. Git compares the bytes
-    before the first special one on their own, so that it takes what comes after them,
-    from ``start``, for the beginning of a component.
+    ``**`` crosses slashes where it is a whole component. Git compares the bytes before the
+    first special character separately, so it treats the rest, from ``start``, as the
+    beginning of a component.
     """
     tokens: list[Token] = []
     position, end = 0, len(text)
@@ -178,9 +180,9 @@ def _tokens(text: bytes, start: int, *, crosses: bool) -> list[Token] | None:
 
 
 def _bracket(text: bytes, position: int) -> tuple[frozenset[int], int] | None:
-    """Returns the bytes that ``[...]`` matches, and where it ends; None when it is not whole.
+    """Returns the bytes that ``[...]`` matches, and where it ends; None when it is incomplete.
 
-    ``position`` is behind the bracket. A closing bracket at the beginning stands for itself.
+    ``position`` is after the opening bracket. A closing bracket that comes first is literal.
     """
     end = len(text)
     is_negated = text[position : position + 1] in (b"!", b"^")
@@ -235,9 +237,9 @@ def _continues(text: bytes, position: int) -> bool:
 
 
 def parse_lines(data: bytes) -> tuple[tuple[bytes, ...], tuple[tuple[int, bytes], ...]]:
-    """Returns the patterns in a file, and the lines that can match nothing, by number from 1.
+    """Returns the patterns in a file, and each line that can match nothing with its number.
 
-    Blank lines and comments are neither.
+    Blank lines and comments are neither. The first line is number 1.
     """
     patterns: list[bytes] = []
     useless: list[tuple[int, bytes]] = []
@@ -256,17 +258,17 @@ def parse_lines(data: bytes) -> tuple[tuple[bytes, ...], tuple[tuple[int, bytes]
 
 
 def _trimmed(line: bytes) -> bytes:
-    """Returns a line without the spaces at its end, but for one behind a backslash."""
+    """Returns a line without trailing spaces, except one that a backslash escapes."""
     kept = line.rstrip(b" ")
     backslashes = len(kept) - len(kept.rstrip(b"\\"))
     return line[: len(kept) + 1] if backslashes % 2 else kept
 
 
 class Matcher:
-    """Patterns of one directory, the last of which that matches decides."""
+    """The patterns of one directory; the last one that matches decides."""
 
     def __init__(self, patterns: Iterable[bytes]) -> None:
-        """Takes the patterns; one that can match nothing does not."""
+        """Parses the patterns; those that can match nothing are ignored."""
         parsed = [found for text in patterns if (found := parse_pattern(text)) is not None]
         self._includes = [pattern.includes for pattern in parsed]
         self._for_directories = _Table(list(enumerate(parsed)))
@@ -274,16 +276,16 @@ class Matcher:
         self._for_others = _Table(others) if len(others) < len(parsed) else self._for_directories
 
     def verdict(self, name: bytes, path: bytes, *, is_directory: bool) -> bool | None:
-        """Returns whether a path is left out, re-included (False), or not spoken of (None).
+        """Returns whether a path is excluded (True) or included again (False); None if neither.
 
-        ``path`` begins below the directory of the patterns, and ends in ``name``.
+        ``path`` is relative to the directory of the patterns, and ends in ``name``.
         """
         last = (self._for_directories if is_directory else self._for_others).last(name, path)
         return None if last < 0 else not self._includes[last]
 
 
 class _Table:
-    """Numbered patterns, sorted by what it takes to match them."""
+    """Numbered patterns, grouped by how they are matched."""
 
     def __init__(self, patterns: Sequence[tuple[int, Pattern]]) -> None:
         self._any = -1
@@ -310,7 +312,7 @@ class _Table:
         self._path_groups = list(_groups(item for item in globs if not item[1].is_for_names))
 
     def last(self, name: bytes, path: bytes) -> int:
-        """Returns the highest number of a pattern that matches, or -1."""
+        """Returns the number of the last pattern that matches, or -1."""
         last = self._names.get(name, -1)
         last = max(last, self._any)
         for size, endings in self._endings:
@@ -326,7 +328,7 @@ class _Table:
 
 
 class _Group:
-    """Numbered patterns in one regular expression, which is made when something may match."""
+    """Numbered patterns in one regular expression, compiled when it is first needed."""
 
     def __init__(self, patterns: list[tuple[int, Pattern]]) -> None:
         self._patterns = patterns[::-1]
@@ -335,7 +337,7 @@ class _Group:
         self._expression: re.Pattern[bytes] | None = None
 
     def last(self, text: bytes, last: int) -> int:
-        """Returns the highest number of a pattern that matches, if higher than ``last``."""
+        """Returns the number of the last pattern that matches, or ``last`` if that is higher."""
         if self._last < last or len(text) < self._size_min:
             return last
         if self._expression is None:
@@ -349,7 +351,7 @@ class _Group:
 
 
 def _groups(patterns: Iterable[tuple[int, Pattern]]) -> Iterator[_Group]:
-    """Yields all patterns in groups. A long one, which may match few paths, is alone."""
+    """Yields all patterns in groups; a long one, which can match few paths, is alone in its."""
     group: list[tuple[int, Pattern]] = []
     for item in patterns:
         if item[1].size > _GROUP_SIZE_MAX:
@@ -366,9 +368,9 @@ def _groups(patterns: Iterable[tuple[int, Pattern]]) -> Iterator[_Group]:
 def expression(tokens: Sequence[Token]) -> bytes:
     """Returns a regular expression for a whole name or path.
 
-    Between two wildcards of a kind stands something of one length, or of one number of
-    components. It is looked for at its first place in an atomic group; so nothing is
-    repeated within what is repeated, and a match that fails goes back to no earlier place.
+    The text between two stars has one length, and between two ``**`` one number of components.
+    Each is matched at its first occurrence, in an atomic group. So repetitions are not nested,
+    and a match that fails does not try an earlier occurrence again.
     """
     parts: list[list[Token]] = [[]]
     deeps: list[Deep] = []
@@ -390,7 +392,7 @@ def expression(tokens: Sequence[Token]) -> bytes:
 
 
 def _components(tokens: Sequence[Token]) -> bytes:
-    """Returns an expression for tokens that match one number of slashes."""
+    """Returns an expression for tokens that match a fixed number of slashes."""
     components: list[list[Token]] = [[]]
     for token in tokens:
         if token == _SLASHES:
@@ -403,8 +405,7 @@ def _components(tokens: Sequence[Token]) -> bytes:
 def _component(tokens: Sequence[Token]) -> bytes:
     """Returns an expression for tokens within one component.
 
-    After the last star is the end of the component, so there what follows is looked for
-    from behind.
+    What follows the last star ends the component, so it is matched from the end.
     """
     pieces = [b""]
     for token in tokens:

@@ -24,7 +24,6 @@ recurse, so depth costs memory only.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from stat import S_ISDIR
@@ -70,12 +69,11 @@ from treesnap.worktree.scan.ignore import (
 )
 from treesnap.worktree.scan.links import LinkGroups
 from treesnap.worktree.scan.listing import (
-    Changed,
     DirectoryListing,
-    Scope,
+    PathTree,
     list_changed,
     list_directory,
-    scope_of,
+    path_tree,
 )
 from treesnap.worktree.scan.mapped_files import mapped_now, names_of
 from treesnap.worktree.scan.parallel_scan import parallel_scan
@@ -106,7 +104,7 @@ class ScanSettings:
     """Device and inode of the store, which is never captured."""
     started_ns: int
     """The time when the walk began, or when the mapped files were looked up before it."""
-    changed: Changed | None = None
+    changed: PathTree | None = None
     """What may have changed since the walk of the stat cache; None when that is not known."""
     mapped: frozenset[int] | None = None
     """Inode numbers of files that are mapped for writing; None when they were not looked up."""
@@ -175,7 +173,6 @@ class Scanner:
         self._breaks_links = self.mounts.kind(settings.root) == "overlay"
         self.horizon_ns = settings.started_ns - self.mounts.granularity_ns(settings.root)
         self.future_ns = settings.started_ns + CLOCK_ERROR_MAX_NS
-        self.encoding = sys.getfilesystemencoding()
         self.links = LinkGroups()
         self._rules: list[IgnoreRules] = list(settings.rules)
         self._noted_rules = settings.noted_rules if self._changed is not None else ()
@@ -228,7 +225,8 @@ class Scanner:
     def _walk(self, chain: DirectoryChain, root_fd: int) -> tuple[Entry, Totals]:
         settings = self.settings
         exclusions = Exclusions(settings.rules, heeds_files=settings.heeds_ignore_files)
-        scope = scope_of(settings.scope)
+        paths = settings.scope
+        scope = path_tree(whole=paths) if paths is not None and b"" not in paths else None
         try:
             root = _Directory(
                 self, root_fd, b"", b"", exclusions, scope, self._changed, is_fresh=True
@@ -344,8 +342,8 @@ class _Directory:
         path: bytes,
         name: bytes,
         exclusions: Exclusions,
-        scope: Scope | None,
-        changed: Changed | None,
+        scope: PathTree | None,
+        changed: PathTree | None,
         *,
         is_fresh: bool,
     ) -> None:
@@ -408,7 +406,7 @@ class _Directory:
         walk.monitor.advance(files, sum(item[2] for item in self._observations))
 
     def _look(
-        self, fd: int, exclusions: Exclusions, changed: Changed | None
+        self, fd: int, exclusions: Exclusions, changed: PathTree | None
     ) -> tuple[DirectoryListing, frozenset[bytes] | None]:
         """Looks at all names of the directory, or at those that may have changed.
 
@@ -420,7 +418,7 @@ class _Directory:
         if listing is not None and changed is not None:
             looked = frozenset(changed.names)
         else:
-            listing = list_directory(walk.fs, fd, self.path, exclusions, self._scope, walk.encoding)
+            listing = list_directory(walk.fs, fd, self.path, exclusions, self._scope)
         if listing.rule is not None:
             walk.note_rule(listing.rule)
         for code, message in listing.warnings:
@@ -557,6 +555,7 @@ class _Directory:
         name = names[-1]
         path = treepath.join(self.path, name)
         is_revealed = path in self._walk.settings.revealed
+        scope = self._scope.names[name] if self._scope is not None else None
         try:
             if len(names) > DEPTH_MAX:
                 raise OSError(36, "It is too deep")
@@ -566,7 +565,7 @@ class _Directory:
                 path,
                 name,
                 Exclusions(heeds_files=False) if is_revealed else self._exclusions,
-                self._scope.get(name) if self._scope is not None else None,
+                scope if scope is not None and not scope.is_whole else None,
                 self._changed.at(name) if self._changed is not None else None,
                 is_fresh=name in self._fresh,
             )
