@@ -18,11 +18,11 @@ from treesnap.worktree.scan.patterns import Matcher, parse_lines
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
 TREES_EACH = 100
-"""Trees, each with ignore files of its own, in one repository."""
+"""How many trees, each with ignore files of its own, one repository holds."""
 
 
 def own_answer(top: bytes) -> set[bytes]:
-    """Returns the paths that our rules leave out, found by walking as a capture does."""
+    """Returns the paths that our rules exclude, found by walking as a capture does."""
     matchers: dict[bytes, Matcher] = {}
     hidden: set[bytes] = set()
 
@@ -55,7 +55,7 @@ def own_answer(top: bytes) -> set[bytes]:
 
 
 def rules_above(top: bytes, path: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yields what to print of a difference: the ignore files that may speak of a path."""
+    """Yields what to print for a difference: the ignore files that may decide about a path."""
     while path:
         path = os.path.dirname(path)
         place = os.path.join(top, path, IGNORE_FILE)
@@ -67,7 +67,7 @@ def rules_above(top: bytes, path: bytes) -> Iterator[tuple[bytes, bytes]]:
 def differences(
     top: bytes, git: Mapping[bytes, bytes], ours: set[bytes]
 ) -> list[tuple[bytes, bytes | None, list[tuple[bytes, bytes]]]]:
-    """Returns the paths that one side alone ignores, with git's reason and all rules."""
+    """Returns the paths that only one side ignores, with git's reason and all rules."""
     return [
         (path, git.get(path), list(rules_above(top, path))) for path in sorted(ours ^ git.keys())
     ]
@@ -79,7 +79,7 @@ def differences(
     [range(sized(3, 10)), pytest.param(range(10, 1010), marks=pytest.mark.slow)],
     ids=["some", "all"],
 )
-def test_generated_rules_leave_out_what_git_leaves_out(tmp_path, seeds):
+def test_generated_rules_exclude_what_git_ignores(tmp_path, seeds):
     for seed in seeds:
         random = Random(seed)
         top = tmp_path / str(seed)
@@ -98,7 +98,7 @@ def test_generated_rules_leave_out_what_git_leaves_out(tmp_path, seeds):
 
 
 @needs_git
-def test_a_capture_leaves_out_what_git_leaves_out(tmp_path):
+def test_a_capture_excludes_what_git_ignores(tmp_path):
     root = tmp_path / "root"
     root.mkdir()
     git = Git(root)
@@ -127,7 +127,7 @@ CLASSES = (
 
 @needs_git
 @pytest.mark.parametrize("negation", ["", "!", "^"])
-def test_classes_hold_the_bytes_that_git_puts_into_them(tmp_path, negation):
+def test_classes_hold_the_same_bytes_as_in_git(tmp_path, negation):
     git = Git(tmp_path)
     lines = [f"/{name}/[{negation}[:{name}:]]" for name in CLASSES]
     write_rules(os.fsencode(tmp_path), "\n".join(lines).encode())
@@ -162,7 +162,7 @@ EXAMPLES = {
 
 @needs_git
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_leaves_out_what_git_leaves_out(tmp_path, name):
+def test_an_example_excludes_what_git_ignores(tmp_path, name):
     patterns, files = EXAMPLES[name]
     root = tmp_path / "root"
     root.mkdir()

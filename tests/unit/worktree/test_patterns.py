@@ -1,4 +1,4 @@
-"""What patterns cost; that they match as git does is in tests/ignore/test_gitignore.py."""
+"""What patterns cost; tests/ignore/test_gitignore.py tests that they match as git does."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ TOKENS = st.sampled_from(["a", "b", "/", "*", "**/", "/**/", "?", "[ab]", "[!a]"
 
 
 @given(st.lists(TOKENS, max_size=60).map("".join))
-def test_an_expression_repeats_only_what_holds_no_choice(text):
+def test_an_expression_repeats_only_what_cannot_be_divided_in_two_ways(text):
     pattern = parse_pattern(text.encode())
     if pattern is None or pattern.literal is not None:
         return
     made = expression(pattern.tokens)
 
     # What is repeated is one set, or one component: neither can be divided in two ways. And it is
-    # the first thing in an atomic group: once that has matched, it is not entered again.
+    # the first part of an atomic group, which is not entered again once it has matched.
     single = made.replace(b"(?>(?:[^/]*/)*?", b"(").replace(b"(?>(?:[^/]*/)+?", b"(")
     single = single.replace(b"(?>[^/]*?", b"(").replace(b"(?>[^/]*", b"(")
     assert not set(single) & set(b"*+{|")
@@ -59,7 +59,7 @@ def test_any_bytes_are_rules(lines):
     assert len(patterns) + len(useless) <= sum(1 + line.count(b"\n") for line in lines)
 
 
-def test_lines_that_can_match_nothing_are_named():
+def test_lines_that_can_match_nothing_are_reported():
     data = b"# no\n\n  \na\\\n!\n[a\nkept\n/\n//\na[[:none:]]\n[/]\nx/\n\\  \na//\n"
 
     patterns, useless = parse_lines(data)
@@ -69,7 +69,7 @@ def test_lines_that_can_match_nothing_are_named():
     assert numbers == [4, 5, 6, 8, 9, 10, 11, 14]
 
 
-def test_a_long_pattern_is_not_even_looked_at_for_a_short_path():
+def test_a_short_path_is_not_matched_against_a_long_pattern():
     long = b"*a" * 20_000
     matcher = Matcher([long, b"*b*c", b"x/" + long])
 

@@ -1,4 +1,4 @@
-"""The staging directory: made, emptied, removed."""
+"""Staging directories: made and removed."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_a_root_without_write_permission_gets_it(tmp_path, open_directory):
     assert tmp_path.stat().st_mode & 0o777 == 0o755
 
 
-def test_opening_one_that_is_not_there_gives_none(fs, tmp_path, open_directory):
+def test_opening_an_absent_one_returns_none(fs, tmp_path, open_directory):
     assert open_stage(fs, open_directory(tmp_path), NAME) is None
 
 
-def test_it_goes_with_everything_in_it(fs, tmp_path, open_directory):
+def test_it_is_removed_with_everything_in_it(fs, tmp_path, open_directory):
     fd = make_stage(fs, open_directory(tmp_path), NAME)
     stage = tmp_path / os.fsdecode(NAME)
     (stage / "a/b").mkdir(parents=True)
@@ -57,7 +57,7 @@ def test_it_goes_with_everything_in_it(fs, tmp_path, open_directory):
     assert os.listdir(tmp_path) == ["bystander"]
 
 
-def test_removing_twice_is_no_error(fs, tmp_path, open_directory):
+def test_removing_twice_is_allowed(fs, tmp_path, open_directory):
     os.close(make_stage(fs, open_directory(tmp_path), NAME))
 
     remove_stage(fs, open_directory(tmp_path), NAME)
@@ -67,7 +67,7 @@ def test_removing_twice_is_no_error(fs, tmp_path, open_directory):
 
 
 @pytest.mark.parametrize("number", range(1, 8))
-def test_removing_goes_on_after_an_error(fs, tmp_path, open_directory, number):
+def test_removing_can_be_continued_after_an_error(fs, tmp_path, open_directory, number):
     os.close(make_stage(fs, open_directory(tmp_path), NAME))
     stage = tmp_path / os.fsdecode(NAME)
     (stage / "a/b").mkdir(parents=True)

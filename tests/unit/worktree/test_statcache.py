@@ -82,7 +82,7 @@ def test_rows_are_found_by_path(fs, path, build):
     assert (cache.snapshot_id, cache.tree_id, cache.base.count) == (SNAPSHOT, TREE, 3)
 
 
-def test_kept_rows_are_taken_over_and_the_others_forgotten(fs, path, build):
+def test_kept_rows_stay_and_the_others_go(fs, path, build):
     build(row(b"", 1), row(b"a", 2), row(b"gone", 3))
 
     build(row(b"", 9), old=load(fs, path), kept=(b"a",))
@@ -102,7 +102,7 @@ def test_nothing_is_written_when_every_row_was_kept(fs, path, build):
     assert fs.mutations == []
 
 
-def test_what_is_not_published_leaves_no_trace(fs, path, build):
+def test_a_discarded_cache_leaves_no_file(fs, path, build):
     build(row(b""), publish=False)
 
     assert load(fs, path) is None
@@ -150,7 +150,7 @@ def test_a_damaged_row_is_not_found_and_the_others_are(fs, path, build):
 
 
 class TestRecentRows:
-    """A large cache is not written anew for a few rows."""
+    """Rows that are added to a large cache, which is not written again for them."""
 
     @pytest.fixture(autouse=True)
     def small(self, monkeypatch):
@@ -190,7 +190,7 @@ class TestRecentRows:
         assert not os.path.exists(path + "-recent")
         assert [one.find(b"d%d" % n)[0].totals.files for n in (2, 3, 4, 5)] == [2, 91, 92, 93]
 
-    def test_of_another_file_do_not_count(self, fs, path, build, base):
+    def test_that_replace_those_of_another_file_are_ignored(self, fs, path, build, base):
         build(row(b"d3", 99), old=base, kept=self.others(b"d3"), snapshot="b" * 64)
         os.rename(path + "-recent", path + "-kept")
         build(row(b""), row(b"d3", 7), snapshot="c" * 64)
@@ -201,7 +201,7 @@ class TestRecentRows:
         assert (cache.snapshot_id, cache.recent) == ("c" * 64, None)
         assert cache.find(b"d3")[0] == row(b"d3", 7)
 
-    def test_take_removed_directories_out(self, fs, path, build, base):
+    def test_remove_directories(self, fs, path, build, base):
         build(
             row(b"", 9), old=base, kept=self.others(b"", b"d3"), snapshot="b" * 64, removed=(b"d3",)
         )
@@ -215,7 +215,7 @@ class TestRecentRows:
 
         assert load(fs, path).find(b"d3")[0] == row(b"d3", 5)
 
-    def test_of_everything_that_was_removed_none_count(self, fs, path, build, base):
+    def test_replace_all_when_the_root_was_removed(self, fs, path, build, base):
         build(row(b"d3", 5), old=base, kept=self.others(b"d3"), removed=(b"",))
 
         cache = load(fs, path)
@@ -223,7 +223,7 @@ class TestRecentRows:
         assert cache.find(b"d3")[0] == row(b"d3", 5)
         assert cache.find(b"d4") is None
 
-    def test_grow_with_what_was_removed(self, fs, path, build, monkeypatch):
+    def test_are_many_when_much_was_removed(self, fs, path, build, monkeypatch):
         monkeypatch.setattr("treesnap.worktree.scan.statcache.RECENT_ROWS_MIN", 2)
         names = tuple(b"d%d" % number for number in range(32))
         build(row(b""), *map(row, names))
@@ -233,7 +233,7 @@ class TestRecentRows:
 
             assert load(fs, path).is_grown == is_grown
 
-    def test_alone_are_no_cache(self, fs, path, build, base):
+    def test_are_not_used_without_the_first_file(self, fs, path, build, base):
         build(row(b"d3", 99), old=base, kept=self.others(b"d3"))
         os.unlink(path)
 

@@ -2,16 +2,15 @@
 
 What is staged has its final content and metadata, except that directories keep
 write permission for their owner until they are in place, because a directory
-without it cannot be moved. Nothing in the tree proper is touched.
+without it cannot be moved. Nothing in the tree itself is touched.
 
-The reading side is a function that returns verified objects, so that no byte
-gets here unchecked.
+Objects are read through a function that verifies them, so no byte gets here unchecked.
 
-A *staging directory* lies in the root, because only there it is sure to be on the root's own
-file system; captures never include it, and it exists only during a restore. What a restore
-takes away is kept aside in it until the end. Nothing can be renamed from one btrfs subvolume
-to another. So each subvolume in the root in which a path changes has a staging directory of
-the same name at its top.
+A *staging directory* lies in the root, because only there it is certainly on the root's file
+system. Captures never include it, and it exists only during a restore. What a restore removes
+or replaces is kept in it until the end. Nothing can be renamed from one btrfs subvolume to
+another, so each subvolume in which a path changes has a staging directory of the same name at
+its top.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from treesnap.worktree.folding import collision, spelled
 from treesnap.worktree.scan.links import Groups
 
 HELPED_FILES_MIN = 4096
-"""Files of a directory from which on other processes help: starting one takes milliseconds."""
+"""A directory of fewer files is built by one process: starting another takes milliseconds."""
 HELPED_PUTS_MIN = 1024
-"""Files that are put one by one from which on other processes help."""
+"""Fewer files that are built one by one are built by one process."""
 _PARTS_EACH = 8
 _RUN_COUNT = 64
-"""Files that are put one by one and make one part."""
+"""How many files that are built one by one make one part of the work."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _PAGE_SIZE = 4096
 _ZERO_PAGE = bytes(_PAGE_SIZE)
@@ -67,8 +66,8 @@ _Part = Sequence[Item]
 class Stager:
     """Builds entries below one staging directory.
 
-    ``root_fd`` is the staging directory; it belongs to the caller. ``degraded``
-    lists what could not be put back for want of privileges.
+    ``root_fd`` is the staging directory; it belongs to the caller. ``degraded`` lists the paths
+    that lack metadata for want of privileges.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class Stager:
         self._touch = touch
         self._chain = DirectoryChain(fs, root_fd)
         self._links: dict[bytes, bytes] = {}
-        """For each hard-link group that was begun, a name in the staging directory."""
+        """For each hard-link group of which a file was built, a name in the staging directory."""
         self.degraded: list[bytes] = []
 
     def close(self) -> None:
@@ -143,8 +142,8 @@ class Stager:
     def _open_up(self, top: Item, files_max: int) -> tuple[list[Item], list[_Part]]:
         """Builds the files of a directory and makes its subdirectories.
 
-        Goes on with those that hold much, unless it is their own files that are many.
-        Returns the directories of which that was done, and those that are still empty.
+        Continues with large subdirectories, unless most of their files are their own. Returns
+        the directories that this was done with, and those that are still empty.
         """
         opened: list[Item] = []
         parts: list[_Part] = []
@@ -174,7 +173,7 @@ class Stager:
         return len(tree.entries) + sum(page.entry_count for page in tree.pages)
 
     def _share_out(self, parts: Sequence[_Part], helpers: int) -> None:
-        """Builds some parts here and in so many helpers."""
+        """Builds some parts in this process and in helpers."""
         apart = Stager(
             self._fs,
             self._root_fd,
@@ -203,7 +202,7 @@ class Stager:
         self._monitor.advance(len(part), sum(item.entry.size for item in part))
 
     def _build_as_helper(self, part: _Part) -> list[bytes]:
-        """Builds a part, and returns what of it was degraded."""
+        """Builds a part; returns its degraded paths."""
         self.degraded = []
         self._build(part)
         return self.degraded
@@ -215,7 +214,7 @@ class Stager:
         self._monitor.advance(totals.files + totals.others, totals.size_bytes)
 
     def _build_again(self, part: _Part) -> None:
-        """Builds a part that a helper may have begun."""
+        """Builds a part that a helper may have left unfinished."""
         if part[0].entry.is_directory:
             remove_below(self._fs, self._chain.open_names(part[0].names))
         else:
@@ -225,7 +224,7 @@ class Stager:
         self._build(part)
 
     def _put_children(self, parent: Item, entries: Iterator[Entry]) -> Item | None:
-        """Builds entries up to the first directory, which is made and returned."""
+        """Builds entries up to and including the first directory, which is empty; returns that."""
         files = size_bytes = 0
         fd = self._chain.open_names(parent.names)
         try:
@@ -298,9 +297,9 @@ class Stager:
         self._note(path, permitted=permitted)
 
     def _give_owner_and_mode(self, fd: int, entry: Entry) -> bool:
-        """Sets what a new file does not have by being made; returns whether that was permitted.
+        """Sets owner and mode where a new file has others; returns whether that was permitted.
 
-        A change of the owner takes permission bits away, so that they are set again.
+        A change of the owner clears permission bits, so they are set again.
         """
         born = self._fs.fstat(fd)
         if (born.st_uid, born.st_gid) == (entry.uid, entry.gid):
@@ -348,12 +347,12 @@ class Stager:
 
 
 def _without_zero_pages(data: bytes, position: int) -> Iterator[tuple[int, bytes | memoryview]]:
-    """Yields what has to be written of a chunk, and where: pages of zeros become holes.
+    """Yields the parts of a chunk to write, with their positions: pages of zeros become holes.
 
-    So a file that had holes of less than a block takes no more space than it did. The chunk
-    may hold the beginning or the end of a page only: zeros there are left out too, and the
-    page becomes a hole unless the next chunk or the one before writes to it. Mostly costs one
-    look at each page.
+    So a file that had holes smaller than a block takes no more space than before. The chunk may
+    hold only the beginning or the end of a page: zeros there are left out too, and the page
+    becomes a hole unless the next chunk or the one before writes to it. Usually costs one look
+    at each page.
     """
     size = len(data)
     start = page = 0
@@ -370,21 +369,21 @@ def _without_zero_pages(data: bytes, position: int) -> Iterator[tuple[int, bytes
 
 _CREATE_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 BUILDING = b"building"
-"""A file that is there while what will be put is built: nothing is kept aside yet."""
+"""A file that exists while new files are built, as long as no old one is kept aside."""
 RESERVE = b"reserve"
-"""A file that holds space until the commit point."""
+"""A file that reserves space until the commit point."""
 
 
 def new_stage_name(prefix: bytes = STAGE_PREFIX) -> bytes:
-    """Returns a name that no staging directory had before."""
+    """Returns a new random name for a staging directory."""
     return prefix + os.urandom(8).hex().encode()
 
 
 class StagePlaces:
     """Which directory holds the staging directory for each path of a restore.
 
-    ``tops`` has the topmost directory of each subvolume by the directories in it that were
-    asked for; all others belong to the root.
+    ``tops`` maps directories to the topmost directory of their subvolume; directories that are
+    not in it belong to the root.
     """
 
     def __init__(self, tops: Mapping[bytes, bytes]) -> None:
@@ -398,9 +397,9 @@ class StagePlaces:
 
 
 def stage_places(fs: FileSystem, root_fd: int, paths: Iterable[bytes]) -> StagePlaces:
-    """Returns where to stage what some paths get. Costs a look at each directory above one.
+    """Returns where to stage the new content of some paths. Costs a look at each parent directory.
 
-    A directory that is gone belongs to the root; applying finds out.
+    A directory that is gone counts as the root's; applying the restore finds out.
     """
     root_device = fs.fstat(root_fd).st_dev
     tops: dict[bytes, bytes] = {}
@@ -425,7 +424,7 @@ def stage_places(fs: FileSystem, root_fd: int, paths: Iterable[bytes]) -> StageP
 def open_stages(
     fs: FileSystem, root_fd: int, name: bytes, places: StagePlaces
 ) -> Iterator[dict[bytes, int]]:
-    """Makes all staging directories; yields a descriptor of each by what holds it."""
+    """Makes all staging directories; yields a descriptor of each by the directory that holds it."""
     stages: dict[bytes, int] = {}
     try:
         stages[treepath.ROOT] = make_stage(fs, root_fd, name)
@@ -441,7 +440,7 @@ def open_stages(
 def remove_stages(fs: FileSystem, root_fd: int, name: bytes, subvolumes: Iterable[bytes]) -> None:
     """Removes the staging directories of subvolumes, then the root's own.
 
-    The root's shows that this is the tree of the journal, so that it goes last.
+    The root's goes last, because it shows that this is the tree of the journal.
     """
     remove_subvolume_stages(fs, root_fd, name, subvolumes)
     remove_stage(fs, root_fd, name)
@@ -459,11 +458,11 @@ def remove_subvolume_stages(
 
 
 def make_stage(fs: FileSystem, root_fd: int, name: bytes) -> int:
-    """Makes the staging directory and returns a descriptor of it.
+    """Makes the staging directory, unless recovery left an empty one; returns a descriptor.
 
-    A root without write permission gets it for its owner; the journal has the
-    root's own metadata, which is put back at the end. Inherited ACLs are taken
-    off, so that nothing staged inherits them. Recovery has left an empty one.
+    A root without write permission gets it for its owner; the journal holds the root's own
+    metadata, which is restored at the end. Inherited ACLs are removed, so that staged files do
+    not inherit them.
     """
     try:
         with suppress(FileExistsError):
@@ -479,7 +478,7 @@ def make_stage(fs: FileSystem, root_fd: int, name: bytes) -> int:
 
 
 def make_private_directory(fs: FileSystem, parent_fd: int, name: bytes) -> int:
-    """Makes a directory for staging where no permissions may be changed for it."""
+    """Makes a staging directory in a directory whose permissions must not be changed."""
     try:
         fs.make_directory(name, 0o700, dir_fd=parent_fd)
     except PermissionError as refused:
@@ -488,9 +487,9 @@ def make_private_directory(fs: FileSystem, parent_fd: int, name: bytes) -> int:
 
 
 def _foreign(fs: FileSystem, fd: int, refused: PermissionError) -> PermissionError:
-    """Returns the error for a directory that cannot be written to: it names that, not the new name.
+    """Returns an error that names the directory that cannot be written to, not the new name.
 
-    The error that was met first counts: what was tried to get around it may fail otherwise.
+    It reports the first error, because the attempt to get around it may fail for another reason.
     """
     reason = "the directory belongs to another user, and cannot be written to"
     if fs.fstat(fd).st_uid == os.geteuid():
@@ -512,17 +511,17 @@ def _opened_private(fs: FileSystem, parent_fd: int, name: bytes) -> int:
 
 
 def begin_building(fs: FileSystem, stage_fd: int) -> None:
-    """Notes that nothing in the directory is complete."""
+    """Marks the directory: new files are being built, and no old one is kept aside."""
     fs.close(fs.open(BUILDING, _CREATE_NEW, dir_fd=stage_fd))
 
 
 def end_building(fs: FileSystem, stage_fd: int) -> None:
-    """Notes that everything to put is complete; old files may be kept aside from now on."""
+    """Removes the mark: all new files are complete, and old files may be kept aside."""
     fs.unlink(BUILDING, dir_fd=stage_fd)
 
 
 def is_building(fs: FileSystem, stage_fd: int) -> bool:
-    """Returns whether nothing was kept aside yet."""
+    """Returns whether no old file was kept aside yet."""
     try:
         fs.lstat(BUILDING, dir_fd=stage_fd)
     except FileNotFoundError:
@@ -531,19 +530,19 @@ def is_building(fs: FileSystem, stage_fd: int) -> bool:
 
 
 def reserve(fs: FileSystem, stage_fd: int, size_bytes: int) -> None:
-    """Takes space that :func:`release` gives back; raises OSError when there is none."""
+    """Reserves space until :func:`release`; raises OSError when there is not enough."""
     fd = fs.open(RESERVE, _CREATE_NEW, dir_fd=stage_fd)
     try:
         fs.allocate(fd, size_bytes)
     except OSError as error:
-        if error.errno != errno.EFBIG:  # a limit of the process, which says nothing of the disk
+        if error.errno != errno.EFBIG:  # a limit of the process, not of the disk
             raise
     finally:
         fs.close(fd)
 
 
 def release(fs: FileSystem, stage_fd: int) -> None:
-    """Gives back the space that was reserved; at the latest it goes with the directory."""
+    """Frees the reserved space; if that fails, it is freed with the directory."""
     with suppress(OSError):
         fs.unlink(RESERVE, dir_fd=stage_fd)
 
@@ -569,7 +568,7 @@ def remove_stage(fs: FileSystem, root_fd: int, name: bytes) -> None:
 
 
 def clear_stage(fs: FileSystem, root_fd: int, name: bytes) -> None:
-    """Leaves an empty staging directory: it shows that this is the tree of the journal."""
+    """Empties the staging directory; it stays, to show that this is the tree of the journal."""
     fd = open_stage(fs, root_fd, name)
     if fd is None:
         fd = make_stage(fs, root_fd, name)

@@ -1,20 +1,18 @@
 """The stat cache of a root: rows of directories as they were last captured.
 
-Every row belongs to the snapshot that the file names, and the trees that the
-rows name are below its root tree, which the file names too. The cache may be
-used while a snapshot with that root tree exists, because then the trees do. A
-file that is missing, damaged or not whole costs one full reading of the root,
-nothing else.
+The file names the snapshot to which all of its rows belong, and that snapshot's root tree. The
+trees of the rows are below it, so they exist as long as a snapshot with that root tree does, and
+only then is the cache used. A missing, damaged or incomplete file only means that the next
+capture reads the whole root.
 
-In a large cache few rows change from one capture to the next. They go into a second
-file of the same form, before which the rows of the first one do not count; when that has
-grown to a part of the first, both become one again. So what is written follows what
-changed. The second file names the first by its snapshot, and the directories that are
-gone since: a row that is not there any more must not come back with a directory of the
-same name, because nothing may need its tree by then.
+In a large cache few rows change from one capture to the next. They go into a second file of the
+same form, whose rows replace those of the first. When the second file has grown to a part of the
+first, both become one again, so the amount that is written follows what changed. The second file
+names the snapshot of the first, and the directories that were removed since: an old row must not
+come back with a new directory of the same name, because its tree may be deleted by then.
 
-The few rows that are written are compressed, so that the store grows by little. All of them
-would take longer to read than a walk has time for.
+Rows of the second file are compressed, so that the store grows little. Rows of the first are not:
+decompressing them all would take longer than a walk may take.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from stat import S_ISDIR
 from typing import NamedTuple
 
@@ -52,15 +51,15 @@ from treesnap.fs.durable import Temporary, open_regular, unlink_if_present, writ
 from treesnap.model import ObjectId, SkipReason
 
 RECENT = "-recent"
-"""What the name of the second file ends in."""
+"""The suffix of the second file's name."""
 BASE_ROWS_MIN = 128
-"""A cache of fewer rows is written whole: that costs little."""
+"""A smaller cache is always written as one file, which costs little."""
 RECENT_ROWS_MIN = 128
-"""A second file of fewer rows is never too large beside the first one."""
+"""A smaller second file is never merged into the first because of its size."""
 RECENT_SHARE_MAX = 8
-"""The second file has at most this part of the rows of the first."""
+"""The second file has at most one row for this many rows of the first."""
 MARKS_MAX = 32
-"""How many times a watcher is asked with the same mark before a new one is noted."""
+"""How many questions to a watcher may follow a mark before a newer mark is written."""
 _BUFFER_SIZE = 1 << 20
 
 
@@ -73,7 +72,7 @@ class RowPlace(NamedTuple):
 
 
 class CacheFile:
-    """Reads the rows of one file in place, by path."""
+    """One file, read in place; finds rows by path."""
 
     def __init__(self, data: memoryview, where: str) -> None:
         check_header(data, FileKind.STAT_CACHE, where)
@@ -84,14 +83,14 @@ class CacheFile:
         table = len(data) - TRAILER.size - 16 * self.count
         meta = unframe(data, meta_offset)
         if magic != TRAILER_MAGIC or meta is None or meta_offset + FRAME_SIZE + len(meta) != table:
-            raise Corrupt(f"Stat cache {where} is not whole", path=where)
+            raise Corrupt(f"Stat cache {where} is incomplete", path=where)
         self.meta = decode_meta(meta)
         hashes_end = table + 8 * self.count
         self._hashes = _numbers(data[table:hashes_end])
         self._offsets = _numbers(data[hashes_end : hashes_end + 8 * self.count])
 
     def find(self, path: bytes) -> tuple[Row, int, int] | None:
-        """Returns a directory's row with offset and size of its frame, or None."""
+        """Returns a directory's row and the offset and size of its frame, or None."""
         wanted = path_hash(path)
         position = bisect_left(self._hashes, wanted)
         while position < self.count and self._hashes[position] == wanted:
@@ -108,11 +107,11 @@ class CacheFile:
         return None
 
     def bytes_at(self, offset: int, size: int) -> memoryview:
-        """Returns the bytes of a frame, for copying."""
+        """Returns the bytes of a frame, to be copied to another file."""
         return self._data[offset : offset + size]
 
     def rows(self) -> Iterator[tuple[int, int, memoryview]]:
-        """Yields hash, offset and payload of every row that is whole."""
+        """Yields the hash, offset and payload of every row that is complete."""
         for hashed, offset in zip(self._hashes, self._offsets, strict=True):
             payload = unframe(self._data, offset)
             if payload is not None:
@@ -120,7 +119,7 @@ class CacheFile:
 
 
 def _numbers(data: memoryview) -> Sequence[int]:
-    """Returns little-endian numbers of eight bytes in place."""
+    """Returns the little-endian numbers of eight bytes, without a copy where possible."""
     if sys.byteorder == "little":
         return data.cast("Q")
     numbers = array("Q", bytes(data))
@@ -129,7 +128,7 @@ def _numbers(data: memoryview) -> Sequence[int]:
 
 
 class StatCache:
-    """The rows of a root, from one file or from two."""
+    """The rows of a root, from one or two files."""
 
     def __init__(self, base: CacheFile, recent: CacheFile | None = None) -> None:
         self.base = base
@@ -139,39 +138,40 @@ class StatCache:
         self.tree_id = meta.tree_id
         self.removed = meta.removed
         self.watch = meta.watch
-        """What the walk noted of its watcher, or None when there was none."""
+        """What the last walk noted of its watcher, or None when it had none."""
 
     @property
     def is_grown(self) -> bool:
-        """Returns whether the second file is so large that both should become one."""
+        """Whether the second file is so large that both should become one."""
         return self.recent is not None and (
             self.recent.count + len(self.removed)
             > max(self.base.count // RECENT_SHARE_MAX, RECENT_ROWS_MIN)
         )
 
     def find(self, path: bytes) -> tuple[Row, RowPlace] | None:
-        """Returns a directory's row and its place, or None."""
+        """Returns a directory's row and where it is, or None."""
         if self.recent is not None:
             found = self.recent.find(path)
             if found is not None:
                 return found[0], RowPlace(found[1], found[2], is_recent=True)
-            if self.removed and self._is_removed(path):
+            if self.removed and _is_removed(path, self.removed):
                 return None
         found = self.base.find(path)
         return (found[0], RowPlace(found[1], found[2], is_recent=False)) if found else None
 
-    def _is_removed(self, path: bytes) -> bool:
-        return path in self.removed or not self.removed.isdisjoint(treepath.parents(path))
-
     def bytes_at(self, place: RowPlace) -> memoryview:
-        """Returns the bytes of a frame, for copying."""
+        """Returns the bytes of a frame, to be copied to another file."""
         file = self.recent if place.is_recent else self.base
         assert file is not None
         return file.bytes_at(place.offset, place.size)
 
 
+def _is_removed(path: bytes, removed: AbstractSet[bytes]) -> bool:
+    return path in removed or not removed.isdisjoint(treepath.parents(path))
+
+
 def load(fs: FileSystem, path: str) -> StatCache | None:
-    """Returns the stat cache in a file, or None when there is none that can be used."""
+    """Returns the stat cache at a path, or None when it is missing or cannot be used."""
     base = _load_file(fs, path)
     if base is None or base.meta.base_id is not None:
         return None
@@ -197,11 +197,11 @@ def _load_file(fs: FileSystem, path: str) -> CacheFile | None:
 
 
 class StatCacheBuilder:
-    """Writes the next stat cache while a walk goes on.
+    """Writes the next stat cache during a walk.
 
-    Rows that did not change are noted by place; nothing is written at all when there is
-    no new one. A walk that looks at nothing but changes notes no others; then all rows stay
-    of which nothing else is said.
+    Of rows that did not change it notes where they are, and copies them at the end. Without a new
+    row it writes nothing. A partial walk looks only at what may have changed; all rows stay that
+    it neither replaces nor removes.
     """
 
     def __init__(
@@ -216,31 +216,31 @@ class StatCacheBuilder:
         self._position = HEADER_SIZE
         self._table: list[tuple[int, int]] = []
         self._kept = (array("Q"), array("Q"))
-        """Hash, offset and size of each row that is kept, of both files of the old cache."""
+        """Hash, offset and size of each kept row of the old cache, for each of its files."""
         self._removed: set[bytes] = set()
         self._is_partial = is_partial and old is not None
         self._listed: list[bytes] = []
 
     @property
     def listed(self) -> tuple[bytes, ...]:
-        """The directories with names of which no watcher is told everything, in order.
+        """The directories in which a watcher does not learn of every change, sorted.
 
-        They have other links, could not be read, which may be for want of a privilege, or are
-        mapped for writing, perhaps under a name that they have no more.
+        They hold files that have other links, that could not be read, perhaps for want of a
+        privilege, or that are mapped for writing, perhaps under a name that is gone.
         """
         return tuple(sorted(self._listed))
 
     def keep_unseen(self) -> None:
-        """Lets all rows stay of which nothing else is said."""
+        """Makes the walk a partial one: rows of which it says nothing stay."""
         self._is_partial = self._old is not None
 
     def keep(self, row: Row, place: RowPlace) -> None:
-        """Takes over a row of the old cache."""
+        """Keeps a row of the old cache."""
         self._kept[place.is_recent].extend((path_hash(row.path), place.offset, place.size))
         self._note_if_listed(row)
 
     def add(self, row: Row, *, is_listed: bool = False) -> None:
-        """Adds a new row; ``is_listed`` says that the directory is to be looked at next time."""
+        """Adds a new row; with ``is_listed`` the next walk looks at the directory in any case."""
         if is_listed:
             self._listed.append(row.path)
         else:
@@ -256,9 +256,9 @@ class StatCacheBuilder:
             self._listed.append(row.path)
 
     def remove(self, path: bytes) -> None:
-        """Lets the old rows of a directory, and of all below it, not count any more.
+        """Removes the old rows of a directory and of everything below it.
 
-        New ones of the same paths do, whenever they are added.
+        New rows of these paths stay, whenever they are added.
         """
         if self._old is not None:
             self._removed.add(path)
@@ -283,9 +283,8 @@ class StatCacheBuilder:
     ) -> None:
         """Replaces the stat cache; all rows belong to ``snapshot_id`` from now on.
 
-        Without a new row, and nothing new to note of a watcher, the old files stay, and with
-        them the snapshot that they name; the new snapshot has the same tree. Not synced: see
-        the format.
+        When neither a row nor the watcher's note is new, the old files stay and name the old
+        snapshot, which has the same tree. Not synced: see the format.
         """
         old = self._old
         if old is not None and not self._table and not _is_new(watch, old.watch):
@@ -310,7 +309,7 @@ class StatCacheBuilder:
         return rows >= BASE_ROWS_MIN and recent * RECENT_SHARE_MAX <= rows
 
     def _copy_unseen(self, old: StatCache) -> None:
-        """Copies the recent rows that are neither replaced nor below a removed directory."""
+        """Copies the rows of the second file that were neither replaced nor removed."""
         replaced = {hashed for hashed, _ in self._table}
         for hashed, offset, payload in old.recent.rows() if old.recent is not None else ():
             if hashed in replaced or (self._removed and self._is_lost(payload)):
@@ -324,7 +323,7 @@ class StatCacheBuilder:
             path = decode_row(payload).path
         except Corrupt:
             return True
-        return path in self._removed or not self._removed.isdisjoint(treepath.parents(path))
+        return _is_removed(path, self._removed)
 
     def _copy_kept(self, *, is_recent: bool) -> None:
         kept = self._kept[is_recent]
@@ -348,16 +347,16 @@ class StatCacheBuilder:
         file.publish(path, synced=False)
 
     def discard(self) -> None:
-        """Removes what was written."""
+        """Removes the unfinished file."""
         if self._file is not None:
             self._file.discard()
             self._file = None
 
 
 def _is_new(watch: WatchNote | None, old: WatchNote | None) -> bool:
-    """Returns whether a note is worth a file although no row is new.
+    """Returns whether a watcher's note has to be written although no row is new.
 
-    An old mark of the same watcher does as well, but what changed since gets more.
+    An older mark of the same watcher still works, but the changes since it become more.
     """
     return watch is not None and (
         old is None
@@ -368,9 +367,9 @@ def _is_new(watch: WatchNote | None, old: WatchNote | None) -> bool:
 
 
 def subdirectories(row: Row) -> list[bytes]:
-    """Returns the names of a row's directories that are no others' business, in order.
+    """Returns the names of a row's subdirectories that were captured, sorted.
 
-    Raises Corrupt for a row that does not say it.
+    Raises Corrupt when the row's observations are damaged.
     """
     left_out = {name for name, _ in row.skipped}
     return [
