@@ -32,7 +32,7 @@ from sampling import sized
 from treesnap.codec.snapshot import state_hash
 from treesnap.ops.access import opened
 from treesnap.results import CreateResult
-from treesnap.worktree.scan.links import load_groups
+from treesnap.worktree.scan.hard_links import load_groups
 from treesnap.worktree.watcher import Lost
 
 SEEDS = st.integers(0, 2**32 - 1)

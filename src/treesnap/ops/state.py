@@ -25,7 +25,7 @@ from treesnap.model import (
 )
 from treesnap.ops.context import Session
 from treesnap.store.store import Store
-from treesnap.worktree.scan.links import Groups, load_groups
+from treesnap.worktree.scan.hard_links import Groups, load_groups
 from treesnap.worktree.scan.scanner import ScanResult
 
 

@@ -18,7 +18,7 @@ from treesnap.codec.message import Fields, unpack
 from treesnap.errors import Corrupt
 from treesnap.hashing import object_id
 from treesnap.model import FileContent, ObjectId, ObjectKind
-from treesnap.worktree.scan.links import load_groups
+from treesnap.worktree.scan.hard_links import load_groups
 
 MEBIBYTE = 1 << 20
 

@@ -33,7 +33,7 @@ from treesnap.errors import Corrupt, InvalidArgument, UnsupportedFormat
 from treesnap.hashing import checksum, object_id
 from treesnap.model import FileContent, ObjectKind, Totals
 from treesnap.testing import strategies as ours
-from treesnap.worktree.scan.links import load_groups
+from treesnap.worktree.scan.hard_links import load_groups
 from treesnap.worktree.scan.statcache import CacheFile
 
 EXAMPLES = settings(max_examples=sized(15, 60), deadline=None, derandomize=True)

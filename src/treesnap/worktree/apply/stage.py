@@ -35,7 +35,7 @@ from treesnap.worktree.apply.removal import remove_below
 from treesnap.worktree.attributes import apply_owner, apply_xattrs, path_of, read_xattrs
 from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain, current_path
 from treesnap.worktree.folding import collision, spelled
-from treesnap.worktree.scan.links import Groups
+from treesnap.worktree.scan.hard_links import Groups
 
 HELPED_FILES_MIN = 4096
 """A directory of fewer files is built by one process: starting another takes milliseconds."""

@@ -60,6 +60,7 @@ from treesnap.worktree.scan.file_reader import (
     skipped_entry,
     stored_xattrs,
 )
+from treesnap.worktree.scan.hard_links import LinkGroups
 from treesnap.worktree.scan.ignore import (
     RULES_SIZE_MAX,
     Exclusions,
@@ -67,7 +68,6 @@ from treesnap.worktree.scan.ignore import (
     size_of,
     too_many,
 )
-from treesnap.worktree.scan.links import LinkGroups
 from treesnap.worktree.scan.listing import (
     DirectoryListing,
     PathTree,

@@ -1,9 +1,8 @@
 """Hard-link groups: which names of a tree are the same file.
 
-Trees know nothing of them, so that equal directories stay equal objects. A
-snapshot has one table of its groups, stored like a file: a sequence of msgpack
-arrays, each the sorted paths of one group, sorted by first path. Memory is one
-entry per name that has another name.
+Tree objects do not contain them, so equal directories stay equal objects. A snapshot has one
+table of its groups, stored like a file: a sequence of msgpack arrays, each the sorted paths of
+one group, sorted by first path. Memory is one entry per name of a file with several names.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ PATH_SIZE_MAX = 4 << 20
 """Bytes of one path: as deep as captures go, with the longest names."""
 
 Groups = dict[bytes, tuple[bytes, ...]]
-"""Each path that has other names, with all names of its group, itself included."""
+"""Each path of a file with several names, with all of these names."""
 
 
 class LinkGroups:
@@ -36,16 +35,16 @@ class LinkGroups:
         self._link_counts: dict[tuple[int, int], int] = {}
 
     def add(self, device: int, inode: int, link_count: int, path: bytes) -> None:
-        """Notes one name of a file that has several."""
+        """Adds one name of a file that has several."""
         self._paths.setdefault((device, inode), []).append(path)
         self._link_counts[device, inode] = link_count
 
     def shared(self, *, is_broken_by_changes: bool = False) -> frozenset[bytes]:
         """Returns the names of files that must not be changed in place.
 
-        They have more names than were noted. On an overlay these are all files with
-        several names: a change under one of them copies the file up from its layer, and
-        the other names stay with what is there.
+        These files have names that were not found. On an overlay, all files with several names
+        are meant: a change under one name copies the file up from its layer, and the other names
+        keep the old file.
         """
         return frozenset(
             path
@@ -55,9 +54,9 @@ class LinkGroups:
         )
 
     def unfinished(self) -> bytes:
-        """Returns what stands for all groups with names that were not found; empty for none.
+        """Returns a checksum of all groups of which not every name was found; empty for none.
 
-        Equal for equal groups. It changes when a name appears outside of what was walked.
+        It changes when a name appears outside of what was walked.
         """
         groups = sorted(
             (*identity, self._link_counts[identity], len(paths))

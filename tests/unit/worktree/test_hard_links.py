@@ -10,7 +10,7 @@ from treesnap.codec.message import pack
 from treesnap.errors import Corrupt
 from treesnap.hashing import object_id
 from treesnap.model import FileContent, ObjectId, ObjectKind
-from treesnap.worktree.scan.links import LinkGroups, load_groups
+from treesnap.worktree.scan.hard_links import LinkGroups, load_groups
 
 
 class Objects(dict[ObjectId, bytes]):
