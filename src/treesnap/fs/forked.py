@@ -22,7 +22,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from treesnap.fs import held_locks
+from treesnap.fs.local import shared_with_children
 
 HELPERS_MAX = 3
 _PR_SET_PDEATHSIG = 1
@@ -121,7 +121,7 @@ class Helper:
         # The child must not be interrupted where it would run the parent's clean-up.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
         try:
-            with held_locks.shared_with_children():
+            with shared_with_children():
                 self._process = os.fork()
             if self._process == 0:
                 _work_as_child(work, parent, write_fd)

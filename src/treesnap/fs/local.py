@@ -3,6 +3,8 @@
 ``renameat2``, ``syncfs`` and ``statx`` have no counterpart in Python's ``os`` and are
 called in the C library; see section 2 of the manual. The library is loaded on first use,
 because a capture needs none of them.
+
+The locks that this process holds are known here, so that a forked child does not share them.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ import fcntl
 import mmap
 import os
 import sys
+from _thread import get_ident
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from typing import Any
 
-from treesnap.fs import held_locks
 from treesnap.fs.base import Name
 
 _ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW
@@ -314,11 +316,12 @@ class LocalFileSystem:
 
     def lock(self, fd: int, *, exclusive: bool) -> bool:
         kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-        held_locks.note(fd)  # before it is held: another thread may fork at any moment
+        status = os.fstat(fd)
+        _locked[fd] = status.st_dev, status.st_ino  # first: another thread may fork at any moment
         try:
             fcntl.flock(fd, kind | fcntl.LOCK_NB)
         except OSError as error:
-            held_locks.forget(fd)
+            _locked.pop(fd, None)
             if isinstance(error, BlockingIOError):
                 return False
             raise
@@ -326,4 +329,46 @@ class LocalFileSystem:
 
     def unlock(self, fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_UN)
-        held_locks.forget(fd)
+        _locked.pop(fd, None)
+
+
+# A child inherits the descriptors of its parent, and the locks with them. When the parent is
+# killed, its locks would stay held in a child that another thread forked for a purpose of its own.
+# So each child starts by replacing these descriptors with /dev/null. Unlocking or closing one in
+# the child then leaves the parent's lock as it is.
+
+_locked: dict[int, tuple[int, int]] = {}
+"""Device and inode of the file by the descriptor that holds its lock. A descriptor may have been
+closed since; if its number is in use again, it is of another file."""
+_sharing_threads: set[int] = set()
+
+
+@contextmanager
+def shared_with_children() -> Iterator[None]:
+    """Lets children that this thread forks in the body keep the locks: they work for it."""
+    identity = get_ident()
+    _sharing_threads.add(identity)
+    try:
+        yield
+    finally:
+        _sharing_threads.discard(identity)
+
+
+def _drop_in_child() -> None:
+    if get_ident() in _sharing_threads:
+        return
+    null = -1
+    for fd, identity in list(_locked.items()):
+        with suppress(OSError):
+            status = os.fstat(fd)
+            if (status.st_dev, status.st_ino) == identity:
+                if null < 0:
+                    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+                os.dup2(null, fd, inheritable=False)
+    if null >= 0:
+        os.close(null)
+    _locked.clear()
+    _sharing_threads.clear()
+
+
+os.register_at_fork(after_in_child=_drop_in_child)
