@@ -8,6 +8,7 @@ before, after, and for a write also in the middle of a call.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -93,8 +94,8 @@ class FaultyFileSystem(WrappedFileSystem):
         super().__init__(inner)
         self._faults = faults
         self._on_kill = on_kill
-        self._seen = dict.fromkeys(range(len(faults)), 0)
-        self._hits = dict.fromkeys(range(len(faults)), 0)
+        self._seen: Counter[int] = Counter()
+        self._hits: Counter[int] = Counter()
         self.is_dead = False
 
     def around(self, call: Call) -> Any:

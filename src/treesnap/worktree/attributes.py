@@ -15,8 +15,6 @@ import errno
 import os
 import stat as stat_module
 
-from treesnap.codec.message import pack
-from treesnap.codec.tree import INLINE_XATTRS_SIZE_MAX
 from treesnap.fs.base import FileSystem
 from treesnap.model import Entry, Xattrs
 
@@ -51,16 +49,6 @@ def read_xattrs(fs: FileSystem, where: str | int) -> Xattrs | None:
             if error.errno != _VANISHED and error.errno not in _UNSUPPORTED:
                 raise
     return tuple(sorted(pairs)) or None
-
-
-def is_large(xattrs: Xattrs) -> bool:
-    """Returns whether attributes are stored apart from their tree."""
-    return sum(len(name) + len(value) for name, value in xattrs) > INLINE_XATTRS_SIZE_MAX
-
-
-def encode_xattrs(xattrs: Xattrs) -> bytes:
-    """Returns the bytes of attributes that are stored apart."""
-    return pack(xattrs)
 
 
 def apply_xattrs(fs: FileSystem, where: str | int, wanted: Xattrs | None) -> bool:

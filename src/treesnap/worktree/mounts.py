@@ -33,13 +33,12 @@ class Mounts:
     """The mounts of this process, as they were when the object was made."""
 
     def __init__(self, fs: FileSystem) -> None:
-        self._kinds: dict[bytes, str] | None = None
+        self._kinds: dict[bytes, str] = {}
         self._devices: dict[bytes, tuple[int, int]] = {}
         try:
             lines = read_file(fs, MOUNT_LIST, 64 << 20).splitlines()
         except OSError:
             return
-        self._kinds = {}
         for line in lines:
             fields = line.split(b" ")
             if b"-" in fields and len(fields) > 6:
@@ -51,24 +50,23 @@ class Mounts:
     def below(self, root: bytes) -> frozenset[bytes]:
         """Returns the mount points below a real path, as tree paths."""
         prefix = root.rstrip(b"/") + b"/"
-        points = self._kinds or {}
         return frozenset(
-            point[len(prefix) :] for point in points if point.startswith(prefix) and point != prefix
+            point[len(prefix) :]
+            for point in self._kinds
+            if point.startswith(prefix) and point != prefix
         )
 
     def is_point(self, path: bytes) -> bool:
         """Returns whether something is mounted at a real path, as far as it is known."""
-        return path in (self._kinds or {})
+        return path in self._kinds
 
     def crosses(self, path: bytes, points: frozenset[bytes], *, other_device: bool) -> bool:
         """Returns whether a directory of the tree is a mount point."""
-        if self._kinds is None:
-            return other_device
-        return path in points
+        return path in points if self._kinds else other_device
 
     def kind(self, path: str) -> str | None:
         """Returns the type of the file system that holds a real path, or None."""
-        return (self._kinds or {}).get(self._point_above(path))
+        return self._kinds.get(self._point_above(path))
 
     def device(self, path: str) -> tuple[int, int] | None:
         """Returns the device of the file system that holds a real path, or None.
@@ -80,7 +78,7 @@ class Mounts:
     def _point_above(self, path: str) -> bytes:
         """Returns the nearest mount point at or above a real path, or nothing."""
         point = os.fsencode(path)
-        while point not in (self._kinds or {}):
+        while point not in self._kinds:
             if point in (b"/", b""):
                 return b""
             point = os.path.dirname(point)

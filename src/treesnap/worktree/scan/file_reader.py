@@ -15,11 +15,13 @@ import errno
 import os
 import stat as stat_module
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 from treesnap.codec.chunklist import Put, fold
 from treesnap.codec.compress import OBJECT_SIZE_MAX
-from treesnap.codec.tree import decode_xattrs
+from treesnap.codec.message import pack
+from treesnap.codec.tree import INLINE_XATTRS_SIZE_MAX, decode_xattrs
 from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
@@ -33,7 +35,7 @@ from treesnap.model import (
     SkipReason,
     Xattrs,
 )
-from treesnap.worktree.attributes import encode_xattrs, is_large, path_of, read_xattrs
+from treesnap.worktree.attributes import path_of, read_xattrs
 from treesnap.worktree.scan.chunking import SINGLE_SIZE_MAX, cut
 
 _OPEN_FILE = os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOCTTY", 0)
@@ -81,9 +83,9 @@ def stored_xattrs(sink: ObjectSink, xattrs: Xattrs | None) -> Xattrs | ObjectId 
 
     Raises OSError for more than an object holds: one path is unreadable then, not the root.
     """
-    if xattrs is None or not is_large(xattrs):
+    if xattrs is None or sum(map(len, chain(*xattrs))) <= INLINE_XATTRS_SIZE_MAX:
         return xattrs
-    data = encode_xattrs(xattrs)
+    data = pack(xattrs)
     if len(data) > OBJECT_SIZE_MAX or not _are_readable(data):
         raise OSError(errno.E2BIG, "Its extended attributes are too large to store")
     return sink.put(ObjectKind.CHUNK, data)
@@ -97,22 +99,23 @@ def _are_readable(data: bytes) -> bool:
     return True
 
 
-def directory_entry(
+def entry_without_size(
     name: bytes,
+    kind: EntryKind,
     stat: os.stat_result,
-    tree_id: ObjectId,
+    content: object,
     xattrs: Xattrs | ObjectId | None,
 ) -> Entry:
-    """Returns the entry of a directory."""
+    """Returns the entry of anything but a regular file."""
     return Entry(
         name,
-        EntryKind.DIRECTORY,
+        kind,
         stat.st_mode & 0o7777,
         stat.st_uid,
         stat.st_gid,
         stat.st_mtime_ns,
         0,
-        tree_id,
+        content,
         xattrs,
     )
 
@@ -147,18 +150,7 @@ def capture(
             )
     except FileNotFoundError:
         return None
-    entry = Entry(
-        name,
-        entry_kind,
-        stat.st_mode & 0o7777,
-        stat.st_uid,
-        stat.st_gid,
-        stat.st_mtime_ns,
-        0,
-        content,
-        xattrs,
-    )
-    return Captured(entry)
+    return Captured(entry_without_size(name, entry_kind, stat, content, xattrs))
 
 
 def _capture_file(fs: FileSystem, sink: ObjectSink, dir_fd: int, name: bytes) -> Captured:

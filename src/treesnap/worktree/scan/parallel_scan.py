@@ -12,7 +12,6 @@ are racy, files that are mapped for writing or have other links, exclusions.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from stat import S_ISDIR
 from typing import NamedTuple
 
 from treesnap import treepath
@@ -129,9 +128,5 @@ def _looked(
             if not is_same or row.racy or row.linked or names_of(mapped, listing.observations):
                 yield False, path
             if item.is_deep:
-                left_out = {name for name, _ in row.skipped}
-                pending += [
-                    treepath.join(path, seen[0])
-                    for seen in reversed(listing.observations)
-                    if S_ISDIR(seen[1]) and seen[0] not in left_out
-                ]
+                names = subdirectories(row, listing.observations)
+                pending += [treepath.join(path, name) for name in reversed(names)]

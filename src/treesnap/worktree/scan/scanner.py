@@ -56,7 +56,7 @@ from treesnap.worktree.scan.file_reader import (
     ObjectSink,
     blames_file,
     capture,
-    directory_entry,
+    entry_without_size,
     skipped_entry,
     stored_xattrs,
 )
@@ -432,17 +432,13 @@ class _Directory:
             Skipped(treepath.join(self.path, name), SkipReason(reason))
             for name, reason in row.skipped
         ]
-        left_out = {name for name, _ in row.skipped}
-        self.subdirectories = [
-            item[0]
-            for item in reversed(self._observations)
-            if S_ISDIR(item[1]) and item[0] not in left_out
-        ]
+        self.subdirectories = subdirectories(row, reversed(self._observations))
         if self._changed is not None:
             names = self._changed.names
             self._reused = {name for name in self.subdirectories if name not in names}
             self.subdirectories = [name for name in self.subdirectories if name in names]
             self._note_skipped_below()
+        left_out = dict(row.skipped)
         self._linked = [item for item in self._linked if item[0] not in left_out]
 
     def _note_skipped_below(self) -> None:
@@ -582,7 +578,7 @@ class _Directory:
 
     def entry(self, tree_id: ObjectId) -> Entry:
         """Returns the directory's own entry."""
-        return directory_entry(self.name, self._stat, tree_id, self._xattrs)
+        return entry_without_size(self.name, EntryKind.DIRECTORY, self._stat, tree_id, self._xattrs)
 
     def add_child(self, child: _Directory, stored: _Stored) -> None:
         """Takes what a subdirectory became."""

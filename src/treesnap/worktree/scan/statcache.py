@@ -21,10 +21,10 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from stat import S_ISDIR
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from treesnap import treepath
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
@@ -366,14 +366,13 @@ def _is_new(watch: WatchNote | None, old: WatchNote | None) -> bool:
     )
 
 
-def subdirectories(row: Row) -> list[bytes]:
-    """Returns the names of a row's subdirectories that were captured, sorted.
+def subdirectories(row: Row, observations: Iterable[Any] | None = None) -> list[bytes]:
+    """Returns the names of a row's subdirectories that were captured, in the order of observations.
 
-    Raises Corrupt when the row's observations are damaged.
+    A caller that has the row's ``observations`` passes them. Raises Corrupt when those in the row
+    are damaged.
     """
+    if observations is None:
+        observations = decode_observations(row.observations).values()
     left_out = {name for name, _ in row.skipped}
-    return [
-        name
-        for name, seen in decode_observations(row.observations).items()
-        if S_ISDIR(seen.mode) and name not in left_out
-    ]
+    return [item[0] for item in observations if S_ISDIR(item[1]) and item[0] not in left_out]
