@@ -33,7 +33,7 @@ from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.ops.maintenance import EVERY
 from treesnap.store.index import VERIFIED_SIZE_MAX
-from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.doubles import RecordingFileSystem
 
 FILES_PER_DIRECTORY = 100
 MIB = 1 << 20

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.testing.wrapped import MUTATING, Call, Kind, WrappedFileSystem
+from treesnap.testing.doubles import MUTATING, Call, Kind, WrappedFileSystem
 
 
 class Watch(WrappedFileSystem):

@@ -18,7 +18,7 @@ from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
-from treesnap.testing.faulty import Fault, FaultMoment, FaultyFileSystem, Killed
+from treesnap.testing.doubles import Fault, FaultMoment, FaultyFileSystem, Killed
 from treesnap.testing.state import differences, tree_state
 
 

@@ -14,7 +14,7 @@ from treesnap.codec.message import pack
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault
+from treesnap.testing.doubles import Fault
 
 MOVES = frozenset({"exchange", "rename_to_absent"})
 

@@ -105,7 +105,7 @@ class TestMaxSize:
 def test_what_an_interrupted_restore_needs_stays(snap, root: Path, store: Path, tmp_path: Path):
     from treesnap.ops.handle import Handle
     from treesnap.testing.children import killed
-    from treesnap.testing.faulty import Fault
+    from treesnap.testing.doubles import Fault
 
     (root / "file").write_text("one")
     first = snap("create").id

@@ -21,8 +21,7 @@ from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.store.maintenance.reachability import Reachability
 from treesnap.store.store import Store
-from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
 YEAR_NS = 365 * 24 * 3600 * 10**9
 TIMEOUT_S = 120
@@ -31,7 +30,7 @@ STOPPING_CREATE = """
 import os, signal, sys
 from treesnap.ops.handle import Handle
 from treesnap.ops.context import context_at
-from treesnap.testing.wrapped import WrappedFileSystem
+from treesnap.testing.doubles import WrappedFileSystem
 
 root, store, method, fragment, moment = sys.argv[1:]
 

@@ -89,7 +89,7 @@ def test_child_that_leaves_a_called_step_does_not_go_on_with_the_plan(
 
 FORKED_BY_ANOTHER_THREAD = """
 import os, signal, sys, threading, treesnap
-from treesnap.testing.wrapped import WrappedFileSystem
+from treesnap.testing.doubles import WrappedFileSystem
 from treesnap.ops.context import context_at
 root, store, operation = sys.argv[1:]
 

@@ -11,10 +11,15 @@ from disk import load
 from power import PoweredFileSystem
 from treesnap.fs.local import LocalFileSystem
 from treesnap.testing.conformance import FileSystemTests
-from treesnap.testing.faulty import Fault, FaultyFileSystem, error_at
-from treesnap.testing.recording import RecordingFileSystem
-from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.testing.wrapped import KINDS, WrappedFileSystem
+from treesnap.testing.doubles import (
+    KINDS,
+    Fault,
+    FaultyFileSystem,
+    RecordingFileSystem,
+    UnsyncedFileSystem,
+    WrappedFileSystem,
+    error_at,
+)
 
 
 @pytest.fixture

@@ -26,8 +26,7 @@ from treesnap.ops.maintenance import EVERY, period
 from treesnap.store.index import VERIFIED_SIZE_MAX
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
-from treesnap.testing.recording import RecordingFileSystem
-from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.doubles import RecordingFileSystem, UnsyncedFileSystem
 
 LATER_NS = 3_600_000_000_000
 FLAT = 1.3

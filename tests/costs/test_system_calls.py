@@ -19,9 +19,8 @@ from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.store.index import PARTS_MAX
-from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.doubles import MUTATING, Kind, RecordingFileSystem
 from treesnap.testing.state import tree_state
-from treesnap.testing.wrapped import MUTATING, Kind
 
 FILES = 1000
 OLD_NS = 1_600_000_000_000_000_000

@@ -14,8 +14,8 @@ import pytest
 from treesnap.fs.base import FileSystem
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
+from treesnap.testing.doubles import UnsyncedFileSystem
 from treesnap.testing.state import TreeState, differences, tree_state
-from treesnap.testing.unsynced import UnsyncedFileSystem
 
 T0_NS = 1_700_000_000_000_000_000
 """A modification time far in the past, so that no entry is racy."""

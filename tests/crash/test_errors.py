@@ -16,8 +16,7 @@ import pytest
 
 from everywhere import fail_everywhere
 from treesnap.errors import OperationFailed, StorageFull, TreesnapError
-from treesnap.testing.faulty import Fault, FaultyFileSystem, error_at
-from treesnap.testing.wrapped import Kind
+from treesnap.testing.doubles import Fault, FaultyFileSystem, Kind, error_at
 
 NO_EXCHANGE = Fault(methods=frozenset({"exchange"}), errno=errno.EINVAL, lasting=True)
 

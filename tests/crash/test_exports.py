@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from everywhere import assert_turns_once, fail_everywhere, kill_everywhere
-from treesnap.testing.faulty import error_at, kill_halfway
+from treesnap.testing.doubles import error_at, kill_halfway
 from treesnap.testing.state import differences, tree_state
 
 

@@ -19,8 +19,7 @@ import pytest
 from everywhere import POINTS_MAX, assert_turns_once, kill_everywhere
 from sampling import sized
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault, kill_at, kill_halfway
-from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.doubles import Fault, RecordingFileSystem, kill_at, kill_halfway
 from treesnap.testing.state import tree_state
 
 NO_EXCHANGE = Fault(methods=frozenset({"exchange"}), errno=errno.EINVAL, lasting=True)

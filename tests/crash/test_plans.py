@@ -23,8 +23,14 @@ from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.plans import Milestones, Plan, Planner, PlanState, Step
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault, FaultyFileSystem, error_at, kill_at, kill_halfway
-from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.doubles import (
+    Fault,
+    FaultyFileSystem,
+    UnsyncedFileSystem,
+    error_at,
+    kill_at,
+    kill_halfway,
+)
 
 POINTS_MAX = 5000
 EVERY = {"run": 23, "resume": 17, "rollback": 13}

@@ -24,7 +24,7 @@ from treesnap.model import SkipReason
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.results import CreateResult
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.doubles import Call, WrappedFileSystem
 from treesnap.worktree.scan.ignore import IGNORE_FILE_SIZE_MAX
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs the superuser")

@@ -19,8 +19,8 @@ from helping import CORES, InHelpers, Noting, die, fill, refuse
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
+from treesnap.testing.doubles import Call, WrappedFileSystem
 from treesnap.testing.state import tree_state
-from treesnap.testing.wrapped import Call, WrappedFileSystem
 from treesnap.worktree.scan import parallel_scan
 
 LATER_NS = 3_600_000_000_000

@@ -13,9 +13,8 @@ from treesnap.errors import InvalidArgument, TreesnapError
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault
+from treesnap.testing.doubles import Fault, UnsyncedFileSystem
 from treesnap.testing.state import tree_state
-from treesnap.testing.unsynced import UnsyncedFileSystem
 
 SECOND_NS = 10**9
 TIMES_NS = {

@@ -15,9 +15,8 @@ from treesnap.errors import Corrupt, ErrorCode, TreesnapError
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault
+from treesnap.testing.doubles import Fault, UnsyncedFileSystem
 from treesnap.testing.state import tree_state
-from treesnap.testing.unsynced import UnsyncedFileSystem
 from world import World, damage
 
 MOVES = frozenset({"exchange", "rename_to_absent"})

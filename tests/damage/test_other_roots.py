@@ -20,9 +20,8 @@ from treesnap.ops import maintenance as upkeep
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.store.store import Store
-from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
 from treesnap.testing.state import tree_state
-from treesnap.testing.unsynced import UnsyncedFileSystem
 
 PAGED_ENTRIES = 4200
 LISTED_SIZE = 4 << 20

@@ -19,7 +19,7 @@ from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.results import Partial
 from treesnap.store.store import Store
-from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.doubles import UnsyncedFileSystem
 
 EXTENT = 1 << 16
 

@@ -19,8 +19,7 @@ from treesnap.events import CollectingMonitor
 from treesnap.model import Totals
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.testing.faulty import Fault, FaultyFileSystem
-from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
 from world import World
 
 

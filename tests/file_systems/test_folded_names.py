@@ -16,10 +16,8 @@ from treesnap.events import CollectingMonitor
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.doubles import MUTATING, Fault, FaultyFileSystem, UnsyncedFileSystem
 from treesnap.testing.state import differences, tree_state
-from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.testing.wrapped import MUTATING
 
 RENAMES = """
 import os, sys

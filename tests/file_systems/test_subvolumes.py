@@ -16,7 +16,7 @@ from treesnap.errors import OperationFailed
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem
 from treesnap.testing.state import differences, tree_state
 
 OLD_NS = 10**18

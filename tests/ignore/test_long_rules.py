@@ -12,8 +12,8 @@ import pytest
 from treesnap import CreateOptions
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
+from treesnap.testing.doubles import UnsyncedFileSystem
 from treesnap.testing.state import tree_state
-from treesnap.testing.unsynced import UnsyncedFileSystem
 from treesnap.worktree.scan.ignore import IGNORE_FILE_SIZE_MAX, RULES_SIZE_MAX
 
 COUNT = 70

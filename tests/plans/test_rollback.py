@@ -27,7 +27,7 @@ from treesnap.plans import (
 )
 from treesnap.plans.checkpoints import with_checkpoint
 from treesnap.plans.repository import plan_lock, save
-from treesnap.testing.faulty import FaultyFileSystem, error_at
+from treesnap.testing.doubles import FaultyFileSystem, error_at
 
 
 class TestRollback:

@@ -21,8 +21,8 @@ import json, sys
 from treesnap.ops.handle import Handle
 from treesnap.ops.context import context_at
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault
-from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.doubles import Fault
+from treesnap.testing.doubles import UnsyncedFileSystem
 
 root, store, method, number = sys.argv[1:]
 fault = Fault(methods=frozenset({method}), number=int(number))

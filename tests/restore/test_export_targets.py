@@ -15,9 +15,8 @@ from treesnap.errors import OperationFailed, Refused, TreesnapError
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.doubles import MUTATING, Fault, FaultyFileSystem
 from treesnap.testing.state import differences, tree_state
-from treesnap.testing.wrapped import MUTATING
 from world import World
 
 OLD_NS = 10**18

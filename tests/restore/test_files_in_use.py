@@ -18,7 +18,7 @@ from calling import Place
 from oracle import difference, record
 from treesnap.ops.context import context_at
 from treesnap.testing.children import in_child
-from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem
 
 NOBODY_ID = 65534
 

@@ -26,8 +26,7 @@ from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.testing.children import in_child, killed
-from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
-from treesnap.testing.wrapped import MUTATING
+from treesnap.testing.doubles import MUTATING, Fault, FaultyFileSystem, kill_at
 from world import HOWS, World, damage
 
 NOBODY_ID = 65534

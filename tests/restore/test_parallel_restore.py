@@ -17,8 +17,8 @@ from helping import CORES, InHelpers, Noting, die, fill, refuse
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
+from treesnap.testing.doubles import Call, WrappedFileSystem
 from treesnap.testing.state import tree_state
-from treesnap.testing.wrapped import Call, WrappedFileSystem
 from treesnap.worktree.apply import removal, stage
 
 

@@ -20,9 +20,8 @@ from treesnap.errors import Conflict
 from treesnap.fs.notifier import Notifier, Report
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
+from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 from treesnap.testing.state import differences, tree_state
-from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.testing.wrapped import Call, WrappedFileSystem
 
 
 def other_link(path: Path, outside: Path) -> None:

@@ -23,8 +23,8 @@ from treesnap.events import CollectingMonitor
 from treesnap.model import SnapshotKind
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
+from treesnap.testing.doubles import Call, Kind, WrappedFileSystem
 from treesnap.testing.state import tree_state
-from treesnap.testing.wrapped import Call, Kind, WrappedFileSystem
 
 CALLS_MAX = 2000
 

@@ -17,7 +17,7 @@ from mounting import mounting
 from treesnap.events import CollectingMonitor
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.doubles import UnsyncedFileSystem
 from treesnap.treepath import is_within
 
 RULES = "*.o\n/cache/\nbuild/\n"

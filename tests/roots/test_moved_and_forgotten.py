@@ -18,10 +18,16 @@ from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.plans import Planner, PlanState, Step
 from treesnap.results import RootDirectory
-from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed
+from treesnap.testing.doubles import (
+    MUTATING,
+    Call,
+    Fault,
+    FaultyFileSystem,
+    Killed,
+    UnsyncedFileSystem,
+    WrappedFileSystem,
+)
 from treesnap.testing.state import tree_state
-from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.testing.wrapped import MUTATING, Call, WrappedFileSystem
 
 
 class Births(WrappedFileSystem):

@@ -22,7 +22,7 @@ from mounting import mounting
 from oracle import difference, record
 from sampling import sized
 from treesnap import CollectingMonitor, CreateOptions, ErrorCode, SnapshotKind, StorageFull
-from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem
 
 DAY_NS = 86_400 * 10**9
 OVER_QUOTA = 8

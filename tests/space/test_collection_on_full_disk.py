@@ -18,7 +18,7 @@ from oracle import difference, record
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.store.reserve import RESERVE_SIZE
-from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem
 
 FIRST, SECOND = "first", "second"
 

@@ -21,8 +21,7 @@ from treesnap import CreateOptions, SnapshotKind, StorageFull
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.context import context_at
 from treesnap.ops.maintenance import with_room
-from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.doubles import Call, Fault, FaultyFileSystem, Killed, WrappedFileSystem
 
 
 @pytest.fixture

@@ -15,10 +15,8 @@ from treesnap.errors import TreesnapError
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault
+from treesnap.testing.doubles import MUTATING, Fault, UnsyncedFileSystem
 from treesnap.testing.state import tree_state
-from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.testing.wrapped import MUTATING
 
 SIZE_BYTES = 64 << 10
 NAMES = ("one", "two", "directory/three")

@@ -15,7 +15,7 @@ from treesnap import SnapshotKind
 from treesnap.ops.context import context_at
 from treesnap.store.maintenance.retention import Policy
 from treesnap.testing.children import in_child
-from treesnap.testing.wrapped import Call, Kind, WrappedFileSystem
+from treesnap.testing.doubles import Call, Kind, WrappedFileSystem
 
 NOTHING = Policy(keep_last=0)
 

@@ -163,7 +163,7 @@ def test_command_that_is_just_started_is_asked_to_end(tree):
 
 SECOND = """
 import os, signal, sys, treesnap
-from treesnap.testing.wrapped import WrappedFileSystem
+from treesnap.testing.doubles import WrappedFileSystem
 from treesnap.ops.context import context_at
 
 class Interrupting(WrappedFileSystem):
@@ -204,7 +204,7 @@ def test_second_interrupt_does_not_break_the_way_back(tree):
 
 ALARM = """
 import os, signal, sys, treesnap
-from treesnap.testing.wrapped import WrappedFileSystem
+from treesnap.testing.doubles import WrappedFileSystem
 from treesnap.ops.context import context_at
 
 class Late(Exception):

@@ -10,9 +10,7 @@ from sampling import sized
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault
-from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.testing.wrapped import MUTATING
+from treesnap.testing.doubles import MUTATING, Fault, UnsyncedFileSystem
 
 SCOPE = ["q/w/e/f"]
 

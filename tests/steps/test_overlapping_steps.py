@@ -17,7 +17,7 @@ import treesnap
 from treesnap.events import CollectingMonitor
 from treesnap.ops.context import context_at
 from treesnap.plans import Planner, PlanState, Step
-from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem
 
 
 class Failed(Exception):

@@ -21,7 +21,7 @@ from treesnap.ops.checkpoint import go_back
 from treesnap.ops.context import context_at
 from treesnap.plans import Planner, PlanState, Step
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import kill_at
+from treesnap.testing.doubles import kill_at
 
 
 def is_excluded(path: bytes) -> bool:

@@ -13,9 +13,7 @@ from sampling import sized
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.store.maintenance.pack_usage import MERGED_MIN
-from treesnap.testing.recording import RecordingFileSystem
-from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.testing.wrapped import MUTATING
+from treesnap.testing.doubles import MUTATING, RecordingFileSystem, UnsyncedFileSystem
 
 CREATES = sized(64, 1000)
 

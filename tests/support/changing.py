@@ -8,7 +8,7 @@ from random import Random
 import treesnap
 from treesnap import SnapshotKind
 from treesnap.ops.context import context_at
-from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.doubles import RecordingFileSystem
 
 
 class World:

@@ -16,7 +16,7 @@ from treesnap.errors import TreesnapError
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.store import packs, writer
-from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.doubles import UnsyncedFileSystem
 
 KINDS = {
     "format": "format",

@@ -13,8 +13,7 @@ from sampling import IS_FULL, evenly
 from treesnap.errors import TreesnapError
 from treesnap.ops.handle import Handle
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
-from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem, kill_at
 
 POINTS_MAX = 5000
 SAMPLE = 7

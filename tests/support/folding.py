@@ -7,7 +7,7 @@ import os
 from functools import partial
 from typing import Any
 
-from treesnap.testing.wrapped import Call, Kind, WrappedFileSystem
+from treesnap.testing.doubles import Call, Kind, WrappedFileSystem
 
 _TWO_NAMES = frozenset({"rename", "rename_to_absent", "link"})
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from treesnap.fs.local import LocalFileSystem
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.doubles import Call, WrappedFileSystem
 
 CORES = {0, 1, 2}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.doubles import Call, WrappedFileSystem
 
 
 class Interfering(WrappedFileSystem):

@@ -24,7 +24,7 @@ from treesnap.plans import (
     Step,
     StepState,
 )
-from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.doubles import UnsyncedFileSystem
 
 NONE = Milestones(enabled=False)
 LOG = "done"

@@ -37,8 +37,7 @@ from disk import (
     load,
 )
 from treesnap.fs.base import FileSystem, Name
-from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
 _PROC = b"/proc/self/fd/"
 

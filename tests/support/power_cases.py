@@ -36,9 +36,14 @@ from treesnap.fs.base import FileSystem
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault, FaultyFileSystem, Killed, kill_at
-from treesnap.testing.recording import RecordingFileSystem
-from treesnap.testing.wrapped import Kind
+from treesnap.testing.doubles import (
+    Fault,
+    FaultyFileSystem,
+    Killed,
+    Kind,
+    RecordingFileSystem,
+    kill_at,
+)
 
 NO_EXCHANGE = Fault(methods=frozenset({"exchange"}), errno=errno.EINVAL, lasting=True)
 

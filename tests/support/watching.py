@@ -15,7 +15,7 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.notifier import OVERFLOWED, Notifier, Report
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.doubles import Call, WrappedFileSystem
 from treesnap.worktree.watcher import Watcher
 
 DIRECTORIES = 7

@@ -9,8 +9,8 @@ from typing import Any
 from forge import MTIME_NS
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
+from treesnap.testing.doubles import UnsyncedFileSystem
 from treesnap.testing.state import TreeState, tree_state
-from treesnap.testing.unsynced import UnsyncedFileSystem
 
 
 class World:

@@ -9,10 +9,18 @@ from itertools import pairwise
 import pytest
 
 from treesnap.testing.children import in_child, killed
-from treesnap.testing.faulty import Fault, FaultMoment, FaultyFileSystem, Killed, error_at, kill_at
-from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.doubles import (
+    MUTATING,
+    Fault,
+    FaultMoment,
+    FaultyFileSystem,
+    Killed,
+    Kind,
+    RecordingFileSystem,
+    error_at,
+    kill_at,
+)
 from treesnap.testing.state import differences, tree_state
-from treesnap.testing.wrapped import MUTATING, Kind
 
 
 def write(fs, path, content: bytes) -> None:

@@ -20,7 +20,7 @@ from mounting import mounting
 from oracle import difference, record
 from treesnap.codec import statcache
 from treesnap.fs.local import LocalFileSystem
-from treesnap.testing.wrapped import Call
+from treesnap.testing.doubles import Call
 from watching import DIRECTORIES, Looks, WatchedWorld
 
 

@@ -16,7 +16,7 @@ import pytest
 from treesnap.fs.durable import sweep_abandoned
 from treesnap.fs.local import LocalFileSystem
 from treesnap.fs.notifier import Notifier
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.doubles import Call, WrappedFileSystem
 from treesnap.worktree import watcher
 from watching import DIRECTORIES
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import treesnap
 from mounting import Mounter, mounting
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.doubles import Call, WrappedFileSystem
 from watching import DIRECTORIES
 
 

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from treesnap.fs.base import FileSystem
-from treesnap.testing.faulty import Fault, FaultyFileSystem
-from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
 
 KILLED_CODE = 77
 """Exit code of a child that a fault killed."""

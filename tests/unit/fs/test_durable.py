@@ -24,9 +24,17 @@ from treesnap.fs.durable import (
     write_all_at,
 )
 from treesnap.fs.local import LocalFileSystem
-from treesnap.testing.faulty import Fault, FaultMoment, FaultyFileSystem, Killed
-from treesnap.testing.recording import RecordingFileSystem
-from treesnap.testing.wrapped import MUTATING, Call, Kind, WrappedFileSystem
+from treesnap.testing.doubles import (
+    MUTATING,
+    Call,
+    Fault,
+    FaultMoment,
+    FaultyFileSystem,
+    Killed,
+    Kind,
+    RecordingFileSystem,
+    WrappedFileSystem,
+)
 
 
 @pytest.fixture

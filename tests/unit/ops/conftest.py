@@ -7,8 +7,8 @@ import pytest
 from treesnap.events import CollectingMonitor
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
+from treesnap.testing.doubles import UnsyncedFileSystem
 from treesnap.testing.state import tree_state
-from treesnap.testing.unsynced import UnsyncedFileSystem
 
 
 @pytest.fixture

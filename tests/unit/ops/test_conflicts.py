@@ -11,7 +11,7 @@ from interfering import Interfering
 from treesnap.errors import Conflict, OperationFailed, TreesnapError
 from treesnap.fs.base import FileSystem
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem
 from treesnap.testing.state import tree_state
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from treesnap.errors import Corrupt, NotFound
 from treesnap.ops.handle import Handle
-from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
 
 class Deleting(WrappedFileSystem):

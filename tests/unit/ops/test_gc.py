@@ -20,8 +20,7 @@ from treesnap.store.lock import held
 from treesnap.store.slot import acquire
 from treesnap.store.store import Store
 from treesnap.store.writer import EpochChanged, Writer
-from treesnap.testing.faulty import Fault, FaultyFileSystem
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.doubles import Call, Fault, FaultyFileSystem, WrappedFileSystem
 
 ROOT_ID = "0" * 32
 EMPTY_TREE = pack((1, Totals(), 0, ()))

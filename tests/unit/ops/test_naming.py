@@ -12,7 +12,7 @@ from treesnap.codec.root_files import NameTable, decode_names, encode_names
 from treesnap.codec.snapshot import encode_snapshot, snapshot_id
 from treesnap.errors import Corrupt, ErrorCode, NotFound, Refused
 from treesnap.ops.references import UNREAD_MAX
-from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.doubles import RecordingFileSystem
 
 MANY = 3 * UNREAD_MAX
 

@@ -20,11 +20,13 @@ from treesnap.store.maintenance.quota import prune_store
 from treesnap.store.maintenance.retention import Policy
 from treesnap.store.writer import ATTEMPTS
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import kill_at
-from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.doubles import (
+    RecordingFileSystem,
+    UnsyncedFileSystem,
+    WrappedFileSystem,
+    kill_at,
+)
 from treesnap.testing.state import tree_state
-from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.testing.wrapped import WrappedFileSystem
 
 
 @pytest.fixture

@@ -15,9 +15,16 @@ from sampling import sized
 from treesnap.errors import Conflict, ErrorCode, Refused, TreesnapError
 from treesnap.model import SnapshotKind
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
+from treesnap.testing.doubles import (
+    MUTATING,
+    Call,
+    Fault,
+    FaultyFileSystem,
+    Kind,
+    WrappedFileSystem,
+    kill_at,
+)
 from treesnap.testing.state import differences, tree_state
-from treesnap.testing.wrapped import MUTATING, Call, Kind, WrappedFileSystem
 
 MOVES = frozenset({"exchange", "rename_to_absent"})
 NAMES = ("one", "three", "directory/two")

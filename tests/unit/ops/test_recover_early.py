@@ -11,7 +11,7 @@ import pytest
 
 from treesnap.errors import TreesnapError
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem
 from treesnap.testing.state import differences, tree_state
 
 STAGED = Fault(

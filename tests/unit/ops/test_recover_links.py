@@ -8,7 +8,7 @@ import time
 import pytest
 
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault
+from treesnap.testing.doubles import Fault
 from treesnap.testing.state import differences, tree_state
 
 MOVES = frozenset({"exchange", "rename_to_absent"})

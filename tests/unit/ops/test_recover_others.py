@@ -12,9 +12,8 @@ import pytest
 from sampling import sized
 from treesnap.errors import ErrorCode, Refused
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault
+from treesnap.testing.doubles import Call, Fault, WrappedFileSystem
 from treesnap.testing.state import tree_state
-from treesnap.testing.wrapped import Call, WrappedFileSystem
 
 MOVES = frozenset({"exchange", "rename_to_absent"})
 FIRST_MOVE = Fault(number=1, methods=MOVES)

@@ -10,7 +10,7 @@ import pytest
 
 from interfering import Interfering
 from treesnap.errors import OperationFailed
-from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem
 from treesnap.testing.state import tree_state
 
 NOBODY_ID = 65534

@@ -8,7 +8,7 @@ import pytest
 
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, OperationFailed
 from treesnap.model import SnapshotKind
-from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem
 from treesnap.testing.state import tree_state
 
 

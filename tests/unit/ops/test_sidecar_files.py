@@ -16,7 +16,7 @@ from treesnap.fs.local import LocalFileSystem
 from treesnap.model import Change, ChangeKind
 from treesnap.ops.sidecar_files import SidecarPlace, write_sidecar
 from treesnap.testing.children import killed
-from treesnap.testing.faulty import Fault, FaultyFileSystem, kill_at
+from treesnap.testing.doubles import Fault, FaultyFileSystem, kill_at
 from treesnap.testing.state import tree_state
 
 PLACE = SidecarPlace(".tool/*/note.json")

@@ -16,8 +16,7 @@ from mutations import mutate
 from needs import Need, all_records_bytes, needs, sizes
 from treesnap.ops.handle import Handle
 from treesnap.results import StatsResult
-from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
 
 def test_without_a_store_everything_is_zero(handle):

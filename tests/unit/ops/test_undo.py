@@ -10,7 +10,7 @@ import pytest
 from treesnap import CreateOptions
 from treesnap.errors import ErrorCode, NotFound
 from treesnap.testing.children import in_child, killed
-from treesnap.testing.faulty import kill_at
+from treesnap.testing.doubles import kill_at
 from treesnap.testing.state import tree_state
 
 

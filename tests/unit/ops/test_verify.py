@@ -12,7 +12,7 @@ from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.events import NullMonitor, Phase
 from treesnap.fs.local import LocalFileSystem
 from treesnap.store.store import Store
-from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.doubles import RecordingFileSystem
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from treesnap.fs.local import LocalFileSystem
 from treesnap.model import Entry, EntryKind, ObjectId, ObjectKind, SnapshotRecord, Totals
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
-from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.doubles import UnsyncedFileSystem
 
 ROOT_ID = "0" * 32
 

@@ -10,7 +10,7 @@ from treesnap.codec.envelope import FileKind, seal
 from treesnap.codec.message import pack
 from treesnap.errors import Corrupt
 from treesnap.store.collector import CollectorState, read_state, write_state
-from treesnap.testing.faulty import FaultyFileSystem, Killed, kill_at
+from treesnap.testing.doubles import FaultyFileSystem, Killed, kill_at
 
 
 def test_a_store_that_never_collected_is_at_epoch_zero(fs, store):

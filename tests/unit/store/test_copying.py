@@ -11,8 +11,7 @@ import pytest
 from treesnap.errors import Corrupt
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
-from treesnap.testing.faulty import Fault, FaultMoment, FaultyFileSystem
-from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.doubles import Fault, FaultMoment, FaultyFileSystem, UnsyncedFileSystem
 
 CHUNKS = [Random(number).randbytes(1000) for number in range(4)]
 

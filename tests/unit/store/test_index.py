@@ -9,7 +9,7 @@ import pytest
 from treesnap.codec.index import IndexEntry
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.store.index import PARTS_MAX, VERIFIED_SIZE_MAX, ObjectIndex
-from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.doubles import RecordingFileSystem
 
 PACK = b"p" * 16
 OTHER_PACK = b"q" * 16

@@ -18,9 +18,13 @@ from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.store.packs import PackAppender, PackReader
 from treesnap.testing.children import in_child
-from treesnap.testing.faulty import Fault, FaultyFileSystem
-from treesnap.testing.recording import RecordingFileSystem
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.doubles import (
+    Call,
+    Fault,
+    FaultyFileSystem,
+    RecordingFileSystem,
+    WrappedFileSystem,
+)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from treesnap.store.reserve import RESERVE_SIZE, Reserve
-from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem
 
 
 def sizes(store) -> list[int]:

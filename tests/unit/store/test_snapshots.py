@@ -9,7 +9,7 @@ import pytest
 from treesnap.errors import Corrupt, NotFound
 from treesnap.model import ObjectId, SnapshotState
 from treesnap.store.snapshots import SnapshotLog, SnapshotName
-from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.doubles import RecordingFileSystem
 
 ROOT_ID = "0" * 32
 TREE = ObjectId(b"t" * 32)

@@ -12,8 +12,7 @@ from treesnap.errors import Corrupt, StoreMissing, UnsupportedFormat
 from treesnap.model import ObjectKind
 from treesnap.store.layout import DIRECTORIES
 from treesnap.store.store import Store, format_problem
-from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
 CHUNK = ObjectKind.CHUNK
 

@@ -17,8 +17,7 @@ from treesnap.store.collector import CollectorState, write_state
 from treesnap.store.index import PARTS_MAX
 from treesnap.store.store import Store
 from treesnap.store.writer import EpochChanged, Writer
-from treesnap.testing.faulty import Fault, FaultyFileSystem
-from treesnap.testing.unsynced import UnsyncedFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
 
 ROOT_ID = "0" * 32
 CHUNK = ObjectKind.CHUNK

@@ -36,8 +36,7 @@ from treesnap.ops.create import CreateOptions
 from treesnap.ops.handle import Handle
 from treesnap.ops.known_changes import ask, receive, send, socket_address, view_of
 from treesnap.results import CreateResult
-from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 from treesnap.watch import control
 from treesnap.watch.service import WatchService
 from treesnap.worktree.scan.statcache import load

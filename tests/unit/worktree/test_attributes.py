@@ -11,8 +11,7 @@ import pytest
 
 from treesnap.fs.base import FileSystem
 from treesnap.model import Entry, EntryKind
-from treesnap.testing.faulty import Fault, FaultyFileSystem
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.doubles import Call, Fault, FaultyFileSystem, WrappedFileSystem
 from treesnap.worktree.attributes import apply_metadata, apply_xattrs, read_xattrs
 
 ONE, TWO = (b"user.one", b"1"), (b"user.two", b"2")

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.doubles import RecordingFileSystem
 from treesnap.worktree.directory import DirectoryChain
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from treesnap.hashing import object_id
 from treesnap.model import ObjectId, ObjectKind
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.doubles import Call, WrappedFileSystem
 from treesnap.worktree.scan.file_reader import ATTEMPTS, FileContent, read_content, store_bytes
 
 BLOCK = 64 << 10

@@ -11,7 +11,7 @@ import pytest
 from treesnap.codec.journal import Finish
 from treesnap.fs.base import FileSystem
 from treesnap.model import Entry, EntryKind
-from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem
 from treesnap.worktree.apply.applier import Finisher
 from treesnap.worktree.directory import DirectoryChain
 

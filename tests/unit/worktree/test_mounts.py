@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from treesnap.testing.wrapped import Call, WrappedFileSystem
+from treesnap.testing.doubles import Call, WrappedFileSystem
 from treesnap.worktree import mounts
 from treesnap.worktree.mounts import COARSE_GRANULARITY_NS, PRECISE_GRANULARITY_NS, Mounts
 

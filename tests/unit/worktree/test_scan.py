@@ -16,10 +16,15 @@ from treesnap.model import EntryKind, SkipReason
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.results import CreateResult
-from treesnap.testing.faulty import Fault, FaultyFileSystem
-from treesnap.testing.recording import RecordingFileSystem
-from treesnap.testing.unsynced import UnsyncedFileSystem
-from treesnap.testing.wrapped import Call, Kind, WrappedFileSystem
+from treesnap.testing.doubles import (
+    Call,
+    Fault,
+    FaultyFileSystem,
+    Kind,
+    RecordingFileSystem,
+    UnsyncedFileSystem,
+    WrappedFileSystem,
+)
 
 YEAR_NS = 365 * 24 * 3600 * 10**9
 UNREADABLE = SkipReason.UNREADABLE

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from treesnap.codec.journal import STAGE_PREFIX
-from treesnap.testing.faulty import Fault, FaultyFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem
 from treesnap.worktree.apply.stage import make_stage, new_stage_name, open_stage, remove_stage
 
 NAME = STAGE_PREFIX + b"0" * 16

@@ -8,7 +8,7 @@ import pytest
 
 from treesnap.codec.statcache import Row, encode_observations
 from treesnap.model import ObjectId, Totals
-from treesnap.testing.recording import RecordingFileSystem
+from treesnap.testing.doubles import RecordingFileSystem
 from treesnap.worktree.scan.statcache import StatCacheBuilder, load
 
 SNAPSHOT = "a" * 64
