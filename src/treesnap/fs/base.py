@@ -75,10 +75,10 @@ class FileSystem(Protocol):
     def scan(self, directory: int | Name) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
         """Lists a directory by descriptor or path."""
 
-    def list_names(self, directory: int | str) -> list[str]:
+    def list_names(self, directory: int | str, /) -> list[str]:
         """Returns the names in a directory, unordered."""
 
-    def lstat(self, name: Name, *, dir_fd: int | None = None) -> os.stat_result:
+    def lstat(self, name: Name, /, *, dir_fd: int | None = None) -> os.stat_result:
         """Returns metadata of a name."""
 
     def fstat(self, fd: int, /) -> os.stat_result:
@@ -107,16 +107,16 @@ class FileSystem(Protocol):
         A renamed directory keeps it. See statx(2).
         """
 
-    def read_link(self, name: bytes, *, dir_fd: int | None = None) -> bytes:
+    def read_link(self, name: bytes, /, *, dir_fd: int | None = None) -> bytes:
         """Returns the target of a symbolic link."""
 
     def make_directory(self, name: Name, mode: int = 0o700, *, dir_fd: int | None = None) -> None:
         """Makes a directory."""
 
-    def remove_directory(self, name: Name, *, dir_fd: int | None = None) -> None:
+    def remove_directory(self, name: Name, /, *, dir_fd: int | None = None) -> None:
         """Removes an empty directory."""
 
-    def unlink(self, name: Name, *, dir_fd: int | None = None) -> None:
+    def unlink(self, name: Name, /, *, dir_fd: int | None = None) -> None:
         """Removes a name that is not a directory."""
 
     def rename(
@@ -152,10 +152,10 @@ class FileSystem(Protocol):
     ) -> None:
         """Adds a name to a file."""
 
-    def make_symlink(self, target: bytes, name: bytes, *, dir_fd: int) -> None:
+    def make_symlink(self, target: bytes, name: bytes, /, *, dir_fd: int) -> None:
         """Makes a symbolic link."""
 
-    def make_node(self, name: bytes, mode: int, device: int = 0, *, dir_fd: int) -> None:
+    def make_node(self, name: bytes, mode: int, device: int = 0, /, *, dir_fd: int) -> None:
         """Makes a FIFO or a device; ``mode`` holds the type."""
 
     def change_mode(self, name: Name | int, mode: int, *, dir_fd: int | None = None) -> None:

@@ -118,6 +118,12 @@ class LocalFileSystem:
     truncate = staticmethod(os.ftruncate)
     sync = staticmethod(os.fsync)
     fstat = staticmethod(os.fstat)
+    lstat = staticmethod(os.lstat)
+    read_link = staticmethod(os.readlink)
+    remove_directory = staticmethod(os.rmdir)
+    unlink = staticmethod(os.unlink)
+    make_symlink = staticmethod(os.symlink)
+    make_node = staticmethod(os.mknod)
 
     def open(self, name: Name, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> int:
         return os.open(name, flags | _ALWAYS, mode, dir_fd=dir_fd)
@@ -158,11 +164,8 @@ class LocalFileSystem:
     def scan(self, directory: int | Name) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
         return os.scandir(directory)  # type: ignore[arg-type]  # bytes paths are not used
 
-    def list_names(self, directory: int | str) -> list[str]:
+    def list_names(self, directory: int | str, /) -> list[str]:
         return os.listdir(directory)
-
-    def lstat(self, name: Name, *, dir_fd: int | None = None) -> os.stat_result:
-        return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
 
     def free_bytes(self, fd: int) -> int:
         numbers = os.fstatvfs(fd)
@@ -189,17 +192,8 @@ class LocalFileSystem:
         whole_s = int.from_bytes(seconds, sys.byteorder, signed=True)
         return whole_s * 10**9 + _number(facts, _BIRTH + 8, 4)
 
-    def read_link(self, name: bytes, *, dir_fd: int | None = None) -> bytes:
-        return os.readlink(name, dir_fd=dir_fd)
-
     def make_directory(self, name: Name, mode: int = 0o700, *, dir_fd: int | None = None) -> None:
         os.mkdir(name, mode, dir_fd=dir_fd)
-
-    def remove_directory(self, name: Name, *, dir_fd: int | None = None) -> None:
-        os.rmdir(name, dir_fd=dir_fd)
-
-    def unlink(self, name: Name, *, dir_fd: int | None = None) -> None:
-        os.unlink(name, dir_fd=dir_fd)
 
     def rename(
         self,
@@ -272,12 +266,6 @@ class LocalFileSystem:
             dst_dir_fd=target_dir_fd,
             follow_symlinks=False,
         )
-
-    def make_symlink(self, target: bytes, name: bytes, *, dir_fd: int) -> None:
-        os.symlink(target, name, dir_fd=dir_fd)
-
-    def make_node(self, name: bytes, mode: int, device: int = 0, *, dir_fd: int) -> None:
-        os.mknod(name, mode, device, dir_fd=dir_fd)
 
     def change_mode(self, name: Name | int, mode: int, *, dir_fd: int | None = None) -> None:
         if not _changed_by_descriptor(os.fchmod, name, mode):
