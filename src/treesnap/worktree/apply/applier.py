@@ -153,11 +153,11 @@ class Applier:
             try:
                 with blaming(step.path):
                     if step.action == Action.METADATA:
-                        self._take_back_metadata(step)
+                        self._undo_metadata(step)
                     elif step.action == Action.PUT:
-                        self._take_back_put(step)
+                        self._undo_put(step)
                     else:
-                        self._take_back_removal(step)
+                        self._undo_removal(step)
             except Conflict:
                 self.left.append(step.path)
         self._finish(forward=False)
@@ -206,7 +206,7 @@ class Applier:
         """Does a move; gives its owner write permission on the directories first if need be.
 
         The permission is taken away again with the final metadata of the parent,
-        and by taking the step back.
+        and when the step is undone.
         """
         try:
             move()
@@ -227,7 +227,7 @@ class Applier:
             with opened_for_metadata(self._fs, name, fd) as moved:
                 self._fs.change_mode(moved, stat_module.S_IMODE(found.st_mode) | 0o700)
 
-    def _take_back_put(self, step: RestoreStep) -> None:
+    def _undo_put(self, step: RestoreStep) -> None:
         fd, name, found = self._preconditions.look(step)
         is_aside = self._preconditions.staged(step, aside_name(step.staged)) is not None
         if not self._preconditions.is_done(step) and not is_aside:
@@ -249,7 +249,7 @@ class Applier:
             self._permitted(step, fd, lambda: self._rename_back(step, kept, fd, name), None)
         self._give_mode_back(step, fd, name, self._preconditions.look(step)[2])
 
-    def _take_back_removal(self, step: RestoreStep) -> None:
+    def _undo_removal(self, step: RestoreStep) -> None:
         fd, name, found = self._preconditions.look(step)
         if self._preconditions.is_done(step):
             if found is not None:
@@ -279,7 +279,7 @@ class Applier:
             self._changed_files[step.before.identity] = step.before.inode
             self._change_metadata(step, step.new)
 
-    def _take_back_metadata(self, step: RestoreStep) -> None:
+    def _undo_metadata(self, step: RestoreStep) -> None:
         """Puts metadata back; what another process wrote to keeps its time."""
         assert step.before is not None
         assert step.old is not None

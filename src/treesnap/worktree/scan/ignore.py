@@ -12,7 +12,6 @@ gives it. Rules that cannot be read exclude everything that they could exclude: 
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -179,16 +178,3 @@ def given(patterns: Iterable[str], directory: bytes = b"") -> tuple[IgnoreRules,
     if sum(map(size_of, rules)) > RULES_SIZE_MAX:
         raise InvalidArgument("The patterns are too long")
     return rules
-
-
-def too_long(directory: bytes) -> UnreadableRules:
-    """Returns the error for an ignore file that is longer than what is read of one."""
-    size_kib = IGNORE_FILE_SIZE_MAX >> 10
-    return UnreadableRules(directory, errno.EFBIG, f"is longer than {size_kib} KiB")
-
-
-def too_many(directory: bytes) -> UnreadableRules:
-    """Returns the error for rules that do not fit into a snapshot's record with the others."""
-    size_mib = RULES_SIZE_MAX >> 20
-    why = f"holds rules beyond the {size_mib} MiB that a snapshot takes of them"
-    return UnreadableRules(directory, errno.EFBIG, why)

@@ -29,7 +29,6 @@ from treesnap.worktree.scan.ignore import (
     Exclusions,
     UnreadableRules,
     parse_ignore_file,
-    too_long,
 )
 
 _ENCODING = sys.getfilesystemencoding()
@@ -286,7 +285,8 @@ def _read_whole(fs: FileSystem, fd: int, path: bytes) -> bytes:
     finally:
         close_after_reading(fs, ignore_fd)
     if len(data) > IGNORE_FILE_SIZE_MAX:
-        raise too_long(path)
+        why = f"is longer than {IGNORE_FILE_SIZE_MAX >> 10} KiB"
+        raise UnreadableRules(path, errno.EFBIG, why)
     return data
 
 

@@ -199,7 +199,11 @@ def _bracket(text: bytes, position: int) -> tuple[frozenset[int], int] | None:
                 return None
             byte = text[position]
             matched.add(byte)
-        elif byte == ord("-") and before is not None and _continues(text, position + 1):
+        elif (
+            byte == ord("-")
+            and before is not None
+            and text[position + 1 : position + 2] not in (b"", b"]")
+        ):
             position += 1
             last = text[position]
             if last == _BACKSLASH:
@@ -230,10 +234,6 @@ def _bracket(text: bytes, position: int) -> tuple[frozenset[int], int] | None:
     if position >= end:
         return None
     return (_ANY - matched if is_negated else _ANY & matched), position + 1
-
-
-def _continues(text: bytes, position: int) -> bool:
-    return position < len(text) and text[position] != ord("]")
 
 
 def parse_lines(data: bytes) -> tuple[tuple[bytes, ...], tuple[tuple[int, bytes], ...]]:

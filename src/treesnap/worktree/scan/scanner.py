@@ -23,6 +23,7 @@ recurse, so depth costs memory only.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -66,7 +67,6 @@ from treesnap.worktree.scan.ignore import (
     Exclusions,
     UnreadableRules,
     size_of,
-    too_many,
 )
 from treesnap.worktree.scan.listing import (
     DirectoryListing,
@@ -264,7 +264,9 @@ class Scanner:
             if self._rules_size + size > RULES_SIZE_MAX and rule.directory:
                 if self._noted_rules:
                     raise Corrupt("The noted rules are too many")
-                raise too_many(rule.directory)
+                size_mib = RULES_SIZE_MAX >> 20
+                why = f"holds rules beyond the {size_mib} MiB that a snapshot takes of them"
+                raise UnreadableRules(rule.directory, errno.EFBIG, why)
             self._rules_size += size
             self._known_rules.add(rule)
         self._rules.append(rule)
@@ -554,7 +556,7 @@ class _Directory:
         scope = self._scope.names[name] if self._scope is not None else None
         try:
             if len(names) > DEPTH_MAX:
-                raise OSError(36, "It is too deep")
+                raise OSError(errno.ENAMETOOLONG, "It is too deep")
             return _Directory(
                 self._walk,
                 chain.open_names(names),

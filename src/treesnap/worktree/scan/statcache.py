@@ -85,12 +85,13 @@ class CacheFile:
         if magic != TRAILER_MAGIC or meta is None or meta_offset + FRAME_SIZE + len(meta) != table:
             raise Corrupt(f"Stat cache {where} is incomplete", path=where)
         self.meta = decode_meta(meta)
+        self.is_recent = self.meta.base_id is not None
         hashes_end = table + 8 * self.count
         self._hashes = _numbers(data[table:hashes_end])
         self._offsets = _numbers(data[hashes_end : hashes_end + 8 * self.count])
 
-    def find(self, path: bytes) -> tuple[Row, int, int] | None:
-        """Returns a directory's row and the offset and size of its frame, or None."""
+    def find(self, path: bytes) -> tuple[Row, RowPlace] | None:
+        """Returns a directory's row and where it is, or None."""
         wanted = path_hash(path)
         position = bisect_left(self._hashes, wanted)
         while position < self.count and self._hashes[position] == wanted:
@@ -102,7 +103,7 @@ class CacheFile:
                 except Corrupt:
                     return None
                 if row.path == path:
-                    return row, offset, FRAME_SIZE + len(payload)
+                    return row, RowPlace(offset, FRAME_SIZE + len(payload), self.is_recent)
             position += 1
         return None
 
@@ -153,11 +154,10 @@ class StatCache:
         if self.recent is not None:
             found = self.recent.find(path)
             if found is not None:
-                return found[0], RowPlace(found[1], found[2], is_recent=True)
+                return found
             if self.removed and _is_removed(path, self.removed):
                 return None
-        found = self.base.find(path)
-        return (found[0], RowPlace(found[1], found[2], is_recent=False)) if found else None
+        return self.base.find(path)
 
     def bytes_at(self, place: RowPlace) -> memoryview:
         """Returns the bytes of a frame, to be copied to another file."""
@@ -173,7 +173,7 @@ def _is_removed(path: bytes, removed: AbstractSet[bytes]) -> bool:
 def load(fs: FileSystem, path: str) -> StatCache | None:
     """Returns the stat cache at a path, or None when it is missing or cannot be used."""
     base = _load_file(fs, path)
-    if base is None or base.meta.base_id is not None:
+    if base is None or base.is_recent:
         return None
     recent = _load_file(fs, path + RECENT)
     if recent is not None and recent.meta.base_id != base.meta.snapshot_id:
