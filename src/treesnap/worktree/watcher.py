@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Self
 
 from treesnap import treepath
@@ -292,6 +293,20 @@ class _WatchedDirectory:
 _Name = tuple[_WatchedDirectory, bytes]
 
 
+@dataclass(slots=True)
+class _Change:
+    """What was reported of a name. Numbers are those of questions."""
+
+    number: int = -1
+    """When it changed last."""
+    whole: int = -1
+    """When everything below it may have changed last."""
+    closed: int = -1
+    """When a file was closed last that may have been written to without a change of its times."""
+    place: int | None = None
+    """Whether it came or went, by the last report that says so."""
+
+
 class WatchedTree:
     """One queue of reports, the directories that it watches, and the names that changed.
 
@@ -320,15 +335,8 @@ class WatchedTree:
         self._forgotten = -1
         """Changes up to this number are no longer known."""
         self._directories: dict[int, _WatchedDirectory] = {}
-        self._changes: dict[_Name, int] = {}
-        """The number of the last change of each name, in the order of the changes."""
-        self._whole: dict[_Name, int] = {}
-        """The same for directories of which everything below may have changed."""
-        self._place: dict[_Name, int] = {}
-        """Which of the changed names came or went, by the last report that says so."""
-        self._closed: dict[_Name, int] = {}
-        """The number of the last closing of each file that may have been written to without a
-        change of its times, in that order."""
+        self._changes: dict[_Name, _Change] = {}
+        """By name, in the order of the last changes."""
         self._is_untimed = Mounts(fs).kind(root) in UNTIMED
         self._nameless = -1
         """The number of the last change of a file that lost the name it was watched under."""
@@ -441,19 +449,19 @@ class WatchedTree:
         paths = self._mapped.since(since.number)
         whole = set()
         with DirectoryChain(self._fs, self._root_fd) as chain:
-            for key, number in reversed(self._changes.items()):
-                if number <= since.number:
+            for (node, name), change in reversed(self._changes.items()):
+                if change.number <= since.number:
                     break
-                directory = key[0].path()
+                directory = node.path()
                 if directory is None:
                     continue  # a directory above it changed as a whole, later
-                path = treepath.join(directory, key[1])
-                if self._whole.get(key, -1) > since.number:
+                path = treepath.join(directory, name)
+                if change.whole > since.number:
                     whole.add(path)
                     continue
                 paths.add(path)
-                if key not in self._place and not self._is_found(chain, directory, key[1]):
-                    self._nameless = number
+                if change.place is None and not self._is_found(chain, directory, name):
+                    self._nameless = change.number
                     return unknown
         return unknown._replace(paths=tuple(sorted(paths)), whole=tuple(sorted(whole)))
 
@@ -461,10 +469,10 @@ class WatchedTree:
         """Returns the inodes of files that were open for writing and were closed since."""
         found = set()
         with DirectoryChain(self._fs, self._root_fd) as chain:
-            for (node, name), closed in reversed(self._closed.items()):
-                if closed <= number:
+            for (node, name), change in reversed(self._changes.items()):
+                if not self._is_untimed or change.number <= number:
                     break
-                directory = node.path()
+                directory = node.path() if change.closed > number else None
                 if directory is not None:
                     with suppress(OSError):  # it was moved, which changes its times, or is gone
                         found.add(self._fs.lstat(name, dir_fd=chain.open(directory)).st_ino)
@@ -496,11 +504,10 @@ class WatchedTree:
         if not name:
             return directory is self._top  # its parent's watch reports the same with its name
         if not mask & IS_DIRECTORY:
-            self._note(directory, name, is_whole=False)
-            self._note_place((directory, name), mask)
-            if self._is_untimed and mask & CLOSED:
-                self._closed.pop((directory, name), None)
-                self._closed[directory, name] = self._number
+            change = self._note(directory, name)
+            self._note_place(change, mask)
+            if mask & CLOSED:
+                change.closed = self._number
             return True
         known = directory.children.get(name)
         is_another = known is None or bool(mask & (CREATED | DELETED | MOVED_FROM | MOVED_TO))
@@ -512,29 +519,30 @@ class WatchedTree:
             self._watch_all([(directory, name)])
         return True
 
-    def _note(self, directory: _WatchedDirectory, name: bytes, *, is_whole: bool) -> None:
+    def _note(
+        self, directory: _WatchedDirectory, name: bytes, *, is_whole: bool = False
+    ) -> _Change:
         key = (directory, name)
-        self._changes.pop(key, None)
-        self._changes[key] = self._number
+        change = self._changes.pop(key, None) or _Change()
+        self._changes[key] = change
+        change.number = self._number
         if is_whole:
-            self._whole[key] = self._number
+            change.whole = self._number
         if len(self._changes) > CHANGES_MAX:
-            oldest = next(iter(self._changes))
-            self._forgotten = max(self._forgotten, self._changes.pop(oldest))
-            self._whole.pop(oldest, None)
-            self._closed.pop(oldest, None)
-            self._place.pop(oldest, None)
+            oldest = self._changes.pop(next(iter(self._changes)))
+            self._forgotten = max(self._forgotten, oldest.number)
+        return change
 
-    def _note_place(self, key: _Name, mask: int) -> None:
+    def _note_place(self, change: _Change, mask: int) -> None:
         """Notes whether a file still has the name under which it is reported."""
         if mask & (CREATED | MOVED_TO):
-            self._place[key] = _CAME
+            change.place = _CAME
         elif mask & (DELETED | MOVED_FROM):
-            self._place[key] = _REMOVED if mask & DELETED else _MOVED
-        elif self._place.get(key) == _REMOVED:
+            change.place = _REMOVED if mask & DELETED else _MOVED
+        elif change.place == _REMOVED:
             self._nameless = self._number
-        elif self._place.get(key) == _MOVED:
-            del self._place[key]  # if it is there, it was exchanged
+        elif change.place == _MOVED:
+            change.place = None  # if it is there, it was exchanged
 
     def _drop(self, directory: _WatchedDirectory) -> None:
         """Forgets a directory that is no longer in its place, and all below it."""
