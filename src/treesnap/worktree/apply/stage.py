@@ -281,35 +281,33 @@ class Stager:
             )
         if not self._touch:
             self._fs.change_times(entry.name, entry.mtime_ns, dir_fd=dir_fd)
-        self._note(path, permitted=permitted)
+        if not permitted:
+            self.degraded.append(path)
 
     def _make_file(self, dir_fd: int, entry: Entry, path: bytes) -> None:
         fd = self._fs.open(entry.name, _CREATE, entry.mode & 0o777, dir_fd=dir_fd)
         try:
             self._write_content(fd, entry)
-            permitted = self._give_owner_and_mode(fd, entry)
-            if entry.xattrs is not None:
-                permitted &= apply_xattrs(self._fs, fd, self._trees.xattrs(entry))
-            if not self._touch:
-                self._fs.change_times(fd, entry.mtime_ns)
+            self._give_metadata(fd, entry, path)
         finally:
             self._fs.close(fd)
-        self._note(path, permitted=permitted)
 
-    def _give_owner_and_mode(self, fd: int, entry: Entry) -> bool:
-        """Sets owner and mode where a new file has others; returns whether that was permitted.
+    def _give_metadata(self, fd: int, entry: Entry, path: bytes) -> None:
+        """Sets what a new file or directory does not have already.
 
         A change of the owner clears permission bits, so they are set again.
         """
         born = self._fs.fstat(fd)
-        if (born.st_uid, born.st_gid) == (entry.uid, entry.gid):
-            permitted = True
-            if stat_module.S_IMODE(born.st_mode) == entry.mode:
-                return True
-        else:
-            permitted = apply_owner(self._fs, fd, entry.uid, entry.gid)
-        self._fs.change_mode(fd, entry.mode)
-        return permitted
+        is_own = (born.st_uid, born.st_gid) == (entry.uid, entry.gid)
+        permitted = is_own or apply_owner(self._fs, fd, entry.uid, entry.gid)
+        if not is_own or stat_module.S_IMODE(born.st_mode) != entry.mode:
+            self._fs.change_mode(fd, entry.mode)
+        if entry.xattrs is not None:
+            permitted &= apply_xattrs(self._fs, fd, self._trees.xattrs(entry))
+        if not self._touch:
+            self._fs.change_times(fd, entry.mtime_ns)
+        if not permitted:
+            self.degraded.append(path)
 
     def _write_content(self, fd: int, entry: Entry) -> None:
         position = 0
@@ -332,18 +330,9 @@ class Stager:
     def _finish(self, directory: Item) -> None:
         """Gives a directory its metadata, but keeps one writable that has still to be moved."""
         entry, path, names = directory
-        fd = self._chain.open_names(names)
-        permitted = apply_owner(self._fs, fd, entry.uid, entry.gid)
-        self._fs.change_mode(fd, entry.mode | (0o700 if len(names) == 1 else 0))
-        if entry.xattrs is not None:
-            permitted &= apply_xattrs(self._fs, fd, self._trees.xattrs(entry))
-        if not self._touch:
-            self._fs.change_times(fd, entry.mtime_ns)
-        self._note(path, permitted=permitted)
-
-    def _note(self, path: bytes, *, permitted: bool) -> None:
-        if not permitted:
-            self.degraded.append(path)
+        if len(names) == 1:
+            entry = entry._replace(mode=entry.mode | 0o700)
+        self._give_metadata(self._chain.open_names(names), entry, path)
 
 
 def _without_zero_pages(data: bytes, position: int) -> Iterator[tuple[int, bytes | memoryview]]:
