@@ -61,7 +61,6 @@ def object_ids() -> SearchStrategy[ObjectId]:
 
 
 def snapshot_ids() -> SearchStrategy[SnapshotId]:
-    """Identities of snapshots."""
     return object_ids().map(lambda identity: SnapshotId(identity.hex()))
 
 
@@ -116,7 +115,6 @@ def _with_content(kind: EntryKind, content: SearchStrategy[object]) -> SearchStr
 
 
 def entries() -> SearchStrategy[Entry]:
-    """Entries of every kind."""
     target = st.binary(min_size=1, max_size=20).filter(lambda text: b"\0" not in text)
     device = st.tuples(*[st.integers(0, (1 << 31) - 1)] * 2)
     skipped = st.builds(
@@ -144,19 +142,16 @@ def directories() -> SearchStrategy[tuple[Entry, ...]]:
 
 
 def root_entries() -> SearchStrategy[Entry]:
-    """Entries of roots."""
     return _with_content(EntryKind.DIRECTORY, object_ids()).map(
         lambda entry: entry._replace(name=b"")
     )
 
 
 def totals() -> SearchStrategy[Totals]:
-    """Sums over a directory."""
     return st.builds(Totals, *[_SIZES] * len(Totals._fields))
 
 
 def snapshot_records() -> SearchStrategy[SnapshotRecord]:
-    """Records of snapshots."""
     text = st.none() | _TEXT
     pattern = st.binary(max_size=8).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
     rules = st.builds(IgnoreRules, st.just(b"") | paths(), st.lists(pattern, max_size=3).map(tuple))
@@ -192,7 +187,6 @@ def snapshot_states() -> SearchStrategy[SnapshotState]:
 
 
 def histories() -> SearchStrategy[RestoreHistory]:
-    """Restore histories."""
     stack = st.lists(st.builds(Moment, snapshot_ids(), scopes(), st.booleans()), max_size=3).map(
         tuple
     )
@@ -200,7 +194,6 @@ def histories() -> SearchStrategy[RestoreHistory]:
 
 
 def name_tables() -> SearchStrategy[NameTable]:
-    """Name tables."""
     numbers = st.integers(0, (1 << 64) - 1)
     rows = st.tuples(st.text(), numbers, st.binary(min_size=ID_SIZE, max_size=ID_SIZE))
     return st.builds(NameTable, numbers, st.lists(rows, max_size=3).map(tuple))
@@ -213,7 +206,6 @@ def plan_copies() -> SearchStrategy[PlanCopy]:
 
 
 def journals() -> SearchStrategy[Journal]:
-    """Journals of restores."""
     none = st.none()
     finishes = st.builds(Finish, st.just(b"") | paths(), entries(), none | entries())
     commits = st.builds(
@@ -282,7 +274,6 @@ def observations() -> SearchStrategy[list[Observation]]:
 
 
 def rows() -> SearchStrategy[Row]:
-    """Rows of stat caches."""
     skipped = st.tuples(names(), st.sampled_from(SkipReason).map(int))
     return st.builds(
         Row,

@@ -515,12 +515,6 @@ class Steps:
             begin_building(fs, main_fd)
             built = [step for top in stages for step in self._build(stages[top], top, places)]
             steps = [self._expecting(step) for step in [*built, *self._others(places)]]
-            touched = {step.before.identity for step in steps if step.before is not None}
-            mapped = work.current.mapped
-
-            def unchanged(fd: int, path: bytes) -> bool:
-                return work.observed.is_unchanged_below(fs, fd, path, touched, mapped)
-
             with Applier(
                 fs,
                 root_fd,
@@ -528,9 +522,9 @@ class Steps:
                 work.plan.finishes,
                 TreeReader(self._session.store.get).xattrs,
                 steps,
-                unchanged_below=unchanged,
+                observed=work.observed,
                 second_look=SecondReading(self._session, work, root_fd, stage_name),
-                mapped=mapped,
+                mapped=work.current.mapped,
                 touch=work.touch,
             ) as applier:
                 applier.check()

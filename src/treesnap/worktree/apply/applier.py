@@ -28,9 +28,9 @@ from treesnap.fs.process_files import descriptors, program_of
 from treesnap.model import Entry, EntryKind, Xattrs
 from treesnap.results import OpenFile
 from treesnap.worktree.apply.preconditions import (
+    Observed,
     Preconditions,
     SecondLook,
-    UnchangedBelow,
     blaming,
     conflict,
 )
@@ -66,7 +66,7 @@ class Applier:
         xattrs: Callable[[Entry], Xattrs],
         steps: Sequence[RestoreStep],
         *,
-        unchanged_below: UnchangedBelow,
+        observed: Observed,
         second_look: SecondLook,
         mapped: AbstractSet[int] = frozenset(),
         touch: bool = False,
@@ -78,7 +78,7 @@ class Applier:
         self._touch = touch
         self._chain = DirectoryChain(fs, root_fd)
         self._preconditions = Preconditions(
-            fs, self._chain, stages, self._steps, unchanged_below, second_look, mapped
+            fs, self._chain, stages, self._steps, observed, second_look, mapped
         )
         self._finisher = Finisher(fs, self._chain, directories, xattrs, touch=touch)
         self._changed_files: dict[FileIdentity, int] = {}

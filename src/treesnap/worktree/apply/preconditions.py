@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat as stat_module
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from stat import S_ISDIR
@@ -33,9 +33,6 @@ from treesnap.worktree.folding import collision, is_folding, spelled, with_one_n
 from treesnap.worktree.scan.ignore import Exclusions, UnreadableRules
 from treesnap.worktree.scan.listing import list_directory
 from treesnap.worktree.scan.statcache import StatCache
-
-UnchangedBelow = Callable[[int, bytes], bool]
-"""Whether an open directory is sure to hold what was seen at a path."""
 
 
 class SecondLook(Protocol):
@@ -64,14 +61,14 @@ class Preconditions:
         chain: DirectoryChain,
         stages: Mapping[bytes, int],
         steps: Sequence[RestoreStep],
-        unchanged_below: UnchangedBelow,
+        observed: Observed,
         second_look: SecondLook,
         mapped: AbstractSet[int],
     ) -> None:
         self._fs = fs
         self._chain = chain
         self._stages = stages
-        self._unchanged_below = unchanged_below
+        self._observed = observed
         self._second_look = second_look
         self._mapped = mapped
         self.note(steps)
@@ -83,6 +80,7 @@ class Preconditions:
     def note(self, steps: Sequence[RestoreStep]) -> None:
         """Notes of which files several names are concerned: a step on one changes all ctimes."""
         counts = Counter(step.before.identity for step in steps if step.before is not None)
+        self._touched = counts.keys()
         self._shared = {identity for identity, count in counts.items() if count > 1}
         self._removed = {step.path for step in steps if step.action == Action.REMOVE}
 
@@ -198,7 +196,9 @@ class Preconditions:
         same = _moved(key_of(found)) == _moved(before) and before.inode not in self._mapped
         if same and stat_module.S_ISDIR(before.mode):
             with open_directory(self._fs, aside, self._stages[step.stage]) as moved:
-                same = self._unchanged_below(moved, step.path)
+                same = self._observed.is_unchanged_below(
+                    self._fs, moved, step.path, self._touched, self._mapped
+                )
         if not same and not self._second_look.is_same_aside(step.path, step.stage, aside):
             raise conflict(step.path)
 
