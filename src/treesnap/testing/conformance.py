@@ -11,6 +11,8 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_module
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -20,25 +22,29 @@ NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
 
-def put_file(fs: FileSystem, path: str, content: bytes = b"") -> None:
-    """Makes a file through the file system under test."""
-    fd = fs.open(path, NEW)
+@contextmanager
+def opened(fs: FileSystem, path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """Opens a file or directory through the file system under test."""
+    fd = fs.open(path, flags)
     try:
-        assert fs.write(fd, content) == len(content)
+        yield fd
     finally:
         fs.close(fd)
+
+
+def put_file(fs: FileSystem, path: str, content: bytes = b"") -> None:
+    """Makes a file through the file system under test."""
+    with opened(fs, path, NEW) as fd:
+        assert fs.write(fd, content) == len(content)
 
 
 def _content(fs: FileSystem, path: str) -> bytes:
-    fd = fs.open(path, os.O_RDONLY)
-    try:
+    with opened(fs, path) as fd:
         return fs.read(fd, 1 << 20)
-    finally:
-        fs.close(fd)
 
 
-class ContentTests:
-    """Opening, reading and writing files."""
+class FileSystemTests:
+    """Content, then names, then metadata and locks."""
 
     def test_what_was_written_is_read(self, fs: FileSystem, directory: str) -> None:
         """A write is seen by every later read, through any descriptor."""
@@ -49,23 +55,20 @@ class ContentTests:
     def test_read_goes_on_where_it_ended(self, fs: FileSystem, directory: str) -> None:
         """``read`` moves the position; at the end it returns nothing."""
         put_file(fs, f"{directory}/file", b"abcdef")
-        fd = fs.open(f"{directory}/file", os.O_RDONLY)
 
-        pieces = [fs.read(fd, 4), fs.read(fd, 4), fs.read(fd, 4)]
+        with opened(fs, f"{directory}/file") as fd:
+            pieces = [fs.read(fd, 4), fs.read(fd, 4), fs.read(fd, 4)]
 
-        fs.close(fd)
         assert pieces == [b"abcd", b"ef", b""]
 
     def test_read_at_and_write_at_leave_the_position(self, fs: FileSystem, directory: str) -> None:
         """Calls with an offset neither use nor move the position."""
-        fd = fs.open(f"{directory}/file", NEW)
-        fs.write(fd, b"abcdef")
+        with opened(fs, f"{directory}/file", NEW) as fd:
+            fs.write(fd, b"abcdef")
+            fs.write_at(fd, b"XY", 1)
+            middle = fs.read_at(fd, 3, 1)
+            fs.write(fd, b"g")
 
-        fs.write_at(fd, b"XY", 1)
-        middle = fs.read_at(fd, 3, 1)
-        fs.write(fd, b"g")
-
-        fs.close(fd)
         assert middle == b"XYd"
         assert _content(fs, f"{directory}/file") == b"aXYdefg"
 
@@ -86,142 +89,112 @@ class ContentTests:
 
     def test_open_follows_no_link(self, fs: FileSystem, directory: str) -> None:
         """A symbolic link in the last component raises ELOOP."""
-        put_file(fs, f"{directory}/file")
-        fd = fs.open(directory, DIRECTORY)
-        fs.make_symlink(b"file", b"link", dir_fd=fd)
+        with opened(fs, directory, DIRECTORY) as fd:
+            fs.make_symlink(b"file", b"link", dir_fd=fd)
 
         with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
-            fs.open(b"link", os.O_RDONLY, dir_fd=fd)
-
-        fs.close(fd)
+            fs.open(f"{directory}/link", os.O_RDONLY)
 
     def test_descriptors_are_not_inherited(self, fs: FileSystem, directory: str) -> None:
         """O_CLOEXEC is always set, so that commands that are started get no locks."""
-        fd = fs.open(f"{directory}/file", NEW)
-
-        inheritable = os.get_inheritable(fd)
-
-        fs.close(fd)
-        assert not inheritable
+        with opened(fs, f"{directory}/file", NEW) as fd:
+            assert not os.get_inheritable(fd)
 
     def test_an_open_file_outlives_its_name(self, fs: FileSystem, directory: str) -> None:
         """A reader that has a pack open reads on after a collection removed it."""
         put_file(fs, f"{directory}/file", b"content")
-        fd = fs.open(f"{directory}/file", os.O_RDONLY)
 
-        fs.unlink(f"{directory}/file")
-        content = fs.read_at(fd, 100, 0)
-
-        fs.close(fd)
-        assert content == b"content"
+        with opened(fs, f"{directory}/file") as fd:
+            fs.unlink(f"{directory}/file")
+            assert fs.read_at(fd, 100, 0) == b"content"
 
     def test_truncate_grows_with_zeros(self, fs: FileSystem, directory: str) -> None:
         """A file that is made longer reads as zeros behind its old end."""
-        fd = fs.open(f"{directory}/file", NEW)
-        fs.write(fd, b"ab")
+        with opened(fs, f"{directory}/file", NEW) as fd:
+            fs.write(fd, b"ab")
 
-        fs.truncate(fd, 4)
+            fs.truncate(fd, 4)
 
-        assert fs.fstat(fd).st_size == 4
-        assert fs.read_at(fd, 10, 0) == b"ab\0\0"
-        fs.close(fd)
+            assert fs.fstat(fd).st_size == 4
+            assert fs.read_at(fd, 10, 0) == b"ab\0\0"
 
     def test_allocate_takes_space_and_keeps_content(self, fs: FileSystem, directory: str) -> None:
         """What was not there before reads as zeros."""
-        fd = fs.open(f"{directory}/file", NEW)
-        fs.write(fd, b"ab")
+        with opened(fs, f"{directory}/file", NEW) as fd:
+            fs.write(fd, b"ab")
 
-        fs.allocate(fd, 100_000)
+            fs.allocate(fd, 100_000)
 
-        assert fs.fstat(fd).st_size == 100_000
-        assert fs.fstat(fd).st_blocks * 512 >= 100_000
-        assert fs.read_at(fd, 3, 0) == b"ab\0"
-        fs.close(fd)
+            assert fs.fstat(fd).st_size == 100_000
+            assert fs.fstat(fd).st_blocks * 512 >= 100_000
+            assert fs.read_at(fd, 3, 0) == b"ab\0"
 
     def test_data_and_holes_take_turns(self, fs: FileSystem, directory: str) -> None:
         """The end of a file is a hole; behind the last data there is no data."""
-        fd = fs.open(f"{directory}/file", NEW)
-        fs.write_at(fd, b"data", 1 << 20)
-        fs.truncate(fd, 3 << 20)
+        with opened(fs, f"{directory}/file", NEW) as fd:
+            fs.write_at(fd, b"data", 1 << 20)
+            fs.truncate(fd, 3 << 20)
 
-        start = fs.next_data(fd, 0)
-        end = fs.next_hole(fd, 1 << 20)
-        behind = fs.next_data(fd, 2 << 20)
-        outside = fs.next_data(fd, 4 << 20), fs.next_hole(fd, 4 << 20)
-
-        fs.close(fd)
-        assert start in {0, 1 << 20}  # a file system may know no holes
-        assert (1 << 20) + 4 <= end <= 3 << 20
-        assert behind in {None, 2 << 20}
-        assert outside == (None, 4 << 20)
+            assert fs.next_data(fd, 0) in {0, 1 << 20}  # a file system may know no holes
+            assert (1 << 20) + 4 <= fs.next_hole(fd, 1 << 20) <= 3 << 20
+            assert fs.next_data(fd, 2 << 20) in {None, 2 << 20}
+            assert (fs.next_data(fd, 4 << 20), fs.next_hole(fd, 4 << 20)) == (None, 4 << 20)
 
     def test_a_mapping_shows_the_whole_file(self, fs: FileSystem, directory: str) -> None:
         """``map`` outlives the descriptor and the name."""
         put_file(fs, f"{directory}/file", b"content")
-        fd = fs.open(f"{directory}/file", os.O_RDONLY)
 
-        with fs.map(fd) as mapping:
-            fs.close(fd)
+        with opened(fs, f"{directory}/file") as fd:
+            mapping = fs.map(fd)
+
+        with mapping:
             fs.unlink(f"{directory}/file")
-            content = mapping[:]
-
-        assert content == b"content"
+            assert mapping[:] == b"content"
 
     def test_syncs_change_nothing_that_is_seen(self, fs: FileSystem, directory: str) -> None:
         """All three take any descriptor, of a directory too, and return when done."""
         put_file(fs, f"{directory}/file", b"content")
-        fd = fs.open(f"{directory}/file", os.O_RDWR)
-        directory_fd = fs.open(directory, DIRECTORY)
 
-        fs.sync_data(fd)
-        fs.sync(directory_fd)
-        fs.sync_file_system(directory_fd)
-        assert fs.free_bytes(directory_fd) >= 0
-        assert not fs.is_read_only(directory_fd)
+        with opened(fs, f"{directory}/file", os.O_RDWR) as fd:
+            fs.sync_data(fd)
+        with opened(fs, directory, DIRECTORY) as fd:
+            fs.sync(fd)
+            fs.sync_file_system(fd)
+            assert fs.free_bytes(fd) >= 0
+            assert not fs.is_read_only(fd)
 
-        fs.close(fd)
-        fs.close(directory_fd)
         assert _content(fs, f"{directory}/file") == b"content"
-
-
-class NameTests:
-    """Names: listing, making, moving, removing."""
 
     def test_names_are_listed_without_dots(self, fs: FileSystem, directory: str) -> None:
         """By path and by descriptor, in any order."""
         put_file(fs, f"{directory}/file")
         fs.make_directory(f"{directory}/below")
-        fd = fs.open(directory, DIRECTORY)
 
-        by_path, by_descriptor = fs.list_names(directory), fs.list_names(fd)
-        with fs.scan(fd) as entries:
-            scanned = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+        with opened(fs, directory, DIRECTORY) as fd:
+            by_path, by_descriptor = fs.list_names(directory), fs.list_names(fd)
+            with fs.scan(fd) as entries:
+                scanned = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
 
-        fs.close(fd)
         assert sorted(by_path) == sorted(by_descriptor) == ["below", "file"]
         assert scanned == {"below": True, "file": False}
 
     def test_names_are_relative_to_a_directory(self, fs: FileSystem, directory: str) -> None:
         """``dir_fd`` means the directory itself, wherever it is by now."""
         fs.make_directory(f"{directory}/old")
-        fd = fs.open(f"{directory}/old", DIRECTORY)
-        fs.rename(f"{directory}/old", f"{directory}/new")
+        with opened(fs, f"{directory}/old", DIRECTORY) as fd:
+            fs.rename(f"{directory}/old", f"{directory}/new")
 
-        fs.close(fs.open(b"file", NEW, dir_fd=fd))
+            fs.close(fs.open(b"file", NEW, dir_fd=fd))
 
-        fs.close(fd)
         assert fs.list_names(f"{directory}/new") == ["file"]
 
     def test_any_bytes_make_a_name(self, fs: FileSystem, directory: str) -> None:
         """Names need not be UTF-8 and may hold newlines."""
         name = b"\xff\n\x01"
-        fd = fs.open(directory, DIRECTORY)
-        fs.close(fs.open(name, NEW, dir_fd=fd))
+        with opened(fs, directory, DIRECTORY) as fd:
+            fs.close(fs.open(name, NEW, dir_fd=fd))
 
-        names = [os.fsencode(item) for item in fs.list_names(fd)]
-
-        fs.close(fd)
-        assert names == [name]
+            assert [os.fsencode(item) for item in fs.list_names(fd)] == [name]
 
     def test_an_absent_name_is_not_found(self, fs: FileSystem, directory: str) -> None:
         """Every call on a name that is not there raises FileNotFoundError."""
@@ -235,14 +208,11 @@ class NameTests:
 
     def test_lstat_describes_the_link(self, fs: FileSystem, directory: str) -> None:
         """A symbolic link is looked at itself, and its target is kept as it is."""
-        fd = fs.open(directory, DIRECTORY)
-        fs.make_symlink(b"/no/\xff", b"link", dir_fd=fd)
+        with opened(fs, directory, DIRECTORY) as fd:
+            fs.make_symlink(b"/no/\xff", b"link", dir_fd=fd)
 
-        mode, target = fs.lstat(b"link", dir_fd=fd).st_mode, fs.read_link(b"link", dir_fd=fd)
-
-        fs.close(fd)
-        assert stat_module.S_ISLNK(mode)
-        assert target == b"/no/\xff"
+            assert stat_module.S_ISLNK(fs.lstat(b"link", dir_fd=fd).st_mode)
+            assert fs.read_link(b"link", dir_fd=fd) == b"/no/\xff"
 
     def test_only_an_empty_directory_is_removed(self, fs: FileSystem, directory: str) -> None:
         """``remove_directory`` raises ENOTEMPTY and leaves everything."""
@@ -269,13 +239,12 @@ class NameTests:
         """An existing target raises FileExistsError and both names stay."""
         put_file(fs, f"{directory}/new", b"new")
         put_file(fs, f"{directory}/old", b"old")
-        fd = fs.open(directory, DIRECTORY)
 
-        with pytest.raises(FileExistsError):
-            fs.rename_to_absent(b"new", b"old", source_dir_fd=fd, target_dir_fd=fd)
-        fs.rename_to_absent(b"new", b"free", source_dir_fd=fd, target_dir_fd=fd)
+        with opened(fs, directory, DIRECTORY) as fd:
+            with pytest.raises(FileExistsError):
+                fs.rename_to_absent(b"new", b"old", source_dir_fd=fd, target_dir_fd=fd)
+            fs.rename_to_absent(b"new", b"free", source_dir_fd=fd, target_dir_fd=fd)
 
-        fs.close(fd)
         assert _content(fs, f"{directory}/old") == b"old"
         assert _content(fs, f"{directory}/free") == b"new"
 
@@ -284,16 +253,14 @@ class NameTests:
         put_file(fs, f"{directory}/file")
         fs.make_directory(f"{directory}/below")
         inode = fs.lstat(f"{directory}/file").st_ino
-        fd = fs.open(directory, DIRECTORY)
 
         try:
-            fs.exchange(b"file", b"below", source_dir_fd=fd, target_dir_fd=fd)
+            with opened(fs, directory, DIRECTORY) as fd:
+                fs.exchange(b"file", b"below", source_dir_fd=fd, target_dir_fd=fd)
         except OSError as error:
             if error.errno in {errno.ENOSYS, errno.EINVAL}:
                 pytest.skip("names cannot be exchanged here")
             raise
-        finally:
-            fs.close(fd)
 
         assert fs.lstat(f"{directory}/below").st_ino == inode
         assert stat_module.S_ISDIR(fs.lstat(f"{directory}/file").st_mode)
@@ -301,12 +268,10 @@ class NameTests:
     def test_exchange_needs_both_names(self, fs: FileSystem, directory: str) -> None:
         """An absent name raises FileNotFoundError and moves nothing."""
         put_file(fs, f"{directory}/file")
-        fd = fs.open(directory, DIRECTORY)
 
-        with pytest.raises(FileNotFoundError):
+        with opened(fs, directory, DIRECTORY) as fd, pytest.raises(FileNotFoundError):
             fs.exchange(b"file", b"absent", source_dir_fd=fd, target_dir_fd=fd)
 
-        fs.close(fd)
         assert fs.list_names(directory) == ["file"]
 
     def test_a_link_is_the_same_file(self, fs: FileSystem, directory: str) -> None:
@@ -318,36 +283,28 @@ class NameTests:
         first, second = fs.lstat(f"{directory}/one"), fs.lstat(f"{directory}/two")
         assert (first.st_ino, first.st_nlink) == (second.st_ino, 2)
 
-
-class AttributeTests:
-    """Metadata and locks."""
-
     def test_an_ordinary_file_is_not_protected(self, fs: FileSystem, directory: str) -> None:
         """``is_protected`` takes names, links among them, and descriptors."""
         put_file(fs, f"{directory}/file", b"content")
-        directory_fd = fs.open(directory, DIRECTORY)
-        fs.make_symlink(b"nowhere", b"link", dir_fd=directory_fd)
 
-        assert not fs.is_protected(b"file", dir_fd=directory_fd)
-        assert not fs.is_protected(b"link", dir_fd=directory_fd)
-        assert not fs.is_protected(directory_fd)
+        with opened(fs, directory, DIRECTORY) as fd:
+            fs.make_symlink(b"nowhere", b"link", dir_fd=fd)
 
-        with pytest.raises(FileNotFoundError):
-            fs.is_protected(b"absent", dir_fd=directory_fd)
-        fs.close(directory_fd)
+            assert not fs.is_protected(b"file", dir_fd=fd)
+            assert not fs.is_protected(b"link", dir_fd=fd)
+            assert not fs.is_protected(fd)
+            with pytest.raises(FileNotFoundError):
+                fs.is_protected(b"absent", dir_fd=fd)
 
     def test_a_directory_and_what_is_in_it_are_of_one_mount(
         self, fs: FileSystem, directory: str
     ) -> None:
         """``mount_id`` is the same for both, or None."""
         put_file(fs, f"{directory}/file", b"content")
-        fds = [fs.open(directory, DIRECTORY), fs.open(f"{directory}/file", os.O_RDONLY)]
 
-        first, second = map(fs.mount_id, fds)
+        with opened(fs, directory, DIRECTORY) as fd, opened(fs, f"{directory}/file") as file_fd:
+            assert fs.mount_id(fd) == fs.mount_id(file_fd)
 
-        for fd in fds:
-            fs.close(fd)
-        assert first == second
         with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
             fs.mount_id(-1)
 
@@ -369,21 +326,19 @@ class AttributeTests:
     ) -> None:
         """Nanoseconds are kept, of symbolic links too, which are not followed."""
         put_file(fs, f"{directory}/file")
-        directory_fd = fs.open(directory, DIRECTORY)
-        fd = fs.open(f"{directory}/file", os.O_RDONLY)
-        fs.make_symlink(b"file", b"link", dir_fd=directory_fd)
-        fs.make_node(b"fifo", stat_module.S_IFIFO | 0o600, dir_fd=directory_fd)
 
-        fs.change_mode(fd, 0o640)
-        fs.change_owner(fd, os.geteuid(), os.getegid())
-        fs.change_times(fd, 1_600_000_000_123_456_789)
-        fs.change_times(b"link", 1_500_000_000_000_000_001, dir_fd=directory_fd)
+        with opened(fs, directory, DIRECTORY) as directory_fd:
+            fs.make_symlink(b"file", b"link", dir_fd=directory_fd)
+            fs.make_node(b"fifo", stat_module.S_IFIFO | 0o600, dir_fd=directory_fd)
+            fs.change_times(b"link", 1_500_000_000_000_000_001, dir_fd=directory_fd)
+            link = fs.lstat(b"link", dir_fd=directory_fd)
+            assert stat_module.S_ISFIFO(fs.lstat(b"fifo", dir_fd=directory_fd).st_mode)
+        with opened(fs, f"{directory}/file") as fd:
+            fs.change_mode(fd, 0o640)
+            fs.change_owner(fd, os.geteuid(), os.getegid())
+            fs.change_times(fd, 1_600_000_000_123_456_789)
+            stat = fs.fstat(fd)
 
-        stat = fs.fstat(fd)
-        link = fs.lstat(b"link", dir_fd=directory_fd)
-        assert stat_module.S_ISFIFO(fs.lstat(b"fifo", dir_fd=directory_fd).st_mode)
-        fs.close(fd)
-        fs.close(directory_fd)
         assert stat_module.S_IMODE(stat.st_mode) == 0o640
         assert stat.st_mtime_ns == 1_600_000_000_123_456_789
         assert link.st_mtime_ns == 1_500_000_000_000_000_001
@@ -449,7 +404,3 @@ class AttributeTests:
 
         assert fs.lock(second, exclusive=True)
         fs.close(second)
-
-
-class FileSystemTests(ContentTests, NameTests, AttributeTests):
-    """Everything above."""
