@@ -12,11 +12,11 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_module
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from treesnap.errors import Corrupt, printable
-from treesnap.fs.base import FileSystem
+from treesnap.fs.base import FileSystem, Name
 
 _FIRST_READ_SIZE = 64 << 10
 """Python allocates this much before it reads; a larger block would cost a system call."""
@@ -47,13 +47,20 @@ def write_all_at(fs: FileSystem, fd: int, data: bytes | memoryview, position: in
         data = memoryview(data)[taken:]
 
 
-def sync_directory(fs: FileSystem, path: str) -> None:
-    """Makes the names in a directory durable. Costs one sync."""
-    fd = fs.open(path, os.O_RDONLY | os.O_DIRECTORY)
+@contextmanager
+def opened_file(fs: FileSystem, name: Name, flags: int, dir_fd: int | None = None) -> Iterator[int]:
+    """Yields a descriptor of a file or directory, closed afterwards; raises OSError."""
+    fd = fs.open(name, flags, dir_fd=dir_fd)
     try:
-        fs.sync(fd)
+        yield fd
     finally:
         fs.close(fd)
+
+
+def sync_directory(fs: FileSystem, path: str) -> None:
+    """Makes the names in a directory durable. Costs one sync."""
+    with opened_file(fs, path, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        fs.sync(fd)
 
 
 class Temporary:
@@ -346,8 +353,7 @@ def put_aside(fs: FileSystem, path: str) -> None:
     Processes take turns, by a lock on the directory, so that none moves away the regular file
     that another one has just put there. Does nothing while another process has that lock.
     """
-    directory = fs.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with opened_file(fs, os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY) as directory:
         if not fs.lock(directory, exclusive=True):
             return
         try:
@@ -356,8 +362,6 @@ def put_aside(fs: FileSystem, path: str) -> None:
                     fs.rename(path, f"{path}.aside-{os.urandom(4).hex()}")
         finally:
             fs.unlock(directory)
-    finally:
-        fs.close(directory)
 
 
 def not_regular(path: str) -> Corrupt:

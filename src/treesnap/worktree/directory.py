@@ -13,12 +13,13 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Self
 
 from treesnap import treepath
 from treesnap.errors import ErrorCode, NotFound, Refused, printable
 from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import opened_file
 
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 NO_DIRECTORY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
@@ -42,14 +43,11 @@ def open_root(fs: FileSystem, root: str) -> int:
         ) from None
 
 
-@contextmanager
-def open_directory(fs: FileSystem, path: str | bytes, dir_fd: int | None = None) -> Iterator[int]:
+def open_directory(
+    fs: FileSystem, path: str | bytes, dir_fd: int | None = None
+) -> AbstractContextManager[int]:
     """Yields a descriptor of a directory, closed afterwards; raises OSError."""
-    fd = fs.open(path, OPEN_DIRECTORY, dir_fd=dir_fd)
-    try:
-        yield fd
-    finally:
-        fs.close(fd)
+    return opened_file(fs, path, OPEN_DIRECTORY, dir_fd)
 
 
 @contextmanager

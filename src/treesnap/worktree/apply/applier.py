@@ -15,15 +15,16 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_module
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Self
 
 from treesnap import treepath
 from treesnap.codec.journal import Finish
 from treesnap.errors import Conflict
 from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import opened_file
 from treesnap.fs.process_files import descriptors, program_of
 from treesnap.model import Entry, EntryKind, Xattrs
 from treesnap.results import OpenFile
@@ -45,6 +46,7 @@ from treesnap.worktree.attributes import (
 from treesnap.worktree.directory import DirectoryChain
 
 _OPEN_ANY = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
+"""Opens anything, permissions or not."""
 _CANNOT_EXCHANGE = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 
@@ -224,7 +226,7 @@ class Applier:
         self._fs.change_mode(fd, stat_module.S_IMODE(own.st_mode) | 0o700)
         if found is not None and stat_module.S_ISDIR(found.st_mode):
             name = treepath.split(step.path)[1]
-            with opened_for_metadata(self._fs, name, fd) as moved:
+            with opened_file(self._fs, name, _OPEN_ANY, fd) as moved:
                 self._fs.change_mode(moved, stat_module.S_IMODE(found.st_mode) | 0o700)
 
     def _undo_put(self, step: RestoreStep) -> None:
@@ -309,7 +311,7 @@ class Applier:
             if not touch:
                 self._fs.change_times(name, wanted.mtime_ns, dir_fd=fd)
             return
-        with opened_for_metadata(self._fs, name, fd) as opened:
+        with opened_file(self._fs, name, _OPEN_ANY, fd) as opened:
             if self._fs.fstat(opened).st_ino == inode:
                 try:
                     apply_metadata(self._fs, opened, wanted, self._xattrs(wanted), touch=touch)
@@ -341,7 +343,7 @@ class Applier:
         """Gives a directory its permissions and its time, where they are others."""
         if (stat_module.S_IMODE(found.st_mode), found.st_mtime_ns) == (mode, mtime_ns):
             return
-        with opened_for_metadata(self._fs, name, fd) as moved:
+        with opened_file(self._fs, name, _OPEN_ANY, fd) as moved:
             if stat_module.S_IMODE(found.st_mode) != mode:
                 self._fs.change_mode(moved, mode)
             if found.st_mtime_ns != mtime_ns:
@@ -443,16 +445,6 @@ def _is_changed(item: Finish) -> bool:
     return old._replace(mtime_ns=0, content=None) != new._replace(
         name=old.name, mtime_ns=0, content=None
     )
-
-
-@contextmanager
-def opened_for_metadata(fs: FileSystem, name: bytes, dir_fd: int) -> Iterator[int]:
-    """Opens whatever has a name, permissions or not, without following a link."""
-    fd = fs.open(name, _OPEN_ANY, dir_fd=dir_fd)
-    try:
-        yield fd
-    finally:
-        fs.close(fd)
 
 
 def open_files(root: str, steps: Iterable[RestoreStep]) -> tuple[OpenFile, ...]:

@@ -18,6 +18,7 @@ from stat import S_ISDIR, S_ISREG
 from treesnap import treepath
 from treesnap.errors import OperationFailed, printable
 from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import opened_file
 from treesnap.worktree.directory import DirectoryChain, open_chain, open_directory
 
 
@@ -104,8 +105,7 @@ def _unlock_below(fs: FileSystem, chain: DirectoryChain, path: bytes) -> bool:
 
 def _unlock(fs: FileSystem, name: str | bytes, dir_fd: int | None) -> tuple[int, bool]:
     """Adds the owner's bits to a file or directory; returns its mode, and whether they lacked."""
-    fd = fs.open(name, os.O_PATH, dir_fd=dir_fd)
-    try:
+    with opened_file(fs, name, os.O_PATH, dir_fd) as fd:
         status = fs.fstat(fd)
         mode = status.st_mode
         wanted = _DIRECTORY_BITS if S_ISDIR(mode) else _FILE_BITS if S_ISREG(mode) else 0
@@ -113,5 +113,3 @@ def _unlock(fs: FileSystem, name: str | bytes, dir_fd: int | None) -> tuple[int,
             return mode, False
         fs.change_mode(fd, (mode & 0o7777) | wanted)
         return mode, True
-    finally:
-        fs.close(fd)

@@ -28,7 +28,7 @@ from treesnap.codec.reader import Get, TreeReader, read_segments
 from treesnap.errors import Corrupt
 from treesnap.events import Monitor, NullMonitor
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import write_all_at
+from treesnap.fs.durable import opened_file, write_all_at
 from treesnap.fs.forked import helper_count, share_out
 from treesnap.model import Entry, EntryKind, ObjectKind, Totals
 from treesnap.worktree.apply.removal import remove_below
@@ -356,7 +356,6 @@ def _without_zero_pages(data: bytes, position: int) -> Iterator[tuple[int, bytes
         yield position + start, memoryview(data)[start:] if start else data
 
 
-_CREATE_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 BUILDING = b"building"
 """A file that exists while new files are built, as long as no old one is kept aside."""
 RESERVE = b"reserve"
@@ -501,7 +500,7 @@ def _opened_private(fs: FileSystem, parent_fd: int, name: bytes) -> int:
 
 def begin_building(fs: FileSystem, stage_fd: int) -> None:
     """Marks the directory: new files are being built, and no old one is kept aside."""
-    fs.close(fs.open(BUILDING, _CREATE_NEW, dir_fd=stage_fd))
+    fs.close(fs.open(BUILDING, _CREATE, dir_fd=stage_fd))
 
 
 def end_building(fs: FileSystem, stage_fd: int) -> None:
@@ -520,14 +519,12 @@ def is_building(fs: FileSystem, stage_fd: int) -> bool:
 
 def reserve(fs: FileSystem, stage_fd: int, size_bytes: int) -> None:
     """Reserves space until :func:`release`; raises OSError when there is not enough."""
-    fd = fs.open(RESERVE, _CREATE_NEW, dir_fd=stage_fd)
-    try:
-        fs.allocate(fd, size_bytes)
-    except OSError as error:
-        if error.errno != errno.EFBIG:  # a limit of the process, not of the disk
-            raise
-    finally:
-        fs.close(fd)
+    with opened_file(fs, RESERVE, _CREATE, stage_fd) as fd:
+        try:
+            fs.allocate(fd, size_bytes)
+        except OSError as error:
+            if error.errno != errno.EFBIG:  # a limit of the process, not of the disk
+                raise
 
 
 def release(fs: FileSystem, stage_fd: int) -> None:

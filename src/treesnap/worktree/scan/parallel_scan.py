@@ -1,12 +1,11 @@
-"""Looking for changes in a large tree from several processes, before it is walked.
+"""Looks for changes in a large tree from several processes, before it is walked.
 
-Each process lists some of the directories and compares each with its cached row in one go. Of
-what is found nothing is taken: the walk looks again at every directory in which something
-differs, and at no other. So a helper has nothing to hand over but paths, and one that fails
-leaves its directories to the walk.
+Each process lists some of the directories and compares each with its cached row in one go. The
+walk then looks again at every directory in which something differs, and at no other. So a helper
+reports only paths, and one that fails leaves its directories to the walk.
 
-A directory counts as changed, too, where its row alone could not say otherwise: names that
-are racy, files that are mapped for writing or have other links, exclusions.
+A directory also counts as changed when its row alone cannot prove the contrary: it holds racy
+names, files that are mapped for writing or have other links, or exclusions.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from treesnap.worktree.scan.statcache import StatCache, subdirectories
 
 ROWS_MIN = 1024
 """Cached rows from which on other processes help: starting one takes milliseconds."""
-_SHARES_EACH = 8
+_ITEMS_EACH = 8
 
 Finding = tuple[bool, bytes]
 """Whether all below a directory is to be looked at, or else its own names, and its path."""
@@ -38,7 +37,7 @@ class _WorkItem(NamedTuple):
 
     path: bytes
     is_deep: bool
-    """Whether what is below it belongs to the share."""
+    """Whether everything below it belongs to the item."""
     weight: int
 
 
@@ -55,7 +54,7 @@ def parallel_scan(
     if found is None or found[0].rules != NO_RULES or not helpers:
         return None
     totals = found[0].totals
-    weight_max = (totals.files + totals.directories) // (_SHARES_EACH * (helpers + 1))
+    weight_max = (totals.files + totals.directories) // (_ITEMS_EACH * (helpers + 1))
     changed = PathTree(is_listed=True)
 
     def look(item: _WorkItem) -> list[Finding]:
@@ -68,7 +67,7 @@ def parallel_scan(
             node.is_listed |= not is_whole
 
     share_out(
-        list(_shares(cache, found[0], weight_max)),
+        list(_work_items(cache, found[0], weight_max)),
         lambda item: item.weight,
         helpers,
         here=lambda item: note(look(item)),
@@ -79,7 +78,7 @@ def parallel_scan(
     return changed
 
 
-def _shares(cache: StatCache, root: Row, weight_max: int) -> Iterator[_WorkItem]:
+def _work_items(cache: StatCache, root: Row, weight_max: int) -> Iterator[_WorkItem]:
     """Yields all that is below the root, in parts of at most some weight if possible."""
     pending = [(b"", root)]
     while pending:
