@@ -170,7 +170,7 @@ def test_file_content_is_never_read_as_a_directory(forge, root):
     identity = forge.put(ObjectKind.CHUNK, content)
     path = forge.write_pack()
     forge.snapshot(identity)
-    from treesnap.codec.index import IndexEntry
+    from treesnap.codec.pack import IndexEntry
 
     for offset in range(16, 400):
         forge.write_index(

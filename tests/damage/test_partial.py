@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import oracle
-from treesnap.codec.index import IndexEntry
-from treesnap.codec.pack import RECORD_HEADER_SIZE
+from treesnap.codec.pack import RECORD_HEADER_SIZE, IndexEntry
 from treesnap.errors import TreesnapError
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import ObjectKind

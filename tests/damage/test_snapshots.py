@@ -191,7 +191,7 @@ def _packs(forge: Forge) -> list[list[bytes]]:
     from treesnap.store.store import Store
 
     with Store.open(LocalFileSystem(), str(forge.store)) as store:
-        return [[item.id for item in store.packs.scan(one)[0]] for one in store.packs.sizes()]
+        return [[item.id for item in store.inventory(one).entries] for one in store.packs.sizes()]
 
 
 def test_an_error_of_the_disk_is_not_damage(world):

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from treesnap.codec.envelope import FileKind, seal, unseal
-from treesnap.codec.index import IndexEntry, IndexPart, encode_index
+from treesnap.codec.index import IndexPart, encode_index
 from treesnap.codec.journal import Commit, Journal, encode_journal
 from treesnap.codec.message import pack, unpack
+from treesnap.codec.pack import IndexEntry
 from treesnap.errors import Corrupt, NotFound, OperationFailed, UnsupportedFormat
 from treesnap.ops.handle import Handle
 from treesnap.testing.state import tree_state

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from treesnap.codec.envelope import FileKind, header, seal
-from treesnap.codec.index import IndexEntry, encode_index
+from treesnap.codec.index import encode_index
 from treesnap.codec.message import pack
-from treesnap.codec.pack import encode_record_header
+from treesnap.codec.pack import IndexEntry, encode_record_header
 from treesnap.codec.snapshot import encode_snapshot, snapshot_id
 from treesnap.fs.local import LocalFileSystem
 from treesnap.hashing import object_id, root_id

@@ -13,7 +13,7 @@ import pytest
 from treesnap.codec import envelope, journal, pack, root_files, snapshot, statcache, tree
 from treesnap.codec.chunklist import fold
 from treesnap.codec.envelope import FileKind
-from treesnap.codec.index import IndexEntry, encode_index
+from treesnap.codec.index import encode_index
 from treesnap.codec.journal import STAGE_PREFIX, Commit, Finish, Journal
 from treesnap.codec.message import TIME_MAX_NS, TIME_MIN_NS
 from treesnap.codec.message import pack as packed
@@ -119,7 +119,7 @@ def folded() -> bytes:
 def footer() -> bytes:
     """Returns the end of a sealed pack with one record."""
     head = pack.encode_record_header(1, 0, 3, 3, ID)
-    record = pack.decode_record_header(head, 16)
+    record = pack.decode_record_header(head, bytes(16), 16)
     assert record is not None
     return head + b"abc" + pack.encode_footer([record], 16 + 52 + 3)
 
@@ -140,7 +140,7 @@ ENCODED: dict[str, bytes] = {
     "journal": journal.encode_journal(JOURNAL),
     "row": statcache.frame(statcache.encode_row(ROW)),
     "meta": statcache.encode_meta(statcache.Meta("ef" * 32, ID)),
-    "index": encode_index([IndexEntry(ID, bytes(16), 16, 3, 4, 1)], {bytes(16): 71}),
+    "index": encode_index([pack.IndexEntry(ID, bytes(16), 16, 3, 4, 1)], {bytes(16): 71}),
     "pack": envelope.header(FileKind.PACK) + footer(),
     "sealed": envelope.seal(FileKind.ROOT, b"payload"),
 }

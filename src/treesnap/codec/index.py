@@ -19,9 +19,9 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from treesnap.codec.envelope import CHECKSUM_SIZE, HEADER_SIZE, FileKind, check_header, header
+from treesnap.codec.pack import IndexEntry
 from treesnap.errors import Corrupt
 from treesnap.hashing import checksum
 from treesnap.model import ObjectId
@@ -33,17 +33,6 @@ _PACK = struct.Struct("<16sQ")
 _LOCATION = struct.Struct("<IIIIB3x")
 _FIRST = struct.Struct(">Q")
 _TABLE_START = HEADER_SIZE + _COUNTS.size
-
-
-class IndexEntry(NamedTuple):
-    """One object and the place of its record."""
-
-    id: ObjectId
-    pack_id: bytes
-    offset: int
-    stored_size: int
-    raw_size: int
-    kind: int
 
 
 def encode_index(entries: Iterable[IndexEntry], covered: Mapping[bytes, int]) -> memoryview:
@@ -140,12 +129,16 @@ class IndexPart:
             return None
         return IndexEntry(object_id, self._packs[number], offset, stored_size, raw_size, kind)
 
+    def at(self, position: int) -> IndexEntry | None:
+        """Returns the entry at a position, or None for one that names no pack."""
+        start = self._rest_start + 24 * position
+        object_id = _FIRST.pack(self._first[position]) + self._data[start : start + 24]
+        return self._entry(ObjectId(object_id), position)
+
     def __iter__(self) -> Iterator[IndexEntry]:
         """Yields all entries in the order of their ids."""
         for position in range(self.count):
-            start = self._rest_start + 24 * position
-            object_id = _FIRST.pack(self._first[position]) + self._data[start : start + 24]
-            entry = self._entry(ObjectId(object_id), position)
+            entry = self.at(position)
             if entry is not None:
                 yield entry
 

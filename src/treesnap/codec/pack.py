@@ -16,7 +16,8 @@ pack without a trailer is still being appended to, or its writer died: a record
 is there when its header is whole and its bytes lie inside the file. A reader that
 relies on bytes that were never synced checks them against their id first.
 
-Not here: files, locks, lookups (store).
+This is the one place that knows how an object lies in a pack. Not here: files, locks, lookups
+(store).
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 from zlib import crc32
 
-from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, decompress
+from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, compressor_of, decompress
 from treesnap.codec.envelope import HEADER_SIZE
-from treesnap.codec.index import IndexEntry
 from treesnap.codec.message import pack, unpack
 from treesnap.errors import Corrupt
 from treesnap.hashing import ID_SIZE, checksum, object_id
@@ -48,6 +48,8 @@ _RECORD = struct.Struct("<4sBBBxII32s")
 _CHECK = struct.Struct("<I")
 _TRAILER = struct.Struct("<4sI")
 TRAILER_SIZE = _TRAILER.size + _CHECK.size
+_COMPRESSION_AT = 5
+"""Where the byte for the compression stands in a record."""
 _KINDS = {int(kind): kind for kind in ObjectKind}
 
 
@@ -61,25 +63,55 @@ class Sliced(Protocol):
         """Returns a part."""
 
 
-class RecordHeader(NamedTuple):
-    """Where one object lies in its pack, and what it is."""
+class IndexEntry(NamedTuple):
+    """One object and the place of its record: what a record, a footer and an index say of it."""
 
-    kind: int
-    compression: int
+    id: ObjectId
+    pack_id: bytes
     offset: int
     """Position of the record's first byte in the pack."""
-    raw_size: int
     stored_size: int
-    id: ObjectId
+    raw_size: int
+    kind: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that the object takes in its pack."""
+        return RECORD_HEADER_SIZE + self.stored_size
 
     @property
     def end(self) -> int:
         """Position after the record's last byte."""
         return self.offset + RECORD_HEADER_SIZE + self.stored_size
 
-    def entry_in(self, pack_id: bytes) -> IndexEntry:
-        """Returns what an index says of the record."""
-        return IndexEntry(self.id, pack_id, self.offset, self.stored_size, self.raw_size, self.kind)
+
+class Encoded(NamedTuple):
+    """Records that can be appended to any pack, one after the other."""
+
+    data: bytes
+    rows: list[tuple[ObjectId, int, int, int]]
+    """Id, stored size, raw size and kind of each."""
+
+    def entries_at(self, pack_id: bytes, offset: int) -> Iterator[IndexEntry]:
+        """Yields what an index says of the records when they begin at an offset."""
+        for identity, stored_size, raw_size, kind in self.rows:
+            yield IndexEntry(identity, pack_id, offset, stored_size, raw_size, kind)
+            offset += RECORD_HEADER_SIZE + stored_size
+
+
+def encode_objects(objects: Sequence[tuple[ObjectKind, ObjectId, bytes]]) -> Encoded:
+    """Returns the records of objects, each compressed where that saves bytes.
+
+    Most of the time is spent without the GIL.
+    """
+    pieces: list[bytes] = []
+    rows: list[tuple[ObjectId, int, int, int]] = []
+    compressed = compressor_of().compress([data for _, _, data in objects])
+    for (kind, identity, data), (compression, stored) in zip(objects, compressed, strict=True):
+        pieces.append(encode_record_header(kind, compression, len(data), len(stored), identity))
+        pieces.append(stored)
+        rows.append((identity, len(stored), len(data), kind))
+    return Encoded(b"".join(pieces), rows)
 
 
 def encode_record_header(
@@ -90,47 +122,71 @@ def encode_record_header(
     return body + _CHECK.pack(crc32(body))
 
 
-def decode_record_header(data: bytes | memoryview, offset: int) -> RecordHeader | None:
-    """Returns the record header at the start of ``data``, or None when there is none.
+def decode_record_header(
+    data: bytes | memoryview, pack_id: bytes, offset: int
+) -> IndexEntry | None:
+    """Returns what the record header at the start of ``data`` says, or None when there is none.
 
     ``offset`` is where ``data`` begins in the pack.
     """
     if len(data) < RECORD_HEADER_SIZE:
         return None
-    magic, kind, compression, _, raw_size, stored_size, identity = _RECORD.unpack_from(data)
+    magic, kind, _, _, raw_size, stored_size, identity = _RECORD.unpack_from(data)
     (check,) = _CHECK.unpack_from(data, _RECORD.size)
     if magic != MAGIC or check != crc32(data[: _RECORD.size]):
         return None
-    return RecordHeader(kind, compression, offset, raw_size, stored_size, ObjectId(identity))
+    return IndexEntry(ObjectId(identity), pack_id, offset, stored_size, raw_size, kind)
 
 
-def decode_object(header: RecordHeader, stored: bytes) -> bytes:
-    """Returns an object's bytes, verified against its id; raises Corrupt."""
-    if header.kind not in _KINDS:
-        raise Corrupt(f"Object {header.id.hex()} has the unknown kind {header.kind}")
-    data = decompress(header.compression, stored, header.raw_size)
-    if object_id(_KINDS[header.kind], data) != header.id:
-        raise Corrupt(f"Object {header.id.hex()} does not match its identity")
+def decode_object(entry: IndexEntry, record: bytes, where: str) -> bytes:
+    """Returns an object's bytes, verified against its id; raises Corrupt.
+
+    ``record`` is what lies at the place of the entry.
+    """
+    found = decode_record_header(record, entry.pack_id, entry.offset)
+    if found != entry or len(record) != entry.size_bytes:
+        raise Corrupt(
+            f"Pack {entry.pack_id.hex()} does not hold object {entry.id.hex()} at {entry.offset}",
+            path=where,
+        )
+    if entry.kind not in _KINDS:
+        raise Corrupt(f"Object {entry.id.hex()} has the unknown kind {entry.kind}")
+    data = decompress(record[_COMPRESSION_AT], record[RECORD_HEADER_SIZE:], entry.raw_size)
+    if object_id(_KINDS[entry.kind], data) != entry.id:
+        raise Corrupt(f"Object {entry.id.hex()} does not match its identity")
     return data
 
 
-def scan_records(data: Sliced, start: int = HEADER_SIZE) -> Iterator[RecordHeader]:
+def decode_unchecked(record: bytes) -> bytes:
+    """Returns the bytes of an object as far as a damaged record has any."""
+    stored = record[RECORD_HEADER_SIZE:]
+    found = decode_record_header(record, b"", 0)
+    if found is None:
+        return stored
+    try:
+        return decompress(record[_COMPRESSION_AT], stored, found.raw_size)
+    except Corrupt:
+        return stored
+
+
+def scan_records(data: Sliced, pack_id: bytes, start: int = HEADER_SIZE) -> Iterator[IndexEntry]:
     """Yields the records of a pack from ``start`` on, up to the first that is not whole.
 
     Costs one header each; content is not read.
     """
     offset = start
     while True:
-        header = decode_record_header(data[offset : offset + RECORD_HEADER_SIZE], offset)
-        if header is None or header.kind not in _KINDS or header.end > len(data):
+        head = data[offset : offset + RECORD_HEADER_SIZE]
+        entry = decode_record_header(head, pack_id, offset)
+        if entry is None or entry.kind not in _KINDS or entry.end > len(data):
             return
-        if header.raw_size > OBJECT_SIZE_MAX or header.stored_size > OBJECT_SIZE_MAX:
+        if entry.raw_size > OBJECT_SIZE_MAX or entry.stored_size > OBJECT_SIZE_MAX:
             return
-        yield header
-        offset = header.end
+        yield entry
+        offset = entry.end
 
 
-def encode_footer(records: Sequence[RecordHeader], offset: int) -> bytes:
+def encode_footer(records: Sequence[IndexEntry], offset: int) -> bytes:
     """Returns the footer and trailer that seal a pack which ends at ``offset``."""
     table = pack(
         tuple(
@@ -156,15 +212,12 @@ def footer_offset(trailer: bytes | memoryview) -> int | None:
     return int(offset)
 
 
-def decode_footer(data: Sliced, where: str) -> list[RecordHeader]:
-    """Returns the records that the footer of a whole sealed pack lists; raises Corrupt.
-
-    The compression is not in the footer and is given as 0.
-    """
+def decode_footer(data: Sliced, pack_id: bytes, where: str) -> list[IndexEntry]:
+    """Returns the records that the footer of a whole sealed pack lists; raises Corrupt."""
     offset = footer_offset(data[-TRAILER_SIZE:])
     if offset is None or offset >= len(data):
         raise Corrupt(f"Pack {where} has no footer", path=where)
-    header = decode_record_header(data[offset : offset + RECORD_HEADER_SIZE], offset)
+    header = decode_record_header(data[offset : offset + RECORD_HEADER_SIZE], pack_id, offset)
     if header is None or header.kind != FOOTER_KIND or header.end != len(data) - TRAILER_SIZE:
         raise Corrupt(f"Pack {where} has a damaged footer", path=where)
     table = data[offset + RECORD_HEADER_SIZE : header.end]
@@ -174,7 +227,7 @@ def decode_footer(data: Sliced, where: str) -> list[RecordHeader]:
     if type(rows) is not tuple or not all(_is_footer_row(row, offset) for row in rows):
         raise Corrupt(f"Pack {where} has a footer with an impossible row", path=where)
     return [
-        RecordHeader(kind, 0, position, raw_size, stored_size, ObjectId(identity))
+        IndexEntry(ObjectId(identity), pack_id, position, stored_size, raw_size, kind)
         for kind, position, raw_size, stored_size, identity in rows
     ]
 

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 
 from treesnap.codec.envelope import CHECKSUM_SIZE
-from treesnap.codec.index import IndexEntry, IndexPart, encode_index
+from treesnap.codec.index import IndexPart, encode_index
+from treesnap.codec.pack import IndexEntry
 from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import open_lock, open_regular, replace_file, unlink_if_present
@@ -107,11 +108,7 @@ class ObjectIndex:
 
     def covered(self) -> dict[bytes, int]:
         """Returns, for each pack, how many of its bytes the parts know of."""
-        known: dict[bytes, int] = {}
-        for part in self.parts.values():
-            for pack_id, size in part.covered.items():
-                known[pack_id] = max(size, known.get(pack_id, 0))
-        return known
+        return _covered_by(self.parts.values())
 
     def entries_of(self, pack_id: bytes) -> list[IndexEntry]:
         """Returns what the parts know of one pack. Reads all of them."""
@@ -127,22 +124,23 @@ class ObjectIndex:
         """Remembers objects that were found by scanning packs, for this process only."""
         self._scanned.update((entry.id, entry) for entry in entries)
 
-    def write_part(
-        self, entries: Iterable[IndexEntry], covered: Mapping[bytes, int], *, durable: bool = False
-    ) -> str:
+    def write_part(self, entries: Iterable[IndexEntry], covered: Mapping[bytes, int]) -> str:
         """Publishes a new part and returns its name. The packs were synced before.
 
-        Not synced by default: a part that is lost or damaged by a power cut is
+        Not synced: a part that is lost or damaged by a power cut is
         recognised, and its packs are scanned instead.
         """
-        return self._publish(encode_index(sorted(entries), covered), durable=durable)
+        return self._publish(encode_index(sorted(entries), covered), durable=False)
 
-    def write_sorted_part(self, entries: Iterable[IndexEntry], covered: Mapping[bytes, int]) -> str:
-        """Does as :meth:`write_part`, durably, with entries in the order of their ids.
+    def write_merged(
+        self, sources: Iterable[Iterable[IndexEntry]], covered: Mapping[bytes, int]
+    ) -> None:
+        """Publishes a part for what several sources say, durably; each rises by id.
 
-        No list of them is made.
+        No list of the entries is made.
         """
-        return self._publish(encode_index(entries, covered), durable=True)
+        entries = (entry for entry, _ in groupby(heapq.merge(*sources)))
+        self._publish(encode_index(entries, covered), durable=True)
 
     def _publish(self, data: memoryview, *, durable: bool) -> str:
         name = os.urandom(16).hex()
@@ -196,12 +194,7 @@ class ObjectIndex:
         if len(names) < 2:
             return
         parts = [self.parts[name] for name in names]
-        entries = (entry for entry, _ in groupby(heapq.merge(*parts)))
-        covered: dict[bytes, int] = {}
-        for part in parts:
-            for pack_id, size in part.covered.items():
-                covered[pack_id] = max(size, covered.get(pack_id, 0))
-        self._publish(encode_index(entries, covered), durable=True)
+        self.write_merged(parts, _covered_by(parts))
         self.remove_parts(names)
 
     def _is_sound(self, name: str) -> bool:
@@ -233,3 +226,12 @@ class ObjectIndex:
             unlink_if_present(self._fs, os.path.join(self._layout.index, name))
             self.parts.pop(name, None)
             self.damaged.pop(name, None)
+
+
+def _covered_by(parts: Iterable[IndexPart]) -> dict[bytes, int]:
+    """Returns, for each pack, how many of its bytes some parts know of."""
+    covered: dict[bytes, int] = {}
+    for part in parts:
+        for pack_id, size in part.covered.items():
+            covered[pack_id] = max(size, covered.get(pack_id, 0))
+    return covered

@@ -11,31 +11,38 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from treesnap.codec.compress import OBJECT_SIZE_MAX, decompress
+from treesnap.codec.compress import OBJECT_SIZE_MAX
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
-from treesnap.codec.index import PACK_ID_SIZE, IndexEntry
+from treesnap.codec.index import PACK_ID_SIZE
 from treesnap.codec.pack import (
     PACK_SIZE_MAX,
     PACK_SIZE_TARGET,
     RECORD_HEADER_SIZE,
     TRAILER_SIZE,
-    RecordHeader,
+    Encoded,
+    IndexEntry,
     decode_footer,
     decode_object,
     decode_record_header,
+    decode_unchecked,
     encode_footer,
-    encode_record_header,
     footer_offset,
     scan_records,
 )
 from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import closed, open_regular, sync_directory, write_all, write_all_at
-from treesnap.model import ObjectId
+from treesnap.fs.durable import (
+    closed,
+    open_regular,
+    sync_directory,
+    unlink_if_present,
+    write_all,
+    write_all_at,
+)
 from treesnap.store.layout import Layout, is_hex
 
 _OPEN_PACKS_MAX = 64
@@ -55,6 +62,22 @@ class Inventory(NamedTuple):
     """Where bytes begin, behind all records, that are not a record; None without such bytes."""
 
 
+class Sound(NamedTuple):
+    """The part of a pack that can be relied on."""
+
+    entries: list[IndexEntry]
+    """Its records, also behind damage; without those that were never synced and are torn."""
+    covered: int
+    """How many of its bytes an index part may cover: none that are torn."""
+    is_whole: bool
+    """Whether every byte is accounted for. Otherwise records may be hidden in it."""
+
+    @property
+    def indexed(self) -> Iterator[IndexEntry]:
+        """The records that an index part may have."""
+        return (entry for entry in self.entries if entry.offset < self.covered)
+
+
 class _OpenPack:
     """The bytes of an open pack, read in windows; a codec's :class:`Sliced`."""
 
@@ -70,6 +93,8 @@ class _OpenPack:
 
     def __getitem__(self, part: slice) -> bytes:
         start, stop, _ = part.indices(self._size)
+        if start >= stop:
+            return b""
         if not self._start <= start <= stop <= self._start + len(self._window):
             size = stop - start
             if size > _WINDOW_SIZE:
@@ -110,54 +135,38 @@ class PackReader:
             )
         except (FileNotFoundError, PermissionError, Corrupt):
             return False
-        found = decode_record_header(data, entry.offset)
-        return (
-            found is not None
-            and found.id == entry.id
-            and found.kind == entry.kind
-            and found.stored_size == entry.stored_size
-        )
+        return decode_record_header(data, entry.pack_id, entry.offset) == entry
 
     def read(self, entry: IndexEntry) -> bytes:
         """Returns an object's verified bytes; raises Corrupt or FileNotFoundError."""
-        size = RECORD_HEADER_SIZE + min(entry.stored_size, OBJECT_SIZE_MAX)
+        path = self._layout.pack(entry.pack_id)
         try:
-            fd = self._descriptor(entry.pack_id)
+            return decode_object(entry, self._record(entry), path)
         except PermissionError as error:
-            raise closed(self._layout.pack(entry.pack_id)) from error
-        data = self._fs.read_at(fd, size, entry.offset)
-        found = decode_record_header(data[:RECORD_HEADER_SIZE], entry.offset)
-        if (
-            found is None
-            or found.id != entry.id
-            or found.kind != entry.kind
-            or found.end != entry.offset + len(data)
-        ):
-            raise Corrupt(
-                f"Pack {entry.pack_id.hex()} does not hold object {entry.id.hex()} "
-                f"at {entry.offset}",
-                path=self._layout.pack(entry.pack_id),
-            )
-        return decode_object(found, data[RECORD_HEADER_SIZE:])
+            raise closed(path) from error
 
     def read_unchecked(self, entry: IndexEntry) -> bytes:
         """Returns the bytes of a damaged object as far as there are any; raises OSError.
 
         For a caller that looks for ids in them and relies on nothing.
         """
-        size = RECORD_HEADER_SIZE + min(entry.stored_size, OBJECT_SIZE_MAX)
         try:
-            data = self._fs.read_at(self._descriptor(entry.pack_id), size, entry.offset)
+            return decode_unchecked(self._record(entry))
         except FileNotFoundError:
             return b""
-        found = decode_record_header(data[:RECORD_HEADER_SIZE], entry.offset)
-        stored = data[RECORD_HEADER_SIZE:]
-        if found is None:
-            return stored
+
+    def _record(self, entry: IndexEntry) -> bytes:
+        """Returns what lies at a place, no more than the largest record takes."""
+        size = min(entry.size_bytes, RECORD_HEADER_SIZE + OBJECT_SIZE_MAX)
+        return self._fs.read_at(self._descriptor(entry.pack_id), size, entry.offset)
+
+    def is_right(self, entry: IndexEntry) -> bool:
+        """Returns whether a record is there and its content has its id. Reads it."""
         try:
-            return decompress(found.compression, stored, found.raw_size)
-        except Corrupt:
-            return stored
+            self.read(entry)
+        except (Corrupt, FileNotFoundError):
+            return False
+        return True
 
     def sizes(self) -> dict[bytes, int]:
         """Returns the size in bytes of every pack."""
@@ -172,102 +181,98 @@ class PackReader:
                     found[bytes.fromhex(entry.name)] = size
         return found
 
-    def scan(self, pack_id: bytes, start: int = 0) -> tuple[list[RecordHeader], int]:
-        """Returns the records from ``start`` on, and where the last whole one ends.
-
-        Reads record headers only. A damaged one ends the scan, unless the pack is
-        sealed: then its footer says what lies behind.
-        """
-        records, end = self._scan(pack_id, start)
-        footer, rows = self._footer(pack_id)
-        if footer is not None and end < footer:
-            records += [row for row in rows or () if row.offset >= end]
-            end = records[-1].end if records else end
-        return records, end
-
-    def _scan(self, pack_id: bytes, start: int) -> tuple[list[RecordHeader], int]:
-        """Returns the records from ``start`` on, up to the first that is damaged, and its place."""
-        path = self._layout.pack(pack_id)
-        try:
-            fd = open_regular(self._fs, path)
-        except Corrupt:
-            return [], 0
-        try:
-            pack = _OpenPack(self._fs, fd)
-            if len(pack) < HEADER_SIZE or len(pack) > PACK_SIZE_MAX:
-                return [], 0
-            first = max(start, HEADER_SIZE)
-            if start < HEADER_SIZE:
-                try:
-                    check_header(pack[:HEADER_SIZE], FileKind.PACK, path)
-                except (Corrupt, UnsupportedFormat):
-                    return [], 0
-            records = list(scan_records(pack, first))
-            return records, records[-1].end if records else first
-        finally:
-            self._fs.close(fd)
-
     def inventory(
-        self, pack_id: bytes, covered: int, known: Callable[[], Iterable[IndexEntry]]
+        self,
+        pack_id: bytes,
+        covered: int,
+        known: Callable[[], Iterable[IndexEntry]],
+        start: int = 0,
     ) -> Inventory:
-        """Returns all records of a pack whose headers are whole, those behind damage too.
+        """Returns the records of a pack whose headers are whole, those behind damage too.
 
         ``covered`` is how much of the pack was once whole, and ``known`` gives what
         the index knows of it. The index and the footer are used only where the chain of
-        records breaks off. Raises FileNotFoundError.
+        records breaks off. With ``start`` leaves out the records before it. Costs a header per
+        record. Raises FileNotFoundError.
         """
+        path = self._layout.pack(pack_id)
         try:
-            size = self._fs.fstat(self._descriptor(pack_id)).st_size
+            pack = _OpenPack(self._fs, self._descriptor(pack_id))
+            size = len(pack)
+            if size > PACK_SIZE_MAX:
+                raise Corrupt(f"Pack {path!r} is too large", path=path)
         except Corrupt:
             return Inventory([], covered, 0, None)
-        records, end = self._scan(pack_id, 0)
-        footer, rows = self._footer(pack_id)
+        entries: list[IndexEntry] = []
+        end = 0
+        if start >= HEADER_SIZE or _is_header(pack[:HEADER_SIZE], path):
+            entries, end = _chain(pack, pack_id, max(start, HEADER_SIZE))
+        footer, rows = _footer(pack, pack_id, path)
         limit = footer if footer is not None else covered
         damaged_at = end if end < limit else None
         if footer is not None and rows is None and damaged_at is None:
             damaged_at = footer
         if damaged_at is not None:
-            hints = {row.offset for row in rows or ()} | {entry.offset for entry in known()}
+            hints = {entry.offset for entry in (*(rows or ()), *known())}
             for offset in sorted(hints):
-                if offset >= end:
-                    more, end = self._scan(pack_id, offset)
-                    records += more
-        entries = [record.entry_in(pack_id) for record in records]
+                if offset >= max(end, HEADER_SIZE):
+                    more, end = _chain(pack, pack_id, offset)
+                    entries += more
         if footer is not None:
             return Inventory(entries, size, damaged_at, end if end < footer else None)
         return Inventory(entries, max(end, limit), damaged_at, end if end < size else None)
 
-    def _footer(self, pack_id: bytes) -> tuple[int | None, list[RecordHeader] | None]:
-        """Returns where the footer of a sealed pack begins, and its rows, or None if damaged."""
-        path = self._layout.pack(pack_id)
-        try:
-            fd = self._descriptor(pack_id)
-        except Corrupt:
-            return None, []
-        pack = _OpenPack(self._fs, fd)
-        offset = footer_offset(pack[-TRAILER_SIZE:])
-        if offset is None or len(pack) > PACK_SIZE_MAX:
-            return None, []
-        try:
-            return offset, sorted(decode_footer(pack, path), key=_by_offset)
-        except Corrupt:
-            return offset, None
+    def sound(
+        self, pack_id: bytes, covered: int, known: Callable[[], Iterable[IndexEntry]]
+    ) -> Sound:
+        """Returns the part of a pack that can be relied on; raises FileNotFoundError.
 
-    def sync(self, pack_id: bytes) -> None:
-        """Makes everything durable that any process appended to a pack."""
-        self._fs.sync_data(self._descriptor(pack_id))
+        Bytes that no index part covers may never have been synced, and may be torn: they are
+        synced now, and count only where the content matches its id. Costs a header per record,
+        and a sync and the content of what is not covered.
+        """
+        inventory = self.inventory(pack_id, covered, known)
+        torn_at = inventory.torn_at
+        if inventory.end > covered or torn_at is not None:
+            self._fs.sync_data(self._descriptor(pack_id))
+        entries = []
+        for entry in inventory.entries:
+            if entry.offset < covered or self.is_right(entry):
+                entries.append(entry)
+            elif torn_at is None or entry.offset < torn_at:
+                torn_at = entry.offset
+        return Sound(
+            entries,
+            max(covered, inventory.end if torn_at is None else torn_at),
+            torn_at is None and inventory.damaged_at is None,
+        )
 
 
-def _has_header(fs: FileSystem, fd: int, path: str) -> bool:
+def _chain(pack: _OpenPack, pack_id: bytes, start: int) -> tuple[list[IndexEntry], int]:
+    """Returns the records from ``start`` on, up to the first that is damaged, and its place."""
+    entries = list(scan_records(pack, pack_id, start))
+    return entries, entries[-1].end if entries else start
+
+
+def _footer(
+    pack: _OpenPack, pack_id: bytes, path: str
+) -> tuple[int | None, list[IndexEntry] | None]:
+    """Returns where the footer of a sealed pack begins, and its rows, or None if damaged."""
+    offset = footer_offset(pack[-TRAILER_SIZE:])
+    if offset is None:
+        return None, []
     try:
-        check_header(fs.read_at(fd, HEADER_SIZE, 0), FileKind.PACK, path)
+        return offset, decode_footer(pack, pack_id, path)
+    except Corrupt:
+        return offset, None
+
+
+def _is_header(data: bytes, path: str) -> bool:
+    try:
+        check_header(data, FileKind.PACK, path)
     except (Corrupt, UnsupportedFormat):
         return False
     return True
-
-
-def _by_offset(record: RecordHeader) -> int:
-    return record.offset
 
 
 class PackAppender:
@@ -286,12 +291,11 @@ class PackAppender:
         self._fd = fd
         self.end = end
         """Position at which the next record goes."""
-        self._position = end
         self._is_new = end <= HEADER_SIZE
         self._dirty = end > covered
         self._has_durable_name = covered > 0
         """An index part comes after the pack's name: it proves that the name was synced."""
-        self._records: list[RecordHeader] | None = [] if self._is_new else None
+        self._records: list[IndexEntry] | None = [] if self._is_new else None
         """All records of the pack, or None when some were there before."""
 
     @classmethod
@@ -310,7 +314,7 @@ class PackAppender:
     @classmethod
     def resume(
         cls, fs: FileSystem, layout: Layout, pack_id: bytes, covered: int
-    ) -> tuple[PackAppender, list[RecordHeader]] | None:
+    ) -> tuple[PackAppender, list[IndexEntry]] | None:
         """Opens a pack that is not sealed, to append to it; returns None where that is not safe.
 
         Also returns the records behind ``covered``, which no index part knows yet.
@@ -318,51 +322,42 @@ class PackAppender:
         torn tail may be damage in front of good records, and what is appended behind a
         torn header is not found without the index.
         """
+        path = layout.pack(pack_id)
         try:
-            fd = open_regular(fs, layout.pack(pack_id), os.O_RDWR)
+            fd = open_regular(fs, path, os.O_RDWR)
         except (FileNotFoundError, PermissionError, Corrupt):
             return None
         try:
-            size = fs.fstat(fd).st_size
+            pack = _OpenPack(fs, fd)
+            size = len(pack)
             is_open = max(HEADER_SIZE, covered) <= size < PACK_SIZE_TARGET
-            if is_open and _has_header(fs, fd, layout.pack(pack_id)):
-                records: list[RecordHeader] = []
-                end = max(covered, HEADER_SIZE)
-                if end < size:
-                    records = list(scan_records(_OpenPack(fs, fd), end))
-                    end = records[-1].end if records else end
+            if is_open and _is_header(fs.read_at(fd, HEADER_SIZE, 0), path):
+                entries, end = _chain(pack, pack_id, max(covered, HEADER_SIZE))
                 if end == size:
-                    return cls(fs, layout, pack_id, fd, size, covered), records
+                    return cls(fs, layout, pack_id, fd, size, covered), entries
         except BaseException:
             fs.close(fd)
             raise
         fs.close(fd)
         return None
 
-    def append(
-        self, kind: int, compression: int, raw_size: int, stored: bytes, object_id: ObjectId
-    ) -> tuple[bytes, IndexEntry]:
-        """Returns the bytes to write for a record and where it will lie.
-
-        The caller collects many and hands them to :meth:`write` in one go.
-        """
-        record = RecordHeader(kind, compression, self.end, raw_size, len(stored), object_id)
-        data = encode_record_header(kind, compression, raw_size, len(stored), object_id) + stored
+    def append(self, encoded: Encoded) -> list[IndexEntry]:
+        """Returns where records lie that it has written; truncates what arrived when it fails."""
+        entries = list(encoded.entries_at(self.pack_id, self.end))
+        self._write(encoded.data)
         if self._records is not None:
-            self._records.append(record)
-        self.end += len(data)
-        return data, record.entry_in(self.pack_id)
+            self._records += entries
+        return entries
 
-    def write(self, data: bytes) -> None:
-        """Writes collected records; truncates what arrived of them when that fails."""
+    def _write(self, data: bytes) -> None:
         self._dirty = True
         try:
-            write_all_at(self._fs, self._fd, data, self._position)
+            write_all_at(self._fs, self._fd, data, self.end)
         except BaseException:
             with suppress(OSError):
-                self._fs.truncate(self._fd, self._position)
+                self._fs.truncate(self._fd, self.end)
             raise
-        self._position += len(data)
+        self.end += len(data)
 
     @property
     def is_full(self) -> bool:
@@ -373,10 +368,8 @@ class PackAppender:
         """Adds the footer; nothing may be appended afterwards."""
         records = self._records
         if records is None:
-            records = list(scan_records(_OpenPack(self._fs, self._fd)))
-        footer = encode_footer(records, self.end)
-        self.write(footer)
-        self.end += len(footer)
+            records = list(scan_records(_OpenPack(self._fs, self._fd), self.pack_id))
+        self._write(encode_footer(records, self.end))
 
     def sync(self) -> None:
         """Makes everything appended durable. Costs one sync, two for a pack not covered yet."""
@@ -396,3 +389,16 @@ class PackAppender:
         """Removes a new pack to which nothing was appended."""
         if self._is_new and self.end <= HEADER_SIZE:
             self._fs.unlink(self._layout.pack(self.pack_id))
+
+
+def cut_back(fs: FileSystem, layout: Layout, pack_id: bytes, end: int) -> None:
+    """Truncates a pack to where it ended before; removes one that was empty then."""
+    path = layout.pack(pack_id)
+    if end <= HEADER_SIZE:
+        unlink_if_present(fs, path)
+        return
+    fd = fs.open(path, os.O_RDWR)
+    try:
+        fs.truncate(fd, end)
+    finally:
+        fs.close(fd)

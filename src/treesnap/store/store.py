@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from errno import ELOOP
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from treesnap.codec.envelope import FileKind, check_header
 from treesnap.errors import (
@@ -34,9 +34,9 @@ from treesnap.store.roots import Root, step_output_bytes
 from treesnap.store.snapshots import SnapshotLog
 
 if TYPE_CHECKING:
-    from treesnap.codec.index import IndexEntry
+    from treesnap.codec.pack import IndexEntry
     from treesnap.store.index import ObjectIndex
-    from treesnap.store.packs import Inventory, PackReader
+    from treesnap.store.packs import Inventory, PackReader, Sound
 
 FORMAT_VERSION = 1
 _FORMAT = {
@@ -64,17 +64,6 @@ def format_problem(data: bytes) -> str | None:
 def mend_format(fs: FileSystem, path: str) -> str:
     """Rewrites the format file of a store that cannot be opened for lack of it."""
     return Store(fs, path).rewrite_format()
-
-
-class Sound(NamedTuple):
-    """The part of a pack that can be relied on."""
-
-    entries: list[IndexEntry]
-    """Its records, also behind damage; without those that were never synced and are torn."""
-    covered: int
-    """How many of its bytes an index part may cover: none that are torn."""
-    is_whole: bool
-    """Whether every byte is accounted for. Otherwise records may be hidden in it."""
 
 
 class Store:
@@ -304,63 +293,33 @@ class Store:
 
     def scan_uncovered(self) -> None:
         """Finds objects in packs, or tails of packs, that no index part covers."""
-        covered = self.index.covered()
-        for pack_id, size in self.packs.sizes().items():
-            start = covered.get(pack_id, 0)
-            if size > start:
-                try:
-                    records, _ = self.packs.scan(pack_id, start)
-                except (FileNotFoundError, PermissionError):
-                    continue
-                self.index.add_scanned(record.entry_in(pack_id) for record in records)
+        self._scan(self.index.covered())
 
     def scan_everything(self) -> None:
         """Finds objects in all packs, whatever the index says. Costs a header per object."""
-        if self._scanned_all:
-            return
-        self._scanned_all = True
-        for pack_id in self.packs.sizes():
-            try:
-                self.index.add_scanned(self.inventory(pack_id).entries)
-            except (FileNotFoundError, PermissionError):
-                continue
+        if not self._scanned_all:
+            self._scanned_all = True
+            self._scan({})
 
-    def inventory(self, pack_id: bytes) -> Inventory:
+    def _scan(self, starts: Mapping[bytes, int]) -> None:
+        for pack_id, size in self.packs.sizes().items():
+            start = starts.get(pack_id, 0)
+            if size > start:
+                with suppress(FileNotFoundError, PermissionError):
+                    self.index.add_scanned(self.inventory(pack_id, start).entries)
+
+    def inventory(self, pack_id: bytes, start: int = 0) -> Inventory:
         """Returns all records of a pack that can be found; raises FileNotFoundError."""
-        covered = self.index.covered().get(pack_id, 0)
-        return self.packs.inventory(pack_id, covered, lambda: self.index.entries_of(pack_id))
+        return self.packs.inventory(pack_id, *self._known_of(pack_id), start)
 
     def sound(self, pack_id: bytes) -> Sound:
-        """Returns the part of a pack that can be relied on; raises FileNotFoundError.
+        """Returns the part of a pack that can be relied on; see :meth:`PackReader.sound`."""
+        return self.packs.sound(pack_id, *self._known_of(pack_id))
 
-        Bytes that no index part covers may never have been synced, and may be torn: they are
-        synced now, and count only where the content matches its id. Costs a header per record,
-        and a sync and the content of what is not covered.
-        """
+    def _known_of(self, pack_id: bytes) -> tuple[int, Callable[[], list[IndexEntry]]]:
+        """Returns how much of a pack the index covers, and what gives its entries."""
         covered = self.index.covered().get(pack_id, 0)
-        inventory = self.inventory(pack_id)
-        if inventory.end > covered or inventory.torn_at is not None:
-            self.packs.sync(pack_id)
-        entries = []
-        torn_at = inventory.torn_at
-        for entry in inventory.entries:
-            if entry.offset < covered or self.is_right(entry):
-                entries.append(entry)
-            elif torn_at is None or entry.offset < torn_at:
-                torn_at = entry.offset
-        return Sound(
-            entries,
-            max(covered, inventory.end if torn_at is None else torn_at),
-            torn_at is None and inventory.damaged_at is None,
-        )
-
-    def is_right(self, entry: IndexEntry) -> bool:
-        """Returns whether a record is there and its content has its id. Reads it."""
-        try:
-            self.packs.read(entry)
-        except (Corrupt, FileNotFoundError):
-            return False
-        return True
+        return covered, lambda: self.index.entries_of(pack_id)
 
     def sync_names_of(self, pack_ids: Iterable[bytes]) -> None:
         """Makes the names of packs durable. Costs a sync unless index parts cover them all.

@@ -14,9 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
-from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, compressor_of
-from treesnap.codec.envelope import HEADER_SIZE
-from treesnap.codec.index import IndexEntry
+from treesnap.codec.compress import OBJECT_SIZE_MAX
+from treesnap.codec.pack import Encoded, IndexEntry, encode_objects
 from treesnap.codec.reader import check_object
 from treesnap.errors import Busy, Corrupt, ErrorCode, InvalidArgument, StorageFull
 from treesnap.fs.durable import sweep_temporary, unlink_if_present
@@ -24,7 +23,7 @@ from treesnap.hashing import object_id
 from treesnap.model import ObjectId, ObjectKind, SnapshotId, SnapshotRecord
 from treesnap.quantities import format_size
 from treesnap.store.collector import read_state
-from treesnap.store.packs import PackAppender
+from treesnap.store.packs import PackAppender, cut_back
 from treesnap.store.reserve import Reserve
 from treesnap.store.slot import Slot, acquire, sweep_pending
 from treesnap.store.snapshots import SnapshotName
@@ -41,7 +40,6 @@ ATTEMPTS = 5
 _ENTRIES_MAX = 1 << 17
 """New objects kept in memory before an index part is written for them."""
 
-_Compressed = list[tuple[Compression, bytes]]
 _Result = TypeVar("_Result")
 
 
@@ -104,15 +102,14 @@ class Writer:
         self._store = store
         self._size_bytes_max = size_bytes_max
         self._fs = store.fs
-        self._compressor = compressor_of()
         self._pool: ThreadPoolExecutor | None = None
         self._batch: list[tuple[ObjectKind, ObjectId, bytes]] = []
         self._batch_size = 0
-        self._in_flight: deque[
-            tuple[list[tuple[ObjectKind, ObjectId, bytes]], Future[_Compressed]]
-        ] = deque()
+        self._in_flight: deque[Future[Encoded]] = deque()
         self._added: dict[ObjectId, IndexEntry | None] = {}
         self._covered: dict[bytes, int] = {}
+        self._begins: dict[bytes, int] = {}
+        """Where the session began in each of its packs."""
         self._slot: Slot | None = None
         self._pack: PackAppender | None = None
         self.objects_added = 0
@@ -179,12 +176,16 @@ class Writer:
         if len(data) > OBJECT_SIZE_MAX:
             raise InvalidArgument(f"An object of {len(data)} bytes is too large to store")
         check_object(kind, data)
+        if self._add(kind, identity, data):
+            self._submit()
+        return identity
+
+    def _add(self, kind: ObjectKind, identity: ObjectId, data: bytes) -> bool:
+        """Adds an object to the batch at hand; returns whether the batch is full."""
         self._added[identity] = None
         self._batch.append((kind, identity, data))
         self._batch_size += len(data)
-        if self._batch_size >= BATCH_SIZE or len(self._batch) >= BATCH_OBJECTS_MAX:
-            self._submit()
-        return identity
+        return self._batch_size >= BATCH_SIZE or len(self._batch) >= BATCH_OBJECTS_MAX
 
     def get(self, kind: ObjectKind, identity: ObjectId) -> bytes:
         """Returns an object of the store or of this session."""
@@ -200,42 +201,32 @@ class Writer:
             from concurrent.futures import ThreadPoolExecutor  # small captures never come here
 
             self._pool = ThreadPoolExecutor(2, thread_name_prefix="treesnap-compress")
-        batch, self._batch, self._batch_size = self._batch, [], 0
-        future = self._pool.submit(self._compressor.compress, [data for _, _, data in batch])
-        self._in_flight.append((batch, future))
+        self._in_flight.append(self._pool.submit(encode_objects, self._taken_batch()))
         while self._in_flight and (
-            len(self._in_flight) > _BATCHES_IN_FLIGHT_MAX or self._in_flight[0][1].done()
+            len(self._in_flight) > _BATCHES_IN_FLIGHT_MAX or self._in_flight[0].done()
         ):
-            done, finished = self._in_flight.popleft()
-            self._append(done, finished.result())
+            self._append(self._in_flight.popleft().result())
 
     def _drain(self) -> None:
         """Appends everything that was put so far."""
         while self._in_flight:
-            done, finished = self._in_flight.popleft()
-            self._append(done, finished.result())
+            self._append(self._in_flight.popleft().result())
         if self._batch:
-            batch, self._batch, self._batch_size = self._batch, [], 0
-            self._append(batch, self._compressor.compress([data for _, _, data in batch]))
+            self._append(encode_objects(self._taken_batch()))
 
-    def _append(
-        self, batch: list[tuple[ObjectKind, ObjectId, bytes]], compressed: _Compressed
-    ) -> None:
+    def _taken_batch(self) -> list[tuple[ObjectKind, ObjectId, bytes]]:
+        batch, self._batch, self._batch_size = self._batch, [], 0
+        return batch
+
+    def _append(self, encoded: Encoded) -> None:
         pack = self._current_pack()
-        pieces = []
-        for (kind, identity, data), (compression, stored) in zip(batch, compressed, strict=True):
-            piece, entry = pack.append(kind, compression, len(data), stored, identity)
-            pieces.append(piece)
-            self._added[identity] = entry
-            self.objects_added += 1
-            self.added_bytes += len(piece)
-        joined = b"".join(pieces)
-        self._refuse_beyond_limit(len(joined))
-        pack.write(joined)
+        count, size_bytes = len(encoded.rows), len(encoded.data)
+        self.objects_added += count
+        self.added_bytes += size_bytes
+        self._refuse_beyond_limit(size_bytes)
+        self._added.update((entry.id, entry) for entry in pack.append(encoded))
         before = self._added_to.get(pack.pack_id, Added(0, 0))
-        self._added_to[pack.pack_id] = Added(
-            before.objects + len(batch), before.size_bytes + len(joined)
-        )
+        self._added_to[pack.pack_id] = Added(before.objects + count, before.size_bytes + size_bytes)
         self._covered[pack.pack_id] = pack.end
         if pack.is_full:
             self._seal(pack)
@@ -261,6 +252,7 @@ class Writer:
             self._pack = self._resumed_pack() or PackAppender.create(self._fs, self._store.layout)
             assert self._slot is not None
             self._slot.write(self._epoch, self._pack.pack_id)
+            self._begins[self._pack.pack_id] = self._pack.end
         return self._pack
 
     def _resumed_pack(self) -> PackAppender | None:
@@ -271,8 +263,7 @@ class Writer:
         resumed = PackAppender.resume(self._fs, self._store.layout, pack_id, covered)
         if resumed is None:
             return None
-        pack, records = resumed
-        entries = [record.entry_in(pack_id) for record in records]
+        pack, entries = resumed
         try:
             for entry in entries:
                 self._store.packs.read(entry)
@@ -318,48 +309,27 @@ class Writer:
         finds no room leaves the disk no fuller. The session is over then.
         """
         self._avoid |= avoid
-        begins: dict[bytes, int] = {}
         try:
             for entry in entries:
                 data = self._store.packs.read(entry)
-                ((compression, stored),) = self._compressor.compress([data])
-                pack = self._current_pack()
-                begins.setdefault(pack.pack_id, pack.end)
-                piece, place = pack.append(entry.kind, compression, len(data), stored, entry.id)
-                pack.write(piece)
-                self._added[entry.id] = place
-                self.added_bytes += len(piece)
-                self._covered[pack.pack_id] = pack.end
-                if pack.is_full:
-                    self._seal(pack)
-                if len(self._added) >= _ENTRIES_MAX:
-                    self._flush_index()
-                    begins = {}
+                if self._add(ObjectKind(entry.kind), entry.id, data):
+                    self._drain()
             self.flush()
         except (OSError, Corrupt):
-            self._undo_copy(begins)
+            self._undo_copy()
             raise
 
-    def _undo_copy(self, begins: dict[bytes, int]) -> None:
-        """Truncates packs to where a copy began, unless the index covers more.
+    def _undo_copy(self) -> None:
+        """Truncates packs to where the session began in them, unless the index covers more.
 
         No other process can rely on what no index part covers.
         """
         with suppress(OSError):
             self._store.index.refresh()
             covered = self._store.index.covered()
-            for pack_id, begin in begins.items():
-                path = self._store.layout.pack(pack_id)
-                if covered.get(pack_id, 0) > begin:
-                    continue
-                if begin <= HEADER_SIZE:
-                    unlink_if_present(self._fs, path)
-                    continue
-                fd = self._fs.open(path, os.O_RDWR)
-                try:
-                    self._fs.truncate(fd, begin)
-                finally:
-                    self._fs.close(fd)
+            for pack_id, begin in self._begins.items():
+                end = max(begin, covered.get(pack_id, 0))
+                cut_back(self._fs, self._store.layout, pack_id, end)
 
     def publish(
         self, record: SnapshotRecord, root_id: str, sequence: int

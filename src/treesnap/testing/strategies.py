@@ -11,9 +11,9 @@ from itertools import chain
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from treesnap.codec.index import IndexEntry
 from treesnap.codec.journal import STAGE_PREFIX, Commit, Finish, Journal, Subvolume
 from treesnap.codec.message import TIME_MAX_NS, TIME_MIN_NS
+from treesnap.codec.pack import IndexEntry
 from treesnap.codec.root_files import (
     EXPORT_STAGE_PREFIX,
     ExportMoves,

@@ -91,7 +91,7 @@ def test_a_footer_that_claims_much_takes_nothing():
     trailer = pack._TRAILER.pack(pack.TRAILER_MAGIC, 16)
     data += trailer + pack._CHECK.pack(pack.crc32(trailer))
 
-    assert peak_of(lambda: pack.decode_footer(memoryview(data), "here")) < MEBIBYTE
+    assert peak_of(lambda: pack.decode_footer(memoryview(data), bytes(16), "here")) < MEBIBYTE
 
 
 def test_an_index_that_claims_much_takes_nothing():

@@ -9,24 +9,26 @@ from hypothesis import strategies as st
 from treesnap.codec import pack
 from treesnap.codec.compress import OBJECT_SIZE_MAX
 from treesnap.codec.envelope import FileKind, header
-from treesnap.codec.index import IndexEntry, IndexPart, encode_index
+from treesnap.codec.index import IndexPart, encode_index
 from treesnap.codec.message import pack as packed
+from treesnap.codec.pack import IndexEntry
 from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.hashing import checksum, object_id
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.testing import strategies as ours
 
 CONTENTS = [b"one", b"", b"three" * 20]
+PACK = bytes(16)
 
 
-def records_of(contents: list[bytes]) -> tuple[bytes, list[pack.RecordHeader]]:
+def records_of(contents: list[bytes]) -> tuple[bytes, list[IndexEntry]]:
     """Returns a pack that is not sealed, and its records."""
     data = header(FileKind.PACK)
     records = []
     for content in contents:
         identity = object_id(ObjectKind.CHUNK, content)
         head = pack.encode_record_header(1, 0, len(content), len(content), identity)
-        record = pack.decode_record_header(head, len(data))
+        record = pack.decode_record_header(head, PACK, len(data))
         assert record is not None
         records.append(record)
         data += head + content
@@ -41,9 +43,9 @@ def sealed(contents: list[bytes]) -> bytes:
 def test_records_are_found_by_scanning():
     data, records = records_of(CONTENTS)
 
-    assert list(pack.scan_records(memoryview(data))) == records
-    assert list(pack.scan_records(memoryview(sealed(CONTENTS)))) == records
-    assert list(pack.scan_records(memoryview(data), records[1].offset)) == records[1:]
+    assert list(pack.scan_records(memoryview(data), PACK)) == records
+    assert list(pack.scan_records(memoryview(sealed(CONTENTS)), PACK)) == records
+    assert list(pack.scan_records(memoryview(data), PACK, records[1].offset)) == records[1:]
 
 
 def test_a_torn_tail_ends_a_scan_at_every_byte():
@@ -51,27 +53,67 @@ def test_a_torn_tail_ends_a_scan_at_every_byte():
 
     for size in range(16, len(data)):
         whole = [record for record in records if record.end <= size]
-        assert list(pack.scan_records(memoryview(data[:size]))) == whole
+        assert list(pack.scan_records(memoryview(data[:size]), PACK)) == whole
 
 
 def test_a_footer_lists_what_a_scan_finds():
     data = sealed(CONTENTS)
 
-    assert pack.decode_footer(memoryview(data), "here") == list(pack.scan_records(memoryview(data)))
+    found = pack.decode_footer(memoryview(data), PACK, "here")
+
+    assert found == list(pack.scan_records(memoryview(data), PACK))
 
 
 def test_objects_are_checked_against_their_identity():
-    data, (one, _, three) = records_of(CONTENTS)
+    _, (one, _, three) = records_of(CONTENTS)
 
-    assert pack.decode_object(one, b"one") == b"one"
+    def decoded(entry: IndexEntry, stored: bytes) -> bytes:
+        sizes = entry.raw_size, entry.stored_size
+        head = pack.encode_record_header(entry.kind, 0, *sizes, entry.id)
+        return pack.decode_object(entry, head + stored, "here")
+
+    assert decoded(one, b"one") == b"one"
     with pytest.raises(Corrupt, match="identity"):
-        pack.decode_object(one, b"two")
+        decoded(one, b"two")
     with pytest.raises(Corrupt, match="identity"):
-        pack.decode_object(one._replace(kind=2), b"one")
+        decoded(one._replace(kind=2), b"one")
     with pytest.raises(Corrupt, match="unknown kind"):
-        pack.decode_object(one._replace(kind=77), b"one")
-    with pytest.raises(Corrupt):
-        pack.decode_object(three, data[three.offset : three.end])
+        decoded(one._replace(kind=77), b"one")
+    with pytest.raises(Corrupt, match="claims"):
+        decoded(three._replace(raw_size=99), CONTENTS[2])
+
+
+def test_a_record_is_compared_with_what_the_index_says():
+    data, (one, two, _) = records_of(CONTENTS)
+    record = data[one.offset : one.end]
+
+    assert pack.decode_object(one, record, "here") == b"one"
+    for entry, found in [
+        (two, record),
+        (one._replace(raw_size=4), record),
+        (one, record[:-1]),
+        (one, record + b"x"),
+        (one, b""),
+    ]:
+        with pytest.raises(Corrupt, match="does not hold object"):
+            pack.decode_object(entry, found, "here")
+
+
+def test_objects_are_encoded_as_records_that_lie_where_it_says():
+    objects = [
+        (ObjectKind.CHUNK, object_id(ObjectKind.CHUNK, content), content)
+        for content in (*CONTENTS, b"long" * 1000)
+    ]
+
+    encoded = pack.encode_objects(objects)
+
+    data = header(FileKind.PACK) + encoded.data
+    entries = list(encoded.entries_at(PACK, 16))
+    assert list(pack.scan_records(memoryview(data), PACK)) == entries
+    assert [
+        pack.decode_object(entry, data[entry.offset : entry.end], "here") for entry in entries
+    ] == [content for _, _, content in objects]
+    assert entries[-1].stored_size < entries[-1].raw_size
 
 
 @pytest.mark.parametrize("field", ["raw_size", "stored_size"])
@@ -80,7 +122,7 @@ def test_a_record_that_claims_too_much_ends_a_scan(field):
     head = pack.encode_record_header(1, 1, sizes["raw_size"], sizes["stored_size"], bytes(32))
     data = header(FileKind.PACK) + head + bytes(OBJECT_SIZE_MAX + 2)
 
-    assert list(pack.scan_records(memoryview(data))) == []
+    assert list(pack.scan_records(memoryview(data), PACK)) == []
 
 
 @pytest.mark.parametrize("change", ["none", "offset", "table", "head", "short"])
@@ -99,7 +141,7 @@ def test_a_damaged_footer_is_refused(change):
         data = data[:5]
 
     with pytest.raises(Corrupt):
-        pack.decode_footer(memoryview(bytes(data)), "here")
+        pack.decode_footer(memoryview(bytes(data)), PACK, "here")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +172,7 @@ def test_a_footer_with_impossible_rows_is_refused(rows):
     data += head + table + trailer + pack._CHECK.pack(pack.crc32(trailer))
 
     with pytest.raises(Corrupt):
-        pack.decode_footer(memoryview(data), "here")
+        pack.decode_footer(memoryview(data), PACK, "here")
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

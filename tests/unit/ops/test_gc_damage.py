@@ -43,7 +43,7 @@ def test_a_damaged_pack_is_left_alone_with_all_it_holds(handle, store, root, sto
     (root / "garbage").unlink()
     handle.delete("garbage")
     (pack_id,) = store.packs.sizes()
-    record = store.packs.scan(pack_id)[0][0]
+    record = store.inventory(pack_id).entries[0]
     with open(store.layout.pack(pack_id), "r+b") as file:
         file.seek(record.offset)
         file.write(b"X")
@@ -77,7 +77,7 @@ def test_damaged_content_stops_neither_other_packs_nor_is_it_copied(
     other = pack_files(store_path) - wasteful
     add_garbage(handle, root, store_path)
     (pack_id,) = map(bytes.fromhex, wasteful)
-    needed = store.packs.scan(pack_id)[0][0]
+    needed = store.inventory(pack_id).entries[0]
     with open(store.layout.pack(pack_id), "r+b") as file:
         file.seek(needed.end - 1)
         file.write(b"\xff")
@@ -106,8 +106,8 @@ def test_a_damaged_record_that_nothing_needs_goes_with_its_pack(
         add_garbage_to_pack(handle, root)
     (pack_id,) = store.packs.sizes()
     store.index.refresh()
-    needed = {item.id for item in store.packs.scan(pack_id)[0][:4]}
-    records = [item for item in store.packs.scan(pack_id)[0] if item.id not in needed]
+    needed = {item.id for item in store.inventory(pack_id).entries[:4]}
+    records = [item for item in store.inventory(pack_id).entries if item.id not in needed]
     record = records[number]
     with open(store.layout.pack(pack_id), "r+b") as file:
         file.seek(record.offset)
@@ -137,7 +137,7 @@ def test_a_torn_pack_that_nothing_needs_goes(handle, store, root, store_path):
 
 def test_a_torn_pack_stays_while_something_needed_is_missing(handle, store, root, store_path):
     (pack_id,) = store.packs.sizes()
-    record = store.packs.scan(pack_id)[0][0]
+    record = store.inventory(pack_id).entries[0]
     with open(store.layout.pack(pack_id), "r+b") as file:
         file.seek(record.offset)
         file.write(b"X")

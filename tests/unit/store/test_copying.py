@@ -49,12 +49,13 @@ def test_copies_are_verified_and_new(open_store, put):
 
 def test_a_copy_fills_one_pack_after_the_other(open_store, places, monkeypatch):
     monkeypatch.setattr("treesnap.store.packs.PACK_SIZE_TARGET", 2 * len(CHUNKS[0]))
+    monkeypatch.setattr("treesnap.store.writer.BATCH_OBJECTS_MAX", 1)
     with Writer(open_store()) as writer:
         writer.copy(places, frozenset([places[0].pack_id]))
 
     store = open_store()
     assert copied(store, places) == CHUNKS
-    assert [len(store.packs.scan(item)[0]) for item in others(store, places)] == [2, 2]
+    assert [len(store.inventory(item).entries) for item in others(store, places)] == [2, 2]
 
 
 def test_a_copy_keeps_few_entries_in_memory_and_what_is_indexed_when_it_fails(
@@ -62,6 +63,7 @@ def test_a_copy_keeps_few_entries_in_memory_and_what_is_indexed_when_it_fails(
 ):
     """A part is written after two objects; the third is undone with the fourth."""
     monkeypatch.setattr("treesnap.store.writer._ENTRIES_MAX", 2)
+    monkeypatch.setattr("treesnap.store.writer.BATCH_OBJECTS_MAX", 1)
     missing = places[3]._replace(offset=places[3].offset + 1)
     with Writer(open_store()) as writer, pytest.raises(Corrupt):
         writer.copy([*places[:3], missing], frozenset([places[0].pack_id]))
@@ -69,7 +71,7 @@ def test_a_copy_keeps_few_entries_in_memory_and_what_is_indexed_when_it_fails(
     store = open_store()
     assert copied(store, places) == CHUNKS[:2]
     (other,) = others(store, places)
-    assert len(store.packs.scan(other)[0]) == 2
+    assert len(store.inventory(other).entries) == 2
 
 
 def test_a_copy_that_fails_when_its_index_part_has_its_name_takes_nothing_back(

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from treesnap.codec.index import IndexEntry
+from treesnap.codec.pack import IndexEntry
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.store.index import PARTS_MAX, VERIFIED_SIZE_MAX, ObjectIndex
 from treesnap.testing.doubles import RecordingFileSystem

@@ -8,9 +8,15 @@ from contextlib import nullcontext
 
 import pytest
 
-from treesnap.codec.compress import Compression
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, header
-from treesnap.codec.pack import PACK_SIZE_TARGET, RECORD_HEADER_SIZE, TRAILER_SIZE, decode_footer
+from treesnap.codec.pack import (
+    PACK_SIZE_TARGET,
+    RECORD_HEADER_SIZE,
+    TRAILER_SIZE,
+    Encoded,
+    decode_footer,
+    encode_record_header,
+)
 from treesnap.errors import Corrupt
 from treesnap.hashing import object_id
 from treesnap.model import ObjectKind
@@ -36,12 +42,9 @@ def add(appender: PackAppender, *chunks: bytes):
     """Appends chunks uncompressed; returns their places."""
     entries = []
     for chunk in chunks:
-        identity = object_id(ObjectKind.CHUNK, chunk)
-        data, entry = appender.append(
-            ObjectKind.CHUNK, Compression.NONE, len(chunk), chunk, identity
-        )
-        appender.write(data)
-        entries.append(entry)
+        identity, kind, size = object_id(ObjectKind.CHUNK, chunk), int(ObjectKind.CHUNK), len(chunk)
+        data = encode_record_header(kind, 0, size, size, identity) + chunk
+        entries += appender.append(Encoded(data, [(identity, size, size, kind)]))
     return entries
 
 
@@ -91,13 +94,19 @@ def test_what_was_appended_is_read(store, pack):
     assert [store.packs.read(entry) for entry in entries] == [b"one", b"two" * 10, b"three" * 20]
 
 
-def test_scan_finds_every_record_and_the_end(store, layout, pack):
+def test_an_inventory_has_every_record_and_the_end(store, layout, pack):
     pack_id, entries = pack
 
-    records, end = store.packs.scan(pack_id)
+    found = store.packs.inventory(pack_id, 0, nothing)
 
-    assert [record.id for record in records] == [entry.id for entry in entries]
-    assert end == os.path.getsize(path_of(layout, pack_id))
+    assert found.entries == entries
+    assert found.end == os.path.getsize(path_of(layout, pack_id))
+
+
+def test_an_inventory_begins_where_it_is_told(store, pack):
+    pack_id, entries = pack
+
+    assert store.packs.inventory(pack_id, 0, nothing, entries[1].offset).entries == entries[1:]
 
 
 def test_sizes_names_every_pack(store, layout, pack):
@@ -130,16 +139,15 @@ def test_sizes_leaves_out_what_a_collection_removes_meanwhile(fs, layout, pack):
     assert PackReader(Collected(), layout).sizes() == {kept.pack_id: HEADER_SIZE}
 
 
-def test_scan_of_a_sealed_pack_goes_on_behind_damage(fs, store, layout, pack):
-    """Its footer names every record, the damaged one too."""
+def test_an_inventory_of_the_end_of_a_sealed_pack_goes_on_behind_damage(fs, store, layout, pack):
     pack_id, entries = pack
     seal(fs, layout, pack_id)
     flip(path_of(layout, pack_id), entries[1].offset)
 
-    records, end = store.packs.scan(pack_id)
+    found = store.packs.inventory(pack_id, 0, nothing, entries[1].offset)
 
-    assert [record.id for record in records] == [entry.id for entry in entries]
-    assert end == entries[2].offset + RECORD_HEADER_SIZE + entries[2].stored_size
+    assert found.entries == [entries[2]]
+    assert found.damaged_at == entries[1].offset
 
 
 def test_a_missing_pack_is_not_found(store, pack):
@@ -194,7 +202,7 @@ class TestResume:
 
         assert [record.id for record in records] == [entry.id for entry in entries]
         assert store.packs.read(more[0]) == b"four"
-        assert len(store.packs.scan(pack_id)[0]) == 4
+        assert len(store.inventory(pack_id).entries) == 4
 
     def test_tells_only_what_the_index_does_not_know(self, fs, layout, pack):
         pack_id, entries = pack
@@ -213,11 +221,9 @@ class TestResume:
             cut(path, size)
 
             assert PackAppender.resume(fs, layout, pack_id, 0) is None
-            assert [item.id for item in store.packs.scan(pack_id)[0]] == [
-                entries[0].id,
-                entries[1].id,
-            ]
-            assert store.packs.scan(pack_id)[1] == last.offset
+            found = store.packs.inventory(pack_id, 0, nothing)
+            assert found.entries == entries[:2]
+            assert found.end == last.offset
 
     def test_is_refused_for_a_pack_that_is_shorter_than_it_was(self, fs, layout, pack):
         pack_id, entries = pack
@@ -272,7 +278,7 @@ class TestSealing:
         appender.close()
 
         with open(path_of(layout, appender.pack_id), "rb") as file:
-            rows = decode_footer(memoryview(file.read()), "pack")
+            rows = decode_footer(memoryview(file.read()), appender.pack_id, "pack")
         assert [(row.id, row.offset) for row in rows] == [
             (entry.id, entry.offset) for entry in entries
         ]
@@ -286,7 +292,7 @@ class TestSealing:
         appender.close()
 
         with open(path_of(layout, pack_id), "rb") as file:
-            rows = decode_footer(memoryview(file.read()), "pack")
+            rows = decode_footer(memoryview(file.read()), appender.pack_id, "pack")
         assert [row.id for row in rows] == [entry.id for entry in [*entries, *more]]
 
     def test_a_pack_is_full_at_the_target_size(self, fs, layout):
@@ -414,15 +420,15 @@ class TestReadingWhatIsCutOff:
         appender.close()
         return appender.pack_id, entries
 
-    def test_ends_the_scan(self, layout, long):
+    def test_ends_the_inventory(self, layout, long):
         pack_id, entries = long
         half = entries[50].offset - 6000  # more than a page before the next header
 
         def scan() -> None:
             reader = PackReader(self.Cut(path_of(layout, pack_id), half), layout)
-            records, _ = reader.scan(pack_id)
-            assert [record.id for record in records[:50]] == [item.id for item in entries[:50]]
-            assert len(records) <= 53  # what was read before
+            found = reader.inventory(pack_id, 0, nothing).entries
+            assert found[:50] == entries[:50]
+            assert len(found) <= 53  # what was read before
 
         ended = in_child(scan)
         assert ended.error is None, ended.error

@@ -35,7 +35,7 @@ def pack_ids(store) -> list[bytes]:
 
 def record_ids(store) -> list[bytes]:
     """Returns the ids of all records of all packs, repeated ones too."""
-    return [item.id for pack_id in pack_ids(store) for item in store.packs.scan(pack_id)[0]]
+    return [item.id for pack_id in pack_ids(store) for item in store.inventory(pack_id).entries]
 
 
 def test_what_was_put_is_read(open_store, put):

@@ -20,7 +20,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from treesnap.codec.index import IndexEntry
+from treesnap.codec.pack import IndexEntry
 from treesnap.codec.snapshot import RECORD_SIZE_MAX
 from treesnap.errors import Corrupt, NotFound
 from treesnap.events import Monitor, Phase

@@ -1,19 +1,19 @@
 """What is in the packs, what of it snapshots need, and which packs should go.
 
-Memory is 45 bytes for each record, and for each needed object the place that is kept.
-Records come out of their packed form one at a time.
+Memory is that of an index part for each pack, 52 bytes for each record, and for each needed
+object the place that is kept. Entries come out of it one at a time.
 """
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 
-from treesnap.codec.index import IndexEntry
-from treesnap.codec.pack import PACK_SIZE_TARGET, RECORD_HEADER_SIZE
+from treesnap.codec.index import IndexPart, encode_index
+from treesnap.codec.pack import PACK_SIZE_TARGET, IndexEntry
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.quantities import count_text
+from treesnap.store.packs import Sound
 from treesnap.store.slot import NO_PACK, slot_states
 from treesnap.store.store import Store
 
@@ -22,47 +22,43 @@ WASTE_SHARE_MIN = 0.2
 MERGED_MIN = 8
 """This many packs of about the same size become one; see :func:`_tier`."""
 
-_RECORD = struct.Struct("<32sIIIB")
-_ROW = struct.Struct(">32sIIIIB")
-
 
 class PackUsage:
     """One pack: its records, and which of them are needed from it."""
 
-    def __init__(
-        self, pack_id: bytes, size_bytes: int, covered: int, entries: list[IndexEntry]
-    ) -> None:
+    def __init__(self, pack_id: bytes, size_bytes: int, sound: Sound) -> None:
         self.id = pack_id
         self.size_bytes = size_bytes
-        self.covered = covered
+        self.covered = sound.covered
         """How many of its bytes the index may cover."""
         self.is_busy = False
         """A writer has it open. It stays, and so do its entries in the index."""
-        self.is_broken = False
+        self.is_broken = not sound.is_whole
         """Damage or a torn tail may hide records."""
         self.is_damaged = False
         """It is broken, and may hide something needed. It stays, and so do its entries."""
-        self._records = b"".join(
-            _RECORD.pack(item.id, item.offset, item.stored_size, item.raw_size, item.kind)
-            for item in entries
-        )
-        self.count = len(entries)
-        self.record_bytes = _bytes_of(entries)
+        data = encode_index(sorted(sound.entries), {pack_id: sound.covered})
+        self._part = IndexPart(data, pack_id.hex())
+        self.count = self._part.count
+        self.record_bytes = sum(entry.size_bytes for entry in sound.entries)
         """Bytes of all records; a pack's footer is neither needed nor waste."""
         self.needed_bytes = 0
         self.needed_count = 0
         self._is_needed = bytearray(self.count)
 
     def __iter__(self) -> Iterator[IndexEntry]:
-        """Yields the places of all records."""
-        for number in range(self.count):
-            yield self[number]
+        """Yields the places of all records, in the order of their ids."""
+        return iter(self._part)
 
     def __getitem__(self, number: int) -> IndexEntry:
-        identity, offset, stored, raw, kind = _RECORD.unpack_from(
-            self._records, number * _RECORD.size
-        )
-        return IndexEntry(ObjectId(identity), self.id, offset, stored, raw, kind)
+        entry = self._part.at(number)
+        assert entry is not None
+        return entry
+
+    @property
+    def indexed(self) -> Iterator[IndexEntry]:
+        """The places that the index may have, in the order of their ids."""
+        return (entry for entry in self if entry.offset < self.covered)
 
     @property
     def is_untouchable(self) -> bool:
@@ -76,15 +72,16 @@ class PackUsage:
 
     @property
     def needed(self) -> Iterator[IndexEntry]:
-        """The places of those records that are needed from this pack."""
-        return (self[number] for number in range(self.count) if self._is_needed[number])
+        """The places of those records that are needed from this pack, as they lie in it."""
+        numbers = (number for number in range(self.count) if self._is_needed[number])
+        return map(self.__getitem__, sorted(numbers, key=lambda number: self[number].offset))
 
     def need(self, number: int, *, is_needed: bool) -> None:
         """Sets whether a record is needed from this pack."""
         sign = int(is_needed) - self._is_needed[number]
         self._is_needed[number] = is_needed
         self.needed_count += sign
-        self.needed_bytes += sign * _bytes_of([self[number]])
+        self.needed_bytes += sign * self[number].size_bytes
 
 
 class StoreUsage:
@@ -127,12 +124,9 @@ class StoreUsage:
         busy = self._busy_packs()
         for pack_id, size in self._store.packs.sizes().items():
             try:
-                sound = self._store.sound(pack_id)
+                self.packs[pack_id] = PackUsage(pack_id, size, self._store.sound(pack_id))
             except FileNotFoundError:
                 continue
-            pack = PackUsage(pack_id, size, sound.covered, sound.entries)
-            pack.is_broken = not sound.is_whole
-            self.packs[pack_id] = pack
         busy |= self._busy_packs()
         sizes = self._store.packs.sizes()
         for pack in self.packs.values():
@@ -152,7 +146,7 @@ class StoreUsage:
             pack.is_damaged = (
                 pack.is_broken
                 and not pack.is_busy
-                and (is_lost or not all(map(self._store.is_right, pack.needed)))
+                and (is_lost or not all(map(self._store.packs.is_right, pack.needed)))
             )
         idle = [pack for pack in self.packs.values() if not pack.is_untouchable]
         self.dead = [pack for pack in idle if not pack.needed_count]
@@ -174,7 +168,7 @@ class StoreUsage:
         starts: list[int] = []
         places = dict.fromkeys(self._kinds, -1)  # shares the ids, which are most of the memory
         claimed = 0
-        is_right = self._store.is_right
+        is_right = self._store.packs.is_right
         start = 0
         for pack in packs:
             starts.append(start)
@@ -215,44 +209,23 @@ class StoreUsage:
         command would scan all packs, and writers would store their objects again.
         """
         covered: dict[bytes, int] = {}
-        rows: list[bytes] = []
-        ids = sorted(self.packs.keys() - deleted)
-        numbers = {pack_id: number for number, pack_id in enumerate(ids)}
-
-        def add(entries: Iterable[IndexEntry]) -> None:
-            rows.extend(
-                _ROW.pack(
-                    item.id,
-                    numbers[item.pack_id],
-                    item.offset,
-                    item.stored_size,
-                    item.raw_size,
-                    item.kind,
-                )
-                for item in entries
-            )
-
-        for pack_id in ids:
-            pack = self.packs[pack_id]
-            if not pack.is_untouchable:
-                covered[pack_id] = pack.covered
-                add(entry for entry in pack if entry.offset < pack.covered)
+        sources: list[Iterable[IndexEntry]] = []
+        untouchable: set[bytes] = set()
+        for pack in self.packs.values():
+            if pack.is_untouchable:
+                untouchable.add(pack.id)
+            elif pack.id not in deleted:
+                covered[pack.id] = pack.covered
+                sources.append(pack.indexed)
         for name in old_parts:
             part = self._store.index.parts.get(name)
-            if part is None:
-                continue
-            kept = {
-                pack_id
-                for pack_id in part.covered
-                if pack_id in numbers and self.packs[pack_id].is_untouchable
-            }
-            for pack_id in kept:
-                covered[pack_id] = max(part.covered[pack_id], covered.get(pack_id, 0))
-            if kept:
-                add(entry for entry in part if entry.pack_id in kept)
+            kept = untouchable & part.covered.keys() if part is not None else ()
+            if part is not None and kept:
+                for pack_id in kept:
+                    covered[pack_id] = max(part.covered[pack_id], covered.get(pack_id, 0))
+                sources.append(entry for entry in part if entry.pack_id in untouchable)
         self._store.sync_names_of(covered)
-        rows.sort(reverse=True)
-        self._store.index.write_sorted_part(_taken(rows, ids), covered)
+        self._store.index.write_merged(sources, covered)
         self._store.index.remove_parts(old_parts)
 
 
@@ -279,21 +252,3 @@ def _mergeable(packs: Iterable[PackUsage], copied_bytes: int) -> list[PackUsage]
 def _tier(size_bytes: int) -> int:
     """Returns a number that is one higher for packs of MERGED_MIN times the size."""
     return (size_bytes.bit_length() - 1) // (MERGED_MIN.bit_length() - 1)
-
-
-def _taken(rows: list[bytes], pack_ids: list[bytes]) -> Iterator[IndexEntry]:
-    """Yields the entries of packed rows, each once, and takes the rows from the list.
-
-    They are in falling order, so that equal ones lie side by side.
-    """
-    previous = b""
-    while rows:
-        row = rows.pop()
-        if row != previous:
-            identity, number, offset, stored, raw, kind = _ROW.unpack(row)
-            yield IndexEntry(ObjectId(identity), pack_ids[number], offset, stored, raw, kind)
-        previous = row
-
-
-def _bytes_of(entries: Iterable[IndexEntry]) -> int:
-    return sum(entry.stored_size + RECORD_HEADER_SIZE for entry in entries)

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.errors import Corrupt
 from treesnap.model import Snapshot, SnapshotId, SnapshotKind
 from treesnap.store.journal import load_history, needed_snapshots
@@ -157,5 +156,5 @@ def _added_bytes(store: Store, reachable: Reachability, snapshot: Snapshot) -> i
         for reference in reachable.add(snapshot.record):
             entry = store.index.find(reference.id)
             if entry is not None:
-                size_bytes += entry.stored_size + RECORD_HEADER_SIZE
+                size_bytes += entry.size_bytes
     return size_bytes

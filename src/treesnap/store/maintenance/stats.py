@@ -12,14 +12,12 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.codec.reader import Reference
 from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
 from treesnap.model import ObjectId, Snapshot, SnapshotRecord
 from treesnap.results import RootStats, SnapshotStats, StatsResult
 from treesnap.store.maintenance.reachability import Reachability
-from treesnap.store.packs import PackReader
 from treesnap.store.roots import registered_roots, step_output_bytes
 from treesnap.store.store import Store
 
@@ -60,7 +58,7 @@ def measure(store: Store, root_id: str) -> StatsResult:
     """Returns the sizes of a store, of its roots, and of the snapshots of one root."""
     ownership = Ownership(store)
     walked = _walk(store, root_id, ownership)
-    counted = _count(store.packs, ownership)
+    counted = _count(store, ownership)
     files, disk_bytes = _disk_use(store.fs, store.path)
     return StatsResult(
         roots=len(walked.paths),
@@ -110,14 +108,14 @@ def _registered(store: Store) -> dict[str, bytes]:
     return {store.root(path).id: path for path in paths}
 
 
-def _count(packs: PackReader, ownership: Ownership) -> _Counted:
+def _count(store: Store, ownership: Ownership) -> _Counted:
     """Adds up all records of all packs, by their owners. Costs a header per record."""
     counted = _Counted()
     left = ownership.of
-    for pack_id in packs.sizes():
+    for pack_id in store.packs.sizes():
         with suppress(FileNotFoundError):  # a collection removed it meanwhile
-            for record in packs.scan(pack_id)[0]:
-                size_bytes = record.stored_size + RECORD_HEADER_SIZE
+            for record in store.inventory(pack_id).entries:
+                size_bytes = record.size_bytes
                 owner = left.get(record.id)
                 if owner == _COUNTED:
                     counted.waste_bytes += size_bytes

@@ -10,8 +10,7 @@ import os
 from contextlib import suppress
 from typing import NamedTuple
 
-from treesnap.codec.index import IndexEntry
-from treesnap.codec.pack import RECORD_HEADER_SIZE
+from treesnap.codec.pack import IndexEntry
 from treesnap.errors import Corrupt, NotFound, TreesnapError
 from treesnap.events import Phase
 from treesnap.model import ObjectId, ObjectKind, Snapshot, SnapshotId
@@ -60,8 +59,8 @@ class Checker:
         self.damaged: list[Damaged] = []
         self.bad_snapshots: list[BadSnapshot] = []
         self.bad_packs: set[bytes] = set()
-        self.bad_records: set[tuple[bytes, int]] = set()
-        """Pack and offset of records whose content is damaged."""
+        self.bad_records: set[IndexEntry] = set()
+        """Records whose content is damaged."""
         self.right: set[ObjectId] = set()
         """Objects whose content was read and has their id."""
         self.kinds: dict[ObjectId, ObjectKind] = {}
@@ -134,18 +133,18 @@ class Checker:
         """Reads the records of one pack that are in the sample."""
         count = size = 0
         for entry in entries:
-            is_bad = (entry.pack_id, entry.offset) in self.bad_records
+            is_bad = entry in self.bad_records
             if not self._sample.holds(entry.id) or (entry.id in self._known and not is_bad):
                 continue
             try:
                 self.read_bytes += len(self._store.packs.read(entry))
                 self.right.add(entry.id)
             except Corrupt as error:
-                self.bad_records.add((entry.pack_id, entry.offset))
+                self.bad_records.add(entry)
                 if entry.offset < covered:
                     self._note_bad_pack(entry.pack_id, error.message)
             count += 1
-            size += entry.stored_size + RECORD_HEADER_SIZE
+            size += entry.size_bytes
             if size >= _ADVANCE_SIZE:
                 self._monitor.advance(count, size)
                 count = size = 0

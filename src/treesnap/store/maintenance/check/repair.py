@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from treesnap.codec.index import IndexEntry
+from treesnap.codec.pack import IndexEntry
 from treesnap.codec.snapshot import (
     RECORD_SIZE_MAX,
     SNAPSHOT,
@@ -92,14 +92,9 @@ class Repair:
         for pack_id in self._store.packs.sizes():
             sound = self._store.sound(pack_id)
             covered[pack_id] = sound.covered
-            entries += [
-                entry
-                for entry in sound.entries
-                if entry.offset < sound.covered
-                and (pack_id, entry.offset) not in self._found.bad_records
-            ]
+            entries += [entry for entry in sound.indexed if entry not in self._found.bad_records]
         self._store.sync_names_of(covered)
-        index.write_part(entries, covered, durable=True)
+        index.write_merged([sorted(entries)], covered)
         index.remove_parts(old)
         return f"Rebuilt the index from {len(covered)} packs with {len(entries)} objects"
 
@@ -119,7 +114,7 @@ class Repair:
             entry
             for pack_id in bad
             for entry in self._store.inventory(pack_id).entries
-            if self._store.is_right(entry)
+            if self._store.packs.is_right(entry)
         ]
         self._monitor.begin(Phase.REWRITE, len(right), None)
         with Writer(self._store) as writer:
