@@ -147,8 +147,9 @@ class TestFullDisk:
 
 
 @pytest.mark.parametrize("has_begun", [True, False], ids=["behind others", "in a new pack"])
-def test_copies_that_exceed_a_quota_are_undone(tmp_path, has_begun):
+def test_copies_that_exceed_a_quota_are_undone(tmp_path, has_begun, monkeypatch):
     """Free space says nothing about a quota: the copy runs into it."""
+    monkeypatch.setattr("treesnap.store.writer.BATCH_OBJECTS_MAX", 1)  # a write for each object
     (tmp_path / "root").mkdir()
     packs = tmp_path / "store/packs"
     handle = Handle(

@@ -31,8 +31,7 @@ from treesnap.ops.known_changes import (
     walk_with_fallback,
 )
 from treesnap.ops.state import MemoryObjects, State, walked_state
-from treesnap.store.journal import read_journal
-from treesnap.store.roots import registered_roots
+from treesnap.store.roots import read_journal, registered_roots
 from treesnap.store.snapshots import SnapshotListing
 from treesnap.store.writer import Added, Writer, retry_overtaken
 from treesnap.worktree.scan.scanner import Scanner, ScanResult, ScanSettings

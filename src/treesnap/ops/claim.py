@@ -13,8 +13,8 @@ from treesnap.fs.durable import read_file
 from treesnap.fs.os_errors import error_text
 from treesnap.model import SnapshotId
 from treesnap.ops.context import Session
+from treesnap.store.records import LockedRecord
 from treesnap.store.reserve import Reserve
-from treesnap.store.roots import Hold
 from treesnap.treepath import is_within
 
 
@@ -39,7 +39,7 @@ class Claim:
     def __init__(self, operation: str) -> None:
         self._operation = operation
         self._process_id = os.getpid()
-        self.hold: Hold | None = None
+        self.hold: LockedRecord[HoldRecord] | None = None
 
     @property
     def is_ours(self) -> bool:

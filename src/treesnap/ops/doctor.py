@@ -18,8 +18,7 @@ from treesnap.ops.restore.preserve import preserve_foreign_edits
 from treesnap.ops.restore.recover import look_at
 from treesnap.results import DoctorResult, Unfinished, UnfinishedWork
 from treesnap.store.collector import read_state
-from treesnap.store.journal import read_journal
-from treesnap.store.roots import registered_roots
+from treesnap.store.roots import read_journal, registered_roots
 from treesnap.store.store import Store
 from treesnap.worktree.apply.stage import remove_stages
 from treesnap.worktree.directory import OPEN_DIRECTORY

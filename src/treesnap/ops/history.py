@@ -20,7 +20,7 @@ from treesnap.model import Retag, Snapshot, SnapshotId, SnapshotState
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.context import Context, Session
 from treesnap.ops.references import Filter, by_beginning, resolve_in, unknown
-from treesnap.store.journal import needed_snapshots
+from treesnap.store.roots import needed_snapshots
 from treesnap.store.snapshots import SnapshotName
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from treesnap.codec.envelope import FileKind
 from treesnap.codec.reader import TreeReader
-from treesnap.codec.root_files import NAMES, NameTable, decode_names
+from treesnap.codec.root_files import NAMES, NameTable
 from treesnap.errors import (
     Corrupt,
     ErrorCode,
@@ -253,9 +252,7 @@ def _loaded(session: Session, name: SnapshotName) -> Snapshot | None:
 def _table(session: Session) -> NameTable:
     """Returns the table, an empty one if it is absent, damaged or unreadable."""
     with suppress(Corrupt, OSError):
-        payload = session.root.read(FILE, FileKind.NAMES)
-        if payload is not None:
-            return decode_names(payload)
+        return session.root.read(FILE, NAMES) or NameTable()
     return NameTable()
 
 

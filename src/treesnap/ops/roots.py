@@ -23,15 +23,14 @@ from treesnap.errors import (
     TreesnapError,
     quoted,
 )
-from treesnap.fs.durable import open_regular
 from treesnap.model import SnapshotKind
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session, absolute, context_at, refuse_dangerous
 from treesnap.ops.restore.recover import is_its_tree, recover_locked
 from treesnap.results import RootDirectory, RootInfo
-from treesnap.store.journal import read_journal
 from treesnap.store.layout import is_hex
-from treesnap.store.roots import Root, registered_records
+from treesnap.store.lock import is_held
+from treesnap.store.roots import Root, read_journal, registered_records
 from treesnap.worktree.directory import open_directory
 
 if TYPE_CHECKING:
@@ -227,25 +226,11 @@ def _refuse_in_use(session: Session) -> None:
         user = f"process {record.process_id}" if record is not None else "a process"
         raise Busy(f"{what} has a snapshot that {user} goes back to if it fails")
     for name, user in (("plans-lock", "a plan"), (os.path.join("watch", "lock"), "'watch'")):
-        if _is_locked(session.context, root.file(name)):
+        if is_held(session.fs, root.file(name)):
             raise Busy(f"{what} is in use by {user}")
     sweep_exports(session, root.export_names())
     if root.export_names():
         raise Busy(f"{what} is in use by a restore to another directory")
-
-
-def _is_locked(context: Context, path: str) -> bool:
-    try:
-        fd = open_regular(context.fs, path)
-    except (OSError, Corrupt):
-        return False
-    try:
-        if not context.fs.lock(fd, exclusive=False):
-            return True
-        context.fs.unlock(fd)
-        return False
-    finally:
-        context.fs.close(fd)
 
 
 def _refuse_kept(store: Store, root: Root) -> None:

@@ -26,8 +26,8 @@ from treesnap.ops.restore.plan import (
     goal_of,
 )
 from treesnap.results import RestoreResult
-from treesnap.store.journal import load_history
 from treesnap.store.plan_files import move_to
+from treesnap.store.roots import load_history
 
 _VERBS = {"undo": "restore", "redo": "undo"}
 """What each command undoes."""

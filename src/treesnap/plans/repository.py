@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
-from treesnap.codec.envelope import FileKind
 from treesnap.errors import (
     Corrupt,
     ErrorCode,
@@ -26,7 +25,7 @@ from treesnap.fs.os_errors import reported
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session
 from treesnap.plans.plan import Plan, PlanId, is_ulid, may_begin_ulid
-from treesnap.plans.record import PLAN, decode_plan
+from treesnap.plans.record import PLAN
 from treesnap.store.layout import PLAN_PREFIX, STEP_OUTPUT_SUFFIX, Layout, plan_file_name
 from treesnap.store.roots import Root, registered_roots
 from treesnap.store.store import Store
@@ -77,10 +76,9 @@ def save(context: Context, plan: Plan) -> Plan:
 
 def load(session: Session, root: Root, plan_id: PlanId) -> Plan:
     """Returns a plan of a root; raises NotFound or Corrupt."""
-    payload = root.read(plan_file_name(plan_id), FileKind.PLAN)
-    if payload is None:
+    plan = root.read(plan_file_name(plan_id), PLAN)
+    if plan is None:
         raise _unknown(plan_id)
-    plan = decode_plan(payload)
     earlier = root.record.earlier if root.record is not None else ()
     if plan.id != plan_id or plan.root not in (root.path, *earlier):
         raise Corrupt(f"The file of plan {plan_id} holds another plan", path=session.store.path)

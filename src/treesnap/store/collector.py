@@ -41,14 +41,14 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, Format
+from treesnap.codec.envelope import FileKind, Format
 from treesnap.codec.index import PACK_ID_SIZE
 from treesnap.codec.message import Fields, pack, require, unpack
-from treesnap.errors import Busy, Corrupt, UnsupportedFormat
+from treesnap.errors import Busy, Corrupt
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import read_file, replace_file
 from treesnap.store.layout import Layout
 from treesnap.store.quarantine import Quarantine
+from treesnap.store.records import read_record, write_record
 from treesnap.store.slot import acquire, slot_states
 from treesnap.store.store import Store
 
@@ -65,12 +65,7 @@ class CollectorState:
 
 def read_state(fs: FileSystem, layout: Layout) -> CollectorState:
     """Returns the current state; a store that never collected is at epoch 0."""
-    path = layout.collector_state
-    try:
-        data = read_file(fs, path, SEALED_SIZE_MAX)
-    except FileNotFoundError:
-        return CollectorState()
-    return COLLECTION.unseal(data, path)
+    return read_record(fs, layout.collector_state, COLLECTION) or CollectorState()
 
 
 def _encode_state(state: CollectorState) -> bytes:
@@ -104,21 +99,14 @@ COLLECTED_SIZE = Format(FileKind.COLLECTED_SIZE, _encode_size, _decode_size, 1 <
 
 def write_state(fs: FileSystem, layout: Layout, state: CollectorState) -> None:
     """Replaces the state, atomically. The caller holds the collector's lock. Costs one sync."""
-    replace_file(
-        fs,
-        layout.collector_state,
-        COLLECTION.seal(state),
-        temporary=layout.temporary,
-        durable_name=False,
-    )
+    write_record(fs, layout, layout.collector_state, COLLECTION, state, durable_name=False)
 
 
 def read_collected_size(fs: FileSystem, layout: Layout) -> int:
     """Returns the bytes of packs and index after the last collection, or 0 if unknown."""
-    path = layout.collected_size
     try:
-        return COLLECTED_SIZE.unseal(read_file(fs, path, COLLECTED_SIZE.size_max), path)
-    except (OSError, Corrupt, UnsupportedFormat):
+        return read_record(fs, layout.collected_size, COLLECTED_SIZE) or 0
+    except (OSError, Corrupt):
         return 0
 
 
@@ -126,9 +114,8 @@ def write_collected_size(fs: FileSystem, layout: Layout, size_bytes: int) -> Non
     """Writes the size that a collection left: a hint, not synced, and left out on a full disk."""
     if read_collected_size(fs, layout) == size_bytes:
         return
-    content = COLLECTED_SIZE.seal(size_bytes)
     with suppress(OSError):
-        replace_file(fs, layout.collected_size, content, temporary=layout.temporary, durable=False)
+        write_record(fs, layout, layout.collected_size, COLLECTED_SIZE, size_bytes, durable=False)
 
 
 LEAP = 1 << 32
@@ -159,7 +146,7 @@ def rebuild_state(store: Store) -> str | None:
         if state.epoch >= oldest_epoch_possible(fs, layout):
             return None
         needed = max(needed, state.epoch)
-    except (Corrupt, UnsupportedFormat):
+    except Corrupt:
         pass
     epoch = min(needed + LEAP, _LEAP_MAX)
     kept = Quarantine(fs, layout).keep_copy(layout.collector_state)

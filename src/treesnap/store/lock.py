@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from treesnap.errors import Busy
+from treesnap.errors import Busy, Corrupt
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import open_lock
+from treesnap.fs.durable import open_lock, open_regular
 
 _PAUSE_S = 0.02
 
@@ -49,5 +49,20 @@ def held(fs: FileSystem, path: str, *, operation: str, what: str, wait_s: float)
             yield
         finally:
             fs.unlock(fd)
+    finally:
+        fs.close(fd)
+
+
+def is_held(fs: FileSystem, path: str) -> bool:
+    """Returns whether a process holds the lock on a file. Never waits."""
+    try:
+        fd = open_regular(fs, path)
+    except (OSError, Corrupt):
+        return False
+    try:
+        if not fs.lock(fd, exclusive=False):
+            return True
+        fs.unlock(fd)
+        return False
     finally:
         fs.close(fd)

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from treesnap.codec.envelope import FileKind
-from treesnap.codec.root_files import PlanOutline, outline_of
+from treesnap.codec.root_files import PLAN_PAYLOAD, PlanOutline, outline_of
 from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, Refused
 from treesnap.model import PlanCopy, Snapshot, SnapshotId
 from treesnap.store.layout import plan_file_name
@@ -91,13 +89,12 @@ def _outlines(root: Root) -> Iterator[PlanOutline]:
     for plan_id in root.plan_ids():
         payload = _payload(root, plan_id)
         if payload is not None:
-            with suppress(Corrupt):
-                yield outline_of(payload)
+            yield outline_of(payload)
 
 
 def _payload(root: Root, plan_id: str) -> bytes | None:
     """Returns a plan's payload, or None for one that is gone or damaged."""
     try:
-        return root.read(plan_file_name(plan_id), FileKind.PLAN)
+        return root.read(plan_file_name(plan_id), PLAN_PAYLOAD)
     except Corrupt:
         return None

@@ -16,14 +16,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from stat import S_ISDIR
-from typing import NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, Format, unseal
+from treesnap.codec.envelope import FileKind, Format
 from treesnap.codec.message import Fields, pack, require, unpack
-from treesnap.codec.root_files import EXPORT, HOLD, ExportRecord, HoldRecord
+from treesnap.codec.root_files import (
+    EXPORT,
+    HISTORY,
+    HOLD,
+    ExportRecord,
+    HoldRecord,
+    RestoreHistory,
+)
 from treesnap.errors import (
     Conflict,
     Corrupt,
@@ -37,17 +44,18 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
     Prepared,
     add_directory,
-    create_locked,
     open_regular,
-    read_file,
-    replace_file,
     sync_directory,
     unlink_if_present,
 )
 from treesnap.hashing import root_id
 from treesnap.model import SnapshotId
 from treesnap.store.layout import PLAN_PREFIX, STEP_OUTPUT_SUFFIX, Layout, is_hex
-from treesnap.store.lock import held
+from treesnap.store.lock import held, is_held
+from treesnap.store.records import LockedRecord, read_record, write_record
+
+if TYPE_CHECKING:
+    from treesnap.codec.journal import Journal
 
 _EXPORT_PREFIX = "export-"
 _HOLD_PREFIX = "hold-"
@@ -135,51 +143,6 @@ def _age(name: str) -> tuple[str, list[int]]:
     """Returns what sorts the outputs of steps by age: the plan, then step and attempt."""
     plan_id, *numbers = name.removeprefix(PLAN_PREFIX).removesuffix(STEP_OUTPUT_SUFFIX).split("-")
     return plan_id, [int(number) for number in numbers if number.isdigit()]
-
-
-class ExportLock:
-    """A record of a restore to another directory, and its lock. Use as a context manager."""
-
-    def __init__(self, fs: FileSystem, path: str, fd: int) -> None:
-        self._fs = fs
-        self._fd = fd
-        self.path = path
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        try:
-            self._fs.unlock(self._fd)
-        finally:
-            self._fs.close(self._fd)
-
-    def read(self) -> ExportRecord:
-        """Returns the record, or raises Corrupt or UnsupportedFormat."""
-        return EXPORT.unseal(self._fs.read_at(self._fd, EXPORT.size_max, 0), self.path)
-
-    def remove(self) -> bool:
-        """Removes the record; returns whether it was there.
-
-        Not synced: a record that comes back names a directory that is gone.
-        """
-        return unlink_if_present(self._fs, self.path)
-
-
-class Hold:
-    """Keeps a snapshot while this process works; see :meth:`Root.hold`."""
-
-    def __init__(self, fs: FileSystem, path: str, fd: int) -> None:
-        self._fs = fs
-        self._fd = fd
-        self.path = path
-
-    def release(self) -> None:
-        """Releases the snapshot."""
-        with suppress(OSError):
-            unlink_if_present(self._fs, self.path)
-        self._fs.unlock(self._fd)
-        self._fs.close(self._fd)
 
 
 class Root:
@@ -273,27 +236,13 @@ class Root:
     def _write(self, record: RootRecord) -> None:
         """Puts a record and its copies in place. The caller holds the lock of all roots."""
         if record.id != root_id(record.path):
-            self._write_copy(self._layout.root_at_path(root_id(record.path)), record)
-        replace_file(
-            self._fs,
-            self.file("root"),
-            ROOT.seal(record),
-            temporary=self._layout.temporary,
-            durable_name=False,
-        )
+            at_path = self._layout.root_at_path(root_id(record.path))
+            write_record(self._fs, self._layout, at_path, ROOT, record)
+        write_record(self._fs, self._layout, self.file("root"), ROOT, record, durable_name=False)
         self.record = record
-        path = _inode_copy(self._layout, record)
-        if path is not None:
-            replace_file(
-                self._fs,
-                path,
-                ROOT.seal(record),
-                temporary=self._layout.temporary,
-                durable=False,
-            )
-
-    def _write_copy(self, path: str, record: RootRecord) -> None:
-        replace_file(self._fs, path, ROOT.seal(record), temporary=self._layout.temporary)
+        at_inode = _inode_copy(self._layout, record)
+        if at_inode is not None:
+            write_record(self._fs, self._layout, at_inode, ROOT, record, durable=False)
 
     def _remove_copy(self, path: str | None) -> None:
         """Removes a copy of this root's record; one of another root stays."""
@@ -396,14 +345,7 @@ class Root:
 
     def are_plans_locked(self) -> bool:
         """Returns whether a process works on the root's plans right now."""
-        try:
-            fd = open_regular(self._fs, self.file(_PLANS_LOCK))
-        except (OSError, Corrupt):
-            return False
-        try:
-            return not self._fs.lock(fd, exclusive=False)
-        finally:
-            self._fs.close(fd)
+        return is_held(self._fs, self.file(_PLANS_LOCK))
 
     def plan_ids(self) -> list[str]:
         """Returns the ids of the root's plans, newest first. Costs one listing."""
@@ -469,33 +411,16 @@ class Root:
         if self._is_wanted:
             self.register()
 
-    def read(self, name: str, kind: FileKind) -> bytes | None:
-        """Returns the payload of one of the root's sealed files, or None when absent.
-
-        Raises Corrupt, for an unknown version too: the store's format file admitted us.
-        """
-        path = self.file(name)
-        try:
-            data = read_file(self._fs, path, SEALED_SIZE_MAX)
-        except FileNotFoundError:
-            return None
-        try:
-            return unseal(data, kind, path)
-        except UnsupportedFormat as error:
-            raise Corrupt(error.message, path=path) from error
+    def read(self, name: str, format_: Format[T]) -> T | None:
+        """Returns the record in one of the root's files, or None when absent; raises Corrupt."""
+        return read_record(self._fs, self.file(name), format_)
 
     def write(self, name: str, format_: Format[T], record: T, *, durable: bool = True) -> None:
-        """Replaces one of the root's sealed files, durably unless told otherwise."""
-        replace_file(
-            self._fs,
-            self.file(name),
-            format_.seal(record),
-            temporary=self._layout.temporary,
-            durable=durable,
-        )
+        """Replaces the record in one of the root's files, durably unless told otherwise."""
+        write_record(self._fs, self._layout, self.file(name), format_, record, durable=durable)
 
     def prepare(self, name: str, format_: Format[T], record: T) -> Prepared:
-        """Writes one of the root's sealed files aside, durably, to be published later."""
+        """Writes the record of one of the root's files aside, durably, to be published later."""
         return Prepared(
             self._fs, self.file(name), format_.seal(record), temporary=self._layout.temporary
         )
@@ -505,20 +430,18 @@ class Root:
         if unlink_if_present(self._fs, self.file(name)):
             sync_directory(self._fs, self._layout.root_directory(self.id))
 
-    def hold(self, identity: SnapshotId, record: HoldRecord) -> Hold:
+    def hold(self, identity: SnapshotId, record: HoldRecord) -> LockedRecord[HoldRecord]:
         """Keeps a snapshot until the hold is released or this process ends.
 
         The caller holds the root's lock. Removes holds of dead processes first. Not synced: a
         process does not survive a power cut either. Raises OSError.
         """
         live = self.holds()
-        for name in self._hold_names():
+        for name in self._names_like(_HOLD_PREFIX, 64):
             if name.removeprefix(_HOLD_PREFIX) not in live:
                 unlink_if_present(self._fs, self.file(name))
         path = self.file(_HOLD_PREFIX + identity)
-        data = HOLD.seal(record)
-        fd = create_locked(self._fs, path, data, temporary=self._layout.temporary, durable=False)
-        return Hold(self._fs, path, fd)
+        return LockedRecord.create(self._fs, self._layout, path, HOLD, record, durable=False)
 
     def holds(self) -> dict[SnapshotId, HoldRecord | None]:
         """Returns the snapshots that living processes need; None for a record that is damaged.
@@ -526,60 +449,40 @@ class Root:
         Costs one listing.
         """
         found: dict[SnapshotId, HoldRecord | None] = {}
-        for name in self._hold_names():
-            path = self.file(name)
-            with suppress(FileNotFoundError):
-                fd = self._fs.open(path, os.O_RDONLY | os.O_NONBLOCK)
-                try:
-                    if self._fs.lock(fd, exclusive=True):
-                        self._fs.unlock(fd)
-                        continue
+        for name in self._names_like(_HOLD_PREFIX, 64):
+            with LockedRecord.open(self._fs, self.file(name), HOLD) or nullcontext() as hold:
+                if hold is not None and not hold.is_abandoned:
                     identity = SnapshotId(name.removeprefix(_HOLD_PREFIX))
-                    found[identity] = self._hold_record(fd, path)
-                finally:
-                    self._fs.close(fd)
+                    found[identity] = None
+                    with suppress(Corrupt, UnsupportedFormat):
+                        found[identity] = hold.read()
         return found
-
-    def _hold_record(self, fd: int, path: str) -> HoldRecord | None:
-        try:
-            data = self._fs.read_at(fd, HOLD.size_max, 0)
-            return HOLD.unseal(data, path)
-        except (Corrupt, UnsupportedFormat):
-            return None
-
-    def _hold_names(self) -> list[str]:
-        return [
-            name
-            for name in self._names()
-            if name.startswith(_HOLD_PREFIX) and is_hex(name.removeprefix(_HOLD_PREFIX), 64)
-        ]
 
     def export_names(self) -> list[str]:
         """Returns the names of the records of restores to other directories. Costs one listing."""
-        return sorted(
-            name
-            for name in self._names()
-            if name.startswith(_EXPORT_PREFIX) and is_hex(name.removeprefix(_EXPORT_PREFIX), 16)
-        )
+        return sorted(self._names_like(_EXPORT_PREFIX, 16))
 
-    def begin_export(self, record: ExportRecord) -> ExportLock:
+    def begin_export(self, record: ExportRecord) -> LockedRecord[ExportRecord]:
         """Writes a record of a restore to another directory, durably, and holds its lock."""
         self.register()
         path = self.file(_EXPORT_PREFIX + os.urandom(8).hex())
-        fd = create_locked(self._fs, path, EXPORT.seal(record), temporary=self._layout.temporary)
-        return ExportLock(self._fs, path, fd)
+        return LockedRecord.create(self._fs, self._layout, path, EXPORT, record)
 
-    def abandoned_export(self, name: str) -> ExportLock | None:
+    def abandoned_export(self, name: str) -> LockedRecord[ExportRecord] | None:
         """Returns a record whose writer was killed, locked; None if it runs or has finished."""
-        path = self.file(name)
-        try:
-            fd = self._fs.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        except FileNotFoundError:
-            return None
-        if self._fs.lock(fd, exclusive=True):
-            return ExportLock(self._fs, path, fd)
-        self._fs.close(fd)
+        record = LockedRecord.open(self._fs, self.file(name), EXPORT)
+        if record is None or record.is_abandoned:
+            return record
+        record.close()
         return None
+
+    def _names_like(self, prefix: str, digits: int) -> list[str]:
+        """Returns the names of files that are a prefix and so many hex digits."""
+        return [
+            name
+            for name in self._names()
+            if name.startswith(prefix) and is_hex(name.removeprefix(prefix), digits)
+        ]
 
 
 def step_output_bytes(fs: FileSystem, layout: Layout) -> int:
@@ -618,16 +521,13 @@ def _read(fs: FileSystem, path: str, identity: str | None = None) -> tuple[RootR
     """Returns a record, or None, and whether that is because it is damaged."""
     try:
         return _record(fs, path, identity), False
-    except (Corrupt, UnsupportedFormat, PermissionError):
+    except (Corrupt, PermissionError):
         return None, True
 
 
 def _record(fs: FileSystem, path: str, identity: str | None) -> RootRecord | None:
-    try:
-        record = ROOT.unseal(read_file(fs, path, ROOT.size_max), path)
-    except FileNotFoundError:
-        return None
-    if identity is not None and record.id != identity:
+    record = read_record(fs, path, ROOT)
+    if record is not None and identity is not None and record.id != identity:
         raise Corrupt(f"File {path!r} is the record of another root", path=path)
     return record
 
@@ -685,10 +585,7 @@ def find_moved(fs: FileSystem, layout: Layout, path: bytes) -> Moved | None:
 
 
 def recorded_root(fs: FileSystem, layout: Layout, name: str) -> RootRecord | None:
-    """Returns a root's record, or None when there is none.
-
-    Raises Corrupt for the record of another root too, and UnsupportedFormat.
-    """
+    """Returns a root's record, or None; raises Corrupt, for that of another root too."""
     return _record(fs, layout.root_file(name, "root"), name)
 
 
@@ -716,3 +613,37 @@ def registered_records(fs: FileSystem, layout: Layout) -> list[RootRecord]:
 def registered_roots(fs: FileSystem, layout: Layout) -> list[bytes]:
     """Returns the real paths of all roots of a store; damaged records are left out."""
     return [record.path for record in registered_records(fs, layout)]
+
+
+def read_journal(root: Root) -> Journal | None:
+    """Returns the journal of a root, or None when there is none.
+
+    Raises Corrupt, also for a journal that was copied from another root: it would apply that
+    root's metadata and files to this one.
+    """
+    from treesnap.codec.journal import JOURNAL
+
+    journal = root.read("journal", JOURNAL)
+    if journal is not None and journal.root_id != root.id:
+        path = root.file("journal")
+        raise Corrupt(
+            f"The journal {printable(path)!r} of an interrupted restore is of another root",
+            code=ErrorCode.RESTORE_INTERRUPTED,
+            path=path,
+        )
+    return journal
+
+
+def needed_snapshots(root: Root) -> frozenset[SnapshotId]:
+    """Returns the snapshots without which an interrupted restore could not be finished."""
+    journal = read_journal(root)
+    commit = journal.commit if journal is not None else None
+    return frozenset({commit.target_id, commit.safety_id} if commit is not None else ())
+
+
+def load_history(root: Root) -> RestoreHistory:
+    """Returns a root's restore history; an unreadable one counts as empty."""
+    try:
+        return root.read("history", HISTORY) or RestoreHistory()
+    except Corrupt:
+        return RestoreHistory()

@@ -19,7 +19,6 @@ from treesnap.codec.envelope import FileKind, unseal
 from treesnap.codec.snapshot import (
     RECORD_SIZE_MAX,
     SNAPSHOT,
-    STATE_SIZE_MAX,
     decode_snapshot,
     snapshot_id,
     state_format,
@@ -37,6 +36,7 @@ from treesnap.fs.durable import (
 )
 from treesnap.model import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord, SnapshotState
 from treesnap.store.layout import Layout, is_hex
+from treesnap.store.records import read_record, write_record
 
 _FILE_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{64})\Z")
 FORGOTTEN_PREFIX = "forgotten-"
@@ -200,24 +200,14 @@ class SnapshotLog:
         """Returns a snapshot's mutable state. A damaged one counts as pinned: nothing is lost."""
         path = self._layout.state(identity)
         try:
-            data = read_file(self._fs, path, STATE_SIZE_MAX)
-        except FileNotFoundError:
-            return SnapshotState()
-        except PermissionError:
-            return SnapshotState(pinned=True)
-        try:
-            return state_format(identity).unseal(data, path)
-        except (Corrupt, UnsupportedFormat):
+            return read_record(self._fs, path, state_format(identity)) or SnapshotState()
+        except (Corrupt, PermissionError):
             return SnapshotState(pinned=True)
 
     def set_state(self, identity: SnapshotId, state: SnapshotState) -> None:
         """Replaces a snapshot's mutable state, durably."""
-        replace_file(
-            self._fs,
-            self._layout.state(identity),
-            state_format(identity).seal(state),
-            temporary=self._layout.temporary,
-        )
+        path = self._layout.state(identity)
+        write_record(self._fs, self._layout, path, state_format(identity), state)
 
     def write_pending(self, pending_path: str, record: SnapshotRecord) -> SnapshotId:
         """Writes a snapshot where the collector sees it and readers do not; returns its id."""
@@ -273,17 +263,22 @@ class SnapshotLog:
     def remove(self, root_id: str, names: list[SnapshotName]) -> None:
         """Removes snapshots with their states; durable after return.
 
-        The states go first, durably: a snapshot may be without one, but a state
-        whose snapshot is gone would never be removed. Costs one sync, and one more when
-        there are states.
+        Costs one sync, and one more when there are states.
         """
-        removed = [unlink_if_present(self._fs, self._layout.state(name.id)) for name in names]
-        if any(removed):
-            sync_directory(self._fs, self._layout.states)
+        self._remove_states(names)
         for name in names:
             unlink_if_present(self._fs, self.path(root_id, name))
         if names:
             sync_directory(self._fs, self._layout.root_snapshots(root_id))
+
+    def _remove_states(self, names: list[SnapshotName]) -> None:
+        """Removes the states of snapshots that are about to go, durably.
+
+        A snapshot may be without one, but a state whose snapshot is gone would never be removed.
+        """
+        removed = [unlink_if_present(self._fs, self._layout.state(name.id)) for name in names]
+        if any(removed):
+            sync_directory(self._fs, self._layout.states)
 
     def forget(self, root_id: str) -> None:
         """Removes all snapshots of a root: all of them, or at a crash none. Durable after return.
@@ -302,33 +297,19 @@ class SnapshotLog:
 
     def finish_forgetting(self) -> None:
         """Removes what is left of the snapshots of roots that were forgotten, states first."""
-        left = list(self.forgotten())
-        removed = [
-            unlink_if_present(self._fs, self._layout.state(name.id)) for _, name in left if name
-        ]
-        if any(removed):
-            sync_directory(self._fs, self._layout.states)
-        for directory, name in left:
-            if name is not None:
-                unlink_if_present(self._fs, os.path.join(directory, name.file_name))
-        for directory in {directory for directory, _ in left}:
+        for directory, names in self.forgotten():
+            self._remove_states(names)
             with suppress(FileNotFoundError):
-                for other in self._fs.list_names(directory):  # otherwise it would stay for ever
-                    unlink_if_present(self._fs, os.path.join(directory, other))
+                for name in self._fs.list_names(directory):
+                    unlink_if_present(self._fs, os.path.join(directory, name))
                 self._fs.remove_directory(directory)
 
-    def forgotten(self) -> Iterator[tuple[str, SnapshotName | None]]:
-        """Yields the snapshots that a crash left of forgotten roots, each with its directory.
-
-        Each directory is yielded by itself first, with None.
-        """
+    def forgotten(self) -> Iterator[tuple[str, list[SnapshotName]]]:
+        """Yields the directories that a crash left of forgotten roots, with their snapshots."""
         for name in self._fs.list_names(self._layout.temporary):
             if not name.startswith(FORGOTTEN_PREFIX):
                 continue
             directory = os.path.join(self._layout.temporary, name)
             with suppress(FileNotFoundError):  # another process has finished it
-                if not stat.S_ISDIR(self._fs.lstat(directory).st_mode):
-                    continue  # a link may lead anywhere
-                found = map(_parsed, self._fs.list_names(directory))
-                yield directory, None
-                yield from ((directory, each) for each in found if each is not None)
+                if stat.S_ISDIR(self._fs.lstat(directory).st_mode):  # a link may lead anywhere
+                    yield directory, list(SnapshotListing(self._fs.list_names(directory)))

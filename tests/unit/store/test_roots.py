@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from treesnap.codec.envelope import FileKind
-from treesnap.codec.root_files import HISTORY, RestoreHistory, encode_history
+from treesnap.codec.root_files import HISTORY, RestoreHistory
 from treesnap.errors import Busy, Corrupt
 from treesnap.store.roots import registered_roots
 
@@ -43,12 +42,12 @@ def test_a_damaged_record_is_left_out(fs, store, root):
 
 def test_files_come_and_go(root):
     root.write("history", HISTORY, RestoreHistory())
-    held = root.read("history", FileKind.HISTORY)
+    held = root.read("history", HISTORY)
 
     root.remove("history")
 
-    assert held == encode_history(RestoreHistory())
-    assert root.read("history", FileKind.HISTORY) is None
+    assert held == RestoreHistory()
+    assert root.read("history", HISTORY) is None
 
 
 def test_a_damaged_file_is_named(root):
@@ -58,7 +57,7 @@ def test_a_damaged_file_is_named(root):
         file.write(b"X")
 
     with pytest.raises(Corrupt, match="history"):
-        root.read("history", FileKind.HISTORY)
+        root.read("history", HISTORY)
 
 
 def test_the_lock_names_the_root(root):

@@ -56,9 +56,9 @@ from treesnap.ops.restore.recover import Completion
 from treesnap.ops.restore.transaction import RestoreWork, Transaction
 from treesnap.ops.state import State, empty_state, require_paths
 from treesnap.results import OpenFile, RestoreResult
-from treesnap.store.journal import load_history
 from treesnap.store.plan_files import PlanMove
 from treesnap.store.reserve import Reserve
+from treesnap.store.roots import load_history
 from treesnap.store.writer import Added, retry_overtaken
 from treesnap.worktree.apply.preconditions import Observed, conflict
 from treesnap.worktree.apply.protection import refuse_flags, unlock_paths

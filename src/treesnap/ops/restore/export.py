@@ -44,7 +44,7 @@ from treesnap.ops.context import Context, Session
 from treesnap.ops.restore.plan import make_plan
 from treesnap.ops.state import State, empty_state, require_paths
 from treesnap.results import RestoreResult
-from treesnap.store.roots import ExportLock
+from treesnap.store.records import LockedRecord
 from treesnap.worktree.apply.stage import (
     Item,
     Stager,
@@ -235,7 +235,7 @@ class _Export:
 
         A store on a full or read-only medium can be restored from without the record.
         """
-        record: ExportLock | None = None
+        record: LockedRecord[ExportRecord] | None = None
         try:
             record = self._session.root.begin_export(ExportRecord(stage_path, in_place=in_place))
         except OSError as error:
@@ -253,7 +253,12 @@ class _Export:
                 self._clean_up(place_fd, stage_path, record, in_place=in_place)
 
     def _clean_up(
-        self, place_fd: int, stage_path: bytes, record: ExportLock | None, *, in_place: bool
+        self,
+        place_fd: int,
+        stage_path: bytes,
+        record: LockedRecord[ExportRecord] | None,
+        *,
+        in_place: bool,
     ) -> None:
         """Removes what is left beside the target, then the record; warns when it cannot."""
         try:
@@ -403,7 +408,7 @@ def sweep_exports(session: Session, names: Sequence[str]) -> None:
             )
 
 
-def _sweep(context: Context, record: ExportLock) -> None:
+def _sweep(context: Context, record: LockedRecord[ExportRecord]) -> None:
     try:
         found = record.read()
     except UnsupportedFormat:

@@ -38,7 +38,7 @@ from treesnap.ops.restore.preserve import preserve_foreign_edits
 from treesnap.ops.restore.transaction import RestoreWork, Transaction
 from treesnap.ops.state import State, recorded_state
 from treesnap.quantities import first_few
-from treesnap.store.journal import read_journal
+from treesnap.store.roots import read_journal
 from treesnap.worktree.apply.removal import remove_paths
 from treesnap.worktree.apply.stage import (
     clear_stage,

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from treesnap import treepath
-from treesnap.codec.envelope import FileKind
 from treesnap.codec.journal import JOURNAL, Commit, Journal, Subvolume
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.root_files import HISTORY, PLAN_PAYLOAD, decode_history
@@ -357,10 +356,10 @@ class Transaction:
         assert self._journal is not None
         assert self._journal.commit is not None
         try:
-            found = self._session.root.read("history", FileKind.HISTORY)
+            found = self._session.root.read("history", HISTORY)
+            return found == decode_history(self._journal.commit.history)
         except Corrupt:
             return False
-        return found == self._journal.commit.history
 
     def _record_finished(self, journal: Journal, prepared: _Prepared) -> None:
         """Records in the history that every step is done and durable.

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 
 from treesnap.errors import Corrupt
 from treesnap.model import Snapshot, SnapshotId, SnapshotKind
-from treesnap.store.journal import load_history, needed_snapshots
 from treesnap.store.maintenance.reachability import Reachability
 from treesnap.store.maintenance.retention import AUTOMATIC, DEFAULT, Decision, Policy, decide
 from treesnap.store.plan_files import kept_checkpoints
-from treesnap.store.roots import Root
+from treesnap.store.roots import Root, load_history, needed_snapshots
 from treesnap.store.snapshots import SnapshotName, position_in
 from treesnap.store.store import Store
 

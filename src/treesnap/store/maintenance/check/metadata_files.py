@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from typing import NamedTuple
+from contextlib import nullcontext, suppress
+from typing import Any, NamedTuple
 
-from treesnap.codec.envelope import SEALED_SIZE_MAX, FileKind, unseal
-from treesnap.codec.root_files import HISTORY
+from treesnap.codec.envelope import Format
+from treesnap.codec.root_files import HISTORY, PLAN_PAYLOAD
 from treesnap.codec.snapshot import state_format
-from treesnap.errors import Corrupt, TreesnapError, UnsupportedFormat, printable
+from treesnap.errors import Corrupt, TreesnapError, printable
 from treesnap.events import Monitor
 from treesnap.fs.durable import read_file, unlink_if_present
 from treesnap.hashing import root_id
 from treesnap.model import SnapshotId, SnapshotKind, SnapshotState
 from treesnap.results import Problem
 from treesnap.store.collector import oldest_epoch_possible, read_state, rebuild_state
-from treesnap.store.journal import needed_snapshots
 from treesnap.store.layout import PLAN_PREFIX, is_hex
 from treesnap.store.quarantine import Quarantine
-from treesnap.store.roots import Root, RootRecord, copied_record, recorded_root
+from treesnap.store.records import read_record
+from treesnap.store.roots import Root, RootRecord, copied_record, needed_snapshots, recorded_root
 from treesnap.store.snapshots import SnapshotName
 from treesnap.store.store import Store, format_problem
 
@@ -37,6 +37,24 @@ class Finding(NamedTuple):
 
     problem: Problem
     mend: Mend
+
+
+def _finding(code: str, message: str, where: str, mend: Mend, *snapshot_ids: SnapshotId) -> Finding:
+    problem = Problem(code=code, message=message, where=where, snapshot_ids=snapshot_ids)
+    return Finding(problem, mend)
+
+
+class _Sort(NamedTuple):
+    """A sort of file that a root can do without."""
+
+    format: Format[Any]
+    code: str
+    what: str
+    consequence: str
+
+
+_HISTORY = _Sort(HISTORY, "bad-history", "a history of restores", "'undo' and 'redo' find nothing")
+_PLAN = _Sort(PLAN_PAYLOAD, "bad-plan", "a plan", "the plan cannot be resumed or rolled back")
 
 
 class CheckPlace(NamedTuple):
@@ -71,8 +89,7 @@ class MetadataFiles:
     def _format(self) -> Iterator[Finding]:
         reason = format_problem(read_file(self._fs, self._layout.format, 1 << 16))
         if reason is not None:
-            problem = Problem(code="bad-format", message=reason, where="format")
-            yield Finding(problem, lambda store: store.rewrite_format())
+            yield _finding("bad-format", reason, "format", lambda store: store.rewrite_format())
 
     def _collector(self) -> Iterator[Finding]:
         where = os.path.relpath(self._layout.collector_state, self._store.path)
@@ -81,14 +98,13 @@ class MetadataFiles:
             if read_state(self._fs, self._layout).epoch >= needed:
                 return
             message = "The collector state is older than a writer that is at work"
-        except (Corrupt, UnsupportedFormat) as error:
+        except Corrupt as error:
             message = error.message
-        problem = Problem(code="bad-collector", message=message, where=where)
-        yield Finding(problem, rebuild_state)
+        yield _finding("bad-collector", message, where, rebuild_state)
 
     def _states(self) -> Iterator[Finding]:
         """Looks at pins and counts. A state without its snapshot proves that one was lost."""
-        going = {name.id for _, name in self._store.snapshots.forgotten() if name is not None}
+        going = {name.id for _, names in self._store.snapshots.forgotten() for name in names}
         found = [
             name
             for name in self._fs.list_names(self._layout.states)
@@ -102,31 +118,20 @@ class MetadataFiles:
         for name in found:
             identity = SnapshotId(name)
             path = self._layout.state(identity)
-            try:
-                data = read_file(self._fs, path, 1 << 16)
-            except FileNotFoundError:
-                continue
+            where = f"states/{name}"
             message = None
             try:
-                state_format(identity).unseal(data, path)
-            except (Corrupt, UnsupportedFormat) as error:
+                if read_record(self._fs, path, state_format(identity)) is None:
+                    continue
+            except Corrupt as error:
                 message = f"{error.message}: the snapshot counts as pinned"
             if identity not in known:
-                problem = Problem(
-                    code="lost-snapshot",
-                    message=f"Snapshot {identity} is gone, but was not deleted",
-                    where=f"states/{name}",
-                    snapshot_ids=(identity,),
-                )
-                yield Finding(problem, _taking(path, "the state of a lost snapshot"))
+                mend = _taking(path, "the state of a lost snapshot")
+                gone = f"Snapshot {identity} is gone, but was not deleted"
+                yield _finding("lost-snapshot", gone, where, mend, identity)
             elif message is not None:
-                problem = Problem(
-                    code="bad-state",
-                    message=message,
-                    where=f"states/{name}",
-                    snapshot_ids=(identity,),
-                )
-                yield Finding(problem, _pinning(identity, known[identity], self._place.wait_s))
+                mend = _pinning(identity, known[identity], self._place.wait_s)
+                yield _finding("bad-state", message, where, mend, identity)
 
     def _root_of(self, root_name: str, name: SnapshotName) -> Root | None:
         """Returns the root whose lock protects a state, or None when that is unknown."""
@@ -138,24 +143,22 @@ class MetadataFiles:
 
     def _root(self, name: str) -> Iterator[Finding]:
         path = self._layout.root_file(name, "root")
+        where = f"roots/{name}/root"
         recorded = None
         try:
             recorded = recorded_root(self._fs, self._layout, name)
             reason = f"File {path!r} is missing"
-        except (Corrupt, UnsupportedFormat) as error:
+        except Corrupt as error:
             reason = error.message
         known = recorded or self._record_of(name)
         if recorded is not None and self._store.root(recorded.path).id != name:
             message = f"The root {printable(recorded.path)!r} is not found at its path"
-            problem = Problem(code="bad-root", message=message, where=f"roots/{name}/root")
-            yield Finding(problem, _registering(name, recorded))
+            yield _finding("bad-root", message, where, _registering(name, recorded))
         # Without snapshots a missing record comes from a killed command, and is not damage.
         is_needed = bool(self._store.snapshots.names(name))
         if recorded is None and (is_needed or os.path.lexists(path)):
-            problem = Problem(code="bad-root", message=reason, where=f"roots/{name}/root")
-            yield Finding(problem, _registering(name, known))
-        yield from self._history(name)
-        yield from self._plans(name)
+            yield _finding("bad-root", reason, where, _registering(name, known))
+        yield from self._root_files(name)
         if known is not None:
             yield from self._journal(self._store.root_by_id(name, known.path))
 
@@ -178,36 +181,22 @@ class MetadataFiles:
         own = self._place.root
         return own if root_id(own) == name else None
 
-    def _history(self, name: str) -> Iterator[Finding]:
-        path = self._layout.root_file(name, "history")
-        try:
-            HISTORY.unseal(read_file(self._fs, path, HISTORY.size_max), path)
-        except FileNotFoundError:
-            return
-        except (Corrupt, UnsupportedFormat) as error:
-            message = f"{error.message}: 'undo' and 'redo' find nothing"
-            problem = Problem(code="bad-history", message=message, where=f"roots/{name}/history")
-            yield Finding(problem, _taking(path, "a history of restores"))
+    def _root_files(self, name: str) -> Iterator[Finding]:
+        """Looks at the history and the plans of a root. The layer ``plans`` knows all of a plan."""
+        yield from self._root_file(name, "history", _HISTORY)
+        with suppress(FileNotFoundError):
+            for file_name in self._fs.list_names(self._layout.root_directory(name)):
+                if file_name.startswith(PLAN_PREFIX) and "." not in file_name:
+                    yield from self._root_file(name, file_name, _PLAN)
 
-    def _plans(self, name: str) -> Iterator[Finding]:
-        """Checks the frames of plans; their content is checked by the layer ``plans``."""
+    def _root_file(self, name: str, file_name: str, sort: _Sort) -> Iterator[Finding]:
+        path = self._layout.root_file(name, file_name)
         try:
-            names = self._fs.list_names(self._layout.root_directory(name))
-        except FileNotFoundError:
-            return
-        for file_name in names:
-            if not file_name.startswith(PLAN_PREFIX) or "." in file_name:
-                continue
-            path = self._layout.root_file(name, file_name)
-            try:
-                unseal(read_file(self._fs, path, SEALED_SIZE_MAX), FileKind.PLAN, path)
-            except FileNotFoundError:
-                continue
-            except (Corrupt, UnsupportedFormat) as error:
-                message = f"{error.message}: the plan cannot be resumed or rolled back"
-                where = f"roots/{name}/{file_name}"
-                problem = Problem(code="bad-plan", message=message, where=where)
-                yield Finding(problem, _taking(path, "a plan"))
+            read_record(self._fs, path, sort.format)
+        except Corrupt as error:
+            message = f"{error.message}: {sort.consequence}"
+            mend = _taking(path, sort.what)
+            yield _finding(sort.code, message, f"roots/{name}/{file_name}", mend)
 
     def _journal(self, root: Root) -> Iterator[Finding]:
         reason = _why_unfinishable(self._store, root)
@@ -216,8 +205,8 @@ class MetadataFiles:
                 f"A restore of {printable(root.path)!r} was interrupted and cannot be finished: "
                 f"{reason}"
             )
-            problem = Problem(code="bad-journal", message=message, where=f"roots/{root.id}/journal")
-            yield Finding(problem, _forgetting(self._place.wait_s, root.id, root.path))
+            mend = _forgetting(self._place.wait_s, root.id, root.path)
+            yield _finding("bad-journal", message, f"roots/{root.id}/journal", mend)
 
 
 def _why_unfinishable(store: Store, root: Root) -> str | None:

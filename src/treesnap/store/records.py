@@ -1,0 +1,121 @@
+"""Record files: small sealed files of a store, each read and replaced whole.
+
+A record that says what a process is doing is locked while that process lives, so a process
+that gets the lock knows that the writer is gone.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Generic, Self, TypeVar
+
+from treesnap.codec.envelope import Format
+from treesnap.errors import Corrupt, UnsupportedFormat
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import create_locked, read_file, replace_file, unlink_if_present
+from treesnap.store.layout import Layout
+
+T = TypeVar("T")
+
+
+def read_record(fs: FileSystem, path: str, format_: Format[T]) -> T | None:
+    """Returns the record in a file, or None when there is no file.
+
+    Raises Corrupt, for an unknown version too: the store's format file admitted us.
+    """
+    try:
+        return format_.unseal(read_file(fs, path, format_.size_max), path)
+    except FileNotFoundError:
+        return None
+    except UnsupportedFormat as error:
+        raise Corrupt(error.message, path=path) from error
+
+
+def write_record(
+    fs: FileSystem,
+    layout: Layout,
+    path: str,
+    format_: Format[T],
+    record: T,
+    *,
+    durable: bool = True,
+    durable_name: bool = True,
+) -> None:
+    """Replaces the record in a file; durable as :func:`replace_file` says."""
+    replace_file(
+        fs,
+        path,
+        format_.seal(record),
+        temporary=layout.temporary,
+        durable=durable,
+        durable_name=durable_name,
+    )
+
+
+class LockedRecord(Generic[T]):
+    """A record of what a process is doing, and its lock. A context manager that closes it."""
+
+    def __init__(self, fs: FileSystem, path: str, fd: int, format_: Format[T]) -> None:
+        self._fs = fs
+        self._fd = fd
+        self._format = format_
+        self.path = path
+        self.is_abandoned = False
+        """Whether its writer is gone; this process has the lock then."""
+
+    @classmethod
+    def create(
+        cls,
+        fs: FileSystem,
+        layout: Layout,
+        path: str,
+        format_: Format[T],
+        record: T,
+        *,
+        durable: bool = True,
+    ) -> Self:
+        """Writes a record, locked; see :func:`create_locked`."""
+        content = format_.seal(record)
+        fd = create_locked(fs, path, content, temporary=layout.temporary, durable=durable)
+        return cls(fs, path, fd, format_)
+
+    @classmethod
+    def open(cls, fs: FileSystem, path: str, format_: Format[T]) -> Self | None:
+        """Returns the record in a file, locked if its writer is gone; None without a file."""
+        try:
+            fd = fs.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        found = cls(fs, path, fd, format_)
+        found.is_abandoned = fs.lock(fd, exclusive=True)
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unlocks and closes the file."""
+        try:
+            self._fs.unlock(self._fd)
+        finally:
+            self._fs.close(self._fd)
+
+    def read(self) -> T:
+        """Returns the record, or raises Corrupt or UnsupportedFormat."""
+        return self._format.unseal(self._fs.read_at(self._fd, self._format.size_max, 0), self.path)
+
+    def remove(self) -> bool:
+        """Removes the record; returns whether it was there.
+
+        Not synced: a record that comes back says that a process works which does not live.
+        """
+        return unlink_if_present(self._fs, self.path)
+
+    def release(self) -> None:
+        """Removes the record if that is possible, and closes it."""
+        with self, suppress(OSError):
+            self.remove()
