@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader, read_content
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, StoreMissing, quoted
+from treesnap.fs.durable import read_all
 from treesnap.fs.os_errors import reported
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import Entry, EntryKind, ObjectId, Skipped, SkipReason, SnapshotId
@@ -92,12 +94,7 @@ def read(context: Context, ref: str | None, path: bytes) -> bytes:
 def _whole_file(fs: FileSystem, name: bytes, dir_fd: int) -> bytes:
     fd = open_for_reading(fs, name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=dir_fd)
     try:
-        pieces: list[bytes] = []
-        position = 0
-        while piece := fs.read_at(fd, 1 << 20, position):
-            pieces.append(piece)
-            position += len(piece)
-        return b"".join(pieces)
+        return read_all(fs, fd, sys.maxsize)
     finally:
         close_after_reading(fs, fd)
 

@@ -283,9 +283,8 @@ def find_root(directory: str, store_path: str, markers: tuple[str, ...] = ()) ->
     while True:
         if _is_root(layout, candidate):
             return candidate
-        if any(os.path.lexists(os.path.join(candidate, marker)) for marker in markers) and (
-            not is_dangerous(candidate, store_path)
-        ):
+        is_marked = any(os.path.lexists(os.path.join(candidate, marker)) for marker in markers)
+        if is_marked and _danger(candidate, store_path) is None:
             return candidate
         parent = os.path.dirname(candidate)
         if parent == candidate:
@@ -348,32 +347,24 @@ def check_store(store_path: str) -> None:
         )
 
 
-def is_dangerous(root: str, store_path: str) -> bool:
-    """Returns whether a capture or restore of a root is most likely a mistake."""
-    try:
-        refuse_dangerous(root, store_path)
-    except Refused:
-        return True
-    return False
-
-
 def refuse_dangerous(root: str, store_path: str) -> None:
     """Raises Refused for a root whose capture or restore is most likely a mistake."""
-    home = os.path.realpath(os.path.expanduser("~"))
-    store_parent = os.path.dirname(os.path.realpath(store_path))
+    danger = _danger(root, store_path)
+    if danger is not None:
+        raise Refused(f"The root {quoted(root)} {danger}", path=root)
+
+
+def _danger(root: str, store_path: str) -> str | None:
+    store = os.path.realpath(store_path)
     if root in SYSTEM_DIRECTORIES:
-        reason = "is a system directory"
-    elif root == home:
-        reason = "is your home directory"
-    elif root == os.path.realpath(store_path) or root.startswith(
-        os.path.realpath(store_path) + os.sep
-    ):
-        reason = "is the store or lies inside it"
-    elif root == store_parent and _is_default_store(store_path):
-        reason = "is the directory that holds the default store"
-    else:
-        return
-    raise Refused(f"The root {quoted(root)} {reason}", path=root)
+        return "is a system directory"
+    if root == os.path.realpath(os.path.expanduser("~")):
+        return "is your home directory"
+    if root == store or root.startswith(store + os.sep):
+        return "is the store or lies inside it"
+    if root == os.path.dirname(store) and _is_default_store(store_path):
+        return "is the directory that holds the default store"
+    return None
 
 
 def identity_of(fs: FileSystem, path: str) -> tuple[int, int] | None:

@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 
 from treesnap import treepath
 from treesnap.compare import changes
-from treesnap.errors import NotFound, StoreMissing
-from treesnap.model import Change, ChangeKind, Snapshot
+from treesnap.errors import StoreMissing
+from treesnap.model import Change, ChangeKind
 from treesnap.ops.access import opened, recover
 from treesnap.ops.capture import preview
-from treesnap.ops.context import Context, Session
-from treesnap.ops.references import resolve_in
+from treesnap.ops.context import Context
+from treesnap.ops.references import position, resolve_in
 from treesnap.ops.state import State, effective_scope, recorded_state, require_paths
 from treesnap.results import StatusResult
 
 
-def newest(session: Session) -> Snapshot | None:
-    """Returns the newest snapshot of the whole root that a restore did not make, or None."""
-    try:
-        return resolve_in(session, "latest")
-    except NotFound:
-        return None
-
-
-def status(context: Context, choose: Callable[[Session], Snapshot | None] = newest) -> StatusResult:
-    """Compares the live tree with the newest snapshot of the whole root, or another."""
+def status(context: Context) -> StatusResult:
+    """Compares the live tree with the root's position."""
     recovered = recover(context)
     try:
         with opened(context, "look at the tree", sweep=True) as session:
             with suppress(OSError):  # a store that cannot be written to is looked at all the same
                 session.store.index.drop_damaged()
-            snapshot = choose(session)
+            snapshot = position(session)
             if snapshot is None:
                 return StatusResult(snapshot=None, changes=(), skipped=(), recovered=recovered)
-            scope = snapshot.record.scope
-            seen = preview(session, scope, snapshot.record.rules)
+            seen = preview(session, None, snapshot.record.rules)
+            recorded = recorded_state(session, snapshot.record, None)
             return StatusResult(
                 snapshot=snapshot,
-                changes=_compared(
-                    recorded_state(session, snapshot.record, scope), seen.state, scope
-                ),
+                changes=_compared(recorded, seen.state, None),
                 skipped=seen.result.skipped,
                 recovered=recovered,
             )

@@ -9,14 +9,12 @@ to say so.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from treesnap.errors import (
     ErrorCode,
     InvalidArgument,
-    NotFound,
     Refused,
     StoreMissing,
     quoted,
@@ -24,7 +22,7 @@ from treesnap.errors import (
 from treesnap.model import IgnoreRules, Retag, Snapshot, SnapshotKind
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.capture import publish_again, uncaptured
-from treesnap.ops.context import Context, Session
+from treesnap.ops.context import Context, Session, check_root
 from treesnap.ops.create import (
     CreateRequest,
     check_name,
@@ -55,13 +53,8 @@ def compare_with_head(context: Context, notes: SidecarPlace | None = None) -> St
     So a file that was written again as it was did not change. The result has neither a
     snapshot nor changes when nothing was captured yet, but what a capture would leave out.
     """
-    if not os.path.lexists(context.root):
-        raise NotFound(
-            f"There is no directory {quoted(context.root)}",
-            code=ErrorCode.ROOT_NOT_FOUND,
-            path=context.root,
-        )
-    found = status(context, position)
+    check_root(context, force=True)
+    found = status(context)
     if found.snapshot is None:
         return found._replace(skipped=uncaptured(context))
     changes = tuple(

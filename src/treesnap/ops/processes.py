@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, WarningCode, printable
 from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import read_file
 from treesnap.fs.os_errors import reported
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ ENDING_MIN_S = 10.0
 _GRACE_S = 5.0
 """How long a command that is asked to end may take to clean up."""
 _PAUSE_S = 0.05
-_PIECE_SIZE = 1 << 16
+_PROC_FILE_SIZE_MAX = 1 << 24
 _ACCESS_MODE = 0o3
 _LAST_LINE_BYTES = 4096
 
@@ -219,15 +220,9 @@ def _may_write(fs: FileSystem, path: str) -> bool:
 
 def _content(fs: FileSystem, path: str) -> bytes:
     """Returns a file in /proc, or nothing where it cannot be read."""
-    pieces = []
     with suppress(OSError):
-        fd = fs.open(path, os.O_RDONLY)
-        try:
-            while piece := fs.read(fd, _PIECE_SIZE):
-                pieces.append(piece)
-        finally:
-            fs.close(fd)
-    return b"".join(pieces)
+        return read_file(fs, path, _PROC_FILE_SIZE_MAX)
+    return b""
 
 
 def check_line(context: Context, line: str) -> tuple[int, str]:

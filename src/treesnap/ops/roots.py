@@ -70,19 +70,12 @@ def _last_path(store: Store, name: str) -> bytes | None:
 
 
 def _info(store: Store, root: Root) -> RootInfo:
-    names = store.snapshots.names(root.id)
-    newest_at_ns = None
-    for name in names:
-        try:
-            newest_at_ns = store.snapshots.load(root.id, name).record.created_at_ns
-            break
-        except (Corrupt, NotFound):
-            continue
+    newest = next(store.snapshots.readable(root.id), None)
     return RootInfo(
         id=root.id,
         path=root.path,
-        snapshots=len(names),
-        newest_at_ns=newest_at_ns,
+        snapshots=len(store.snapshots.names(root.id)),
+        newest_at_ns=newest.record.created_at_ns if newest is not None else None,
         directory=_directory(store, root),
         interrupted=root.is_interrupted,
         earlier_paths=root.record.earlier if root.record is not None else (),

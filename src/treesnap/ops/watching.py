@@ -49,24 +49,19 @@ def watched(context: Context, *, force: bool = False) -> Iterator[tuple[Context,
     cookies = watch_directory(context)
     store = identity_of(context.fs, context.store_path)
     watcher = Watcher(context.fs, context.root, cookies, store=store)
-    with reported("watch"), _refusal_named(context.root):
-        watcher.__enter__()
+    with reported("watch"):
+        try:
+            watcher.__enter__()
+        except OSError as error:
+            # Of too few queues the kernel says that too many files are open.
+            if error.errno not in _NO_QUEUE or error.filename is not None:
+                raise
+            raise Refused(
+                f"{quoted(context.root)} cannot be watched: {_NO_QUEUE[error.errno]}",
+                code=ErrorCode.NOT_WATCHABLE,
+                path=context.root,
+            ) from error
     try:
         yield replace(context, watcher=watcher), watcher
     finally:
         watcher.__exit__(None, None, None)
-
-
-@contextmanager
-def _refusal_named(root: str) -> Iterator[None]:
-    """Raises Refused when the kernel grants no queue; its own error speaks of too many files."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _NO_QUEUE or error.filename is not None:
-            raise
-        raise Refused(
-            f"{quoted(root)} cannot be watched: {_NO_QUEUE[error.errno]}",
-            code=ErrorCode.NOT_WATCHABLE,
-            path=root,
-        ) from error

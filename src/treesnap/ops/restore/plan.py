@@ -343,11 +343,8 @@ class _Planner:
                     plan.puts[path] = (new, old)
 
     def _is_covered(self, path: bytes) -> bool:
-        while path:
-            if path in self._plan.puts or path in self._plan.removals:
-                return True
-            path, _ = treepath.split(path)
-        return False
+        plan = self._plan
+        return any(at in plan.puts or at in plan.removals for at in (path, *treepath.parents(path)))
 
 
 def result_of(
