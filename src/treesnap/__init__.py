@@ -45,35 +45,15 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Busy": "treesnap.errors",
-    "Change": "treesnap.model",
-    "ChangeKind": "treesnap.model",
-    "CollectingMonitor": "treesnap.events",
-    "Conflict": "treesnap.errors",
-    "Corrupt": "treesnap.errors",
-    "CreateOptions": "treesnap.ops.create",
-    "Entry": "treesnap.model",
-    "EntryKind": "treesnap.model",
-    "ErrorCode": "treesnap.errors",
-    "Handle": "treesnap.ops.handle",
-    "InvalidArgument": "treesnap.errors",
-    "Monitor": "treesnap.events",
-    "NotFound": "treesnap.errors",
-    "NullMonitor": "treesnap.events",
-    "OperationFailed": "treesnap.errors",
-    "Policy": "treesnap.store.maintenance.retention",
-    "Refused": "treesnap.errors",
-    "Snapshot": "treesnap.model",
-    "SnapshotId": "treesnap.model",
-    "SnapshotKind": "treesnap.model",
-    "StorageFull": "treesnap.errors",
-    "StoreMissing": "treesnap.errors",
-    "TreesnapError": "treesnap.errors",
-    "UnsupportedFormat": "treesnap.errors",
-    "WarningCode": "treesnap.errors",
-    "open": "treesnap.ops.handle",
-}
+_HOMES = (
+    "errors",
+    "events",
+    "model",
+    "ops.handle",
+    "store.maintenance.retention",
+    "ops.create",
+)
+"""The modules in which names are looked up, in this order: the cheap ones first."""
 
 __all__ = [
     "Busy",
@@ -108,8 +88,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
+    if name in __all__:
         from importlib import import_module
 
-        return getattr(import_module(_HOMES[name]), name)
+        for home in _HOMES:
+            found = vars(import_module(f"treesnap.{home}"))
+            if name in found:
+                return found[name]
     raise AttributeError(f"module 'treesnap' has no attribute {name!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from treesnap.codec.journal import is_valid_stage_name
@@ -94,29 +94,6 @@ def scan_settings(
     )
 
 
-@dataclass(slots=True)
-class Preview:
-    """What a walk of the root found that stored nothing."""
-
-    result: ScanResult
-    objects: MemoryObjects
-    cache: StatCache | None
-    """The cache whose rows stood for directories that had not changed."""
-    observations: Observations | None
-
-    @property
-    def state(self) -> State:
-        """The tree, as it is."""
-        return walked_state(self.result, self.objects.get)
-
-    @property
-    def observed(self) -> Observed:
-        """What was there, for comparing it before each step of a restore."""
-        from treesnap.worktree.apply.preconditions import Observed
-
-        return Observed(self.observations or {}, self.cache)
-
-
 def preview(
     session: Session,
     scope: tuple[bytes, ...] | None = None,
@@ -125,31 +102,18 @@ def preview(
     observes: bool = False,
     heeds_ignore_files: bool = True,
     revealed: frozenset[bytes] = frozenset(),
-) -> Preview:
-    """Walks the root without writing anything; keeps what a restore compares if it ``observes``.
-
-    With ``heeds_ignore_files`` off the given rules hold alone, as for a capture by the rules of
-    a snapshot.
-    """
-    objects = MemoryObjects(session.store)
-    cache = usable_cache(session)
-    observations: Observations | None = {} if observes else None
-
-    def walk(known: KnownChanges) -> ScanResult:
-        if observations is not None:
-            observations.clear()
-        session.monitor.begin(Phase.SCAN, None, None)
-        settings = scan_settings(session.context, scope, rules, known)
-        if not heeds_ignore_files:
-            settings = replace(
-                settings, heeds_ignore_files=False, cached_rules_hold=False, revealed=revealed
-            )
-        return Scanner(
-            session.fs, settings, objects, session.monitor, cache, recorder=observations
-        ).scan()
-
-    _, result = walk_with_fallback(walk, query_watcher(session, cache), scope)
-    return Preview(result, objects, cache, observations)
+) -> Capture:
+    """Walks the root without writing anything; keeps what a restore compares if it ``observes``."""
+    with Capture(
+        session,
+        scope=scope,
+        rules=rules,
+        observes=observes,
+        heeds_ignore_files=heeds_ignore_files,
+        revealed=revealed,
+        keeps_nothing=True,
+    ) as seen:
+        return seen
 
 
 def uncaptured(context: Context) -> tuple[Skipped, ...]:
@@ -182,7 +146,7 @@ class _Unstored(MemoryObjects):
 
 
 class Capture:
-    """One walk of the root that stores what it finds. Use as a context manager.
+    """One walk of the root, which stores what it finds. Use as a context manager.
 
     The caller holds the root's lock, so that no other snapshot of it comes or goes
     meanwhile. Nothing is visible before :meth:`publish`. With ``fresh`` everything is read,
@@ -199,26 +163,28 @@ class Capture:
         size_bytes_max: int | None = None,
         fresh: bool = False,
         earlier: Mapping[bytes, Added] | None = None,
+        heeds_ignore_files: bool = True,
         rules_of_id: SnapshotId | None = None,
         revealed: frozenset[bytes] = frozenset(),
         keeps_nothing: bool = False,
     ) -> None:
         """Prepares a walk.
 
-        With ``keeps_nothing`` no byte is written to the store, and nothing can be published.
+        With ``keeps_nothing`` no byte is written, and nothing can be published.
 
-        With ``rules_of_id`` only the given rules count, which are those of that snapshot:
-        ignore files in the tree do not. Then the stat cache is read, but not written.
-        Nothing is excluded below ``revealed`` directories.
+        With ``heeds_ignore_files`` off only the given rules count; those of a snapshot are if
+        ``rules_of_id`` is its id. Then the stat cache is read, but not written. Nothing is
+        excluded below ``revealed`` directories.
         """
         self._session = session
         self._scope = scope
         self._rules = rules
+        self._heeds_ignore_files = heeds_ignore_files
         self._rules_of_id = rules_of_id
         self._revealed = revealed
         self._observations: Observations | None = {} if observes else None
         self._listing = session.store.snapshots.listing(session.root.id)
-        self._fresh = fresh
+        self._keeps_nothing = keeps_nothing
         self.cache = usable_cache(session, self._listing) if not fresh else None
         self.writer: Writer | _Unstored = (
             _Unstored(session.store)
@@ -265,7 +231,7 @@ class Capture:
         known = query_watcher(self._session, self.cache)
         self._known, result = walk_with_fallback(self._walk, known, self._scope)
         stages = [item.path for item in result.skipped if is_valid_stage_name(item.path)]
-        if stages:
+        if stages and not self._keeps_nothing:
             refuse_interrupted_elsewhere(self._session, stages)
         return result
 
@@ -274,17 +240,16 @@ class Capture:
         is_partial = known.changed is not None
         if self._builder is not None:
             self._builder.discard()
-        if self._scope is None and self._rules_of_id is None:
+        if self._scope is None and self._heeds_ignore_files and not self._keeps_nothing:
             self._builder = StatCacheBuilder(
                 context.fs, temporary, self.cache, is_partial=is_partial
             )
         if self._observations is not None:
             self._observations.clear()
-        context.monitor.begin(
-            Phase.SCAN, *((None, None) if is_partial else self._expected_totals())
-        )
+        is_unknown = is_partial or self._keeps_nothing
+        context.monitor.begin(Phase.SCAN, *((None, None) if is_unknown else self._expected()))
         settings = scan_settings(context, self._scope, self._rules, known)
-        if self._rules_of_id is not None:
+        if not self._heeds_ignore_files:
             is_same = self.cache is not None and self.cache.snapshot_id == self._rules_of_id
             settings = replace(
                 settings,
@@ -303,7 +268,7 @@ class Capture:
             self._observations,
         ).scan()
 
-    def _expected_totals(self) -> tuple[int | None, int | None]:
+    def _expected(self) -> tuple[int | None, int | None]:
         """Returns files and bytes of the last snapshot of the same paths, to show progress."""
         newest = self._listing.newest
         if newest is None:

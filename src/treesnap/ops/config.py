@@ -16,13 +16,7 @@ from treesnap.errors import ErrorCode, InvalidArgument, StoreMissing, quoted
 from treesnap.fs.durable import read_file, replace_file, unlink_if_present
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session
-from treesnap.quantities import (
-    format_duration,
-    format_size,
-    parse_duration,
-    parse_size,
-    size_text,
-)
+from treesnap.quantities import format_duration, format_size, parse_duration, parse_size, size_text
 from treesnap.store.maintenance.retention import AUTOMATIC, DEFAULT, Policy
 
 if TYPE_CHECKING:

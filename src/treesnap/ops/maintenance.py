@@ -19,13 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from treesnap.errors import (
-    Busy,
-    StorageFull,
-    StoreMissing,
-    TreesnapError,
-    WarningCode,
-)
+from treesnap.errors import Busy, StorageFull, StoreMissing, TreesnapError, WarningCode
 from treesnap.events import NullMonitor, Phase
 from treesnap.fs.os_errors import error_text
 from treesnap.ops.access import locked_root, opened

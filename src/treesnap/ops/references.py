@@ -15,13 +15,7 @@ from typing import NamedTuple
 
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.root_files import NAMES, NameTable
-from treesnap.errors import (
-    Corrupt,
-    ErrorCode,
-    InvalidArgument,
-    NotFound,
-    quoted,
-)
+from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, NotFound, quoted
 from treesnap.model import ObjectId, Snapshot, SnapshotId, SnapshotKind
 from treesnap.ops.context import Session
 from treesnap.store.snapshots import SnapshotListing, SnapshotName, position_in

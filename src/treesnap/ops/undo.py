@@ -5,13 +5,7 @@ from __future__ import annotations
 import os
 
 from treesnap.codec.root_files import RestoreHistory
-from treesnap.errors import (
-    ErrorCode,
-    NotFound,
-    Refused,
-    StoreMissing,
-    quoted,
-)
+from treesnap.errors import ErrorCode, NotFound, Refused, StoreMissing, quoted
 from treesnap.ops.access import locked_root, opened, recover
 from treesnap.ops.context import Context, Session, refuse_dangerous
 from treesnap.ops.history import retag_restored
@@ -19,12 +13,7 @@ from treesnap.ops.maintenance import maintain
 from treesnap.ops.references import reading, resolve_in
 from treesnap.ops.restore.attempt import dry_run, restore_to
 from treesnap.ops.restore.export import export
-from treesnap.ops.restore.plan import (
-    Goal,
-    HistoryStep,
-    RestoreRequest,
-    goal_of,
-)
+from treesnap.ops.restore.plan import Goal, HistoryStep, RestoreRequest, goal_of
 from treesnap.results import RestoreResult
 from treesnap.store.plan_files import move_to
 from treesnap.store.roots import load_history

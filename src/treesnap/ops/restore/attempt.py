@@ -45,13 +45,7 @@ from treesnap.fs.os_errors import error_text, is_full
 from treesnap.model import PlanCopy, Skipped, SkipReason, Snapshot, SnapshotKind, SnapshotRecord
 from treesnap.ops.capture import Capture, preview, publish_again
 from treesnap.ops.context import Context, Session
-from treesnap.ops.restore.plan import (
-    Goal,
-    RestorePlan,
-    make_plan,
-    refuse_blocked,
-    result_of,
-)
+from treesnap.ops.restore.plan import Goal, RestorePlan, make_plan, refuse_blocked, result_of
 from treesnap.ops.restore.recover import Completion
 from treesnap.ops.restore.transaction import RestoreWork, Transaction
 from treesnap.ops.state import State, empty_state, require_paths
@@ -179,7 +173,8 @@ def _attempt(
             rules=goal.rules,
             observes=True,
             earlier=earlier,
-            rules_of_id=goal.snapshot.id if way_back is not None else None,
+            heeds_ignore_files=way_back is None,
+            rules_of_id=goal.snapshot.id,
             revealed=revealed,
             fresh=fresh,
             keeps_nothing=goal.not_kept is not None,

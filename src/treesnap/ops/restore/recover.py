@@ -29,7 +29,7 @@ from treesnap.errors import (
     quoted,
 )
 from treesnap.model import Snapshot, SnapshotId
-from treesnap.ops.capture import Preview, preview
+from treesnap.ops.capture import Capture, preview
 from treesnap.ops.context import Context, Session
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.path_state import PathState, path_state
@@ -61,7 +61,7 @@ class Look(NamedTuple):
     """The paths of an interrupted restore, and the state of each."""
 
     states: dict[bytes, PathState]
-    walked: Preview
+    walked: Capture
 
     def paths(self, *states: PathState) -> tuple[bytes, ...]:
         """Returns the paths in one of some states."""
@@ -302,7 +302,7 @@ class Completion:
                 if chain.find(treepath.split(path)[0]) is not None
             ]
 
-    def _walk(self, scope: tuple[bytes, ...]) -> Preview:
+    def _walk(self, scope: tuple[bytes, ...]) -> Capture:
         return preview(
             self._session,
             scope,
@@ -335,7 +335,7 @@ class Completion:
         )
         transaction.resume(work, forward=forward)
 
-    def _planned(self, look: Look, goal: Snapshot) -> tuple[RestorePlan, State, Preview]:
+    def _planned(self, look: Look, goal: Snapshot) -> tuple[RestorePlan, State, Capture]:
         """Returns a plan for all paths that no other process changed, and both of its sides."""
         scope = look.paths(PathState.DONE, PathState.OPEN)
         walked = look.walked if scope == self._commit.paths else self._walk(scope)

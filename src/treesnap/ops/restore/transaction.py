@@ -50,11 +50,7 @@ from treesnap.worktree.apply.stage import (
     stage_places,
 )
 from treesnap.worktree.apply.step import UNSEEN, Action, RestoreStep, kept_name, staged_name
-from treesnap.worktree.directory import (
-    DirectoryChain,
-    open_directory,
-    path_of_root,
-)
+from treesnap.worktree.directory import DirectoryChain, open_directory, path_of_root
 from treesnap.worktree.scan.scanner import Scanner
 
 if TYPE_CHECKING:
@@ -82,6 +78,18 @@ class Transaction:
         self._root = session.context.root
         self._xattrs = TreeReader(session.store.get).xattrs
         self._journal = journal
+
+    @property
+    def _open_journal(self) -> Journal:
+        """The journal of a restore that was begun."""
+        assert self._journal is not None
+        return self._journal
+
+    @property
+    def _open_commit(self) -> Commit:
+        """What a restore was committed to."""
+        assert self._open_journal.commit is not None
+        return self._open_journal.commit
 
     def _write(self, journal: Journal) -> None:
         """Replaces the journal; on a full disk with the room of the store's reserve."""
@@ -150,7 +158,6 @@ class Transaction:
         return steps.open_files
 
     def _run(self, root_fd: int, steps: Steps, places: StagePlaces, commit: Commit) -> None:
-        assert self._journal is not None
         journal = self._committed(root_fd, commit)
         with self._prepared(commit) as prepared:
             with steps.staged(root_fd, journal.stage_name, places) as applier:
@@ -166,7 +173,6 @@ class Transaction:
         assert not commit.paths
         if self._journal is None:
             self._begin(current.root)
-        assert self._journal is not None
         with open_directory(self._fs, self._root) as root_fd, self._prepared(commit) as prepared:
             journal = self._committed(root_fd, commit)
             self._commit(journal)
@@ -175,17 +181,14 @@ class Transaction:
 
     def resume_without_files(self, root_fd: int) -> None:
         """Finishes what :meth:`run_without_files` began."""
-        assert self._journal is not None
-        assert self._journal.commit is not None
-        with self._prepared(self._journal.commit) as prepared:
-            self._record_finished(self._journal, prepared)
+        with self._prepared(self._open_commit) as prepared:
+            self._record_finished(self._open_journal, prepared)
             self.end(root_fd, prepared)
 
     def _committed(self, root_fd: int, commit: Commit) -> Journal:
         """Returns the journal with a commit, and the root's identity: it may be new."""
-        assert self._journal is not None
         stat = self._fs.fstat(root_fd)
-        return self._journal._replace(device=stat.st_dev, inode=stat.st_ino, commit=commit)
+        return self._open_journal._replace(device=stat.st_dev, inode=stat.st_ino, commit=commit)
 
     def _end_or_warn(self, root_fd: int, prepared: _Prepared) -> None:
         try:
@@ -210,10 +213,9 @@ class Transaction:
             subvolumes = self._subvolumes(work, places)
             if self._journal is None:
                 self._begin(work.current.root, subvolumes)
-            assert self._journal is not None
             commit = commit._replace(directories=work.plan.finishes)
             self._write(self._committed(root_fd, commit))
-        return self._journal
+        return self._open_journal
 
     def resume(self, work: RestoreWork, *, forward: bool) -> None:
         """Carries a plan out under a journal that was committed before.
@@ -222,10 +224,7 @@ class Transaction:
         undoes it. When this raises, the journal is left, and the tree is still between both
         states.
         """
-        journal = self._journal
-        assert journal is not None
-        assert journal.commit is not None
-        commit = journal.commit
+        journal, commit = self._open_journal, self._open_commit
         steps = Steps(self._session, work, commit.paths)
         with open_directory(self._fs, self._root) as root_fd, self._prepared(commit) as prepared:
             places = stage_places(self._fs, root_fd, work.plan.touched)
@@ -278,8 +277,7 @@ class Transaction:
         When that fails, it is unknown which journal a power cut would leave, so the
         one that undoes everything is written again before anything is removed.
         """
-        staging = self._journal
-        assert staging is not None
+        staging = self._open_journal
         try:
             self._write(journal)
         except BaseException:
@@ -325,13 +323,11 @@ class Transaction:
 
         Until then a crash lets the next command finish the restore: no caller was told yet.
         """
-        journal = self._journal
-        assert journal is not None
         try:
             applier.roll_back()
             self._fs.sync_file_system(root_fd)
             root_path = path_of_root(self._fs, root_fd, self._root)
-            preserve_foreign_edits(self._session, journal, root_path)
+            preserve_foreign_edits(self._session, self._open_journal, root_path)
             self.give_up(root_fd)
         except (TreesnapError, OSError) as second:
             raise OperationFailed(
@@ -353,11 +349,9 @@ class Transaction:
         was moved aside is removed, and no two restores write the same, because each
         names its own safety snapshot.
         """
-        assert self._journal is not None
-        assert self._journal.commit is not None
         try:
             found = self._session.root.read("history", HISTORY)
-            return found == decode_history(self._journal.commit.history)
+            return found == decode_history(self._open_commit.history)
         except Corrupt:
             return False
 
@@ -381,17 +375,14 @@ class Transaction:
         The plan follows the files; then what was moved aside is removed, then the journal. A
         crash lets the next operation do only this.
         """
-        journal = self._journal
-        assert journal is not None
-        assert journal.commit is not None
-        plan = journal.commit.plan
+        journal, commit = self._open_journal, self._open_commit
+        plan = commit.plan
         if prepared is not None and prepared.plan is not None:
             prepared.plan.publish()
         elif plan is not None:
             self._session.root.write(plan_file_name(plan.plan_id), PLAN_PAYLOAD, plan.payload)
         remove_stages(self._fs, root_fd, journal.stage_name, journal.stage_tops)
         with DirectoryChain(self._fs, root_fd) as chain:
-            commit = journal.commit
             finisher = Finisher(
                 self._fs, chain, commit.directories, self._xattrs, touch=commit.touch
             )
@@ -415,8 +406,7 @@ class Transaction:
 
         ``root_fd`` is the root if the caller has it open: it may have been moved away.
         """
-        journal = self._journal
-        assert journal is not None
+        journal = self._open_journal
         if root_fd is not None:
             self._unstage(root_fd, journal)
         else:
