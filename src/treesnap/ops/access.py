@@ -46,17 +46,11 @@ def opened(
                     WarningCode.RESTORE_UNFINISHED,
                     f"An interrupted restore could not be finished: {error}",
                 )
-        if create or writing or sweep:
-            _sweep_exports(session)
+        if (create or writing or sweep) and (names := session.root.export_names()):
+            from treesnap.ops.restore.export import sweep_exports
+
+            sweep_exports(session, names)
         yield session
-
-
-def _sweep_exports(session: Session) -> None:
-    names = session.root.export_names()
-    if names:
-        from treesnap.ops.restore.export import sweep_exports
-
-        sweep_exports(session, names)
 
 
 def _refuse_link(session: Session) -> None:

@@ -322,12 +322,18 @@ class Capture:
         return WatchNote(mark, walked_ns, listed, unfinished, self.result.rules)
 
 
-def publish_again(session: Session, record: SnapshotRecord, what: str) -> Snapshot:
-    """Publishes a record of a state that a snapshot of the root holds already; raises Busy.
+def publish_again(session: Session, snapshot: Snapshot, what: str, **fields: object) -> Snapshot:
+    """Publishes the state of a snapshot of the root with other metadata; raises Busy.
 
     The caller holds the root's lock, so that the snapshot stays, and with it its objects.
     """
     store, root = session.store, session.root
+    record = replace(
+        snapshot.record,
+        created_at_ns=session.context.clock_ns(),
+        plan=None,
+        **fields,  # type: ignore[arg-type]  # fields are the record's own
+    )
 
     def publish(_: object) -> Snapshot:
         with Writer(store) as writer:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from stat import S_ISDIR
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from treesnap.errors import InvalidArgument, NotFound, WarningCode, printable, quoted
 from treesnap.fs.os_errors import reported
@@ -79,7 +79,9 @@ def _run(
 
     restored: RestoreResult | None = None
     for attempt in range(1, retries + 2):
-        running = Command(context, command, f"run/{held.made.id[:16]}/{attempt}", held.mark_path)
+        running = Command(
+            context, command, f"run/{held.made.id[:16]}/{attempt}", held.claim.mark_path
+        )
         try:
             exit_code = running.run(interruptions.deferred)
         except (InvalidArgument, NotFound):  # nothing was started
@@ -102,27 +104,16 @@ def _run(
     )
 
 
-class HeldCheckpoint:
+class HeldCheckpoint(NamedTuple):
     """A checkpoint that is held until the block ends in which it was taken."""
 
-    def __init__(self, context: Context, made: CreateResult, claim: Claim) -> None:
-        self._context = context
-        self._claim = claim
-        self.made = made
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this process took it; a forked child must not go back over its parent."""
-        return self._claim.is_ours
-
-    @property
-    def mark_path(self) -> str | None:
-        """A file by which the processes of a command are known, or None on a full disk."""
-        return self._claim.hold.path if self._claim.hold is not None else None
+    context: Context
+    made: CreateResult
+    claim: Claim
 
     def go_back(self, end_processes: Callable[[], None] | None = None) -> RestoreResult:
         """Goes back to the checkpoint; see :func:`go_back`."""
-        return go_back(self._context, self.made.id, end_processes)
+        return go_back(self.context, self.made.id, end_processes)
 
 
 @contextmanager

@@ -46,6 +46,11 @@ class Claim:
         """Whether this process made the claim; a forked child must not release its parent's."""
         return os.getpid() == self._process_id
 
+    @property
+    def mark_path(self) -> str | None:
+        """A file by which the processes of a command are known, or None on a full disk."""
+        return self.hold.path if self.hold is not None else None
+
     def release(self) -> None:
         """Stops holding the snapshot; does nothing in a forked child."""
         if self.hold is not None and self.is_ours:

@@ -7,6 +7,7 @@ the restore of this root.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 
 from treesnap.codec.journal import Journal
@@ -116,7 +117,9 @@ def _forget(session: Session) -> bool:
     if not session.root.is_interrupted:
         return False
     with session.root.locked("doctor", session.context.wait_s):
-        journal = _readable(session)
+        journal = None
+        with suppress(Corrupt):
+            journal = read_journal(session.root)
         if journal is not None and os.path.isdir(session.context.root):
             _clear_stage(session, journal)
         session.root.remove("journal")
@@ -140,13 +143,6 @@ def _clear_stage(session: Session, journal: Journal) -> None:
         remove_stages(session.fs, root_fd, journal.stage_name, journal.stage_tops)
     finally:
         session.fs.close(root_fd)
-
-
-def _readable(session: Session) -> Journal | None:
-    try:
-        return read_journal(session.root)
-    except Corrupt:
-        return None
 
 
 def _quiet(context: Context, path: bytes) -> Context:

@@ -502,7 +502,7 @@ class Handle:
             try:
                 yield held.made
             except BaseException as error:
-                if not held.is_ours:
+                if not held.claim.is_ours:
                     raise
                 try:
                     warn_of_untouched(self.context, held.go_back())

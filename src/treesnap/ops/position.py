@@ -9,7 +9,6 @@ to say so.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from treesnap.errors import ErrorCode, InvalidArgument, Refused, StoreMissing, quoted
@@ -142,12 +141,11 @@ def _published(
     rules: tuple[IgnoreRules, ...] = (),
 ) -> Snapshot:
     """Publishes a snapshot's state again. The caller holds the root's lock."""
-    record = replace(
-        snapshot.record,
-        created_at_ns=session.context.clock_ns(),
+    return publish_again(
+        session,
+        snapshot,
+        "the mark",
         parent=snapshot.id,
         rules=tuple(dict.fromkeys((*snapshot.record.rules, *rules))),
-        plan=None,
         **metadata,
     )
-    return publish_again(session, record, "the mark")

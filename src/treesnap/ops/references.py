@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from typing import NamedTuple
 
 from treesnap.codec.reader import TreeReader
@@ -212,7 +213,7 @@ def find_named(session: Session, name: str, *, update: bool = False) -> Snapshot
     listing = session.store.snapshots.listing(session.root.id)
     table = _table(session)
     read: list[Snapshot | None] = []
-    for item in _behind(listing, table):
+    for item in takewhile(lambda item: item.sequence > table.through, listing):  # newest first
         snapshot = _loaded(session, item)
         if snapshot is not None and snapshot.name == name:
             return snapshot
@@ -226,14 +227,6 @@ def find_named(session: Session, name: str, *, update: bool = False) -> Snapshot
             if snapshot is not None and snapshot.name == name:
                 return snapshot
     return None
-
-
-def _behind(listing: SnapshotListing, table: NameTable) -> Iterator[SnapshotName]:
-    """Yields the names of the snapshots that are newer than the table, newest first."""
-    for item in listing:
-        if item.sequence <= table.through:
-            return
-        yield item
 
 
 def _loaded(session: Session, name: SnapshotName) -> Snapshot | None:

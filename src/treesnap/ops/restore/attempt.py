@@ -42,7 +42,7 @@ from treesnap.errors import (
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import ensure_directories
 from treesnap.fs.os_errors import error_text, is_full
-from treesnap.model import PlanCopy, Skipped, SkipReason, Snapshot, SnapshotKind, SnapshotRecord
+from treesnap.model import PlanCopy, Skipped, SkipReason, Snapshot, SnapshotKind
 from treesnap.ops.capture import Capture, preview, publish_again
 from treesnap.ops.context import Context, Session
 from treesnap.ops.restore.plan import Goal, RestorePlan, make_plan, refuse_blocked, result_of
@@ -210,8 +210,8 @@ def _attempt(
                 safety = capture.publish(record)
     except BaseException as error:
         transaction.abandon()
-        if way_back is not None and _is_want_of_room(error):
-            raise NoRoomToKeep(_text_of(error)) from error
+        if way_back is not None and (want := _want_of_room(error)) is not None:
+            raise NoRoomToKeep(want) from error
         raise
     moment = Moment(safety.id, goal.scope, was_absent)
     removes_first = way_back is not None and way_back.removes_first
@@ -248,8 +248,8 @@ def _attempt(
                 open_files = transaction.run(work, commit)
     except BaseException as error:
         transaction.abandon()
-        if way_back is not None and _is_want_of_room(error):
-            raise NoRoomToStage(_text_of(error)) from error
+        if way_back is not None and (want := _want_of_room(error)) is not None:
+            raise NoRoomToStage(want) from error
         raise
     if in_place is not None:
         _carry_out_in_place(session, in_place)
@@ -337,12 +337,11 @@ def _is_as_observed(fs: FileSystem, chain: DirectoryChain, path: bytes, observed
         raise
 
 
-def _is_want_of_room(error: BaseException) -> bool:
-    return isinstance(error, StorageFull) or (isinstance(error, OSError) and is_full(error))
-
-
-def _text_of(error: BaseException) -> str:
-    return error_text(error) if isinstance(error, Exception) else str(error)
+def _want_of_room(error: BaseException) -> str | None:
+    """Returns the message of an error that says that there is no room, or None."""
+    if isinstance(error, StorageFull) or (isinstance(error, OSError) and is_full(error)):
+        return error_text(error)
+    return None
 
 
 def _publish_in_place(session: Session, snapshot: Snapshot, label: str) -> Snapshot:
@@ -351,24 +350,21 @@ def _publish_in_place(session: Session, snapshot: Snapshot, label: str) -> Snaps
     So the history has a moment of this restore's own, as every other one. Takes a few KiB, on
     a full disk from the store's reserve.
     """
-    goal = snapshot.record
     newest = session.store.snapshots.listing(session.root.id).newest
-    record = SnapshotRecord(
-        root=goal.root,
-        links=goal.links,
+    publish = partial(
+        publish_again,
+        session,
+        snapshot,
+        "the restore",
         root_path=os.fsencode(session.context.root),
-        created_at_ns=session.context.clock_ns(),
-        totals=goal.totals,
         kind=SnapshotKind.SAFETY,
-        scope=goal.scope,
-        rules=goal.rules,
-        unstable=goal.unstable,
         parent=newest.id if newest is not None else None,
-        label=label,
         host=os.uname().nodename,
+        label=label,
+        **dict.fromkeys(("name", "session", "step")),
+        tags={},
     )
-    reserve = Reserve(session.fs, session.store.layout)
-    return reserve.back(lambda: publish_again(session, record, "the restore"))
+    return Reserve(session.fs, session.store.layout).back(publish)
 
 
 def _carry_out_in_place(session: Session, journal: Journal) -> None:

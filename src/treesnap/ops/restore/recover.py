@@ -176,7 +176,7 @@ def _recover(session: Session, journal: Journal) -> str | None:
             return "forgot a restore that was interrupted early: the root is gone"
         if not (commit.removes_root and transaction.is_finished()):
             return None
-        transaction.forget_removed()
+        transaction.forget()
         return _COMPLETED
     with _opened_root(session.context) as root_fd:
         _refuse_other_directory(session.context, root_fd, journal, transaction)

@@ -100,11 +100,13 @@ class Transaction:
         return Reserve(self._fs, self._session.store.layout).back(write)
 
     def _begin(self, root_before: Entry | None, subvolumes: tuple[Subvolume, ...] = ()) -> None:
-        """Writes the journal that undoes everything; :meth:`abandon` removes it again.
+        """Writes the journal that undoes everything, unless :meth:`ensure_root` did.
 
-        Raises Refused while an earlier restore is not cleaned up after: its staging
-        directory is found through its journal only.
+        :meth:`abandon` removes it again. Raises Refused while an earlier restore is not cleaned
+        up after: its staging directory is found through its journal only.
         """
+        if self._journal is not None:
+            return
         if root_before is not None and self._session.root.is_interrupted:
             raise Refused(
                 "An earlier restore of this root is not cleaned up after yet",
@@ -146,8 +148,7 @@ class Transaction:
             places = stage_places(self._fs, root_fd, work.plan.touched)
             subvolumes = self._subvolumes(work, places)
             commit = commit._replace(directories=work.plan.finishes)
-            if self._journal is None:
-                self._begin(work.current.root, subvolumes)
+            self._begin(work.current.root, subvolumes)
             try:
                 self._run(root_fd, steps, places, commit)
             except BaseException:
@@ -171,8 +172,7 @@ class Transaction:
         When this raises, neither has changed, or the journal is left for the next operation.
         """
         assert not commit.paths
-        if self._journal is None:
-            self._begin(current.root)
+        self._begin(current.root)
         with open_directory(self._fs, self._root) as root_fd, self._prepared(commit) as prepared:
             journal = self._committed(root_fd, commit)
             self._commit(journal)
@@ -211,8 +211,7 @@ class Transaction:
             refuse_protected(self._fs, root_fd, work.plan.removed)
             places = stage_places(self._fs, root_fd, work.plan.touched)
             subvolumes = self._subvolumes(work, places)
-            if self._journal is None:
-                self._begin(work.current.root, subvolumes)
+            self._begin(work.current.root, subvolumes)
             commit = commit._replace(directories=work.plan.finishes)
             self._write(self._committed(root_fd, commit))
         return self._open_journal
@@ -391,13 +390,10 @@ class Transaction:
         self._fs.sync(root_fd)
         if commit.removes_root:
             self.remove_root()
-        self._forget()
+        self.forget()
 
-    def forget_removed(self) -> None:
-        """Ends a restore that had only the removed root to forget."""
-        self._forget()
-
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Ends a restore of which nothing is left but the journal."""
         self._session.root.remove("journal")
         self._journal = None
 
@@ -414,11 +410,11 @@ class Transaction:
                 with open_directory(self._fs, self._root) as opened_fd:
                     self._unstage(opened_fd, journal)
             except FileNotFoundError:
-                self._forget()
+                self.forget()
                 return
         if journal.root_before is None:
             self.remove_root()
-        self._forget()
+        self.forget()
 
     def _unstage(self, root_fd: int, journal: Journal) -> None:
         """Removes the staging directories, and restores the metadata of what held them."""
