@@ -322,7 +322,7 @@ class Capture:
         return WatchNote(mark, walked_ns, listed, unfinished, self.result.rules)
 
 
-def publish_again(session: Session, snapshot: Snapshot, what: str, **fields: object) -> Snapshot:
+def publish_again(session: Session, snapshot: Snapshot, what: str, /, **fields: object) -> Snapshot:
     """Publishes the state of a snapshot of the root with other metadata; raises Busy.
 
     The caller holds the root's lock, so that the snapshot stays, and with it its objects.

@@ -214,7 +214,7 @@ def check_words(request: CreateRequest) -> None:
         if name is not None and problem is not None:
             raise InvalidArgument(f"The {what} '{printable(name[:_NAME_SHOWN_MAX])}' {problem}")
     if request.session == "":
-        raise InvalidArgument("The session is empty; without one leave it out")
+        raise InvalidArgument("The session is empty")
     if request.name is not None and is_reserved_name(request.name):
         raise InvalidArgument(f"{request.name!r} cannot be a name: it means something else")
     if request.step is not None and not 0 <= request.step <= STEP_MAX:

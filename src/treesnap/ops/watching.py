@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from treesnap.worktree.watcher import Watcher
 
 _NO_QUEUE = {
-    errno.EMFILE: "the kernel gives this user no more queues; see fs.inotify.max_user_instances",
+    errno.EMFILE: "the kernel gives this user no more queues (fs.inotify.max_user_instances)",
     errno.ENOSYS: "the system has no inotify",
 }
 

@@ -116,8 +116,8 @@ class _ForeignEdits:
             if not known and item.reason != SkipReason.SOCKET:
                 raise Refused(
                     f"{quoted(rest or top)}, which another process made in {quoted(path or b'.')} "
-                    "while it was being replaced, cannot be read; a user who can read it has to "
-                    f"finish the restore. It is in {quoted(self._stage_path)}",
+                    "while it was being replaced, cannot be read. It is in "
+                    f"{quoted(self._stage_path)}",
                     code=ErrorCode.RESTORE_INTERRUPTED,
                     path=self._stage_path,
                 )
