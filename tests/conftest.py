@@ -86,20 +86,23 @@ def _has_room(directory: Path) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks what is quick, and leaves out what ``sampled`` says.
 
-    Nothing is left out in full size, nor where a test is named with its parameters.
+    A mark on a module or a class is about the tests in it, a mark on a test about its cases.
+    Nothing is left out in full size, nor where a test is named.
     """
     for item in items:
         module = str(item.path.relative_to(TESTS))
         if module.startswith(QUICK) and not module.startswith(NOT_QUICK):
             item.add_marker("quick")
-    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    groups: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("sampled"):
-            cases[item.nodeid.partition("[")[0]].append(item)
-    if IS_FULL or any("[" in word for word in config.args):
+        for node, _ in item.iter_markers_with_node("sampled"):
+            if not item.get_closest_marker("slow"):
+                groups[node.nodeid.partition("[")[0]].append(item)
+            break  # the closest one counts
+    if IS_FULL or any("::" in word for word in config.args):
         return
     left_out = []
-    for found in cases.values():
+    for found in groups.values():
         (every,) = found[0].get_closest_marker("sampled").args
         kept = chosen([item.nodeid for item in found], every)
         left_out += [item for item in found if item.nodeid not in kept]

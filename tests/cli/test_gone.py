@@ -37,7 +37,7 @@ def snap(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "words",
     [

@@ -228,6 +228,7 @@ class TestCorrectResumeApply:
         assert snap("plan", "resume", failed).code == 0
         assert {"more", "most"} <= set(os.listdir(root))
 
+    @pytest.mark.sampled(4)
     @pytest.mark.parametrize(
         "words",
         [

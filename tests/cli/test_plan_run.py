@@ -195,6 +195,7 @@ class TestRun:
 
 
 class TestInterruption:
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize(
         ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
     )

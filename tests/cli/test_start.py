@@ -76,6 +76,7 @@ def commands_below(group, words=()):
                 yield (*words, name), sentence, command
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("words", "sentence"), [(words, sentence) for words, sentence, _ in commands_below(main.snap)]
 )

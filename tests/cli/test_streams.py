@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_reader_that_goes_away_is_no_error_to_talk_about(root, environment, unbuffered):
     environment = {**environment, "PYTHONUNBUFFERED": unbuffered}
@@ -202,7 +203,7 @@ def unprinted(root, environment):
 KINDS = ["full", "closed", "pipe"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
 def test_snapshot_whose_id_cannot_be_printed_is_there(root, snap, unprinted, kind, form):
@@ -215,6 +216,7 @@ def test_snapshot_whose_id_cannot_be_printed_is_there(root, snap, unprinted, kin
     assert len(snap("list", "--json").json["snapshots"]) == 1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_incomplete_snapshot_whose_id_cannot_be_printed_exits_4(root, unprinted, kind):
     (root / ".snapignore").symlink_to("nothing")
@@ -225,7 +227,7 @@ def test_incomplete_snapshot_whose_id_cannot_be_printed_exits_4(root, unprinted,
     assert NOT_PRINTED in err
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("wanted", [0, 3])
 def test_run_keeps_the_code_of_its_command(root, unprinted, kind, wanted):
@@ -251,7 +253,7 @@ DOING = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", DOING)
 def test_command_that_does_something_keeps_its_code(root, snap, unprinted, name):
     (root / "a").write_text("a")
@@ -270,6 +272,7 @@ def test_command_that_does_something_keeps_its_code(root, snap, unprinted, name)
     assert NOT_PRINTED in err
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["full", "closed"])
 def test_plan_goes_on_where_the_output_of_its_steps_cannot_be_printed(
     root, snap, unprinted, plan_file, kind
@@ -283,7 +286,7 @@ def test_plan_goes_on_where_the_output_of_its_steps_cannot_be_printed(
     assert (root / "code").read_text() == "feature\n"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "words",
     [
@@ -306,6 +309,7 @@ def test_command_that_only_prints_fails_when_it_cannot(root, snap, unprinted, wo
     assert codes == {"full": 1, "closed": 1, "pipe": 141}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
 def test_standard_error_that_cannot_be_written_ends_no_work(root, snap, environment, form):
     (root / "a").write_text("a")

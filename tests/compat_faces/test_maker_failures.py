@@ -105,6 +105,7 @@ class TestRestoreFailed:
             listener.bind("file")
             self.check(restore_block(broken, "one"), store, broken, "file_conflict", 3)
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("pattern", ["new", "file", "sub/"])
     def test_file_conflict_with_a_rule_that_excludes_the_file_by_now(self, broken, store, pattern):
         (broken / ".snapignore").write_text(pattern)

@@ -129,6 +129,7 @@ def shared(tmp_path: Path) -> Shared:
     return Shared(tmp_path)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("method", "fragment", "moment"),
     [
@@ -172,6 +173,7 @@ def test_a_writer_that_stands_through_two_collections_loses_nothing(
     shared.assert_nothing_is_lost()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shift_ns", [YEAR_NS, -YEAR_NS])
 def test_clocks_that_jump_by_a_year_lose_nothing(shared, shift_ns):
     """The clock of every process, and the times of all files of the store."""

@@ -138,6 +138,7 @@ elif operation == "block":
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("operation", ["create", "restore", "gc", "block"])
 def test_child_of_another_thread_keeps_no_lock_of_a_parent_that_was_killed(tmp_path, operation):
     root = tmp_path / "root"

@@ -49,7 +49,7 @@ def roots(tmp_path: Path, count: int) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    "count", [sized(6, 16), pytest.param(100, marks=pytest.mark.slow)], ids=str
+    "count", [sized(4, 16), pytest.param(100, marks=pytest.mark.slow)], ids=str
 )
 def test_snapshots_of_many_roots_at_once_all_succeed(roots, tmp_path, count):
     """The store is new, so they make it at the same time too."""
@@ -66,7 +66,7 @@ def test_snapshots_of_many_roots_at_once_all_succeed(roots, tmp_path, count):
     assert treesnap.open(roots[0], store).verify(read_data=True).problems == ()
 
 
-@pytest.mark.parametrize("count", [sized(4, 8)])
+@pytest.mark.parametrize("count", [sized(3, 8)])
 def test_snapshots_of_one_root_at_once_wait_for_each_other(roots, tmp_path, count):
     store = tmp_path / "store"
 
@@ -76,7 +76,7 @@ def test_snapshots_of_one_root_at_once_wait_for_each_other(roots, tmp_path, coun
     assert len(treesnap.open(roots[0], store).list()) == count
 
 
-@pytest.mark.parametrize("count", [6])
+@pytest.mark.parametrize("count", [sized(4, 6)])
 def test_snapshots_and_collections_at_once_lose_nothing(roots, tmp_path, count):
     store = tmp_path / "store"
     assert ends([start(root, store, "create", "-q") for root in roots]) == [(0, b"")] * count

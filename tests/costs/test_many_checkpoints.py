@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from oracle import difference, record
+from sampling import sized
 from treesnap import Refused, SnapshotKind
 from treesnap.codec.envelope import FileKind, seal
 from treesnap.codec.snapshot import encode_snapshot, snapshot_id
@@ -29,6 +30,8 @@ from treesnap.store.writer import Writer
 from treesnap.testing.doubles import RecordingFileSystem, UnsyncedFileSystem
 
 LATER_NS = 3_600_000_000_000
+MEASURED = sized(1, 2) * EVERY
+"""How many checkpoints are measured: the maintenance of the store is among them."""
 FLAT = 1.3
 BACK = 20
 """How many checkpoints are gone back in the end; the default policy keeps the last 50."""
@@ -152,12 +155,12 @@ def assert_flat(few: Cost, many: Cost) -> None:
 def test_a_checkpoint_costs_the_same_after_two_thousand_that_stay(checkpoints):
     world = checkpoints(SnapshotKind.MANUAL)
     world.take(FEW)
-    few = world.cost(2 * EVERY)
+    few = world.cost(MEASURED)
 
     world.add_objects(8000)
     world.add_history(2048)
 
-    assert_flat(few, world.cost(2 * EVERY))
+    assert_flat(few, world.cost(MEASURED))
     assert few.listings <= 1.1
     assert world.handle.list()[0].sequence > 2048
 
@@ -165,12 +168,12 @@ def test_a_checkpoint_costs_the_same_after_two_thousand_that_stay(checkpoints):
 def test_a_checkpoint_with_a_name_costs_as_many_calls_after_two_thousand(checkpoints):
     world = checkpoints(SnapshotKind.MANUAL, named=True)
     world.take(FEW)
-    few = world.cost(2 * EVERY)
+    few = world.cost(MEASURED)
 
     world.add_history(2048)
-    world.take(FEW + 2 * EVERY + 1)  # reads the names once
+    world.take(FEW + MEASURED + 1)  # reads the names once
 
-    many = world.cost(2 * EVERY)
+    many = world.cost(MEASURED)
     assert many.calls <= FLAT * few.calls
     assert many.written_bytes <= FLAT * few.written_bytes
     with pytest.raises(Refused):
@@ -180,12 +183,12 @@ def test_a_checkpoint_with_a_name_costs_as_many_calls_after_two_thousand(checkpo
 def test_a_checkpoint_costs_the_same_when_old_ones_go(checkpoints):
     world = checkpoints(SnapshotKind.RUN)
     world.take(FEW)
-    few = world.cost(2 * EVERY)
+    few = world.cost(MEASURED)
 
     world.add_objects(8000)
-    world.take(300)
+    world.take(sized(200, 300))
 
-    assert_flat(few, world.cost(2 * EVERY))
+    assert_flat(few, world.cost(MEASURED))
     assert len(world.handle.list()) < 128
 
 
@@ -194,12 +197,12 @@ def test_a_checkpoint_costs_the_same_when_old_ones_go(checkpoints):
 def test_a_checkpoint_costs_the_same_after_ten_thousand(checkpoints, kind):
     world = checkpoints(kind)
     world.take(FEW)
-    few = world.cost(2 * EVERY)
+    few = world.cost(MEASURED)
     files = world.files()
 
     world.take(10_000 + EVERY)
 
-    assert_flat(few, world.cost(2 * EVERY))
+    assert_flat(few, world.cost(MEASURED))
     assert world.files() <= files + 10
     before = record(world.root)
     world.take(10_000 + 3 * EVERY + BACK)

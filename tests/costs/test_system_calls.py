@@ -1,6 +1,6 @@
 """What operations cost, counted in system calls: no clock can disprove these.
 
-A thousand files with old times, one snapshot, and a file system that writes down
+Hundreds of files with old times, one snapshot, and a file system that writes down
 every call. Where a number of syncs is stated, each one's reason is stated with it;
 none grows with the tree, and hardly one with the change.
 """
@@ -22,7 +22,9 @@ from treesnap.store.index import PARTS_MAX
 from treesnap.testing.doubles import MUTATING, Kind, RecordingFileSystem
 from treesnap.testing.state import tree_state
 
-FILES = 1000
+FILES = sized(400, 1000)
+EACH = FILES // 10
+"""Files of a directory."""
 OLD_NS = 1_600_000_000_000_000_000
 LATER_NS = 3_600_000_000_000
 
@@ -53,7 +55,7 @@ RESTORE_SYNCS = [
 def root(tmp_path):
     root = tmp_path / "root"
     for number in range(FILES):
-        path = root / f"directory-{number // 100}" / f"file-{number}"
+        path = root / f"directory-{number // EACH}" / f"file-{number}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"content of %d" % number)
     for path in [root, *root.rglob("*")]:
@@ -100,7 +102,7 @@ def change_files(root, count: int) -> None:
     """Changes files that are spread over the directories."""
     for number in range(count):
         position = number * FILES // count
-        (root / f"directory-{position // 100}" / f"file-{position}").write_bytes(b"changed")
+        (root / f"directory-{position // EACH}" / f"file-{position}").write_bytes(b"changed")
 
 
 class TestCreate:
@@ -166,6 +168,7 @@ class TestCreate:
         looks = [(item.method, item.path) for item in fs.calls(below=str(directory / "watch"))]
         assert looks == [("lstat", str(directory / "watch" / "socket"))]
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("count", [1, 10, 100])
     def test_of_changed_files_costs_three_syncs(self, handle, syncs, root, count):
         change_files(root, count)
@@ -248,7 +251,7 @@ class TestRestore:
         handle.restore("first")
 
         looks = Counter(item.path for item in fs.calls("lstat", below=str(root)))
-        replaced = str(root / "directory-3" / "file-300")
+        replaced = str(root / "directory-3" / f"file-{3 * EACH}")
         staged = next(path for path in looks if path.endswith("/n3"))
         assert looks[replaced] == 3  # before the commit point, before it moves, and at the end
         assert looks[staged] == 3  # when it is built, and after each move as what was there before
@@ -282,7 +285,7 @@ class TestRestore:
 class TestLooking:
     """What only looks writes nothing, neither to the store nor to the root."""
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(6)
     @pytest.mark.parametrize(
         "look",
         [

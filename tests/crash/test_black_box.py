@@ -21,7 +21,7 @@ from crash.scene import OPERATIONS, Scene, populate
 from crash.system_calls import OPEN, Ended, Point, has_strace, points, run
 
 SEED = 5
-SAMPLES = {"restore": 2, "undo": 1, "create": 1, "first create": 1, "gc": 1}
+SAMPLES = {"restore": 1, "undo": 1, "create": 1, "first create": 1, "gc": 1}
 """Cases of each operation; a case takes a second."""
 INSTANTS = 1
 
@@ -38,7 +38,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     return scene
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_interrupted_command_loses_nothing(scene, name):
     operation = OPERATIONS[name]
@@ -59,6 +59,7 @@ def test_a_command_that_succeeds_has_no_problem(scene):
     assert after_interruption(scene, operation, must_be_new=True) == (operation.new, [])
 
 
+@pytest.mark.sampled(3)
 class TestWhatIsNoticed:
     @pytest.fixture
     def restored(self, scene):

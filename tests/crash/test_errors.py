@@ -34,6 +34,7 @@ def assert_undone_or_done(scene, error: TreesnapError | None, old: str, new: str
 
 
 class TestRestore:
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
     def test_is_undone_or_done(self, scene, number):
         outcomes = fail_everywhere(
@@ -133,6 +134,7 @@ def test_undo_is_undone_or_done(scene):
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("number", "counts"), [(errno.EIO, {"1", "2"}), (errno.ENOSPC, {"2"})], ids=["EIO", "ENOSPC"]
 )

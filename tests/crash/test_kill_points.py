@@ -110,6 +110,7 @@ def recovered_but_for_root_time(scene) -> str:
     return next(name for name in ("after", "partly") if found == scene.states[name])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("start", "verb", "old", "new"),
     [("restored", "undo", "before", "after"), ("undone", "redo", "after", "before")],
@@ -126,6 +127,7 @@ def test_undo_and_redo_leave_the_old_tree_or_the_new_one(scene, start, verb, old
     assert_turns_once(outcomes, old, new)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.8, 0.95])
 def test_recovery_may_be_killed_too(scene, share):
     """Recovery of a restore that died after that share of its calls, at some points.

@@ -147,6 +147,7 @@ def outcomes(
     raise AssertionError("The operation has no end")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", EVERY)
 def test_a_kill_leaves_a_plan_that_agrees_with_its_files_and_goes_on(place, name):
     found = list(outcomes(place, name, 5, EVERY[name]))
@@ -193,6 +194,7 @@ def test_a_roll_back_that_fails_leaves_all_as_it_was(place, every):
     assert failures > 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("start", "step"),
     [
@@ -222,6 +224,7 @@ def test_a_kill_leaves_plan_and_files_both_old_or_both_new(place, start, step, e
     assert found == {("failed", 2), ("rolled_back", 1)}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["run", "run few", "resume"])
 @pytest.mark.parametrize(
     "every", [31, pytest.param(1, marks=pytest.mark.slow)], ids=["sample", "all"]

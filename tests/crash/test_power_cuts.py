@@ -35,7 +35,7 @@ from power_cases import (
 )
 from sampling import SEED, sized
 
-STATES_MAX = 6
+STATES_MAX = 4
 """States of each case that the suite itself tries."""
 FRESH_MAX = sized(60, 400)
 """States that are tried in search of one that shows that a sync is missing."""
@@ -80,7 +80,7 @@ def report(request, numbers: object) -> None:
     request.node.add_report_section("call", "power cuts", str(numbers))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("case", parameters(CASES))
 def test_a_power_cut_leaves_the_old_state_or_the_new_one(scene, case, request):
     report(request, try_cuts(scene, case, seed=0, states_max=STATES_MAX))

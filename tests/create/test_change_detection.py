@@ -94,6 +94,7 @@ def test_an_unchanged_tree_is_not_read_again(handle, root):
     assert second.id != first.id
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(5))
 def test_an_unchanged_awkward_tree_is_not_read_again_and_costs_4_kib(tmp_path, seed):
     root = tmp_path / "root"
@@ -161,6 +162,7 @@ def change_time(path: Path) -> None:
     os.utime(path, ns=(5, path.lstat().st_mtime_ns + 1), follow_symlinks=False)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["file", "directory/file", "directory", "link", "."])
 @pytest.mark.parametrize("change", [change_mode, change_attribute, change_owner, change_time])
 def test_metadata_that_changed_alone_is_seen(handle, root, change, name):

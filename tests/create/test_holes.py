@@ -37,6 +37,7 @@ def place(request, tmp_path: Path):
         yield Place(mounted / "root", mounted / "store")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("size", [1 << 20, 70 * KIB, 5 * KIB, (3 << 20) + 7])
 def test_reading_a_file_that_was_reserved_changes_nothing(place, size):
     """What was never written looks like a hole until it is read."""
@@ -73,7 +74,7 @@ def recorded(path: Path) -> tuple[tuple, dict[bytes, bytes]]:
 
 
 @given(parts=PARTS)
-@settings(max_examples=sized(15, 60), deadline=None)
+@settings(max_examples=sized(8, 60), deadline=None)
 def test_the_same_bytes_are_recorded_alike(parts, tmp_path_factory):
     directory = tmp_path_factory.mktemp("holes")
     sparse, dense = directory / "sparse", directory / "dense"
@@ -92,7 +93,7 @@ def test_the_same_bytes_are_recorded_alike(parts, tmp_path_factory):
 
 
 @given(parts=PARTS)
-@settings(max_examples=sized(10, 30), deadline=None)
+@settings(max_examples=sized(5, 30), deadline=None)
 def test_the_size_of_a_window_changes_nothing(parts, tmp_path_factory):
     path = tmp_path_factory.mktemp("windows") / "file"
     with path.open("wb") as file:
@@ -104,6 +105,7 @@ def test_the_size_of_a_window_changes_nothing(parts, tmp_path_factory):
         assert recorded(path) == whole
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("size", "data"),
     [
@@ -132,7 +134,7 @@ def test_a_restored_file_has_data_in_no_page_that_was_a_hole(tmp_path, size, dat
     assert (root / "file").read_bytes() == b"other"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("hole", [4 * KIB, 60 * KIB, 1 << 20])
 def test_a_sparse_file_stays_sparse(place, hole):
     path = place.root / "file"

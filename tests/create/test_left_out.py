@@ -251,7 +251,7 @@ def change(root: Path, random: Random) -> None:
                 os.rename(path, target)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_happens_excluded_paths_are_never_touched(tmp_path, seed):
     random = Random(seed)
@@ -403,6 +403,7 @@ class Unreadable(WrappedFileSystem):
 class TestUnreadableRules:
     """Rules that cannot be known may leave out anything: nothing there is touched."""
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("damage", [too_long, behind_a_link, a_loop])
     @pytest.mark.parametrize("directory", ["", "sub"])
     def test_nothing_below_is_captured_or_touched(self, tmp_path, root, damage, directory):

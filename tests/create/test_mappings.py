@@ -88,6 +88,7 @@ def captured(handle: Handle, name: str = "directory/file") -> bytes:
     return content(handle, name)
 
 
+@pytest.mark.sampled(3)
 def test_every_write_is_captured(handle, path):
     captured(handle)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
@@ -100,6 +101,7 @@ def test_every_write_is_captured(handle, path):
     assert captured(handle) == path.read_bytes() == b"Eontent"
 
 
+@pytest.mark.sampled(3)
 def test_a_file_that_is_mapped_no_more_is_read_once_more(handle, path):
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
         mapped[0] = 65
@@ -111,6 +113,7 @@ def test_a_file_that_is_mapped_no_more_is_read_once_more(handle, path):
     assert handle.create().stats.files_read == 0
 
 
+@pytest.mark.sampled(3)
 def test_all_names_of_a_mapped_file_are_captured(handle, path):
     other = path.parent / "other"
     os.link(path, other)
@@ -122,6 +125,7 @@ def test_all_names_of_a_mapped_file_are_captured(handle, path):
             assert content(handle, "directory/file") == other.read_bytes()
 
 
+@pytest.mark.sampled(3)
 def test_what_is_left_of_the_names_of_a_mapped_file_is_captured(handle, path):
     other = Path(handle.root) / "elsewhere"
     os.link(path, other)
@@ -135,6 +139,7 @@ def test_what_is_left_of_the_names_of_a_mapped_file_is_captured(handle, path):
     assert captured(handle, "elsewhere") == b"Dontent"
 
 
+@pytest.mark.sampled(3)
 def test_mappings_of_other_processes_count(handle, path):
     captured(handle)
     command = [sys.executable, "-c", WRITER, str(path)]
@@ -157,7 +162,7 @@ def protect(mapped: mmap.mmap, access: int) -> None:
     assert libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(len(mapped)), access) == 0
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("access", [mmap.PROT_READ, 0])
 def test_what_is_protected_between_two_writes_is_captured(handle, path, access):
     captured(handle)
@@ -170,6 +175,7 @@ def test_what_is_protected_between_two_writes_is_captured(handle, path, access):
             handle.create()
 
 
+@pytest.mark.sampled(3)
 def test_what_is_mapped_by_a_removed_name_is_captured_under_its_other_one(handle, path):
     captured(handle)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
@@ -181,6 +187,7 @@ def test_what_is_mapped_by_a_removed_name_is_captured_under_its_other_one(handle
             assert other == (path.parent / "other").read_bytes()
 
 
+@pytest.mark.sampled(3)
 def test_status_sees_what_is_written(handle, path):
     captured(handle)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:

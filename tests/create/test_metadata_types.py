@@ -89,6 +89,7 @@ def test_plans_of_the_command_line(root, text):
     assert is_as_before(root)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from helping import CORES, InHelpers, Noting, die, fill, refuse
+from sampling import sized
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
@@ -93,7 +94,7 @@ def change(root: Path, chance: random.Random) -> None:
         (directory / name).symlink_to("nowhere")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(12))
 def test_finds_what_a_walk_of_everything_finds(root, tmp_path, seed):
     chance = random.Random(seed)
@@ -155,6 +156,7 @@ def test_reads_again_what_was_young_in_directories_that_were_not(root, tmp_path)
     assert handle.create().stats.files_read == 1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", range(6))
 def test_looks_into_no_directory_that_is_left_out_now(root, tmp_path, number):
     handle_of(root, tmp_path / "store").create()
@@ -190,7 +192,7 @@ def test_looks_at_everything_itself_where_no_process_can_be_started(root, tmp_pa
 
 @pytest.mark.usefixtures("of_any_depth")
 def test_depth_costs_no_recursion(root, tmp_path):
-    deepest = root.joinpath(*["d"] * 1200)
+    deepest = root.joinpath(*["d"] * sized(1010, 1200))
     subprocess.run(["mkdir", "-p", deepest], check=True)
     handle_of(root, tmp_path / "store").create()
     (deepest / "file").touch()

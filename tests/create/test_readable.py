@@ -65,6 +65,7 @@ def place(request, tmp_path) -> Place:
 
 
 class TestTimes:
+    @pytest.mark.sampled(3)
     def test_a_snapshot_comes_back(self, place):
         created = place.handle().create()
         place.edit()
@@ -75,6 +76,7 @@ class TestTimes:
         assert not place.handle().status().changes
         assert place.handle().verify(read_data=True).ok
 
+    @pytest.mark.sampled(3)
     def test_an_edit_with_such_a_time_is_in_the_safety_snapshot(self, place):
         created = place.handle().create()
         place.edit()
@@ -89,7 +91,7 @@ class TestTimes:
         place.handle().redo()
         assert tree_state(place.root) == place.before
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("number", [1, 3])
     def test_a_killed_restore_is_finished(self, place, number):
         created = place.handle().create()
@@ -112,7 +114,7 @@ class TestTimes:
         assert {b"file", b"new", b"below/other"} <= found
         assert place.handle().verify(read_data=True).ok
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(6)
     def test_the_command_line_says_them(self, place):
         place.handle().create()
         (place.root / "file").write_bytes(b"edited")
@@ -123,6 +125,7 @@ class TestTimes:
             assert done.returncode in (0, 1), done.stderr
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("now_ns", TIMES_NS.values(), ids=TIMES_NS.keys())
 def test_a_clock_may_say_anything(tmp_path, now_ns):
     root = tmp_path / "root"

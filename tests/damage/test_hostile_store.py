@@ -64,6 +64,7 @@ READERS: dict[str, Callable[[Handle, Path], object]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("reader", ["restore", "restore elsewhere", "dry run", "list", "diff"])
 @pytest.mark.parametrize(
     "name",
@@ -182,6 +183,7 @@ def test_file_content_is_never_read_as_a_directory(forge, root):
         forge.handle().restore("latest")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("levels", [50, 3000])
 def test_depth_is_walked_without_recursion(forge, levels):
     tree = forge.tree(forge.file(b"bottom"))

@@ -254,6 +254,7 @@ class TestOthers:
 
         assert [plan.id for plan in planner.list()] == [kept.id]
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("how", ["0", "8", "version", "20", "-1", "-33", "longer"])
     def test_a_snapshot_whose_record_is_whole_is_written_anew(self, world, how):
         identity = world.handle().resolve("second").id
@@ -286,6 +287,7 @@ class TestOthers:
 
 
 class TestFormat:
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("content", FORMATS)
     def test_a_damaged_one_is_written_anew(self, world, content):
         (world.store / "format").write_bytes(FORMATS[content])

@@ -51,6 +51,7 @@ def flip_in_record(world: World, ref: str, offset: int) -> str:
 OFFSETS = [3, 9, 17, 30, -10]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_a_damaged_record_stops_nobody(world, tmp_path, offset):
     other = other_root(world, tmp_path)
@@ -71,6 +72,7 @@ def test_a_damaged_record_stops_nobody(world, tmp_path, offset):
     assert other_path.exists()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["pipe", "link", "loop", "directory", "socket"])
 def test_another_type_in_the_place_of_a_record_stops_nothing_else(world, tmp_path, kind):
     other = other_root(world, tmp_path)

@@ -86,6 +86,7 @@ def test_a_store_without_an_index_works(world):
     assert world.handle().verify(read_data=True).problems == ()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "lie", ["elsewhere", "other kind", "no such pack", "too long", "covers all", "empty"]
 )
@@ -226,6 +227,7 @@ def test_a_damaged_collector_state_stops_writers_and_no_reader(world, how, tmp_p
     assert set(tree_state(tmp_path / "target")) == set(world.states["second"])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("epoch", [-1, 1 << 63, (1 << 64) - 1, True, "1", None])
 def test_an_epoch_that_is_not_possible_is_refused(world, epoch):
     payload = pack({"epoch": epoch, "condemned": ()})

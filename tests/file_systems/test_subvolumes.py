@@ -132,6 +132,7 @@ POINTS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("point", range(len(POINTS)))
 def test_a_killed_restore_is_finished_or_undone_whole(place, point):
     handle = Handle(context_at(root=place.root, store_path=str(place.store)))

@@ -160,6 +160,7 @@ EXAMPLES = {
 }
 
 
+@pytest.mark.sampled(4)
 @needs_git
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_excludes_what_git_ignores(tmp_path, name):

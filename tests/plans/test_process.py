@@ -56,6 +56,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("script", "exit_code"),
     [("exit 0", 0), ("exit 3", 3), ("exit 255", 255), ("kill -TERM $$", -15), ("kill -9 $$", -9)],
@@ -211,6 +212,7 @@ class TestLeftoversOfAKilledRunner:
         assert is_alive(place.number())
         return place.number()
 
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize(
         "script",
         [

@@ -68,6 +68,7 @@ def contents(root: Path) -> set[bytes]:
     return {state.content for path, state in tree_state(root).items() if state.content}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("method", "number"), [("exchange", 2), ("sync_file_system", 2)])
 def test_a_recovery_takes_missing_owners_for_no_change(lesser, root, tmp_path, method, number):
     words = [sys.executable, "-c", KILLED_THEN_RECOVERED]

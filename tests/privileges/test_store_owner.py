@@ -97,7 +97,7 @@ WORK: dict[str, Callable[[treesnap.Handle, Path], object]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @ONLY_ROOT
 @pytest.mark.parametrize("work", WORK)
 @pytest.mark.parametrize("name", ["root", "new"])
@@ -231,7 +231,7 @@ CLOSED = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @ONLY_ROOT
 @pytest.mark.parametrize("what", CLOSED)
 def test_what_may_not_be_opened_stops_nothing_else(place, what):

@@ -129,7 +129,7 @@ def test_attributes_of_read_only_files_come_back_without_privileges(open_directo
     as_nobody(act)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(10))
 def test_any_change_is_undone_and_forth_without_privileges(open_directory, seed):
     everything_is_loaded(open_directory)
@@ -196,6 +196,7 @@ def contents(top: Path) -> dict[bytes, tuple[str, int, str]]:
     return {path: (each.kind, each.mode, each.digest) for path, each in record(top).items()}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("close", "named", "to"),
     [

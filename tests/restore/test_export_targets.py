@@ -22,6 +22,7 @@ from world import World
 OLD_NS = 10**18
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("inside", ["", "packs", "new", "packs/new/er"])
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_target_inside_the_store_is_refused(tmp_path, inside, dry_run):
@@ -104,7 +105,7 @@ class TestMountPoint:
 
         assert os.listdir(place) == ["lost+found"]
 
-    @pytest.mark.sampled(4)
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize("number", range(2, 60, 4))
     def test_a_kill_leaves_it_empty_or_full(self, mounted, number):
         """At every call that writes: the next command makes it empty, or only tidies up."""
@@ -127,6 +128,7 @@ class TestMountPoint:
             assert differences(wanted, tree_state(place)) == []
         assert records(world) == []
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("method", ["rename_to_absent", "sync_file_system", "change_mode"])
     @pytest.mark.parametrize("number", [1, 2])
     def test_an_error_leaves_it_empty(self, mounted, method, number):

@@ -172,7 +172,7 @@ def flagged(path: Path, flag: str) -> Iterator[None]:
 class TestNotToBeMoved:
     """Immutable and append-only paths, which not even the superuser may rename."""
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(8)
     @pytest.mark.parametrize("flag", ["i", "a"])
     @pytest.mark.parametrize(
         "path", ["sub/file", "sub", "gone", "gone/file", "gone/deep/er", "gone/deep/er/file", "."]

@@ -8,6 +8,7 @@ import treesnap
 from treesnap import InvalidArgument
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "call",
     [

@@ -78,7 +78,7 @@ def test_builds_what_one_process_builds(root, tmp_path):
     assert len(fs.noted()) == len(CORES)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("number", [1, 20, 60])
 @pytest.mark.parametrize("method", ["open", "write_at", "change_times"])
 @pytest.mark.parametrize("instead", [die, fail])
@@ -99,7 +99,7 @@ def test_rolls_back_what_one_process_rolls_back(root, tmp_path, method):
     assert len(fs.noted()) == len(CORES)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("number", [1, 60])
 @pytest.mark.parametrize("method", ["open", "write_at", "change_times", "unlink"])
 @pytest.mark.parametrize("instead", [die, fail])

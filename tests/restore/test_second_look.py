@@ -40,6 +40,7 @@ def changed_attributes(path: Path, outside: Path) -> None:
             pytest.skip(f"chattr is not possible here: {done.stderr.decode()}")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("change", [other_link, link_that_goes, changed_attributes])
 @pytest.mark.parametrize("path", ["d1/other", "d2"])
 def test_a_change_time_that_no_watcher_reports_is_no_conflict(world, change, path):
@@ -273,6 +274,7 @@ class TestAnEditDuringAWatchedRestore:
         handle.restore("before")
         return fs
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("method", ["make_directory", "write_at", "exchange"])
     @pytest.mark.parametrize("path", ["d1/other", "d2/other", "d2/deep/file"])
     def test_is_a_conflict(self, watched, method, path):

@@ -174,7 +174,7 @@ def test_a_mount_that_a_failed_command_made(place, as_json):
             assert "mounted (mount)" in ended.err
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(20))
 def test_by_restores_of_random_trees(tmp_path, seed):
     random = Random(seed)

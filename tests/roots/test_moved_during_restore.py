@@ -62,6 +62,7 @@ def everything_is_as_promised(place, moved: Path) -> None:
     assert not list(root.parent.glob("store/roots/*/journal"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("method", "number"), MOMENTS)
 def test_no_staging_directory_is_left(place, method, number, tmp_path):
     root = place[0]
@@ -74,6 +75,7 @@ def test_no_staging_directory_is_left(place, method, number, tmp_path):
     everything_is_as_promised(place, moved)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("method", "number"), MOMENTS)
 @pytest.mark.parametrize("failing", ["exchange", "sync_file_system"])
 def test_neither_by_one_that_fails_then(place, method, number, failing, tmp_path):

@@ -151,7 +151,7 @@ class TestPolicy:
 class TestGrowth:
     @pytest.mark.parametrize(
         "count",
-        [sized(160, 320), pytest.param(10_000, marks=pytest.mark.slow)],
+        [sized(120, 320), pytest.param(10_000, marks=pytest.mark.slow)],
         ids=["few", "many"],
     )
     def test_of_a_changing_tree_stays_within_the_cap(self, world, count):
@@ -186,7 +186,7 @@ class TestGrowth:
             world.handle.config(key, "0")
 
         largest = 0
-        for _ in range(sized(128, 256)):
+        for _ in range(sized(96, 256)):
             world.change(100_000)
             world.create()
             largest = max(largest, world.disk_bytes())

@@ -193,6 +193,7 @@ class TestTarget:
 
 
 class TestOpenFiles:
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("count", [8, 16, 24, 32, 48, 64])
     def test_too_few_change_nothing(self, tmp_path, count):
         place = Place(tmp_path / "root", tmp_path / "store")

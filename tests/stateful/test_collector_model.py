@@ -28,8 +28,8 @@ from hypothesis.stateful import (
 from protocol import BROKEN_RULES, OBJECTS, Collector, Process, World, Writer
 from sampling import IS_FULL, sized
 
-EXAMPLES = sized(50, 20_000)
-WALKS = sized(1000, 200_000)
+EXAMPLES = sized(25, 20_000)
+WALKS = sized(500, 200_000)
 WALKS_TO_FIND_MAX = 50_000
 STEPS = 40
 PROCESSES_MAX = 3

@@ -44,6 +44,7 @@ def fail(handle: Handle, *made: str, paths: list[str] | None = None) -> Path:
     return root
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("made", ["q/w/e/f", "q/w/e/f/g/h", "q/w/e/", "q/w/", "q/"])
 def test_those_go_that_were_not_there(handle, made):
     root = fail(handle, made)

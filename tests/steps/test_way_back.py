@@ -80,6 +80,7 @@ def test_every_way_back_ends_where_the_step_began(tmp_path: Path, way: Way, dama
     assert difference(before, record(root)) == []
 
 
+@pytest.mark.sampled(9)
 @WAYS
 @pytest.mark.parametrize("damage", parameters(MOUNTING))
 def test_every_way_back_leaves_alone_what_the_step_mounted(
@@ -120,7 +121,7 @@ def small_disk(directory: Path, place: str) -> Iterator[tuple[Path, Path]]:
 PLACES = pytest.mark.parametrize("place", ["root alone", "root and store"])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @ALONE
 @PLACES
 @pytest.mark.parametrize("damage", parameters(FILLING))
@@ -215,7 +216,7 @@ def test_plain_restore_keeps_refusing_what_it_could_not_undo(tmp_path: Path):
 CLOSING = ["no-permissions", "read-only", "root-without-permissions", "closed-and-created"]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @WAYS
 @pytest.mark.parametrize("damage", [item for item in ALL if item.id in CLOSING])
 def test_what_a_step_closed_comes_back_without_privileges(open_directory, way, damage):

@@ -16,7 +16,7 @@ from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem, kill_at
 
 POINTS_MAX = 5000
-SAMPLE = 7
+SAMPLE = 5
 """How many points of an operation the suite tries."""
 
 

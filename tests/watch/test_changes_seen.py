@@ -120,7 +120,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("reads_ahead", [True, False])
 @pytest.mark.parametrize("change", CHANGES)
 def test_every_change_is_seen_alone(world, change, reads_ahead):
@@ -141,7 +141,7 @@ def test_every_change_is_seen_alone(world, change, reads_ahead):
         assert listed < DIRECTORIES or change == "link"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("change", CHANGES)
 def test_after_every_change_the_next_one_is_seen_in_each_directory(world, change):
     world.watch(reads_ahead=False)

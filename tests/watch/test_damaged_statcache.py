@@ -87,6 +87,7 @@ def create_as_one_that_knows_nothing(world: WatchedWorld) -> None:
     assert made.snapshot.record.rules == other.snapshot.record.rules
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("path", [b"", b"d0", b"d0/deep", b"d1"])
 def test_a_row_that_is_lost_is_looked_for_in_the_tree(world, path):
     forge(world, lambda row: None if row.path == path else row)
@@ -96,7 +97,7 @@ def test_a_row_that_is_lost_is_looked_for_in_the_tree(world, path):
     create_as_one_that_knows_nothing(world)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("nonsense", NONSENSE)
 @pytest.mark.parametrize("path", [b"", b"d0"])
 def test_a_row_that_says_nonsense_is_not_believed(world, path, nonsense):

@@ -95,6 +95,7 @@ def test_damaged_content_stops_neither_other_packs_nor_is_it_copied(
     }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("is_covered", [True, False])
 @pytest.mark.parametrize("number", [0, 1, -1])
 def test_a_damaged_record_that_nothing_needs_goes_with_its_pack(

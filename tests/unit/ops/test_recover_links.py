@@ -66,6 +66,7 @@ class TestWhatWasCachedOrLinked:
         )
         assert not list(root.glob(".treesnap*"))
 
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize("share", [1, 2, 3, 4, 5])
     def test_names_of_a_file_of_which_one_was_kept_aside(self, make_handle, handle, root, share):
         """Emptying the old staging directory changes the times of the other names."""

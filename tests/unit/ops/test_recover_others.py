@@ -227,7 +227,7 @@ class TestMetadataBelowADirectoryThatIsMovedWhole:
         (root / "d/below/y").write_bytes(b"y")
         return root / "d"
 
-    @pytest.mark.sampled(4)
+    @pytest.mark.sampled(6)
     @pytest.mark.parametrize("fault", [SECOND_MOVE, ALL_MOVED, FINISHED])
     def test_of_one_that_was_created(self, handle, root, d, crash, fault, name, change):
         handle.create()
@@ -245,7 +245,7 @@ class TestMetadataBelowADirectoryThatIsMovedWhole:
         assert (root / "one").read_bytes() == (b"changed" if fault is SECOND_MOVE else b"one")
         assert handle.recover() is None
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(6)
     @pytest.mark.parametrize("fault", [SECOND_MOVE, ALL_MOVED])
     def test_of_one_that_replaced_a_file(self, handle, root, d, crash, fault, name, change):
         handle.create()
@@ -258,6 +258,7 @@ class TestMetadataBelowADirectoryThatIsMovedWhole:
 
         self.expect(root / name)
 
+    @pytest.mark.sampled(8)
     def test_of_one_that_is_not_yet_removed(self, handle, root, crash, name, change):
         handle.create()
         self.made(root)
@@ -299,6 +300,7 @@ class TestMetadataBelowADirectoryThatIsMovedWhole:
         assert _metadata(path) == self.changed
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("touch", [False, True])
 @pytest.mark.parametrize("fault", [SECOND_MOVE, ALL_MOVED, FINISHED])
 def test_what_nobody_changed_in_a_directory_that_was_put_is_no_change(
