@@ -23,7 +23,6 @@ import shutil
 import statistics
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,10 +78,10 @@ class Checkpoints:
     def count(self) -> dict[str, float]:
         """Takes one period of checkpoints and returns what each cost, on average."""
         recording = RecordingFileSystem()
-        self._handle.context = replace(self._handle.context, fs=recording)
+        self._handle.context = self._handle.context._replace(fs=recording)
         for _ in range(EVERY):
             self.take()
-        self._handle.context = replace(self._handle.context, fs=LocalFileSystem())
+        self._handle.context = self._handle.context._replace(fs=LocalFileSystem())
         parts = recording.calls("map", below=str(self.store / "index"))
         unread_bytes = sum(item.size_bytes for item in parts if item.size_bytes > VERIFIED_SIZE_MAX)
         totals = {

@@ -1,19 +1,17 @@
 """The records that all layers share: identities, entries, snapshots, changes.
 
-An :class:`Entry` is one row of a tree: one name of one directory. It is a named
-tuple in the order of the stored format, because captures make them by the
-hundred thousand. Everything else is a frozen dataclass.
+An :class:`Entry` is one row of a tree: one name of one directory. Its fields are in the order
+of the stored format, because captures make them by the hundred thousand.
 
 Not here: bytes (codec), files (fs, worktree), packs (store).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
-from typing import Any, NamedTuple, NewType
+from typing import Any, NamedTuple, NewType, Self
 
 from treesnap import treepath
 
@@ -265,8 +263,7 @@ class PlanCopy(NamedTuple):
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotRecord:
+class SnapshotRecord(NamedTuple):
     """What is stored of a snapshot; never changes after it is published."""
 
     root: Entry
@@ -291,7 +288,7 @@ class SnapshotRecord:
     name: str | None = None
     session: str | None = None
     step: int | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = {}
     plan: PlanCopy | None = None
     """Of a safety snapshot: the plan that left this state together with the files."""
 
@@ -305,17 +302,15 @@ class SnapshotRecord:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotState:
+class SnapshotState(NamedTuple):
     """What happened to a snapshot after it was taken; kept beside it."""
 
     pinned: bool = False
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = {}
     """Tags that it got later; one of the same key as a tag of the record hides that."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """One captured state of a root."""
 
     id: SnapshotId
@@ -366,6 +361,19 @@ class Snapshot:
         key, has_value, value = tag.partition("=")
         tags = self.tags
         return key in tags and (not has_value or tags[key] == value)
+
+
+class SnapshotList(tuple[Snapshot, ...]):
+    """The snapshots that ``list`` found or ``delete`` removed: a tuple of the readable ones."""
+
+    damaged: tuple[SnapshotId, ...]
+    """The others, of which only the id is known."""
+
+    def __new__(cls, readable: Iterable[Snapshot] = (), damaged: Iterable[SnapshotId] = ()) -> Self:
+        """Returns both as one value."""
+        made = super().__new__(cls, readable)
+        made.damaged = tuple(damaged)
+        return made
 
 
 class ChangeKind(StrEnum):

@@ -7,7 +7,6 @@ later. `benchmarks/many_checkpoints.py` measures the time of it.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
@@ -95,7 +94,7 @@ class Checkpoints:
         (directory,) = (self.store / "snapshots").iterdir()
         for number in range(newest.sequence + 1, until + 1):
             name = f"history {number}" if self._named else None
-            record = replace(newest.record, created_at_ns=number, name=name)
+            record = newest.record._replace(created_at_ns=number, name=name)
             payload = encode_snapshot(record)
             path = directory / f"{number:016x}-{snapshot_id(payload)}"
             path.write_bytes(seal(FileKind.SNAPSHOT, payload))
@@ -121,13 +120,13 @@ class Checkpoints:
         """Takes some checkpoints, and returns what each cost."""
         quiet = self.handle.context.fs
         recording = RecordingFileSystem(UnsyncedFileSystem())
-        self.handle.context = replace(self.handle.context, fs=recording)
+        self.handle.context = self.handle.context._replace(fs=recording)
         costs = []
         for _ in range(count):
             recording.clear()
             self.take(self._number + 1)
             costs.append(self._cost_of(recording))
-        self.handle.context = replace(self.handle.context, fs=quiet)
+        self.handle.context = self.handle.context._replace(fs=quiet)
         return Cost(
             calls=mean(item.calls for item in costs),
             read_bytes=median(item.read_bytes for item in costs),

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -313,7 +312,7 @@ class TestMappingsThatCameAndWent:
         captured(handle)
         self.write(path, 65)
         now_ns = handle.context.clock_ns() + WALK_EVERY_NS
-        handle.context = replace(handle.context, clock_ns=lambda: now_ns)
+        handle.context = handle.context._replace(clock_ns=lambda: now_ns)
 
         assert captured(handle) == path.read_bytes()
 

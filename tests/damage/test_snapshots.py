@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -154,7 +153,7 @@ def test_a_record_that_no_reader_accepts_goes_to_quarantine(tmp_path, field):
     forge = Forge(tmp_path / "store", tmp_path / "root")
     good = forge.snapshot(forge.tree(forge.file(b"kept")))
     record = forge.handle().resolve(good).record
-    payload = pack(unpack(encode_snapshot(replace(record, label="odd")), "x") | {field: ODD[field]})
+    payload = pack(unpack(encode_snapshot(record._replace(label="odd")), "x") | {field: ODD[field]})
     odd = forge.publish(payload)
 
     collected = forge.handle().gc()

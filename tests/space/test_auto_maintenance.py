@@ -9,7 +9,6 @@ import errno
 import fcntl
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -118,7 +117,7 @@ class TestPolicy:
         fd = os.open(lock, os.O_RDWR)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            world.handle.context = replace(world.handle.context, monitor=monitor)
+            world.handle.context = world.handle.context._replace(monitor=monitor)
             world.change(100)
             world.create()
         finally:
@@ -136,8 +135,8 @@ class TestPolicy:
             where=lambda call: "/snapshots/" in call.path,
         )
         world.handle.config("keep.last", "1")
-        world.handle.context = replace(world.handle.context, fs=FaultyFileSystem(fault))
-        world.handle.context = replace(world.handle.context, monitor=CollectingMonitor())
+        world.handle.context = world.handle.context._replace(fs=FaultyFileSystem(fault))
+        world.handle.context = world.handle.context._replace(monitor=CollectingMonitor())
 
         newest = world.create()
 
@@ -266,10 +265,10 @@ class TestQuota:
         assert difference(before, record(world.root)) == []
 
     def test_a_collection_that_is_busy_makes_no_room_and_says_so(self, world):
-        world.handle.context = replace(world.handle.context, wait_s=0.0)
+        world.handle.context = world.handle.context._replace(wait_s=0.0)
         world.create()
         monitor = CollectingMonitor()
-        world.handle.context = replace(world.handle.context, monitor=monitor)
+        world.handle.context = world.handle.context._replace(monitor=monitor)
         world.change(100_000)
 
         with open(world.store / "collector/lock", "w") as lock:
@@ -298,8 +297,8 @@ class TestQuota:
 class TestFullDisk:
     def test_without_room_for_a_store_there_is_nothing_to_tidy(self, world):
         fault = Fault(errno=errno.ENOSPC, methods=frozenset({"make_directory"}), lasting=True)
-        world.handle.context = replace(world.handle.context, fs=FaultyFileSystem(fault))
-        world.handle.context = replace(world.handle.context, monitor=CollectingMonitor())
+        world.handle.context = world.handle.context._replace(fs=FaultyFileSystem(fault))
+        world.handle.context = world.handle.context._replace(monitor=CollectingMonitor())
 
         with pytest.raises(StorageFull, match="Could not take a snapshot"):
             world.create()

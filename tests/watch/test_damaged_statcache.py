@@ -10,7 +10,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,7 +50,7 @@ def world(tmp_path: Path):
     with made.stack:
         made.watch(reads_ahead=False)
         clock_ns = time.time_ns() + WALK_EVERY_NS
-        made.handle.context = replace(made.handle.context, clock_ns=lambda: clock_ns)
+        made.handle.context = made.handle.context._replace(clock_ns=lambda: clock_ns)
         made.handle.create()
         made.looks.listed = 0
         made.handle.create()
@@ -134,7 +133,7 @@ def test_helpers_do_not_believe_it_either(world, path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: CORES)
     forge(world, lambda row: row._replace(observations=b"") if row.path == path else row)
     (world.root / "d0" / "deep" / "file").write_text("edited")
-    world.handle.context = replace(world.handle.context, watcher=None)
+    world.handle.context = world.handle.context._replace(watcher=None)
 
     create_as_one_that_knows_nothing(world)
 

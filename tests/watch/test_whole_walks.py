@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,14 +120,14 @@ class TestAWholeWalkIsDone:
     def test_after_an_hour(self, world):
         world.watch()
         now_ns = world.handle.context.clock_ns() + known_changes.WALK_EVERY_NS
-        world.handle.context = replace(world.handle.context, clock_ns=lambda: now_ns)
+        world.handle.context = world.handle.context._replace(clock_ns=lambda: now_ns)
 
         self.recovers(world)
 
     def test_when_the_clock_went_back(self, world):
         world.watch()
         now_ns = world.handle.context.clock_ns() - 10**9 * 3600
-        world.handle.context = replace(world.handle.context, clock_ns=lambda: now_ns)
+        world.handle.context = world.handle.context._replace(clock_ns=lambda: now_ns)
 
         self.recovers(world)
 

@@ -28,9 +28,8 @@ from treesnap.cli.text_output import (
 )
 from treesnap.errors import printable
 from treesnap.facts import counters_in, is_retired, plain_tags, rollback_count, stated_facts
-from treesnap.model import Entry, EntryKind
+from treesnap.model import Entry, EntryKind, SnapshotList
 from treesnap.quantities import count_text, size_text
-from treesnap.results import SnapshotList
 
 if TYPE_CHECKING:
     from treesnap.model import Skipped, Snapshot

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from treesnap.errors import Corrupt, InvalidArgument, UnsupportedFormat
 from treesnap.hashing import checksum
@@ -78,8 +77,7 @@ def check_header(data: bytes | memoryview, kind: FileKind, where: str, version: 
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Format(Generic[T]):
+class Format(NamedTuple, Generic[T]):
     """How the records of one kind of file are written: the only way to publish one.
 
     What is written was read back first, with the reader's own rules. So no value that a

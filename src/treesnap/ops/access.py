@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from treesnap.errors import Busy, StoreMissing, TreesnapError, WarningCode, printable, quoted
 from treesnap.fs.os_errors import reported
@@ -154,5 +153,5 @@ def _where_root_was(session: Session, *, writing: bool) -> Session:
             WarningCode.ROOT_MOVED, f"The root {old!r} was moved to {new!r}; not recorded: {error}"
         )
         root.path = os.fsencode(context.root)
-        return replace(session, root=root)
-    return replace(session, root=store.root(os.fsencode(context.root)))
+        return session._replace(root=root)
+    return session._replace(root=store.root(os.fsencode(context.root)))

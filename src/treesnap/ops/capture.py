@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from treesnap.codec.journal import is_valid_stage_name
@@ -251,8 +250,7 @@ class Capture:
         settings = scan_settings(context, self._scope, self._rules, known)
         if not self._heeds_ignore_files:
             is_same = self.cache is not None and self.cache.snapshot_id == self._rules_of_id
-            settings = replace(
-                settings,
+            settings = settings._replace(
                 heeds_ignore_files=False,
                 cached_rules_hold=is_same and not self._revealed,
                 revealed=self._revealed,
@@ -296,14 +294,14 @@ class Capture:
             unstable=result.unstable,
             host=os.uname().nodename,
         )
-        return replace(record, **fields)  # type: ignore[arg-type]  # fields are the record's own
+        return record._replace(**fields)  # type: ignore[arg-type]  # fields are the record's own
 
     def publish(self, record: SnapshotRecord) -> Snapshot:
         """Publishes the snapshot, durably, then the stat cache; may raise EpochChanged."""
         store, root = self._session.store, self._session.root
         newest = self._listing.newest
         if record.parent is None and newest is not None:
-            record = replace(record, parent=newest.id)
+            record = record._replace(parent=newest.id)
         assert isinstance(self.writer, Writer)
         identity, name = self.writer.publish(record, root.id, self._listing.next_sequence)
         self._is_published = True
@@ -328,8 +326,7 @@ def publish_again(session: Session, snapshot: Snapshot, what: str, /, **fields: 
     The caller holds the root's lock, so that the snapshot stays, and with it its objects.
     """
     store, root = session.store, session.root
-    record = replace(
-        snapshot.record,
+    record = snapshot.record._replace(
         created_at_ns=session.context.clock_ns(),
         plan=None,
         **fields,  # type: ignore[arg-type]  # fields are the record's own

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treesnap.errors import ErrorCode, InvalidArgument, StoreMissing, quoted
@@ -78,8 +77,7 @@ KEYS: Mapping[str, Key] = {
 """Every setting, in the order in which they are shown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(NamedTuple):
     """What holds for a root."""
 
     policy: Policy

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from treesnap.errors import (
     ErrorCode,
@@ -68,8 +67,7 @@ class ChangeSource(Protocol):
         """Returns what changed since a mark, or None when it cannot work."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class Context(NamedTuple):
     """A root and its store, by path, and what operations reach them through.
 
     Holds no lock and no open file, so that it survives ``fork`` and threads.
@@ -90,8 +88,7 @@ class Context:
     """Knows what changed in the root, or None; then another process may."""
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(NamedTuple):
     """A store that is open, and the root in it that an operation is about."""
 
     context: Context

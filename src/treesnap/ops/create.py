@@ -6,8 +6,8 @@ import os
 import stat as stat_module
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treesnap.arguments import checked_methods, problem_of_name
 from treesnap.codec.reader import TreeReader
@@ -77,20 +77,19 @@ class CreateOptions:
     """What the store may take; None is what ``Handle.config`` says."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateRequest:
+class CreateRequest(NamedTuple):
     """What the caller of ``create`` asked for."""
 
     paths: tuple[bytes, ...] = ()
     label: str | None = None
     name: str | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = {}
     session: str | None = None
     step: int | None = None
     kind: SnapshotKind = SnapshotKind.MANUAL
     complete_only: bool = False
     """Whether nothing is published when something could not be read."""
-    options: CreateOptions = field(default_factory=CreateOptions)
+    options: CreateOptions = CreateOptions()
 
 
 def create(context: Context, request: CreateRequest, claim: Claim | None = None) -> CreateResult:

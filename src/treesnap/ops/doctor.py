@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import replace
 
 from treesnap.codec.journal import Journal
 from treesnap.errors import Busy, Corrupt, NotFound, StoreMissing, TreesnapError, WarningCode
@@ -78,7 +77,7 @@ def _restore(session: Session, path: bytes) -> list[Unfinished]:
     states: dict[bytes, PathState] = {}
     reason = None
     try:
-        looked, states = look_at(replace(session, context=_quiet(session.context, path)), journal)
+        looked, states = look_at(session._replace(context=_quiet(session.context, path)), journal)
         resolution = looked or _TO_CLEAN_UP
     except (TreesnapError, OSError) as error:
         reason = str(error)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.arguments import checked, checked_methods
 from treesnap.errors import InvalidArgument
-from treesnap.model import Change, Entry, Skipped, Snapshot, SnapshotKind
+from treesnap.model import Change, Entry, Skipped, Snapshot, SnapshotKind, SnapshotList
 from treesnap.ops.context import WAIT_DEFAULT_S, Context, absolute, context_at, default_store_path
 from treesnap.treepath import PathLike, from_user
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         RestoreResult,
         RootInfo,
         RunResult,
-        SnapshotList,
         StatsResult,
         StatusResult,
         VerifyResult,

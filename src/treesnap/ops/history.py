@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from treesnap.errors import (
     Busy,
@@ -16,15 +14,12 @@ from treesnap.errors import (
     WarningCode,
 )
 from treesnap.fs.os_errors import error_text
-from treesnap.model import Retag, Snapshot, SnapshotId, SnapshotState
+from treesnap.model import Retag, Snapshot, SnapshotId, SnapshotList, SnapshotState
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.context import Context, Session
 from treesnap.ops.references import Filter, by_beginning, resolve_in, unknown
 from treesnap.store.roots import needed_snapshots
 from treesnap.store.snapshots import SnapshotName
-
-if TYPE_CHECKING:
-    from treesnap.results import SnapshotList
 
 
 def list_snapshots(context: Context, wanted: Filter, *, all_roots: bool) -> SnapshotList:
@@ -32,8 +27,6 @@ def list_snapshots(context: Context, wanted: Filter, *, all_roots: bool) -> Snap
 
     Those that are damaged are warnings as well; whether they fit what is wanted is not known.
     """
-    from treesnap.results import SnapshotList
-
     try:
         with opened(context, "list snapshots") as session:
             root_ids = session.store.snapshots.root_ids() if all_roots else [session.root.id]
@@ -72,8 +65,6 @@ def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
 
     One that is damaged is named by its id or the beginning of it, and is a warning as well.
     """
-    from treesnap.results import SnapshotList
-
     try:
         with (
             opened(context, "delete snapshots", writing=True, recover=False) as session,
@@ -117,12 +108,12 @@ def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
 
 def set_pinned(context: Context, ref: str, *, pinned: bool) -> Snapshot:
     """Protects a snapshot, or takes the protection away."""
-    return _with_state(context, ref, "pin", lambda state: replace(state, pinned=pinned))
+    return _with_state(context, ref, "pin", lambda state: state._replace(pinned=pinned))
 
 
 def retag(context: Context, ref: str, change: Retag) -> Snapshot:
     """Changes the tags that a snapshot got later, and returns it. Durable after return."""
-    return _with_state(context, ref, "tag", lambda state: replace(state, tags=change(state.tags)))
+    return _with_state(context, ref, "tag", lambda state: state._replace(tags=change(state.tags)))
 
 
 def _with_state(
@@ -136,7 +127,7 @@ def _with_state(
             snapshot = resolve_in(session, ref)
             state = change(snapshot.state)
             session.store.snapshots.set_state(snapshot.id, state)
-            return replace(snapshot, state=state)
+            return snapshot._replace(state=state)
     except StoreMissing as error:
         raise unknown(ref) from error
 
@@ -148,7 +139,7 @@ def retag_restored(session: Session, snapshot: Snapshot, change: Retag) -> None:
     """
     try:
         state = session.store.snapshots.state(snapshot.id)
-        session.store.snapshots.set_state(snapshot.id, replace(state, tags=change(state.tags)))
+        session.store.snapshots.set_state(snapshot.id, state._replace(tags=change(state.tags)))
     except (TreesnapError, OSError) as error:
         session.monitor.warn(
             WarningCode.RESTORE_NOT_NOTED, f"The restore could not be noted: {error_text(error)}"

@@ -255,7 +255,7 @@ def _prune_all_roots(opened_session: Session, size_bytes_max: int | None) -> boo
     roots = []
     is_in_use = False
     for path in registered_roots(store.fs, store.layout):
-        session = replace(opened_session, root=store.root(path))
+        session = opened_session._replace(root=store.root(path))
         with suppress(TreesnapError, OSError):  # damaged: left as it is
             settings = settings_of(session)
             if settings.is_automatic:
@@ -286,7 +286,7 @@ def _prune(session: Session, settings: Settings) -> None:
 
 def _collect(context: Context, *, wait_s: float) -> None:
     """Collects garbage without showing any progress; deletes nothing where it meets damage."""
-    quiet = replace(context, monitor=NullMonitor(), wait_s=wait_s)
+    quiet = context._replace(monitor=NullMonitor(), wait_s=wait_s)
     result = gc(quiet, dry_run=False, is_automatic=True)
     if result.damaged:
         shown = first_few(result.damaged, lambda identity: identity[:12], _DAMAGED_SHOWN)

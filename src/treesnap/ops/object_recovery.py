@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from treesnap import treepath
@@ -136,7 +135,7 @@ class ObjectRecovery:
             sieve = _Sieve(self._store, self._wanted, writer)
             self._context.monitor.begin(Phase.SCAN, None, None)
             settings = scan_settings(self._context, place.scope, place.rules)
-            settings = replace(settings, root=os.fsdecode(place.root))
+            settings = settings._replace(root=os.fsdecode(place.root))
             try:
                 result = Scanner(self._fs, settings, sieve, self._context.monitor).scan()
                 needed = list(_needed(result, sieve)) if sieve.caught else []
@@ -166,7 +165,7 @@ def _where_it_is(item: Damaged, roots: list[RootRecord]) -> Damaged:
             return item
     for root in roots:
         if record.root_path in root.earlier:
-            moved = replace(item.snapshot, record=replace(record, root_path=root.path))
+            moved = item.snapshot._replace(record=record._replace(root_path=root.path))
             return item._replace(snapshot=moved)
     return item
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from treesnap.errors import (
@@ -148,7 +147,7 @@ def move_root(context: Context, old: str, new: str, *, force: bool) -> RootInfo:
                 _forget_empty(context, session.store, there, root.id)
                 root.move(os.fsencode(path))
                 if root.is_interrupted:
-                    recover_locked(replace(session, context=_context_of(context, path), root=root))
+                    recover_locked(session._replace(context=_context_of(context, path), root=root))
             return _info(session.store, root)
     except StoreMissing as error:
         raise _unknown(old) from error
@@ -192,7 +191,7 @@ def forget_root(context: Context, given: str, *, force: bool) -> RootInfo:
             with root.locked("forget", context.wait_s):
                 if root.record is None and not session.store.snapshots.names(root.id):
                     raise _unknown(given)
-                _refuse_in_use(replace(session, root=root))
+                _refuse_in_use(session._replace(root=root))
                 if not force:
                     _refuse_kept(session.store, root)
                 info = _info(session.store, root)

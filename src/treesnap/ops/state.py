@@ -7,7 +7,7 @@ nothing, exist in memory only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader, check_object
@@ -29,8 +29,7 @@ from treesnap.worktree.scan.hard_links import Groups, load_groups
 from treesnap.worktree.scan.scanner import ScanResult
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class State(NamedTuple):
     """A tree, and which of its files are linked."""
 
     root: Entry

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from treesnap.errors import ErrorCode, Refused, quoted
@@ -62,6 +61,6 @@ def watched(context: Context, *, force: bool = False) -> Iterator[tuple[Context,
                 path=context.root,
             ) from error
     try:
-        yield replace(context, watcher=watcher), watcher
+        yield context._replace(watcher=watcher), watcher
     finally:
         watcher.__exit__(None, None, None)

@@ -39,7 +39,7 @@ have condemned before.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from treesnap.codec.envelope import FileKind, Format
 from treesnap.codec.index import PACK_ID_SIZE
@@ -55,8 +55,7 @@ from treesnap.store.store import Store
 _EPOCH_MAX = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectorState:
+class CollectorState(NamedTuple):
     """The epoch, and the packs that are about to be deleted."""
 
     epoch: int = 0

@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
 from stat import S_ISDIR
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -70,8 +69,7 @@ _LOCK_WAIT_S = 30.0
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RootRecord:
+class RootRecord(NamedTuple):
     """What a store knows of a root."""
 
     id: str
@@ -268,7 +266,7 @@ class Root:
             old = self.record or RootRecord(id=self.id, path=self.path)
             earlier = [each for each in (*old.earlier, old.path) if each != path]
             self.path = path
-            moved = replace(old, path=path, earlier=tuple(dict.fromkeys(earlier))[-_EARLIER_MAX:])
+            moved = old._replace(path=path, earlier=tuple(dict.fromkeys(earlier))[-_EARLIER_MAX:])
             self._write(identified(self._fs, moved))
             sync_directory(self._fs, self._layout.root_directory(self.id))
             if old.path != path:
@@ -545,7 +543,7 @@ def identified(fs: FileSystem, record: RootRecord) -> RootRecord:
         birth_ns = fs.birth_time_ns(record.path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return record
-    return replace(record, device=stat.st_dev, inode=stat.st_ino, birth_ns=birth_ns)
+    return record._replace(device=stat.st_dev, inode=stat.st_ino, birth_ns=birth_ns)
 
 
 def find_moved(fs: FileSystem, layout: Layout, path: bytes) -> Moved | None:

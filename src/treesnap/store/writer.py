@@ -11,7 +11,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from treesnap.codec.compress import OBJECT_SIZE_MAX
@@ -345,7 +344,7 @@ class Writer:
         if self.objects_added:
             self._refuse_beyond_limit()
         log = self._store.snapshots
-        record = replace(record, added_bytes=self.added_bytes)
+        record = record._replace(added_bytes=self.added_bytes)
         identity = log.write_pending(self._slot.pending_path, record)
         if read_state(self._fs, self._store.layout).epoch > self._epoch + 1:
             raise EpochChanged(self._added_to)

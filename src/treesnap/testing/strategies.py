@@ -174,6 +174,7 @@ def snapshot_records() -> SearchStrategy[SnapshotRecord]:
         step=st.none() | _INT64,
         added_bytes=st.none() | _SIZES,
         tags=st.dictionaries(_TEXT, _TEXT, max_size=2),
+        plan=st.none() | plan_copies(),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,19 +53,19 @@ def test_fields_that_are_not_known_are_ignored():
 
 
 def test_the_state_hash_covers_what_a_restore_brings_back_and_nothing_else():
-    later = replace(RECORD, created_at_ns=2, label="other", kind=SnapshotKind.RUN, parent=None)
+    later = RECORD._replace(created_at_ns=2, label="other", kind=SnapshotKind.RUN, parent=None)
 
     assert snapshot.state_hash(later) == snapshot.state_hash(RECORD)
-    assert snapshot.state_hash(replace(RECORD, links=(0,))) != snapshot.state_hash(RECORD)
+    assert snapshot.state_hash(RECORD._replace(links=(0,))) != snapshot.state_hash(RECORD)
     assert snapshot.state_hash(
-        replace(RECORD, root=ROOT._replace(mode=0o700))
+        RECORD._replace(root=ROOT._replace(mode=0o700))
     ) != snapshot.state_hash(RECORD)
 
 
 def test_patterns_that_are_not_utf_8_come_back():
     rules = (IgnoreRules(b"a", ("caf\udce9*", "*.é")),)
 
-    payload = snapshot.encode_snapshot(replace(RECORD, rules=rules))
+    payload = snapshot.encode_snapshot(RECORD._replace(rules=rules))
 
     assert snapshot.decode_snapshot(payload).rules == rules
 
@@ -74,7 +73,7 @@ def test_patterns_that_are_not_utf_8_come_back():
 def test_a_scope_of_very_many_paths_comes_back():
     scope = tuple(b"%06d" % number for number in range(20_000))
 
-    payload = snapshot.encode_snapshot(replace(RECORD, scope=scope))
+    payload = snapshot.encode_snapshot(RECORD._replace(scope=scope))
 
     assert snapshot.decode_snapshot(payload).scope == scope
 

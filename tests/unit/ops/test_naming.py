@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import pytest
 
@@ -24,7 +23,7 @@ def named(handle, store_path):
     (directory,) = (store_path / "snapshots").iterdir()
     for number in range(2, MANY):
         name = f"number {number}" if number % 2 == 0 else None
-        payload = encode_snapshot(replace(first.record, created_at_ns=number, name=name))
+        payload = encode_snapshot(first.record._replace(created_at_ns=number, name=name))
         path = directory / f"{number:016x}-{snapshot_id(payload)}"
         path.write_bytes(seal(FileKind.SNAPSHOT, payload))
     return directory

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from treesnap.errors import Corrupt
 from treesnap.model import Snapshot, SnapshotId, SnapshotKind
@@ -59,14 +59,14 @@ def decisions_of(store: Store, root: Root, request: PruneRequest, now_ns: int) -
     if policy is DEFAULT or not request.is_asked:
         for identity in kept_checkpoints(root) & found.keys():
             item = found[identity]
-            found[identity] = replace(item, reasons=(*item.reasons, "checkpoint"))
+            found[identity] = item._replace(reasons=(*item.reasons, "checkpoint"))
     if request.max_size_bytes is not None:
         found |= _beyond(store, snapshots, found, request.max_size_bytes)
     kept = protected(root) | position_kept(snapshots)
     for identity, reason in kept.items():
         if identity in found:
             item = found[identity]
-            found[identity] = replace(item, reasons=(*item.reasons, reason))
+            found[identity] = item._replace(reasons=(*item.reasons, reason))
     others = ("another session",)
     return [found.get(item.id) or Decision(item, others) for item in snapshots]
 

@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime
+from typing import NamedTuple
 
 from treesnap.arguments import checked_methods
 from treesnap.model import Snapshot, SnapshotKind, utc_time
@@ -50,8 +51,7 @@ DEFAULT = Policy(keep_last=50, keep_hourly=24, keep_daily=14, keep_weekly=8, kin
 """The policy for automatic snapshots unless the user sets another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """What a policy says of one snapshot."""
 
     snapshot: Snapshot

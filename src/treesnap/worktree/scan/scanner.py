@@ -26,7 +26,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from stat import S_ISDIR
 from typing import Any, NamedTuple
 
@@ -86,11 +85,12 @@ CLOCK_ERROR_MAX_NS = 24 * 3600 * 10**9
 """Times further ahead come from no clock: a program chose them, and every edit changes them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanSettings:
+class ScanSettings(NamedTuple):
     """Everything that a walk depends on, besides the tree itself."""
 
     root: str
+    started_ns: int
+    """The time when the walk began, or when the mapped files were looked up before it."""
     scope: tuple[bytes, ...] | None = None
     rules: tuple[IgnoreRules, ...] = ()
     heeds_ignore_files: bool = True
@@ -102,8 +102,6 @@ class ScanSettings:
     """Directories below which nothing is excluded."""
     store: tuple[int, int] | None = None
     """Device and inode of the store, which is never captured."""
-    started_ns: int
-    """The time when the walk began, or when the mapped files were looked up before it."""
     changed: PathTree | None = None
     """What may have changed since the walk of the stat cache; None when that is not known."""
     mapped: frozenset[int] | None = None
@@ -114,8 +112,7 @@ class ScanSettings:
     """The exclusions that were in force in that walk, when it is known what changed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanResult:
+class ScanResult(NamedTuple):
     """A captured root."""
 
     root: Entry
