@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
 from typing import Final, NamedTuple
 
 _SLASH: Final = ord("/")
@@ -55,29 +56,24 @@ _CLASSES: Final = {
 }
 
 
-class Star:
+class Wildcard(Enum):
+    """What matches any number of bytes."""
+
+    STAR = 1
     """Any bytes of one component."""
-
-
-class Deep(NamedTuple):
+    COMPONENTS = 2
     """Any number of components, each with its slash."""
-
-    least: int
-    """The fewest components."""
-
-
-class Rest:
+    SOME_COMPONENTS = 3
+    """At least one component, each with its slash."""
+    REST = 4
     """Anything, to the end of the path."""
 
 
-_STAR_TOKEN: Final = Star()
-_REST: Final = Rest()
-Token = frozenset[int] | Star | Deep | Rest
-"""One byte out of a set, or one of the wildcards."""
-
-
-def _is_deep(token: Token) -> bool:
-    return type(token) in (Deep, Rest)
+Token = frozenset[int] | Wildcard
+"""One byte out of a set, or a wildcard."""
+_CROSSING: Final = {_SLASHES, *Wildcard} - {Wildcard.STAR}
+"""What matches a slash."""
+_REPEATS: Final = {Wildcard.COMPONENTS: b"*?", Wildcard.SOME_COMPONENTS: b"+?"}
 
 
 class Pattern(NamedTuple):
@@ -96,7 +92,7 @@ class Pattern(NamedTuple):
     @property
     def size(self) -> int:
         """The length of the shortest path that it matches."""
-        return sum(type(token) is frozenset for token in self.tokens)
+        return sum(not isinstance(token, Wildcard) for token in self.tokens)
 
 
 def _literal(tokens: Sequence[Token]) -> bytes | None:
@@ -122,11 +118,9 @@ def parse_pattern(text: bytes) -> Pattern | None:
             return None
         return Pattern((), text, includes, is_for_directories, is_for_names)
     tokens = _tokens(text, special.start(), crosses=not is_for_names)
-    if not tokens or _NONE in tokens or tokens[-1] == _SLASHES or tokens == [Deep(0)]:
+    if not tokens or _NONE in tokens or tokens[-1] == _SLASHES or tokens == [Wildcard.COMPONENTS]:
         return None
-    if tokens[0] == Deep(0) and not any(
-        token == _SLASHES or _is_deep(token) for token in tokens[1:]
-    ):
+    if tokens[0] is Wildcard.COMPONENTS and _CROSSING.isdisjoint(tokens[1:]):
         is_for_names = True
         del tokens[0]
     literal = _literal(tokens)
@@ -152,15 +146,15 @@ def _tokens(text: bytes, start: int, *, crosses: bool) -> list[Token] | None:
             is_deep = is_deep and (first == start or text[first - 1] == _SLASH)
             after = text[position : position + 2]
             if is_deep and not after:
-                tokens.append(_REST)
+                tokens.append(Wildcard.REST)
             elif is_deep and after[0] == _SLASH:
-                tokens.append(Deep(0))
+                tokens.append(Wildcard.COMPONENTS)
                 position += 1
             elif is_deep and after == b"\\/":
-                tokens.append(Deep(1))
+                tokens.append(Wildcard.SOME_COMPONENTS)
                 position += 2
             else:
-                tokens.append(_STAR_TOKEN)
+                tokens.append(Wildcard.STAR)
         elif byte == ord("?"):
             tokens.append(_ANY)
         elif byte == ord("["):
@@ -299,7 +293,7 @@ class _Table:
                 table = self._names if pattern.is_for_names else self._paths
                 table[pattern.literal] = number
                 continue
-            starts_with_star = pattern.is_for_names and type(pattern.tokens[0]) is Star
+            starts_with_star = pattern.is_for_names and pattern.tokens[0] is Wildcard.STAR
             literal = _literal(pattern.tokens[1:]) if starts_with_star else None
             if literal is None:
                 globs.append((number, pattern))
@@ -373,20 +367,19 @@ def expression(tokens: Sequence[Token]) -> bytes:
     and a match that fails does not try an earlier occurrence again.
     """
     parts: list[list[Token]] = [[]]
-    deeps: list[Deep] = []
-    rest = b"\\Z"
+    repeats: list[bytes] = []
+    end = b"\\Z"
     for token in tokens:
-        if isinstance(token, Deep):
-            deeps.append(token)
+        if token is Wildcard.REST:
+            end = b""
+        elif isinstance(token, Wildcard) and token in _REPEATS:
+            repeats.append(_REPEATS[token])
             parts.append([])
-        elif isinstance(token, Rest):
-            rest = b""
         else:
             parts[-1].append(token)
     made = [_components(part) for part in parts]
-    made[-1] += rest
-    for number, deep in enumerate(deeps, 1):
-        repeat = b"+?" if deep.least else b"*?"
+    made[-1] += end
+    for number, repeat in enumerate(repeats, 1):
         made[number] = b"(?>(?:[^/]*/)" + repeat + made[number] + b")"
     return b"".join(made)
 
@@ -409,10 +402,9 @@ def _component(tokens: Sequence[Token]) -> bytes:
     """
     pieces = [b""]
     for token in tokens:
-        if isinstance(token, Star):
+        if isinstance(token, Wildcard):
             pieces.append(b"")
         else:
-            assert isinstance(token, frozenset)
             pieces[-1] += _one_of(token)
     made = [pieces[0]]
     made += [b"(?>[^/]*?" + piece + b")" for piece in pieces[1:-1]]

@@ -211,8 +211,7 @@ class StatCacheBuilder:
         self._directory = temporary
         self._old = old
         self._file: Temporary | None = None
-        self._buffer: list[bytes] = []
-        self._buffered = 0
+        self._buffer = bytearray()
         self._position = HEADER_SIZE
         self._table: list[tuple[int, int]] = []
         self._kept = (array("Q"), array("Q"))
@@ -266,17 +265,12 @@ class StatCacheBuilder:
     def _write(self, data: bytes | memoryview) -> None:
         if self._file is None:
             self._file = Temporary(self._fs, self._directory)
-            self._buffer.append(header(FileKind.STAT_CACHE))
-        self._buffer.append(bytes(data))
-        self._buffered += len(data)
+            self._buffer += header(FileKind.STAT_CACHE)
+        self._buffer += data
         self._position += len(data)
-        if self._buffered >= _BUFFER_SIZE:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._file is not None:
-            write_all(self._fs, self._file.fd, b"".join(self._buffer))
-        self._buffer, self._buffered = [], 0
+        if len(self._buffer) >= _BUFFER_SIZE:
+            write_all(self._fs, self._file.fd, memoryview(self._buffer))
+            self._buffer = bytearray()
 
     def publish(
         self, path: str, snapshot_id: str, tree_id: ObjectId, watch: WatchNote | None = None
@@ -341,8 +335,8 @@ class StatCacheBuilder:
         offsets = struct.pack(f"<{len(self._table)}Q", *(item[1] for item in self._table))
         self._write(hashes + offsets)
         self._write(TRAILER.pack(meta_offset, len(self._table), TRAILER_MAGIC))
-        self._flush()
         assert self._file is not None
+        write_all(self._fs, self._file.fd, memoryview(self._buffer))
         file, self._file = self._file, None
         file.publish(path, synced=False)
 
