@@ -1,12 +1,12 @@
-"""Part of an operation's work in another process, on another core.
+"""Helper processes, which do part of an operation's work on other cores.
 
 Threads take turns at the interpreter for every system call, so two threads make files more
-slowly than one. A process that is forked here shares the open files of its parent and, unlike
-other children, the locks. They stay held until the child has ended too, so that its work does
-not count as abandoned if it outlives its parent.
+slowly than one. A helper shares the open files of its parent and, unlike other children, the
+locks. They stay held until the helper has ended too, so its work does not count as abandoned if
+it outlives its parent.
 
 A helper only does what the parent could do itself. When it fails or is killed, it reports
-nothing more, and the parent does the rest; so no error is passed on.
+nothing more, and the parent does the rest; so errors need not be passed on.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _send(fd: int, data: bytes) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Has the kernel kill this process when its parent ends, in whatever way."""
+    """Makes the kernel kill this process when its parent ends for any reason."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

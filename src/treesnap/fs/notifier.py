@@ -155,7 +155,7 @@ class Notifier:
                 self._state.notify_all()
 
     def _read_some(self) -> bool:
-        """Hands over what it reads; returns False when the queue is closed, by whatever code."""
+        """Hands over what it reads; returns False when the queue was closed by any code."""
         events = self._queue.read_events(event_buffer_size=_READ_SIZE)
         for event in events:
             if event.is_ignored:

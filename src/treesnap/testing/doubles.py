@@ -273,8 +273,8 @@ def _is_below(path: str, directory: str) -> bool:
 class Killed(BaseException):
     """The process was killed, as far as the code under test can tell.
 
-    No ``except Exception`` catches it. Whoever does catch it finds that nothing can
-    be changed any more.
+    No ``except Exception`` catches it. Code that catches it all the same finds that every later
+    call raises it again.
     """
 
 

@@ -107,7 +107,7 @@ def apply_owner(
 ) -> bool:
     """Sets owner and group; returns whether that was permitted.
 
-    In a user namespace it is not for users that have no number there, whatever the privileges.
+    In a user namespace, users that have no number there are never permitted.
     """
     try:
         fs.change_owner(name, uid, gid, dir_fd=dir_fd)

@@ -1,7 +1,7 @@
 """File systems on which names that differ in case are one name, such as exfat and vfat.
 
-They keep the case of a name, and find it by any other. So a name that a look finds need not be
-there: a listing of the directory tells.
+They keep the case of a name, and find it in any other case. So a name that a look finds may be
+spelled otherwise; a listing of the directory shows how.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What was seen of paths, and looking at them again: no change by others is missed.
+"""What a walk observed at paths, compared with what is there before and after each step.
 
-A walk leaves its observations behind. Before a step and after it, what is there is compared
-with them.
+So a restore notices every change that another process makes meanwhile.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from treesnap.worktree.scan.statcache import StatCache
 
 
 class SecondLook(Protocol):
-    """Reads a path again, content and metadata, and compares it with what was planned from.
+    """Reads a path again, content and metadata, and compares it with what the plan saw.
 
-    Inode, change time and device say less than that: they also change when a link comes or
-    goes, when the restore itself moves a file, and behind a watcher's back.
+    Inode, change time and device prove less: they also change when a link comes or goes, when the
+    restore itself moves a file, and unnoticed by a watcher.
     """
 
     def is_same(self, path: bytes) -> bool:
@@ -78,7 +77,7 @@ class Preconditions:
         """Directories that were found to be neither immutable nor append-only."""
 
     def note(self, steps: Sequence[RestoreStep]) -> None:
-        """Notes of which files several names are concerned: a step on one changes all ctimes."""
+        """Finds the files of which steps change several names: each changes the ctime of all."""
         counts = Counter(step.before.identity for step in steps if step.before is not None)
         self._touched = counts.keys()
         self._shared = {identity for identity, count in counts.items() if count > 1}
@@ -145,9 +144,9 @@ class Preconditions:
         return step._replace(before=seen), (fd, name, again)
 
     def _alias(self, step: RestoreStep, fd: int, name: bytes) -> bytes:
-        """Returns the path that a look at an absent one finds, because it differs in case alone.
+        """Returns the path that a look at an absent one finds because only the case differs.
 
-        Raises Conflict where there is none, and Refused for one that stays.
+        Raises Conflict when there is none, and Refused when that path stays.
         """
         other = spelled(self._fs, fd, name)
         if other is None:
@@ -182,7 +181,7 @@ class Preconditions:
     def check_aside(self, step: RestoreStep) -> None:
         """Raises Conflict if what was moved aside is not what was seen.
 
-        What looks changed is read again, and so is what can change with no sign of it.
+        What looks changed is read again, and so is a file that can change without a sign.
         """
         before = step.before
         assert before is not None
@@ -216,10 +215,10 @@ def _moved(key: FileKey) -> FileKey:
 
 @contextmanager
 def blaming(path: bytes) -> Iterator[None]:
-    """Lets an error of the system name the path in the tree, not one on the way.
+    """Makes errors of the system name the path in the tree.
 
-    Whatever disappears between two calls, or is a directory no more, was changed by another
-    process: that is a Conflict, wherever it shows.
+    A path that disappears between two calls, or stops being a directory, was changed by another
+    process: that raises Conflict.
     """
     try:
         yield
@@ -267,11 +266,10 @@ class Observed:
         touched: AbstractSet[FileIdentity],
         mapped: AbstractSet[int],
     ) -> bool:
-        """Returns whether a directory, open as ``fd``, is sure to hold what was seen at ``path``.
+        """Returns whether a directory, open as ``fd``, certainly holds what was seen at ``path``.
 
-        ``touched`` has the files that the restore itself moves: where such a file has
-        another name in the directory, its ctime there is another by now. ``mapped`` has
-        the inodes of files whose metadata proves nothing.
+        ``touched`` has the files that the restore itself moves: their ctimes have changed under
+        all of their names. ``mapped`` has the inodes of files whose metadata proves nothing.
         """
         pending: list[tuple[list[bytes], bytes]] = [([], path)]
         with DirectoryChain(fs, fd) as chain:
@@ -293,7 +291,7 @@ class Observed:
 
 
 def _decoded(packed: bytes) -> dict[bytes, Observation]:
-    """Returns what was seen by name; of a cached row that says nonsense, nothing was seen."""
+    """Returns what was seen, by name; nothing if a cached row is damaged."""
     try:
         return decode_observations(packed)
     except Corrupt:
@@ -301,7 +299,7 @@ def _decoded(packed: bytes) -> dict[bytes, Observation]:
 
 
 def _are_same(now: list[Any], packed: bytes | None, touched: AbstractSet[FileIdentity]) -> bool:
-    """Returns whether observations are as they were, ctimes of touched files aside."""
+    """Returns whether observations are as before, except for ctimes of touched files."""
     if packed is None or encode_observations(now) == packed:
         return packed is not None
     before = list(_decoded(packed).values())

@@ -1,10 +1,10 @@
-"""What keeps a file from being moved or removed: flags, and permissions that a step took away.
+"""What keeps a file from being moved or removed: flags, and permissions that a step removed.
 
 Immutable and append-only files are found before anything is touched, because a directory that
-holds one can be moved aside, but never be removed again; see chattr(1). What a failed step
-closed to its owner is opened again: only what belongs to this process's user is changed, and
-only the owner's own permission bits are added. The restore that follows sets them as its
-snapshot has them.
+holds one can be moved aside, but not removed afterwards; see chattr(1).
+
+Where a failed step removed its owner's permissions, they are added again, to files of this
+process's user only. The restore that follows sets all permissions as in its snapshot.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ _FILE_BITS = 0o400
 
 
 def unlock_root(fs: FileSystem, root: str) -> None:
-    """Opens the root itself, where that is possible."""
+    """Gives the owner access to the root itself, where that is possible."""
     with suppress(OSError):
         _unlock(fs, root, None)
 
 
 def unlock_paths(fs: FileSystem, root: str, paths: Iterable[bytes]) -> bool:
-    """Opens paths and all below them; returns whether any could be."""
+    """Gives the owner access to paths and all below them; returns whether any had lacked it."""
     is_any = False
     with open_chain(fs, root) as chain:
         for path in paths:
@@ -104,7 +104,7 @@ def _unlock_below(fs: FileSystem, chain: DirectoryChain, path: bytes) -> bool:
 
 
 def _unlock(fs: FileSystem, name: str | bytes, dir_fd: int | None) -> tuple[int, bool]:
-    """Adds the owner's bits to a file or directory; returns its mode, and whether they lacked."""
+    """Adds the owner's bits to a file or directory; returns its mode before, and whether it did."""
     with opened_file(fs, name, os.O_PATH, dir_fd) as fd:
         status = fs.fstat(fd)
         mode = status.st_mode

@@ -1,6 +1,6 @@
-"""Removing paths of the tree at once, where there is no room to keep them aside.
+"""Removes paths of the tree at once, where there is no room to keep them aside.
 
-Takes no space. Follows no link, and each directory is opened below the one above it.
+Needs no space. Follows no link, and opens each directory relative to the one above it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from treesnap.worktree.apply.preconditions import blaming
 from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain
 
 HELPED_REMOVALS_MIN = 1024
-"""Files of a directory from which on other processes help to remove them."""
+"""One process removes fewer files of a directory by itself."""
 _UNLINKED_AT_ONCE = 64
-"""Files that are removed as one item of work."""
+"""How many files are removed as one item of work."""
 
 
 def remove_paths(fs: FileSystem, root_fd: int, paths: Iterable[bytes]) -> None:
-    """Removes each path with all that is below it; does nothing for one that is gone."""
+    """Removes each path with everything below it; ignores paths that are gone."""
     with DirectoryChain(fs, root_fd) as chain:
         for path in paths:
             with blaming(path):

@@ -1,6 +1,6 @@
-"""Listing one directory: what ``lstat`` says of its names, exclusions applied.
+"""Lists one directory: what ``lstat`` says of its names, with exclusions applied.
 
-Of all names, of those in a scope, or of those that may have changed.
+Looks at all names, at those in a scope, or at those that may have changed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DirectoryListing:
 
     exclusions: Exclusions
     observations: list[Any] = field(default_factory=list)
-    """Observations as plain tuples: they are made by the hundred thousand."""
+    """Observations as plain tuples, because there are hundreds of thousands."""
     linked: list[tuple[bytes, int, int, int]] = field(default_factory=list)
     """Names with more than one hard link, with device, inode and the number of links."""
     hidden: list[tuple[bytes, int]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class DirectoryListing:
     rule: IgnoreRules | None = None
     """The directory's own exclusions, when it has some that are not yet in force."""
     warnings: list[tuple[WarningCode, str]] = field(default_factory=list)
-    """What a person should read of the directory's ignore file."""
+    """Warnings about the directory's ignore file."""
     is_unreadable: bool = False
     """Whether all names are left out because the root's rules cannot be read."""
 
@@ -111,9 +111,9 @@ def list_directory(
 ) -> DirectoryListing:
     """Looks once at every name of a directory, or of a scope; raises OSError, UnreadableRules.
 
-    Excluded names are observed as zeros: their changes do not count. So are all names
-    of the root when its rules cannot be read, because no directory above it can be
-    left out instead; from then on its rules leave out everything.
+    Excluded names are observed as zeros: their changes do not count. So are all names of the
+    root when its rules cannot be read, because there is no directory above it to leave out
+    instead; its rules then exclude everything.
     """
     listing = DirectoryListing(exclusions.at(path))
     if scope is not None:
@@ -140,8 +140,8 @@ def list_changed(
 ) -> DirectoryListing | None:
     """Looks at the names of a directory that may have changed, and takes the rest from its row.
 
-    Returns None when all names have to be looked at: those of files with other links may
-    have changed elsewhere, other exclusions hide other names, and a row may say nothing.
+    Returns None when all names have to be looked at: files with other links may have changed
+    elsewhere, other exclusions hide other names, and a row may be damaged.
     """
     if changed.is_listed or changed.is_whole or row.linked or IGNORE_FILE in changed.names:
         return None
@@ -198,7 +198,7 @@ def _observe_all(fs: FileSystem, fd: int, listing: DirectoryListing) -> tuple[bo
 
 
 def _observe_scope(fs: FileSystem, fd: int, scope: PathTree, listing: DirectoryListing) -> None:
-    """Looks at the names in scope; below a link or a file there is nothing of the tree."""
+    """Looks at the names in scope; ignores a link or a file where a directory is expected."""
     _observe_names(fs, fd, scope.names, listing)
     listing.observations = [
         item for item in listing.observations if scope.names[item[0]].is_whole or S_ISDIR(item[1])
@@ -210,9 +210,9 @@ def _observe_scope(fs: FileSystem, fd: int, scope: PathTree, listing: DirectoryL
 def _observe_names(
     fs: FileSystem, fd: int, names: Iterable[bytes], listing: DirectoryListing
 ) -> None:
-    """Looks at some names of a directory, in order; those that are gone are left out.
+    """Looks at some names of a directory, in order; leaves out those that are absent.
 
-    So are those that are there in another case only; where one is found, that costs one look.
+    A name that exists only in another case is absent. To find that out costs one look.
     """
     is_exact: bool | None = None
     present: Container[bytes] = ()
@@ -242,11 +242,11 @@ def _observe_names(
 
 
 def _read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: DirectoryListing) -> None:
-    """Adds what the directory's own ignore file says to its exclusions.
+    """Adds the rules of the directory's own ignore file to its exclusions.
 
-    Only a regular file says something. A link does not, but it was surely meant to; like
-    git, this does not follow it. Raises UnreadableRules, and OSError where that does not
-    blame the file.
+    Only a regular file has rules. A link is not followed, as in git; because rules were probably
+    intended, they count as unreadable. Raises UnreadableRules, and OSError for errors that are
+    not the file's.
     """
     if not listing.exclusions.heeds_files:
         return
@@ -297,7 +297,7 @@ def _enter_rule(rule: IgnoreRules, listing: DirectoryListing) -> None:
 
 
 def _hide(path: bytes, listing: DirectoryListing) -> None:
-    """Replaces what was observed of names that are left out by zeros."""
+    """Replaces the observations of names that are left out by zeros."""
     hides = listing.exclusions.names_in(path) if listing.exclusions else None
     for position, item in enumerate(listing.observations):
         name, mode = item[0], item[1]

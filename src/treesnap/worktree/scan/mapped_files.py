@@ -1,9 +1,9 @@
 """Files that some process has mapped and may write to.
 
-What a process writes into a page of a shared mapping that it has written to before moves no
-time of the file until the kernel has written that page to disk, and is not reported before the
-file is closed for good. In memory, as on tmpfs, it may never move one. So neither a look at the
-names nor a watcher tells that such a file changed, and it is read again as long as it is mapped.
+When a process writes again to a page of a shared mapping, no time of the file changes until the
+kernel has written that page to disk, and nothing is reported until the last descriptor is closed.
+In memory, as on tmpfs, the times may never change. So neither a look at the names nor a watcher
+shows that such a file changed, and it is read again as long as it is mapped.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ class Mapped(NamedTuple):
     """What is mapped for writing at one moment."""
 
     paths: frozenset[bytes]
-    """Paths in the tree by which processes know these files."""
+    """Paths in the tree under which processes mapped these files."""
     inodes: frozenset[int]
-    """Their inode numbers, by which each of their names is found."""
+    """Their inode numbers, to find all of their names."""
     has_nameless: bool
-    """Whether the name by which a process knows such a file was removed; it may have others."""
+    """Whether a file lost the name under which it was mapped; it may have others."""
 
 
 def mapped_now(fs: FileSystem, root: str) -> Mapped:
     """Returns what is mapped for writing on the file system of a root, a real path.
 
-    Files are found by inode, whatever they are called where they are mapped; where the kernel
-    tells other devices and inodes than lstat(2), as it may on overlays, by their paths below the
-    root. For the cost, and for whose mappings are found, see :func:`writable_mappings`. Raises
-    OSError.
+    Files are found by inode, under any name. Where the kernel lists other devices and inodes than
+    lstat(2), as it may on overlays, they are found by their paths below the root. For the cost,
+    and for the processes that are visible, see :func:`writable_mappings`. Raises OSError.
     """
     paths: set[bytes] = set()
     inodes: set[int] = set()
@@ -52,7 +51,7 @@ def mapped_now(fs: FileSystem, root: str) -> Mapped:
         below = set(_below(prefix, mapping.path))
         named = set()
         for path in below:
-            with suppress(OSError):  # it has that name no more, or never had
+            with suppress(OSError):  # it lost that name, or never had it
                 named.add(fs.lstat(prefix + path).st_ino)
         paths |= below
         inodes |= named
@@ -62,10 +61,10 @@ def mapped_now(fs: FileSystem, root: str) -> Mapped:
 
 
 def _devices_of(fs: FileSystem, root: str) -> set[tuple[int, int] | None]:
-    """Returns the devices that a list of mappings may tell of the files of a root.
+    """Returns the devices that a list of mappings may show for the files of a root.
 
-    For each subvolume of btrfs lstat(2) tells a device that is in no other list. An inode
-    number of another subvolume costs a look at a file, no more.
+    For a subvolume of btrfs, lstat(2) returns a device that no list shows. An inode number of
+    another subvolume only costs a look at a file.
     """
     number = fs.lstat(root).st_dev
     device = os.major(number), os.minor(number)
@@ -73,7 +72,7 @@ def _devices_of(fs: FileSystem, root: str) -> set[tuple[int, int] | None]:
 
 
 def names_of(inodes: frozenset[int], observations: Iterable[Observation]) -> frozenset[bytes]:
-    """Returns the names of one directory that stand for files with some inode numbers."""
+    """Returns the names of one directory whose files have some inode numbers."""
     if not inodes:
         return frozenset()
     return frozenset(item[0] for item in observations if item[5] in inodes)
@@ -82,26 +81,26 @@ def names_of(inodes: frozenset[int], observations: Iterable[Observation]) -> fro
 class MappedFiles:
     """The files below a root that are mapped for writing, and those that were.
 
-    A file may have been written until after the question at which it was still mapped, and an
-    overlay does not report the end of a mapping. So it is of interest at the next one, too.
+    A file may have been written after the question at which it was still mapped, and an overlay
+    does not report the end of a mapping. So the file counts as changed at the next question, too.
     """
 
     def __init__(self, fs: FileSystem, root: str) -> None:
         self._fs = fs
         self._root = root
         self._seen: dict[bytes, int] = {}
-        """At which question each was mapped last."""
+        """The last question at which each was mapped."""
         self.inodes: tuple[int, ...] = ()
         """Inode numbers of what was mapped at the last look."""
         self.forgotten = -1
-        """What was mapped at questions before this one is not known any more."""
+        """The first question whose mapped files are still known, or -1."""
         self.nameless = -1
         """The last question at which something was mapped by a name that was removed."""
 
     def look(self, number: int) -> None:
-        """Looks what is mapped, for the question with a number.
+        """Finds what is mapped, for the question with a number.
 
-        To be done before reports are taken in, so that what is unmapped meanwhile is reported.
+        Call it before reports are taken in, so that a mapping that ends meanwhile is reported.
         """
         mapped = mapped_now(self._fs, self._root)
         self.inodes = tuple(sorted(mapped.inodes))
@@ -119,7 +118,7 @@ class MappedFiles:
 
 def _below(prefix: bytes, shown_path: bytes) -> Iterator[bytes]:
     """Yields the tree paths that a path in a list of mappings may mean."""
-    # The list does not tell a newline from a backslash with three digits.
+    # The list shows a newline and a backslash with three digits in the same way.
     for path in {shown_path, shown_path.replace(rb"\012", b"\n")}:
         if path.startswith(prefix):
             inside = path[len(prefix) :]

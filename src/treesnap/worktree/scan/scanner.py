@@ -482,7 +482,7 @@ class _Directory:
         self._note_skipped_below()
 
     def _known(self) -> tuple[dict[bytes, Any], dict[bytes, Entry] | None]:
-        """Returns what was observed last time and may be trusted, and the entries of then."""
+        """Returns the last observations that may be trusted, and the entries of that time."""
         row = self._row
         if row is None:
             return {}, None
@@ -649,8 +649,7 @@ class _Directory:
     def _still_racy(self) -> set[bytes]:
         """Returns the names that were racy and have not been looked at since.
 
-        A watcher speaks for them now, but not for ever: the next look at everything does not
-        ask it.
+        The watcher vouches for them in this walk, but the next complete walk does not ask it.
         """
         if self._row is None or self._looked is None:
             return set()
