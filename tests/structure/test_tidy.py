@@ -204,6 +204,14 @@ def test_the_tables_of_homes_name_files_that_exist():
     assert [home for home in sorted(homes) if not (PACKAGE / home).is_file()] == []
 
 
+def test_messages_of_the_library_name_no_command():
+    """Advice belongs to the command line; a result block of MAKER has suggestions by its format."""
+    advisers = ("src/treesnap/cli/", "src/treesnap/compat/maker_result.py:")
+    told = [place for place in places_of(r"'snap [a-z]", ".py") if place.startswith("src/")]
+
+    assert [place for place in told if not place.startswith(advisers)] == []
+
+
 def places_of(pattern: str, suffix: str = "") -> list[str]:
     """Returns every place in the project's text files where a pattern matches."""
     expression = re.compile(pattern)

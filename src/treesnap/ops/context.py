@@ -224,11 +224,7 @@ def require_root(context: Context) -> None:
         except (FileNotFoundError, NotADirectoryError) as error:
             moved_to = root.moved_to
             where = f": the root was moved to {quoted(moved_to)}" if moved_to is not None else ""
-            raise NotFound(
-                f"There is no directory {quoted(context.root)}{where}",
-                code=ErrorCode.ROOT_NOT_FOUND,
-                path=context.root,
-            ) from error
+            raise no_directory(context.root, where) from error
     raise Refused(
         f"The root {quoted(context.root)} is not a directory",
         code=ErrorCode.NOT_A_DIRECTORY,
@@ -238,6 +234,12 @@ def require_root(context: Context) -> None:
 
 def _has_history(layout: Layout, root: Root) -> bool:
     return root.is_registered() or os.path.lexists(layout.root_snapshots(root.id))
+
+
+def no_directory(path: str, where: str = "") -> NotFound:
+    """Returns the error for a root that is not there; ``where`` says where it is instead."""
+    message = f"There is no directory {quoted(path)}{where}"
+    return NotFound(message, code=ErrorCode.ROOT_NOT_FOUND, path=path)
 
 
 def replaced_by_link(context: Context) -> Refused:
@@ -314,11 +316,7 @@ def _is_root(layout: Layout, directory: str) -> bool:
 def check_root(context: Context, *, force: bool) -> None:
     """Raises NotFound without a root, and Refused for a dangerous one without ``force``."""
     if not os.path.lexists(context.root):
-        raise NotFound(
-            f"There is no directory {quoted(context.root)}",
-            code=ErrorCode.ROOT_NOT_FOUND,
-            path=context.root,
-        )
+        raise no_directory(context.root)
     if not force:
         refuse_dangerous(context.root, context.store_path)
 

@@ -24,7 +24,14 @@ from treesnap.errors import (
 )
 from treesnap.model import SnapshotKind
 from treesnap.ops.access import opened
-from treesnap.ops.context import Context, Session, absolute, context_at, refuse_dangerous
+from treesnap.ops.context import (
+    Context,
+    Session,
+    absolute,
+    context_at,
+    no_directory,
+    refuse_dangerous,
+)
 from treesnap.ops.restore.recover import is_its_tree, recover_locked
 from treesnap.results import RootDirectory, RootInfo
 from treesnap.store.layout import is_hex
@@ -130,9 +137,7 @@ def move_root(context: Context, old: str, new: str, *, force: bool) -> RootInfo:
     """Gives a root's history to another directory; see :meth:`treesnap.Handle.root_move`."""
     path = _real(new)
     if not os.path.isdir(path):
-        raise NotFound(
-            f"There is no directory {quoted(path)}", code=ErrorCode.ROOT_NOT_FOUND, path=path
-        )
+        raise no_directory(path)
     if not force:
         refuse_dangerous(path, context.store_path)
     try:
