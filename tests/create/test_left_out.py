@@ -52,7 +52,7 @@ def make(root: Path, *paths: str) -> None:
 
 
 def names(root: Path) -> set[str]:
-    """Returns every path that is no directory."""
+    """Returns every path that is not a directory."""
     return {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
 
 
@@ -212,7 +212,7 @@ class TestExclusions:
 
         assert {*reasons(result)} == {b"new\nline/a.log", b"a\n.log", b"a\nb"}
 
-    def test_a_file_that_came_under_a_new_rule_is_no_change(self, handle, root):
+    def test_a_file_that_a_new_rule_excludes_is_not_a_change(self, handle, root):
         make(root, "a.log", "kept")
         handle.create()
         (root / ".snapignore").write_text("*.log\n")

@@ -1,4 +1,4 @@
-"""More ignore rules than a snapshot takes: listed, left alone, and in nobody else's way."""
+"""More ignore rules than a snapshot takes: listed, left alone, and harmless to other rules."""
 
 from __future__ import annotations
 

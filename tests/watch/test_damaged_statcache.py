@@ -1,7 +1,7 @@
 """Rows of the stat cache that say nothing, or nonsense, while a watcher says what changed.
 
 Nothing is believed of them: everything is looked at, as a store of its own sees it, which
-knows nothing of earlier captures. Whoever can write a row can give it a right checksum.
+knows nothing of earlier captures. A program that can write a row can give it a right checksum.
 """
 
 from __future__ import annotations

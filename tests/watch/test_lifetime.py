@@ -89,7 +89,7 @@ def test_begins_anew_at_once_when_its_cookie_is_gone(world):
 
 
 def test_pauses_when_it_cannot_begin_anew(world):
-    """Where its cookies were, there is no directory any more, and then there is one again."""
+    """The directory of its cookies is removed, and made again later."""
     world.watch(reads_ahead=False)
     (cookies,) = world.store.glob("roots/*/watch")
     cookies.rename(cookies.with_name("away"))
@@ -119,7 +119,7 @@ class Telling(WrappedFileSystem):
             raise
 
 
-def test_begins_anew_although_nobody_asks(world, monkeypatch):
+def test_starts_again_without_a_question(world, monkeypatch):
     """While the root is away it cannot; when it is back, it does by and by."""
     monkeypatch.setattr(watcher, "PAUSE_S", 0.0)
     monkeypatch.setattr(watcher, "RETRY_S", 0.0)
@@ -156,7 +156,7 @@ class AtOne(WrappedFileSystem):
 
 
 @pytest.mark.parametrize("method", ["open", "fstat", "scan"])
-def test_a_directory_that_is_gone_when_it_is_looked_into_is_no_trouble(world, method):
+def test_a_directory_may_be_gone_when_it_is_looked_into(world, method):
     place = world.root / "new"
     world.watch(fs=AtOne(method, place, place.rmdir), reads_ahead=False)
     place.mkdir()
@@ -211,7 +211,7 @@ def test_begins_anew_when_a_watch_cannot_be_had_for_a_moment(world):
 
 
 class Moving(WrappedFileSystem):
-    """Moves the first of two directories that is looked into to where nobody looked yet."""
+    """Moves the first of two directories that is looked into next to the other one."""
 
     def __init__(self, one: Path, other: Path) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Mounts that come and go while a watcher adds directories: nobody is told of them."""
+"""Mounts that come and go while a watcher adds directories: the kernel does not report them."""
 
 from __future__ import annotations
 

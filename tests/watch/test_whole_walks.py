@@ -52,7 +52,7 @@ class TestAWholeWalkIsDone:
         world.watch(lambda: self.forged(world))
         forged = world.notifiers[-1]
         forged.is_late = True
-        (world.root / "d0" / "other").write_text("nobody has heard of it")
+        (world.root / "d0" / "other").write_text("not reported yet")
         assert world.watcher.answer(None, timeout_s=0.0).paths is None
 
         self.recovers(world)
@@ -212,7 +212,7 @@ class Endless(Forging):
 
 
 @pytest.mark.parametrize("reads_ahead", [True, False])
-def test_reports_without_an_end_are_in_nobodys_way(world, reads_ahead):
+def test_endless_reports_delay_no_other_thread(world, reads_ahead):
     world.watch(Endless, reads_ahead=reads_ahead)
     (world.root / "d0" / "other").write_text("edited")
 
@@ -256,7 +256,7 @@ def test_a_queue_is_made_without_another_program():
     assert done.stdout == b"\n"
 
 
-def test_nobody_waits_for_a_queue_that_another_thread_closed():
+def test_no_thread_waits_for_a_queue_that_another_thread_closed():
     queue = notifier.Notifier()
     queue.close()
 

@@ -252,7 +252,7 @@ def test_directories_are_made_with_their_parents_and_each_is_synced(fs, tmp_path
 
 
 @pytest.mark.parametrize("number", range(1, 5))
-def test_directories_are_durable_whoever_was_killed_before(tmp_path, number):
+def test_directories_are_durable_after_any_process_was_killed(tmp_path, number):
     path = "top/a/b/c"
     (tmp_path / "top").mkdir()
     powered = PoweredFileSystem(str(tmp_path))

@@ -109,7 +109,7 @@ def test_when_the_work_here_fails_the_helpers_end_first():
         )
 
     os.set_blocking(read_fd, False)
-    assert os.read(read_fd, 1) == b""  # or somebody had it open still
+    assert os.read(read_fd, 1) == b""  # or another process still had it open
     os.close(read_fd)
 
 
@@ -197,7 +197,7 @@ def test_a_helper_ends_with_its_parent():
 
     process.kill()
 
-    assert process.communicate(timeout=TIMEOUT_S)[0] == b""  # until nobody has it open
+    assert process.communicate(timeout=TIMEOUT_S)[0] == b""  # until no process has it open
 
 
 def test_one_core_has_no_helpers(monkeypatch):

@@ -73,7 +73,7 @@ def test_a_right_to_write_that_was_taken_away_may_be_given_back(path, asks, acce
 
 
 @asking
-def test_what_others_do_not_see_written_is_no_such_mapping(path, asks):
+def test_mappings_whose_writes_others_do_not_see_are_left_out(path, asks):
     inode = path.stat().st_ino
     with (
         path.open("r+b") as file,

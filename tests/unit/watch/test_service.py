@@ -291,7 +291,7 @@ def test_one_in_a_program_and_one_for_others_know_nothing_of_each_other(watch, h
         struct.pack("<I", 1) + b"\x80",
     ],
 )
-def test_what_cannot_be_understood_gets_no_answer_and_hurts_nobody(watch, handle, directory, said):
+def test_what_cannot_be_understood_gets_no_answer_and_does_no_harm(watch, handle, directory, said):
     watch()
 
     with connected(directory()) as connection:
@@ -360,9 +360,9 @@ def lie(handle: Handle, directory) -> bytes:
     return framed(encode_answer(Answer(cache.watch.mark, ())))
 
 
-def test_somebody_elses_answer_is_not_believed(handle, directory, lie):
+def test_another_users_answer_is_not_believed(handle, directory, lie):
     if os.geteuid() != 0:
-        pytest.skip("only root can be somebody else")
+        pytest.skip("only root can act as another user")
     os.chmod(directory(), 0o777)
     Path(handle.root, "b").write_text("changed")
 

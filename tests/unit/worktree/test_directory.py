@@ -50,7 +50,7 @@ def test_a_sibling_costs_one_open(chain, fs, root):
 
 
 @pytest.mark.parametrize("path", [b"link", b"link/b", b"file", b"file/b"])
-def test_what_is_no_directory_is_not_entered(chain, path):
+def test_only_directories_are_entered(chain, path):
     with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
         chain.open(path)
 

@@ -28,7 +28,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def of_another(monkeypatch):
-    """Makes everything belong to somebody else than who runs the test."""
+    """Makes everything belong to another user than the one who runs the test."""
     uid = os.getuid() + 1
     monkeypatch.setattr("treesnap.worktree.apply.applier.os.geteuid", lambda: uid)
 
@@ -83,14 +83,14 @@ def test_a_directory_that_gets_nothing_new_loses_the_permission_it_got_and_keeps
     assert (found.st_mode & 0o777, found.st_mtime_ns) == (0o500, before_ns)
 
 
-def test_a_directory_that_is_gone_is_somebody_elses_change(fs, directory):
+def test_a_directory_that_is_gone_was_changed_by_another_process(fs, directory):
     directory.rmdir()
 
     assert finished(fs, directory, entry(0o755)).denied == []
 
 
 def test_a_directory_that_cannot_be_opened_is_an_error(directory):
-    """Nobody knows then what metadata it has."""
+    """Its metadata is unknown then."""
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         finished(refused("open", errno.EIO), directory, entry(0o755))
 
