@@ -32,6 +32,11 @@ def utc_time(time_ns: int) -> datetime:
         return _LAST_TIME if time_ns > 0 else _FIRST_TIME
 
 
+def utc_text(time_ns: int) -> str:
+    """Returns a time as ISO 8601, in UTC."""
+    return utc_time(time_ns).isoformat().replace("+00:00", "Z")
+
+
 class ObjectKind(IntEnum):
     """What a stored object is; part of its identity."""
 

@@ -10,14 +10,7 @@ import click
 
 from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation, resolve_ref
-from treesnap.cli.json_output import (
-    Fields,
-    entry_fields,
-    path_fields,
-    paths_fields,
-    skipped_fields,
-    snapshot_fields,
-)
+from treesnap.cli.json_output import Fields, entry_fields, path_fields, snapshot_fields
 from treesnap.cli.text_output import (
     list_lines,
     path_text,
@@ -85,10 +78,7 @@ def list_snapshots(
         invocation.output.note(f"To delete it: {delete}")
     invocation.output.result(
         "list",
-        lambda: {
-            "snapshots": [snapshot_fields(snapshot) for snapshot in snapshots],
-            "damaged": list(snapshots.damaged),
-        },
+        lambda: {"snapshots": snapshots, "damaged": snapshots.damaged},
         list_lines(snapshots, with_roots=all_roots),
     )
 
@@ -119,19 +109,9 @@ def show(invocation: Invocation, *, ref: str, session: str | None) -> None:
 
 
 def _show_fields(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Fields:
-    record = snapshot.record
-    return {
-        **snapshot_fields(snapshot),
-        "parent": record.parent,
-        "host": record.host,
-        "totals": record.totals._asdict(),
-        "rules": [
-            {**path_fields(rules.directory, "directory"), "patterns": list(rules.patterns)}
-            for rules in record.rules
-        ],
-        "unstable": paths_fields(record.unstable),
-        "skipped": skipped_fields(skipped),
-    }
+    shown = ("parent", "host", "totals", "rules", "unstable")
+    more = {name: getattr(snapshot.record, name) for name in shown}
+    return {**snapshot_fields(snapshot), **more, "skipped": skipped}
 
 
 def _show_lines(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Iterator[str]:
@@ -305,14 +285,7 @@ def find(invocation: Invocation, *, pattern: str, ref: str | None, session: str 
             ref = resolve_ref(handle, ref, session)
         found = handle.find(pattern, ref=ref)
     invocation.output.result(
-        "find",
-        lambda: {
-            "paths": [
-                {**path_fields(item.path), "snapshot_ids": list(item.snapshot_ids)}
-                for item in found
-            ]
-        },
-        _find_lines(found, with_ids=ref is None),
+        "find", lambda: {"paths": found}, _find_lines(found, with_ids=ref is None)
     )
 
 

@@ -10,7 +10,7 @@ import click
 
 from treesnap.cli.command import SnapCommand, command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.json_output import Fields, change_fields, skipped_fields
+from treesnap.cli.json_output import Fields, fields_of
 from treesnap.cli.streams import is_terminal
 from treesnap.cli.text_output import change_lines, short_id, skipped_lines
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, printable
@@ -46,9 +46,7 @@ def status(invocation: Invocation) -> None:
         "status",
         lambda: {
             "id": None if result.snapshot is None else result.snapshot.id,
-            "changes": [change_fields(change) for change in result.changes],
-            "skipped": skipped_fields(result.skipped),
-            "recovered": result.recovered,
+            **fields_of(result, without={"snapshot"}),
         },
         change_lines(result.changes),
     )
@@ -114,8 +112,8 @@ def diff(
         texts = DiffOutput(handle, sides.old_id, sides.new_id)
 
         def fields() -> Fields:
-            rows = map(texts.stat_fields if stat else change_fields, changes)
-            return {"old_id": sides.old_id, "new_id": sides.new_id, "changes": list(rows)}
+            rows = list(map(texts.stat_fields, changes)) if stat else changes
+            return {"old_id": sides.old_id, "new_id": sides.new_id, "changes": rows}
 
         if stat:
             output.result("diff", fields, texts.stat_lines(changes))

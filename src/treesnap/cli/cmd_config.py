@@ -40,12 +40,7 @@ def config(
     invocation.output.prints_only = not changes
     invocation.output.result(
         "config",
-        lambda: {
-            "settings": [
-                {"key": item.key, "value": item.value, "source": item.source.value}
-                for item in result.settings
-            ]
-        },
+        result._asdict,
         () if changes else _lines(result, alone=key is not None),
     )
 

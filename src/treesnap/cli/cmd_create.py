@@ -10,7 +10,7 @@ import click
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.json_output import Fields, paths_fields, skipped_fields, snapshot_fields
+from treesnap.cli.json_output import Fields
 from treesnap.cli.parameters import Size, parse_counters, parse_tags
 from treesnap.cli.text_output import create_notes
 from treesnap.facts import TEXTS, CheckpointType, counter_tags
@@ -124,9 +124,5 @@ def _fields(result: CreateResult) -> Fields:
         "id": result.id,
         "root_hash": result.root_hash,
         "complete": result.complete,
-        "unchanged": result.unchanged,
-        "skipped": skipped_fields(result.skipped),
-        "absent": paths_fields(result.absent),
-        "stats": result.stats._asdict(),
-        "snapshot": snapshot_fields(result.snapshot),
+        **result._asdict(),
     }

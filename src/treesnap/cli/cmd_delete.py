@@ -34,10 +34,7 @@ def delete(invocation: Invocation, *, refs: Sequence[str], session: str | None) 
         removed = handle.delete(*[resolve_ref(handle, ref, session) for ref in refs])
     output.result(
         "delete",
-        lambda: {
-            "snapshots": [snapshot_fields(snapshot) for snapshot in removed],
-            "damaged": list(removed.damaged),
-        },
+        lambda: {"snapshots": removed, "damaged": removed.damaged},
         [*(snapshot.id for snapshot in removed), *removed.damaged],
     )
     output.note(f"To free their space: {invocation.command_text('gc')}")
@@ -131,9 +128,9 @@ def prune(
 
 def _prune_fields(result: PruneResult) -> Fields:
     return {
-        "removed": [snapshot_fields(snapshot) for snapshot in result.removed],
+        "removed": result.removed,
         "kept": [
-            {**snapshot_fields(snapshot), "reasons": list(result.reasons[snapshot.id])}
+            {**snapshot_fields(snapshot), "reasons": result.reasons[snapshot.id]}
             for snapshot in result.kept
         ],
         "dry_run": result.dry_run,

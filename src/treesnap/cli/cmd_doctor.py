@@ -9,12 +9,11 @@ import click
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.failure import ExitCode, hint_of
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.json_output import Fields, path_fields, paths_fields
 from treesnap.cli.text_output import short_id
 from treesnap.errors import ErrorCode, printable
 from treesnap.plans.planner import Planner
 from treesnap.quantities import count_text
-from treesnap.results import DoctorResult, Unfinished, UnfinishedWork
+from treesnap.results import DoctorResult, UnfinishedWork
 
 _WORDS = {
     UnfinishedWork.RESTORE: "restore",
@@ -44,27 +43,12 @@ def doctor(invocation: Invocation, *, forget: bool) -> None:
         lambda: {
             "ok": not result.unfinished,
             "forgotten": result.forgotten,
-            "unfinished": [_fields(item) for item in result.unfinished],
+            "unfinished": result.unfinished,
         },
         _lines(result, invocation.program),
     )
     if result.blocked:
         click.get_current_context().exit(ExitCode.REFUSED)
-
-
-def _fields(item: Unfinished) -> Fields:
-    return {
-        "work": item.work.value,
-        **(path_fields(item.root, "root") if item.root is not None else {"root": None}),
-        "resolution": item.resolution,
-        "blocked": item.blocked,
-        "started_at_ns": item.started_at_ns,
-        "target_id": item.target_id,
-        "safety_id": item.safety_id,
-        "paths": item.paths,
-        "done": item.done,
-        "changed": paths_fields(item.changed),
-    }
 
 
 def _lines(result: DoctorResult, program: str) -> Iterator[str]:

@@ -8,7 +8,6 @@ import click
 
 from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.json_output import Fields, path_fields, paths_fields
 from treesnap.cli.text_output import short_id, time_text
 from treesnap.errors import printable
 from treesnap.quantities import count_text
@@ -41,9 +40,7 @@ def list_roots(invocation: Invocation) -> None:
         found = handle.root_list()
     if not found:
         invocation.output.note("No roots")
-    invocation.output.result(
-        "root.list", lambda: {"roots": [_fields(info) for info in found]}, _lines(found)
-    )
+    invocation.output.result("root.list", lambda: {"roots": found}, _lines(found))
 
 
 @root.command(
@@ -65,7 +62,7 @@ def move(invocation: Invocation, *, old: str, new: str | None, force: bool) -> N
     with invocation.open(progress=False, needs_root=False) as handle:
         info = handle.root_move(old, given, force=force)
     line = f"The history of {short_id(info.id)} is at {printable(info.path)} now"
-    invocation.output.result("root.move", lambda: _fields(info), [line])
+    invocation.output.result("root.move", info._asdict, [line])
 
 
 @root.command(
@@ -83,20 +80,8 @@ def forget(invocation: Invocation, *, root_ref: str, force: bool) -> None:
     with invocation.open(progress=False, needs_root=False) as handle:
         info = handle.root_forget(root_ref, force=force)
     line = f"Forgot {printable(info.path)}: {count_text(info.snapshots, 'snapshot')}"
-    invocation.output.result("root.forget", lambda: _fields(info), [line])
+    invocation.output.result("root.forget", info._asdict, [line])
     invocation.output.note(f"To free their space: {invocation.command_text('gc')}")
-
-
-def _fields(info: RootInfo) -> Fields:
-    return {
-        "id": info.id,
-        **path_fields(info.path),
-        "snapshots": info.snapshots,
-        "newest_at_ns": info.newest_at_ns,
-        "directory": info.directory.value,
-        "interrupted": info.interrupted,
-        "earlier_paths": paths_fields(info.earlier_paths),
-    }
 
 
 def _lines(found: Iterable[RootInfo]) -> Iterator[str]:

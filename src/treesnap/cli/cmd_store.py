@@ -10,7 +10,7 @@ import click
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.json_output import Fields, path_fields, paths_fields
+from treesnap.cli.json_output import Fields, fields_of
 from treesnap.cli.parameters import SamplePart
 from treesnap.cli.text_output import added_text, path_text, short_id, title_of
 from treesnap.errors import WarningCode, printable
@@ -80,21 +80,10 @@ def stats(invocation: Invocation, *, with_snapshots: bool) -> None:
 
 
 def _stats_fields(result: StatsResult) -> Fields:
-    tables = ("by_root", "by_snapshot")
-    numbers = [name for name in result._fields if name not in tables]
     return {
-        **{name: getattr(result, name) for name in numbers},
+        **result._asdict(),
         "dedup_ratio": _rounded(result.dedup_ratio),
         "compression_ratio": _rounded(result.compression_ratio),
-        "by_root": [
-            {
-                **path_fields(item.root, "root"),
-                "snapshots": item.snapshots,
-                "logical_bytes": item.logical_bytes,
-                "unique_bytes": item.unique_bytes,
-            }
-            for item in result.by_root
-        ],
         "by_snapshot": [
             {
                 "id": item.snapshot.id,
@@ -204,38 +193,22 @@ def verify_fields(result: VerifyResult) -> Fields:
     """Returns what was checked, every problem, and what was done about it."""
     return {
         "ok": result.ok,
+        **result._asdict(),
         "problems": [_problem_fields(problem) for problem in result.problems],
         "left": [_problem_fields(problem) for problem in result.left],
         "partial": [
-            {
-                "id": item.snapshot_id,
-                "name": item.name,
-                **path_fields(item.root, "root"),
-                "paths": paths_fields(item.paths),
-                "path_count": item.path_count,
-            }
+            {"id": item.snapshot_id, **fields_of(item, without={"snapshot_id"})}
             for item in result.partial
         ],
-        "repaired": list(result.repaired),
         "recovered": [
-            {"object": item.object_id, **path_fields(item.root, "root"), **path_fields(item.path)}
+            {"object": item.object_id, **fields_of(item, without={"object_id"})}
             for item in result.recovered
         ],
-        "snapshots": result.snapshots,
-        "objects": result.objects,
-        "read_bytes": result.read_bytes,
     }
 
 
 def _problem_fields(problem: Problem) -> Fields:
-    return {
-        "code": problem.code,
-        "message": problem.message,
-        "where": printable(problem.where),
-        "snapshot_ids": list(problem.snapshot_ids),
-        "paths": paths_fields(problem.paths),
-        "path_count": problem.path_count,
-    }
+    return {**problem._asdict(), "where": printable(problem.where)}
 
 
 def verify_lines(result: VerifyResult) -> Iterator[str]:

@@ -17,10 +17,11 @@ from treesnap.cli.parameters import Seconds
 from treesnap.cli.text_output import create_notes, short_id
 from treesnap.errors import printable
 from treesnap.quantities import count_text
+from treesnap.results import WatchStatus
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
-    from treesnap.results import CreateResult, WatchStatus
+    from treesnap.results import CreateResult
     from treesnap.watch.service import WatchService
 
 _EVERY_MAX_S = 366 * 24 * 60 * 60
@@ -172,19 +173,14 @@ def _show(
 
 def status_fields(root: str, status: WatchStatus | None, *, is_stopped: bool) -> Fields:
     """Returns everything that is known; ``running`` says whether there is a watcher now."""
+    known = status._asdict() if status is not None else dict.fromkeys(WatchStatus._fields)
+    every_ms = known.pop("every_ms")
     return {
         "running": status is not None and not is_stopped,
         "stopped": status is not None and is_stopped,
         **path_fields(root, "root"),
-        "process_id": status.process_id if status else None,
-        "started_at_ns": status.started_at_ns if status else None,
-        "directories": status.directories if status else None,
-        "every_s": status.every_ms / 1000 if status and status.every_ms is not None else None,
-        "on_change": status.on_change if status else None,
-        "snapshots": status.snapshots if status else None,
-        "last_snapshot": status.last_snapshot if status else None,
-        "last_error": status.last_error if status else None,
-        "why_lost": status.why_lost if status else None,
+        **known,
+        "every_s": None if every_ms is None else every_ms / 1000,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from treesnap.cli.json_output import Fields, change_fields
+from treesnap.cli.json_output import Fields
 from treesnap.cli.patch import LineCounts, count_lines, hunks, is_binary
 from treesnap.cli.text_output import path_text, time_text
 from treesnap.errors import NotFound, OperationFailed, printable
@@ -81,7 +81,7 @@ class DiffOutput:
         """Returns a change as JSON, with line counts that are null where there is no text."""
         counts = self.line_counts(change)
         return {
-            **change_fields(change),
+            **change._asdict(),
             "insertions": counts.insertions if counts else None,
             "deletions": counts.deletions if counts else None,
         }

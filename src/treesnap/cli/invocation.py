@@ -65,7 +65,7 @@ class Invocation:
         monitor = ProgressMonitor(warn) if shows_bar else WarningMonitor(warn)
         try:
             handle = library.open(root, store_path, monitor=monitor, wait_s=self.wait_s)
-            self.output.place = Place(handle.root, handle.store_path)
+            self.output.place = Place(os.fsencode(handle.root), os.fsencode(handle.store_path))
             if not makes_store and (self.store is not None or is_store_given()):
                 require_store(handle.store_path)
             if needs_root and self.directory is not None:

@@ -1,11 +1,13 @@
-"""The records of the library as JSON objects; pure.
+"""The records of the library as JSON; pure.
 
-A path whose bytes are UTF-8 is given as text, exactly. Otherwise ``path`` is the text
-that people see, and ``path_bytes`` beside it is the path in base64.
+A record becomes an object with the names of its fields. A path whose bytes are UTF-8 is given
+as text, exactly. Otherwise ``path`` is the text that people see, and ``path_bytes`` beside it
+is the path in base64.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from treesnap.errors import printable
@@ -17,16 +19,46 @@ from treesnap.facts import (
     rollback_count,
     stated_facts,
 )
-from treesnap.model import EntryKind
+from treesnap.model import Entry, EntryKind, SkipReason, Snapshot, utc_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from treesnap.cli.failure import Failure
-    from treesnap.model import Change, Entry, Skipped, Snapshot
     from treesnap.results import RestoreResult
 
 Fields = dict[str, Any]
+
+
+def json_fields(values: Mapping[str, Any]) -> Fields:
+    """Returns named values as JSON; ``bytes`` are a path, in one field or in two."""
+    fields: Fields = {}
+    for name, value in values.items():
+        fields |= path_fields(value, name) if type(value) is bytes else {name: json_value(value)}
+    return fields
+
+
+def json_value(value: Any) -> Any:
+    """Returns a value as JSON, with everything in it: records as objects, tuples as lists."""
+    if isinstance(value, bytes):
+        return path_fields(value)
+    if isinstance(value, Entry):
+        return entry_fields(value)
+    if isinstance(value, SkipReason):
+        return value.word
+    if isinstance(value, Snapshot):
+        return json_fields(snapshot_fields(value))
+    if isinstance(value, dict):
+        return json_fields(value)
+    if hasattr(value, "_asdict"):
+        return json_fields(value._asdict())
+    if isinstance(value, list | tuple):
+        return [json_value(item) for item in value]
+    return value
+
+
+def fields_of(record: Any, without: Collection[str] = ()) -> Fields:
+    """Returns the fields of a named tuple or dataclass by name, as they are."""
+    names = getattr(record, "_fields", None) or record.__dataclass_fields__
+    return {name: getattr(record, name) for name in names if name not in without}
 
 
 def path_fields(path: bytes | str, key: str = "path") -> Fields:
@@ -38,11 +70,6 @@ def path_fields(path: bytes | str, key: str = "path") -> Fields:
         from base64 import b64encode
 
         return {key: printable(raw), f"{key}_bytes": b64encode(raw).decode("ascii")}
-
-
-def paths_fields(paths: Iterable[bytes]) -> list[Fields]:
-    """Returns paths in the order given."""
-    return [path_fields(path) for path in paths]
 
 
 def failure_fields(failure: Failure) -> Fields:
@@ -62,15 +89,15 @@ def snapshot_fields(snapshot: Snapshot) -> Fields:
     record, facts = snapshot.record, stated_facts(snapshot)
     return {
         "id": snapshot.id,
-        "scope": None if record.scope is None else paths_fields(record.scope),
+        "scope": record.scope,
         "label": record.label,
         "name": record.name,
-        "created_at": snapshot.created_at.isoformat().replace("+00:00", "Z"),
+        "created_at": utc_text(record.created_at_ns),
         "created_at_ns": record.created_at_ns,
         "root_hash": snapshot.root_hash,
         "complete": snapshot.complete,
         "pinned": snapshot.pinned,
-        "kind": record.kind.value,
+        "kind": record.kind,
         "session": record.session,
         "step": record.step,
         **{name: facts.get(name) for name in TEXTS},
@@ -82,13 +109,8 @@ def snapshot_fields(snapshot: Snapshot) -> Fields:
         "files": record.totals.files,
         "size_bytes": record.totals.size_bytes,
         "added_bytes": record.added_bytes,
-        **path_fields(record.root_path, "root"),
+        "root": record.root_path,
     }
-
-
-def skipped_fields(skipped: Iterable[Skipped]) -> list[Fields]:
-    """Returns paths that a snapshot does not hold, each with the reason."""
-    return [{**path_fields(item.path), "reason": item.reason.word} for item in skipped]
 
 
 def entry_fields(entry: Entry) -> Fields:
@@ -112,36 +134,10 @@ def entry_fields(entry: Entry) -> Fields:
     return fields
 
 
-def change_fields(change: Change) -> Fields:
-    """Returns one path that differs, with the entries of both sides."""
-    return {
-        **path_fields(change.path),
-        "change": change.change.value,
-        "old": None if change.old is None else entry_fields(change.old),
-        "new": None if change.new is None else entry_fields(change.new),
-    }
-
-
 def restore_fields(result: RestoreResult) -> Fields:
-    """Returns the outcome of ``restore``, ``undo`` and ``redo``."""
+    """Returns the outcome of ``restore``, ``undo`` and ``redo``, its changes without entries."""
     return {
         "id": result.snapshot.id,
-        "scope": None if result.scope is None else paths_fields(result.scope),
-        "restored": result.restored,
-        "created": result.created,
-        "deleted": result.deleted,
-        "unchanged": result.unchanged,
-        "safety_id": result.safety_id,
-        "not_kept": result.not_kept,
-        "dry_run": result.dry_run,
-        "plan_id": result.plan_id,
-        "untouched": skipped_fields(result.untouched),
-        "links_broken": paths_fields(result.links_broken),
-        "open_files": [
-            {**path_fields(item.path), "process_id": item.process_id, "program": item.program}
-            for item in result.open_files
-        ],
-        "changes": [
-            {**path_fields(change.path), "change": change.change.value} for change in result.changes
-        ],
+        **fields_of(result, without={"snapshot", "changes"}),
+        "changes": [fields_of(change, without={"old", "new"}) for change in result.changes],
     }

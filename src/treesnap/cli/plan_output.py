@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 
-from treesnap.cli.json_output import Fields, path_fields, paths_fields, skipped_fields
+from treesnap.cli.json_output import Fields, fields_of
 from treesnap.cli.text_output import path_text, short_id, skipped_lines, time_text
 from treesnap.errors import printable
-from treesnap.model import utc_time
+from treesnap.model import utc_text
 from treesnap.plans import Checkpoint, Plan, PlanId, PlanState, RollbackResult, StepState
 from treesnap.plans.plan import Leaf
 from treesnap.quantities import count_text
-
-
-def _iso(time_ns: int) -> str:
-    return utc_time(time_ns).isoformat().replace("+00:00", "Z")
 
 
 def plan_fields(plan: Plan, *, is_at_work: bool = False) -> Fields:
@@ -25,25 +21,17 @@ def plan_fields(plan: Plan, *, is_at_work: bool = False) -> Fields:
     return {
         "plan_id": plan.id,
         "name": plan.name,
-        "state": plan.state.value,
+        "state": plan.state,
         "interrupted": plan.is_interrupted and not is_at_work,
-        "created_at": _iso(plan.created_at_ns),
-        **path_fields(plan.root, "root"),
+        "created_at": utc_text(plan.created_at_ns),
+        "root": plan.root,
         "next_step": plan.next_index,
         "steps": [
             {
                 "step_index": index,
-                "name": leaf.step.name,
-                "path": list(leaf.path),
-                "state": progress.state.value,
-                "attempts": progress.attempts,
-                "exit_code": progress.exit_code,
-                "run": leaf.step.run,
-                "prompt": leaf.step.prompt,
-                "call": leaf.step.call,
-                "checkpoint": leaf.step.checkpoint,
-                "retries": leaf.step.retries,
-                "timeout_s": leaf.step.timeout_s,
+                "path": leaf.path,
+                **fields_of(leaf.step, without={"steps"}),
+                **fields_of(progress),
             }
             for index, (leaf, progress) in enumerate(
                 zip(plan.leaves, plan.content.progress, strict=True)
@@ -55,18 +43,8 @@ def plan_fields(plan: Plan, *, is_at_work: bool = False) -> Fields:
 def checkpoint_fields(checkpoint: Checkpoint) -> Fields:
     """Returns one checkpoint."""
     return {
-        "id": checkpoint.id,
-        "plan_id": checkpoint.plan_id,
-        **path_fields(checkpoint.sandbox, "sandbox"),
-        "created_at": _iso(checkpoint.created_at_ns),
-        "step_index": checkpoint.step_index,
-        "plan_state_hash": checkpoint.plan_state_hash,
-        "label": checkpoint.label,
-        "reason": checkpoint.reason,
-        "phase": checkpoint.phase,
-        "source_tool": checkpoint.source_tool,
-        "snapshot_id": checkpoint.snapshot_id,
-        "root_hash": checkpoint.root_hash,
+        **fields_of(checkpoint, without={"created_at_ns", "content"}),
+        "created_at": utc_text(checkpoint.created_at_ns),
     }
 
 
@@ -79,16 +57,10 @@ def rollback_fields(result: RollbackResult) -> Fields:
     """Returns what a roll-back changed."""
     return {
         "plan_id": result.plan.id,
-        "state": result.plan.state.value,
+        "state": result.plan.state,
+        **fields_of(result, without={"plan", "checkpoint", "before"}),
         "checkpoint": checkpoint_fields(result.checkpoint),
-        "restored": result.restored,
-        "created": result.created,
-        "deleted": result.deleted,
-        "changed_paths": paths_fields(result.changed_paths),
         "before": checkpoint_fields(result.before),
-        "safety_id": result.safety_id,
-        "dropped_steps": list(result.dropped_steps),
-        "untouched": skipped_fields(result.untouched),
     }
 
 

@@ -25,8 +25,8 @@ FORMAT_VERSION = 1
 class Place(NamedTuple):
     """What a command worked on."""
 
-    root: str
-    store: str
+    root: bytes
+    store: bytes
 
 
 class Output:
@@ -153,15 +153,12 @@ class Output:
     def _object_text(self, command: str, fields: Mapping[str, Any]) -> str:
         import json
 
+        from treesnap.cli.json_output import json_fields
+
         document: dict[str, Any] = {"schema": f"treesnap.{command}/{FORMAT_VERSION}"}
         if self.place is not None and command != "error":
-            from treesnap.cli.json_output import path_fields
-
-            document["place"] = {
-                **path_fields(self.place.root, "root"),
-                **path_fields(self.place.store, "store"),
-            }
-        document |= fields
+            document["place"] = json_fields(self.place._asdict())
+        document |= json_fields(fields)
         if self._warnings:
             document["warnings"] = [*document.get("warnings", ()), *self._warnings]
         return json.dumps(document) + "\n"

@@ -40,7 +40,7 @@ from treesnap.facts import (
     rolled_back,
 )
 from treesnap.fs.os_errors import error_text
-from treesnap.model import RESERVED_TAGS, ChangeKind, SkipReason, Snapshot, utc_time
+from treesnap.model import RESERVED_TAGS, ChangeKind, SkipReason, Snapshot, utc_text
 from treesnap.ops import handle as library
 from treesnap.ops.context import (
     check_store,
@@ -335,7 +335,7 @@ class CheckpointManager:
     def _log(self, session: str, checkpoints: list[Checkpoint]) -> dict[str, Any]:
         return {
             "session_id": session,
-            "generated_at": _time_text(self.handle.context.clock_ns()),
+            "generated_at": utc_text(self.handle.context.clock_ns()),
             "checkpoints": [checkpoint_fields(checkpoint) for checkpoint in checkpoints],
             "summary": asdict(_summary_of(checkpoints)),
         }
@@ -455,7 +455,7 @@ def _checkpoint(snapshot: Snapshot, checkpoint_id: str, facts: Mapping[str, str]
     return Checkpoint(
         checkpoint_id=checkpoint_id,
         commit_sha=snapshot.id,
-        timestamp=_time_text(record.created_at_ns),
+        timestamp=utc_text(record.created_at_ns),
         description=record.label or "",
         phase=CheckpointPhase(facts["phase"]),
         checkpoint_type=CheckpointType(facts["type"]),
@@ -480,11 +480,6 @@ def _summary_of(checkpoints: Sequence[Checkpoint]) -> CheckpointSummary:
 def checkpoint_fields(checkpoint: Checkpoint) -> dict[str, Any]:
     """Returns a checkpoint's fields for the log, without those that are None."""
     return {name: value for name, value in asdict(checkpoint).items() if value is not None}
-
-
-def _time_text(time_ns: int) -> str:
-    """Returns a moment as ISO 8601, in UTC."""
-    return utc_time(time_ns).isoformat().replace("+00:00", "Z")
 
 
 def _status_text(found: StatusResult) -> str:
