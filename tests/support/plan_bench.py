@@ -16,9 +16,9 @@ from treesnap.plans import (
     CheckpointId,
     Content,
     Milestones,
-    NullPlanMonitor,
     Plan,
     PlanId,
+    PlanMonitor,
     Planner,
     RollbackResult,
     Step,
@@ -30,7 +30,7 @@ NONE = Milestones(enabled=False)
 LOG = "done"
 
 
-class Watching(NullPlanMonitor):
+class Watching(PlanMonitor):
     """Remembers what it was told."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from treesnap.plans.plan import (
     StepState,
 )
 from treesnap.plans.planner import CorrectionMode, Planner, RollbackResult
-from treesnap.plans.runner import NullPlanMonitor, PlanMonitor
+from treesnap.plans.runner import PlanMonitor
 
 __all__ = [
     "Attempt",
@@ -25,7 +25,6 @@ __all__ = [
     "CorrectionMode",
     "Definition",
     "Milestones",
-    "NullPlanMonitor",
     "Plan",
     "PlanId",
     "PlanMonitor",

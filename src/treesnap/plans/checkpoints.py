@@ -130,15 +130,11 @@ def delete_dropped(context: Context, dropped: Iterable[Checkpoint]) -> None:
     """
     for item in dropped:
         if item.reason != BEFORE_ROLLBACK:
-            _delete(context, item.snapshot_id)
+            delete_unpinned(context, item.snapshot_id)
 
 
-def delete_unless_needed(context: Context, snapshot: Snapshot) -> None:
-    """Deletes a snapshot that turned out to be superfluous, unless it is pinned."""
-    _delete(context, snapshot.id)
-
-
-def _delete(context: Context, snapshot_id: SnapshotId) -> None:
+def delete_unpinned(context: Context, snapshot_id: SnapshotId) -> None:
+    """Deletes a snapshot unless it is pinned."""
     with suppress(NotFound, Refused):  # gone already, or pinned
         delete(context, (snapshot_id,))
 

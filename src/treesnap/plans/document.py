@@ -27,6 +27,7 @@ from treesnap.errors import ErrorCode, InvalidArgument, printable
 from treesnap.plans.plan import (
     DEPTH_MAX,
     EVERY_N_STEPS_MAX,
+    FLAGS,
     KEEP_MAX,
     RETRIES_MAX,
     STEPS_MAX,
@@ -63,22 +64,23 @@ def parse_document(text: str, where: str, defaults: Milestones | None = None) ->
     line for every mistake, unknown keys included.
     """
     if len(text.encode("utf-8", "replace")) > SIZE_BYTES_MAX:
-        raise _invalid(where, None, f"it is larger than {SIZE_BYTES_MAX >> 20} MiB")
+        raise invalid_document(where, None, f"it is larger than {SIZE_BYTES_MAX >> 20} MiB")
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark is not None else None
         problem = ", ".join(filter(None, (error.context, error.problem)))
-        raise _invalid(where, line, problem or "it is not YAML") from error
+        raise invalid_document(where, line, problem or "it is not YAML") from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise _invalid(where, None, str(error).splitlines()[0]) from error
+        raise invalid_document(where, None, str(error).splitlines()[0]) from error
     if node is None:
-        raise _invalid(where, None, "it is empty")
+        raise invalid_document(where, None, "it is empty")
     return _Reader(where, defaults or Milestones()).definition(node)
 
 
-def _invalid(where: str, line: int | None, problem: str) -> InvalidArgument:
+def invalid_document(where: str, line: int | None, problem: str) -> InvalidArgument:
+    """Returns the error of a document, with the line if it has one."""
     place = f"{printable(where)}, line {line}" if line is not None else printable(where)
     return InvalidArgument(
         f"The plan in {place} cannot be used: {problem}", code=ErrorCode.INVALID_PLAN, path=where
@@ -117,7 +119,7 @@ class _Reader:
         )
 
     def _fail(self, node: yaml.Node, problem: str) -> NoReturn:
-        raise _invalid(self._where, node.start_mark.line + 1, problem)
+        raise invalid_document(self._where, node.start_mark.line + 1, problem)
 
     def _fail_as(self, node: yaml.Node, rule: str) -> NoReturn:
         """Fails a value that breaks a rule, named by its key if it has one."""
@@ -180,13 +182,10 @@ class _Reader:
 
     def _milestones(self, node: yaml.Node) -> Milestones:
         readers: dict[str, Callable[[yaml.Node], Any]] = {
-            "enabled": self._flag,
+            **dict.fromkeys(FLAGS, self._flag),
             "every_n_steps": lambda item: self._number(item, 1, EVERY_N_STEPS_MAX),
-            "before_each_step": self._flag,
-            "after_subplan": self._flag,
             "keep": lambda item: self._number(item, 1, KEEP_MAX),
             "label_prefix": self._text,
-            "skip_unchanged": self._flag,
         }
         table = self._table(node, set(readers))
         return replace(
@@ -218,7 +217,14 @@ class _Reader:
         if self._steps > STEPS_MAX:
             self._fail(node, f"there are more than {STEPS_MAX:,} steps")
         number = self._leaves + 1  # its number when it runs; a sub-plan has that of its first step
-        table = self._table(node, {"name", *_ACTIONS, "checkpoint", "retries", "timeout"})
+        readers: dict[str, Callable[[yaml.Node], Any]] = {
+            **dict.fromkeys(("name", "run", "prompt"), self._text),
+            "steps": self._list_of_steps,
+            "checkpoint": self._flag,
+            "retries": lambda item: self._number(item, 0, RETRIES_MAX),
+            "timeout": self._seconds,
+        }
+        table = self._table(node, set(readers))
         given = [name for name in _ACTIONS if name in table]
         if len(given) != 1:
             self._fail(node, f"a step needs exactly one of {_words(set(_ACTIONS))}")
@@ -230,15 +236,10 @@ class _Reader:
             for name in ("retries", "timeout", "checkpoint"):
                 if name in table:
                     self._fail(table[name], f"a step with steps of its own cannot have {name!r}")
-        return Step(
-            name=self._text(table["name"]) if "name" in table else f"step-{number}",
-            run=self._text(table["run"]) if "run" in table else None,
-            prompt=self._text(table["prompt"]) if "prompt" in table else None,
-            steps=self._list_of_steps(table["steps"]) if "steps" in table else (),
-            checkpoint=self._flag(table["checkpoint"]) if "checkpoint" in table else False,
-            retries=self._number(table["retries"], 0, RETRIES_MAX) if "retries" in table else 0,
-            timeout_s=self._seconds(table["timeout"]) if "timeout" in table else None,
-        )
+        values = {name: readers[name](value) for name, value in table.items()}
+        if "timeout" in values:
+            values["timeout_s"] = values.pop("timeout")
+        return Step(**{"name": f"step-{number}", **values})
 
 
 def _words(names: set[str]) -> str:

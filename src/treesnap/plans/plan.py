@@ -29,6 +29,8 @@ RETRIES_MAX = 1000
 TIMEOUT_S_MAX = 10**9
 KEEP_MAX = 10_000
 KEEP_DEFAULT = 50
+FLAGS = ("enabled", "before_each_step", "after_subplan", "skip_unchanged")
+"""The fields of milestones that are true or false."""
 
 _ULID_ALPHABET = frozenset("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
 _ULID_LENGTH = 26
@@ -345,7 +347,7 @@ def _of_number(steps: tuple[Step, ...]) -> str | None:
 
 
 def _of_milestones(milestones: Milestones) -> Iterator[str]:
-    for name in ("enabled", "before_each_step", "after_subplan", "skip_unchanged"):
+    for name in FLAGS:
         if not _is_a(getattr(milestones, name), bool):
             yield f"{name} must be True or False"
     prefix = milestones.label_prefix

@@ -10,7 +10,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from treesnap.arguments import checked_methods
-from treesnap.errors import ErrorCode, InvalidArgument, Refused, TreesnapError, printable
+from treesnap.errors import (
+    ErrorCode,
+    InvalidArgument,
+    Refused,
+    TreesnapError,
+    printable,
+    quoted,
+)
 from treesnap.facts import CheckpointType, rolled_back
 from treesnap.model import PlanCopy, Skipped, Snapshot, SnapshotId
 from treesnap.ops.access import recover
@@ -33,10 +40,8 @@ from treesnap.plans.process import read_output
 from treesnap.plans.record import PLAN
 from treesnap.plans.runner import (
     Calls,
-    NullPlanMonitor,
     PlanMonitor,
     Runner,
-    check_content,
     check_parts,
     check_runnable,
     end_interrupted,
@@ -98,7 +103,7 @@ class Planner:
         runner: str | None = None,
     ) -> None:
         self._context = handle.context
-        self._monitor = monitor or NullPlanMonitor()
+        self._monitor = monitor or PlanMonitor()
         self._calls = calls or {}
         self._runner = runner
 
@@ -109,24 +114,23 @@ class Planner:
         is running in the root, and Refused if one was interrupted there.
         """
         context = self._context
-        now_ns = context.clock_ns()
         milestones, steps = milestones or Milestones(), tuple(steps)
         check_parts(name, milestones, steps)
-        plan = Plan(
-            id=PlanId(new_ulid(now_ns)),
-            name=name,
-            root=os.fsencode(context.root),
-            created_at_ns=now_ns,
-            milestones=milestones,
-            content=unstarted(steps),
-            runner=self._runner,
-        )
-        check_runnable(plan, self._calls)
+        check_runnable(steps, self._runner, self._calls)
         with repository.plan_lock(context, "plan run"):
             _refuse_interrupted(context)
             repository.forget_old(context)
-            plan_id = new_ulid(now_ns, after=repository.newest_id(context))
-            plan = repository.save(context, replace(plan, id=PlanId(plan_id)))
+            now_ns = context.clock_ns()
+            plan = Plan(
+                id=PlanId(new_ulid(now_ns, after=repository.newest_id(context))),
+                name=name,
+                root=os.fsencode(context.root),
+                created_at_ns=now_ns,
+                milestones=milestones,
+                content=unstarted(steps),
+                runner=self._runner,
+            )
+            plan = repository.save(context, plan)
             return Runner(context, self._monitor, self._calls).run(plan)
 
     def run_definition(self, definition: Definition) -> Plan:
@@ -264,7 +268,7 @@ class Planner:
                 target = checkpoints.last_clean(context, plan)
                 return _rolled_back(context, plan, target, plan.reverted(target))
             step = Step(name=_new_name(plan, name), run=command)
-            check_content(plan.corrected(step))
+            check_parts(plan.name, plan.milestones, plan.corrected(step).content.steps)
             settled = end_interrupted(context, plan)
             longer = repository.save(context, settled.corrected(step))
             repository.shift_output(context, longer, settled.insertion_index)
@@ -308,7 +312,7 @@ class Planner:
         )
         if os.fsencode(other.root) != plan.root:
             raise Refused(
-                f"The root {printable(plan.root)!r} of plan {plan.id} now lies behind a link",
+                f"The root {quoted(plan.root)} of plan {plan.id} now lies behind a link",
                 code=ErrorCode.NOT_A_DIRECTORY,
                 path=plan.root,
             )
@@ -371,7 +375,7 @@ def _new_name(plan: Plan, wanted: str | None) -> str:
         )
     if wanted in taken:
         raise InvalidArgument(
-            f"Plan {plan.id} already has a step {printable(wanted)!r}", code=ErrorCode.INVALID_PLAN
+            f"Plan {plan.id} already has a step {quoted(wanted)}", code=ErrorCode.INVALID_PLAN
         )
     return wanted
 

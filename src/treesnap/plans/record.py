@@ -6,6 +6,7 @@ Progress is stored as runs of equal items.
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
@@ -49,7 +50,7 @@ def encode_plan(plan: Plan) -> bytes:
             "name": plan.name,
             "root": plan.root,
             "created_at_ns": plan.created_at_ns,
-            "milestones": _encode_milestones(plan.milestones),
+            "milestones": asdict(plan.milestones),
             "state": plan.state.value,
             "content": lists.encode(plan.content),
             "checkpoints": tuple(_encode_checkpoint(item, lists) for item in plan.checkpoints),
@@ -65,42 +66,15 @@ def encode_plan(plan: Plan) -> bytes:
 
 def content_hash(name: str, content: Content) -> str:
     """Returns the plan state hash: 64 hex digits over the plan's name and canonical content."""
-    return checksum(pack((name, _encode_content(content))), 32).hex()
-
-
-def _encode_milestones(milestones: Milestones) -> dict[str, Any]:
-    return {
-        "enabled": milestones.enabled,
-        "every_n_steps": milestones.every_n_steps,
-        "before_each_step": milestones.before_each_step,
-        "after_subplan": milestones.after_subplan,
-        "keep": milestones.keep,
-        "label_prefix": milestones.label_prefix,
-        "skip_unchanged": milestones.skip_unchanged,
-    }
-
-
-def _encode_content(content: Content) -> dict[str, Any]:
-    return {
-        "steps": tuple(_encode_step(step) for step in content.steps),
-        "progress": tuple(
-            (item.state.value, item.attempts, item.exit_code) for item in content.progress
-        ),
-    }
+    progress = tuple((item.state.value, item.attempts, item.exit_code) for item in content.progress)
+    canonical = {"steps": tuple(map(_encode_step, content.steps)), "progress": progress}
+    return checksum(pack((name, canonical)), 32).hex()
 
 
 def _encode_step(step: Step) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "name": step.name,
-        "run": step.run,
-        "prompt": step.prompt,
-        "call": step.call,
-        "steps": tuple(_encode_step(item) for item in step.steps),
-        "checkpoint": step.checkpoint,
-        "retries": step.retries,
-        "timeout_s": step.timeout_s,
-    }
-    return {key: value for key, value in fields.items() if value not in (None, (), False, 0)}
+    values = {item.name: getattr(step, item.name) for item in fields(step)}
+    values["steps"] = tuple(map(_encode_step, step.steps))
+    return {key: value for key, value in values.items() if value not in (None, (), False, 0)}
 
 
 class _StepLists:
@@ -114,7 +88,7 @@ class _StepLists:
         """Returns a content's fields, with the number of its list of steps."""
         number = self._numbers.get(id(content.steps))
         if number is None:
-            encoded = tuple(_encode_step(step) for step in content.steps)
+            encoded = tuple(map(_encode_step, content.steps))
             if encoded not in self.found:
                 self.found.append(encoded)
             number = self._numbers[id(content.steps)] = self.found.index(encoded)
@@ -126,19 +100,9 @@ class _StepLists:
 
 
 def _encode_checkpoint(checkpoint: Checkpoint, lists: _StepLists) -> dict[str, Any]:
-    return {
-        "id": checkpoint.id,
-        "snapshot_id": checkpoint.snapshot_id,
-        "root_hash": checkpoint.root_hash,
-        "created_at_ns": checkpoint.created_at_ns,
-        "step_index": checkpoint.step_index,
-        "label": checkpoint.label,
-        "reason": checkpoint.reason,
-        "phase": checkpoint.phase,
-        "source_tool": checkpoint.source_tool,
-        "plan_state_hash": checkpoint.plan_state_hash,
-        "content": lists.encode(checkpoint.content),
-    }
+    values = {item.name: getattr(checkpoint, item.name) for item in fields(checkpoint)}
+    del values["plan_id"], values["sandbox"]  # those of the plan
+    return values | {"content": lists.encode(checkpoint.content)}
 
 
 def decode_plan(payload: bytes) -> Plan:
@@ -228,9 +192,7 @@ def _decode_content(value: Any, lists: tuple[_Steps, ...]) -> Content:
 def _decode_step(value: Any, depth: int) -> Step:
     require(depth <= DEPTH_MAX, _WHAT, "its steps are nested too deeply")
     fields = Fields(value, _WHAT)
-    retries = fields.optional("retries", int) or 0
     below = fields.optional("steps", tuple) or ()
-    timeout_s = fields.optional("timeout_s", int)
     return Step(
         name=fields.get("name", str),
         run=fields.optional("run", str),
@@ -238,8 +200,8 @@ def _decode_step(value: Any, depth: int) -> Step:
         call=fields.optional("call", str),
         steps=tuple(_decode_step(item, depth + 1) for item in below),
         checkpoint=fields.optional("checkpoint", bool) or False,
-        retries=retries,
-        timeout_s=timeout_s,
+        retries=fields.optional("retries", int) or 0,
+        timeout_s=fields.optional("timeout_s", int),
     )
 
 

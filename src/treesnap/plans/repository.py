@@ -39,16 +39,13 @@ def log_name(plan_id: str, step_index: int, attempt: int) -> str:
     return f"{PLAN_PREFIX}{plan_id}-{step_index}-{attempt}{STEP_OUTPUT_SUFFIX}"
 
 
-def _names(store: Store, root: Root) -> list[str]:
+def _ids(store: Store, root: Root) -> list[PlanId]:
+    """Returns the ids of the plans of a root, newest first."""
+    names: list[str] = []
     with suppress(FileNotFoundError):
-        return sorted(store.fs.list_names(store.layout.root_directory(root.id)), reverse=True)
-    return []
-
-
-def _ids(names: list[str]) -> list[PlanId]:
-    """Returns the ids of the plans among a root's files, in the order of the names."""
+        names = store.fs.list_names(store.layout.root_directory(root.id))
     found = (name.removeprefix(PLAN_PREFIX) for name in names if name.startswith(PLAN_PREFIX))
-    return [PlanId(text) for text in found if is_ulid(text)]
+    return sorted((PlanId(text) for text in found if is_ulid(text)), reverse=True)
 
 
 @contextmanager
@@ -103,7 +100,7 @@ def plans_of_root(context: Context) -> list[Plan]:
 def newest_id(context: Context) -> PlanId | None:
     """Returns the id of the newest plan of the root, or None."""
     with opened(context, "look up a plan", recover=False) as session:
-        return next(iter(_ids(_names(session.store, session.root))), None)
+        return next(iter(_ids(session.store, session.root)), None)
 
 
 def all_plans(context: Context, *, recover: bool = True) -> list[Plan]:
@@ -113,15 +110,19 @@ def all_plans(context: Context, *, recover: bool = True) -> list[Plan]:
     """
     try:
         with opened(context, "list plans", recover=recover) as session:
-            roots = map(session.store.root, registered_roots(context.fs, session.store.layout))
-            found = [plan for root in roots for plan in _plans(session, root)]
+            found = [plan for root in _roots(session) for plan in _plans(session, root)]
     except StoreMissing:
         return []
     return sorted(found, key=lambda plan: plan.id, reverse=True)
 
 
+def _roots(session: Session) -> Iterator[Root]:
+    store = session.store
+    return map(store.root, registered_roots(store.fs, store.layout))
+
+
 def _plans(session: Session, root: Root) -> Iterator[Plan]:
-    for plan_id in _ids(_names(session.store, root)):
+    for plan_id in _ids(session.store, root):
         with suppress(Corrupt, NotFound):
             yield load(session, root, plan_id)
 
@@ -136,17 +137,12 @@ def find(context: Context, ref: str) -> Plan:
     """
     try:
         with opened(context, "look up a plan") as session:
-            roots = [
-                (root, _ids(_names(session.store, root)))
-                for root in map(
-                    session.store.root, registered_roots(context.fs, session.store.layout)
-                )
-            ]
+            roots = [(root, _ids(session.store, root)) for root in _roots(session)]
             wanted = ref.upper()
             for root, ids in roots:
                 if wanted in ids:
                     return load(session, root, PlanId(wanted))
-            here = _ids(_names(session.store, session.root))
+            here = _ids(session.store, session.root)
             if ref == "latest" and here:
                 return load(session, session.root, here[0])
             for plan in _plans(session, session.root):

@@ -24,9 +24,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
-from treesnap.errors import ErrorCode, InvalidArgument, WarningCode, printable
+from treesnap.errors import ErrorCode, InvalidArgument, WarningCode, quoted
 from treesnap.facts import CheckpointType
 from treesnap.model import Snapshot
 from treesnap.ops.checkpoint import (
@@ -41,7 +41,7 @@ from treesnap.ops.processes import end_leftovers
 from treesnap.plans import process
 from treesnap.plans.checkpoints import (
     available,
-    delete_unless_needed,
+    delete_unpinned,
     hold,
     pin_held,
     release_held,
@@ -60,6 +60,7 @@ from treesnap.plans.plan import (
     Step,
     StepProgress,
     StepState,
+    leaves_of,
     problem_of,
     problem_of_text,
 )
@@ -90,28 +91,18 @@ def mark_of(plan: Plan, attempt: Attempt) -> str:
     return f"{plan.id}/{attempt.step_index}/{attempt.number}/{attempt.snapshot_id[:16]}"
 
 
-def check_runnable(plan: Plan, calls: Calls) -> None:
+def check_runnable(steps: tuple[Step, ...], runner: str | None, calls: Calls) -> None:
     """Raises InvalidArgument unless the steps have the runner and the calls that they need."""
-    check_content(plan)
-    for leaf in plan.leaves:
-        step = leaf.step
-        if step.prompt is not None and plan.runner is None:
-            raise InvalidArgument(
-                f"The step {step.name!r} has a prompt, but no runner is set",
-                code=ErrorCode.INVALID_PLAN,
-            )
+    for step, _, _ in leaves_of(steps):
+        problem = None
+        if step.prompt is not None and runner is None:
+            problem = "has a prompt, but no runner is set"
         if step.call is not None and step.call not in calls:
-            raise InvalidArgument(
-                f"The step {step.name!r} calls the unknown function {step.call!r}",
-                code=ErrorCode.INVALID_PLAN,
-            )
-    if plan.runner is not None:
-        runner_command(plan.runner, "")
-
-
-def check_content(plan: Plan) -> None:
-    """Raises InvalidArgument for a plan that breaks a rule."""
-    check_parts(plan.name, plan.milestones, plan.content.steps)
+            problem = f"calls the unknown function {step.call!r}"
+        if problem is not None:
+            raise InvalidArgument(f"The step {step.name!r} {problem}", code=ErrorCode.INVALID_PLAN)
+    if runner is not None:
+        runner_command(runner, "")
 
 
 def check_parts(name: str, milestones: Milestones, steps: tuple[Step, ...]) -> None:
@@ -119,7 +110,7 @@ def check_parts(name: str, milestones: Milestones, steps: tuple[Step, ...]) -> N
     problem = problem_of(name, milestones, steps)
     if problem is not None:
         raise InvalidArgument(
-            f"The plan {printable(name)!r} cannot be used: {problem}", code=ErrorCode.INVALID_PLAN
+            f"The plan {quoted(name)} cannot be used: {problem}", code=ErrorCode.INVALID_PLAN
         )
 
 
@@ -127,7 +118,7 @@ def runner_command(runner: str, prompt: str) -> list[str]:
     """Returns the words of a runner with the prompt filled in; no shell interprets the prompt."""
     problem = problem_of_text(runner)
     if problem is not None:
-        raise InvalidArgument(f"The runner {printable(runner)!r} {problem}")
+        raise InvalidArgument(f"The runner {quoted(runner)} {problem}")
     try:
         words = shlex.split(runner)
     except ValueError as error:
@@ -164,7 +155,7 @@ def go_back_to_step(context: Context, plan: Plan) -> Plan:
             name = plan.leaves[attempt.step_index].step.name
             context.monitor.warn(
                 WarningCode.STEP_UNDONE,
-                f"The step {printable(name)!r} of plan {plan.id} was interrupted: "
+                f"The step {quoted(name)} of plan {plan.id} was interrupted: "
                 f"{result.restored:,} restored, {result.created:,} created, "
                 f"{result.deleted:,} deleted; the state before is snapshot {result.safety_id[:12]}",
             )
@@ -194,8 +185,11 @@ def _end_child(error: BaseException | None) -> NoReturn:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-class PlanMonitor(Protocol):
-    """Receives the events of a running plan, in order, from one thread; prints nothing itself."""
+class PlanMonitor:
+    """Receives the events of a running plan, in order, from one thread; ignores them all.
+
+    Subclasses override what they are interested in.
+    """
 
     def attempt_began(self, plan: Plan, attempt: Attempt) -> None:
         """A step is about to run, perhaps not for the first time."""
@@ -208,22 +202,6 @@ class PlanMonitor(Protocol):
 
     def checkpoint_taken(self, plan: Plan, checkpoint: Checkpoint) -> None:
         """A checkpoint was taken."""
-
-
-class NullPlanMonitor:
-    """Ignores everything."""
-
-    def attempt_began(self, plan: Plan, attempt: Attempt) -> None:
-        """Ignores the beginning."""
-
-    def output(self, data: bytes) -> None:
-        """Ignores the output."""
-
-    def attempt_ended(self, plan: Plan, attempt: Attempt, state: StepState) -> None:
-        """Ignores the end."""
-
-    def checkpoint_taken(self, plan: Plan, checkpoint: Checkpoint) -> None:
-        """Ignores the checkpoint."""
 
 
 class Runner:
@@ -240,7 +218,7 @@ class Runner:
         On an interruption, or if anything but a step fails, the running step is undone before
         the exception propagates.
         """
-        check_runnable(plan, self._calls)
+        check_runnable(plan.content.steps, plan.runner, self._calls)
         self._saved = end_interrupted(self._context, plan)
         self._output_bytes = trim_output(self._context, OUTPUT_BYTES_MAX)
         try:
@@ -394,7 +372,7 @@ class Runner:
             label = f"{milestones.label_prefix}:{step}"
         snapshot = take_snapshot(self._context, plan, label, kind)
         if milestones.skip_unchanged and self._is_unchanged(plan, before, snapshot):
-            delete_unless_needed(self._context, snapshot)
+            delete_unpinned(self._context, snapshot.id)
             return plan
         return self._with_checkpoint(plan, snapshot, "+".join(reasons))
 
