@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from treesnap.arguments import checked_methods
@@ -92,12 +92,7 @@ class CheckpointManager:
 
     def list_checkpoints(self) -> list[Checkpoint]:
         """Returns the checkpoints, newest first. Compares each with its predecessor."""
-        history = self._handle.list()
-        return [
-            self._checkpoint(item, _present_checkpoint(history[place + 1 :]))
-            for place, item in enumerate(history)
-            if _is_checkpoint(item)
-        ]
+        return list(self._checkpoints())
 
     def rollback(self, step: int | None = None, commit: str | None = None) -> bool:
         """Restores the workspace to a checkpoint exactly; returns False if no checkpoint fits.
@@ -121,15 +116,17 @@ class CheckpointManager:
 
     def get_latest(self) -> Checkpoint | None:
         """Returns the newest checkpoint, or None."""
-        history = self._handle.list()
-        for place, item in enumerate(history):
-            if _is_checkpoint(item):
-                return self._checkpoint(item, _present_checkpoint(history[place + 1 :]))
-        return None
+        return next(self._checkpoints(), None)
 
     def has_changes_since(self, commit_hash: str) -> bool:
         """Returns whether the workspace differs from a checkpoint; raises NotFound."""
         return bool(_differences(self._handle, commit_hash))
+
+    def _checkpoints(self) -> Iterator[Checkpoint]:
+        history = self._handle.list()
+        for place, item in enumerate(history):
+            if _is_checkpoint(item):
+                yield self._checkpoint(item, _present_checkpoint(history[place + 1 :]))
 
     def _checkpoint(self, snapshot: Snapshot, base: Snapshot | None) -> Checkpoint:
         if base is None:

@@ -200,29 +200,28 @@ class CheckpointManager:
         notices later changes, a lock of another process, or a full disk.
         """
         passing, warnings = self._run_tests()
+        has_changes = True
         try:
             refuse_dangerous(self.handle.root, self.handle.store_path)
             check_store(self.handle.store_path)
             found = compare_with_head(self.handle.context, LOGS)
         except (TreesnapError, OSError) as error:
-            message = error_text(error)
-            return ValidationResult(
-                is_valid=False,
-                errors=[message],
-                warnings=warnings,
-                git_status=message,
-                has_uncommitted_changes=True,
-                tests_passing=passing,
-            )
-        unreadable = [item.path for item in found.skipped if item.reason == SkipReason.UNREADABLE]
-        has_changes = found.snapshot is None or bool(found.changes)
-        if has_changes:
-            warnings.append("There are uncommitted changes")
+            errors = [status := error_text(error)]
+        else:
+            errors = [
+                f"{quoted(item.path)} cannot be read"
+                for item in found.skipped
+                if item.reason == SkipReason.UNREADABLE
+            ]
+            status = _status_text(found)
+            has_changes = found.snapshot is None or bool(found.changes)
+            if has_changes:
+                warnings.append("There are uncommitted changes")
         return ValidationResult(
-            is_valid=not unreadable,
-            errors=[f"{quoted(path)} cannot be read" for path in unreadable],
+            is_valid=not errors,
+            errors=errors,
             warnings=warnings,
-            git_status=_status_text(found),
+            git_status=status,
             has_uncommitted_changes=has_changes,
             tests_passing=passing,
         )

@@ -168,13 +168,7 @@ def _created(
         snapshot_id=snapshot.id,
     )
     if with_metadata:
-        _write_metadata(
-            handle,
-            created,
-            task_id=request.task_id,
-            step_number=request.step_number,
-            step_name=request.step_name,
-        )
+        _write_metadata(handle, request, created)
     return created
 
 
@@ -308,16 +302,14 @@ def _refuse_foreign_metadata(handle: Handle, checkpoint_id: str, snapshot_id: st
             )
 
 
-def _write_metadata(
-    handle: Handle, created: Created, *, task_id: str, step_number: int, step_name: str
-) -> None:
+def _write_metadata(handle: Handle, request: Create, created: Created) -> None:
     """Writes the metadata file, all or nothing; durable after return. Follows no link."""
     content = {
         "checkpoint_id": created.checkpoint_id,
         "created_at": created.created_at,
-        "task_id": task_id,
-        "step_number": step_number,
-        "step_name": step_name,
+        "task_id": request.task_id,
+        "step_number": request.step_number,
+        "step_name": request.step_name,
         "strategy": created.strategy,
         "files": [
             {"path": path, "exists_at_checkpoint": state == "captured", "stash_ref": None}
@@ -327,10 +319,9 @@ def _write_metadata(
         "snapshot_id": created.snapshot_id,
     }
     data = (json.dumps(content, indent=2) + "\n").encode()
-    path = _metadata_location(created.checkpoint_id).encode()
     write_sidecar(
         handle.context,
-        path,
+        _metadata_location(created.checkpoint_id).encode(),
         lambda: data,
         is_sidecar=lambda found: _names_snapshot(found, created.snapshot_id),
     )
