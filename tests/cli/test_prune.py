@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from treesnap.cli.parameters import Duration, Size
+from treesnap.cli.parameters import DURATION, SIZE
 from treesnap.ops.context import context_at
 
 
@@ -149,7 +149,7 @@ def test_refuses_what_is_no_number(snap, words):
     [("30s", 30), ("5m", 300), ("36h", 129_600), ("1d12h", 129_600), ("2w", 1_209_600)],
 )
 def test_durations(text: str, seconds: int):
-    assert Duration().convert(text, None, None) == seconds
+    assert DURATION.convert(text, None, None) == seconds
 
 
 @pytest.mark.parametrize(
@@ -165,10 +165,10 @@ def test_durations(text: str, seconds: int):
     ],
 )
 def test_sizes(text: str, size_bytes: int):
-    assert Size().convert(text, None, None) == size_bytes
+    assert SIZE.convert(text, None, None) == size_bytes
 
 
-@pytest.mark.parametrize("kind", [Duration(), Size()])
+@pytest.mark.parametrize("kind", [DURATION, SIZE])
 @pytest.mark.parametrize("text", ["", "x", "1x", "1.2.3", "h1"])
 def test_other_words_are_refused(kind: click.ParamType, text: str):
     with pytest.raises(click.BadParameter):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treesnap.cli.command import command, pass_invocation, session_option
-from treesnap.cli.invocation import Invocation, resolve_ref
+from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, entry_fields, path_fields, snapshot_fields
 from treesnap.cli.text_output import (
     list_lines,
@@ -91,13 +91,13 @@ def list_snapshots(
 @click.argument("ref")
 @session_option
 @pass_invocation
-def show(invocation: Invocation, *, ref: str, session: str | None) -> None:
+def show(invocation: Invocation, *, ref: str) -> None:
     """Show the metadata of a snapshot.
 
     Paths that it does not hold are listed, each with the reason.
     """
     with invocation.open(progress=False) as handle:
-        snapshot = handle.show(ref, session=session)
+        snapshot = handle.show(ref, session=invocation.session)
         skipped: tuple[Skipped, ...] = ()
         if snapshot.record.totals.skipped:
             from treesnap.ops import browse
@@ -154,7 +154,7 @@ def _show_lines(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Iterator[str]
     for path in record.scope or ():
         yield f"{'scope:':<11}{path_text(path)}"
     for path in record.unstable:
-        yield f"{'unstable:':<11}{printable(path)}"
+        yield f"{'unstable:':<11}{path_text(path)}"
     for item in skipped:
         yield f"{'not held:':<11}{skipped_text(item)}"
 
@@ -177,7 +177,6 @@ def ls(
     path: str | None,
     long: bool,
     recursive: bool,
-    session: str | None,
 ) -> None:
     """List a directory of a snapshot.
 
@@ -186,7 +185,7 @@ def ls(
     """
     with invocation.open(progress=False) as handle:
         target = handle.root if path is None else invocation.absolute(path, handle.root)
-        snapshot = handle.resolve(ref, session=session, paths=[target])
+        snapshot = handle.resolve(ref, session=invocation.session, paths=[target])
         entries = handle.ls(snapshot.id, target, recursive=recursive)
     invocation.output.result(
         "ls",
@@ -235,7 +234,7 @@ def _long_lines(entries: Iterable[Entry]) -> Iterator[str]:
 @click.argument("path")
 @session_option
 @pass_invocation
-def cat(invocation: Invocation, *, ref: str, path: str, session: str | None) -> None:
+def cat(invocation: Invocation, *, ref: str, path: str) -> None:
     """Print a file of a snapshot.
 
     Every piece is checked against its hash before it is printed. With --json the
@@ -243,9 +242,9 @@ def cat(invocation: Invocation, *, ref: str, path: str, session: str | None) -> 
     """
     with invocation.open(progress=False) as handle:
         target = invocation.absolute(path, handle.root)
-        snapshot = handle.resolve(ref, session=session, paths=[target])
+        snapshot = handle.resolve(ref, session=invocation.session, paths=[target])
         pieces = handle.cat(snapshot.id, target)
-        invocation.output.raw(
+        invocation.output.result(
             "cat",
             lambda: {
                 "id": snapshot.id,
@@ -274,7 +273,7 @@ def _content_fields(content: bytes) -> Fields:
 @click.option("--ref", metavar="REF", help="Only in this snapshot; print paths alone.")
 @session_option
 @pass_invocation
-def find(invocation: Invocation, *, pattern: str, ref: str | None, session: str | None) -> None:
+def find(invocation: Invocation, *, pattern: str, ref: str | None) -> None:
     """Find paths in all snapshots, or in one.
 
     PATTERN is compared with names, or with whole paths when it has a '/'.
@@ -282,7 +281,7 @@ def find(invocation: Invocation, *, pattern: str, ref: str | None, session: str 
     """
     with invocation.open() as handle:
         if ref is not None:
-            ref = resolve_ref(handle, ref, session)
+            ref = invocation.resolve(handle, ref)
         found = handle.find(pattern, ref=ref)
     invocation.output.result(
         "find", lambda: {"paths": found}, _find_lines(found, with_ids=ref is None)
@@ -292,6 +291,6 @@ def find(invocation: Invocation, *, pattern: str, ref: str | None, session: str 
 def _find_lines(found: Iterable[FoundPath], *, with_ids: bool) -> Iterator[str]:
     """Yields paths, each with its newest snapshot and how many hold it if wanted."""
     for item in found:
-        path = printable(item.path)
+        path = path_text(item.path)
         ids = item.snapshot_ids
         yield f"{short_id(ids[0])}  {len(ids):>4}  {path}" if with_ids else path

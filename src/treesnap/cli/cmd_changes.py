@@ -13,7 +13,7 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, fields_of
 from treesnap.cli.streams import is_terminal
 from treesnap.cli.text_output import change_lines, short_id, skipped_lines
-from treesnap.errors import ErrorCode, InvalidArgument, NotFound, printable
+from treesnap.errors import ErrorCode, InvalidArgument, NotFound, quoted
 from treesnap.model import SkipReason
 
 if TYPE_CHECKING:
@@ -93,7 +93,6 @@ def diff(
     paths: Sequence[str] | None,
     stat: bool,
     name_status: bool,
-    session: str | None,
 ) -> None:
     """Show changes between two snapshots, or a snapshot and the live tree.
 
@@ -105,9 +104,8 @@ def diff(
         raise click.UsageError("--stat and --name-status exclude each other")
     from treesnap.cli.diff_output import DiffOutput
 
-    output = invocation.output
     with invocation.open() as handle:
-        sides = _sides(handle, invocation, words, paths, session)
+        sides = _sides(handle, invocation, words, paths)
         changes = handle.diff(sides.old_id, sides.new_id, sides.paths)
         texts = DiffOutput(handle, sides.old_id, sides.new_id)
 
@@ -115,13 +113,14 @@ def diff(
             rows = list(map(texts.stat_fields, changes)) if stat else changes
             return {"old_id": sides.old_id, "new_id": sides.new_id, "changes": rows}
 
+        text: Iterator[str] | Iterator[bytes]
         if stat:
-            output.result("diff", fields, texts.stat_lines(changes))
+            text = texts.stat_lines(changes)
         elif name_status:
-            output.result("diff", fields, change_lines(changes))
+            text = change_lines(changes)
         else:
-            patches = texts.patches(changes, for_terminal=is_terminal("stdout"))
-            output.raw("diff", fields, patches)
+            text = texts.patches(changes, for_terminal=is_terminal("stdout"))
+        invocation.output.result("diff", fields, text)
 
 
 class Sides(NamedTuple):
@@ -139,7 +138,6 @@ def _sides(
     invocation: Invocation,
     words: Sequence[str],
     paths: Sequence[str] | None,
-    session: str | None,
 ) -> Sides:
     """Returns what to compare: which words are snapshots, and which are paths.
 
@@ -152,24 +150,22 @@ def _sides(
     if paths is not None and len(rest) > REFS_MAX:
         raise click.UsageError("At most two snapshots can be compared")
     while rest and len(refs) < REFS_MAX:
-        if paths is None and not _is_ref(handle, invocation, rest[0], session, refs):
+        if paths is None and not _is_ref(handle, invocation, rest[0], refs):
             break
         refs.append(rest.pop(0))
     wanted = invocation.absolute_all([*rest, *(paths or ())], handle.root)
     ids = [
-        handle.resolve(ref, session=session if refs else None, paths=wanted).id
+        handle.resolve(ref, session=invocation.session if refs else None, paths=wanted).id
         for ref in refs or ["latest"]
     ]
     return Sides(ids[0], ids[1] if len(ids) == REFS_MAX else None, wanted)
 
 
-def _is_ref(
-    handle: Handle, invocation: Invocation, word: str, session: str | None, refs: list[str]
-) -> bool:
+def _is_ref(handle: Handle, invocation: Invocation, word: str, refs: list[str]) -> bool:
     from treesnap.ops.references import is_reserved_name
 
     path = invocation.absolute(word, handle.root)
-    is_path = os.path.lexists(path)
+    is_path, session = os.path.lexists(path), invocation.session
     try:
         if not is_reserved_name(word):
             handle.resolve(word, session=session)
@@ -178,7 +174,7 @@ def _is_ref(
             raise
         if is_path or _was_path(handle, refs[0] if refs else "latest", session, path):
             return False
-        raise NotFound(f"{printable(word)!r} is neither a snapshot nor a path") from error
+        raise NotFound(f"{quoted(word)} is neither a snapshot nor a path") from error
     if is_path:
         raise click.UsageError(
             f"{word!r} is both a snapshot and a path; write '--' before the first path"

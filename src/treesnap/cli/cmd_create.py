@@ -11,7 +11,7 @@ from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields
-from treesnap.cli.parameters import Size, parse_counters, parse_tags
+from treesnap.cli.parameters import COUNTER, SIZE, TAG, by_key
 from treesnap.cli.text_output import create_notes
 from treesnap.facts import TEXTS, CheckpointType, counter_tags
 from treesnap.model import SnapshotKind
@@ -32,7 +32,13 @@ if TYPE_CHECKING:
 @click.option("-m", "--label", metavar="LABEL", help="A description.")
 @click.option("--name", metavar="NAME", help="A name of your own for the snapshot; a REF.")
 @click.option(
-    "--tag", "tags", callback=parse_tags, multiple=True, metavar="K=V", help="A fact; repeatable."
+    "--tag",
+    "tags",
+    type=TAG,
+    callback=by_key,
+    multiple=True,
+    metavar="K=V",
+    help="A fact; repeatable.",
 )
 @click.option("--session", metavar="ID", help="The work that the snapshot belongs to.")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Its place in the session.")
@@ -48,7 +54,8 @@ if TYPE_CHECKING:
 @click.option(
     "--counter",
     "counters",
-    callback=parse_counters,
+    type=COUNTER,
+    callback=by_key,
     multiple=True,
     metavar="K=N",
     help="A number, such as tests_passing=42; repeatable.",
@@ -64,7 +71,7 @@ if TYPE_CHECKING:
 @click.option(
     "--max-size",
     "max_size_bytes",
-    type=Size(),
+    type=SIZE,
     metavar="SIZE",
     help="The limit of the store; default: 'snap config max-size'.",
 )

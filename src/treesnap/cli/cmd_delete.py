@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treesnap.cli.command import command, pass_invocation, session_option
-from treesnap.cli.invocation import Invocation, resolve_ref
+from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, snapshot_fields
-from treesnap.cli.parameters import Duration, Size
+from treesnap.cli.parameters import DURATION, SIZE
 from treesnap.cli.text_output import list_lines
 from treesnap.quantities import count_text
 
@@ -24,14 +24,14 @@ _COUNT = click.IntRange(min=0)
 @click.argument("refs", nargs=-1, required=True, metavar="REF...")
 @session_option
 @pass_invocation
-def delete(invocation: Invocation, *, refs: Sequence[str], session: str | None) -> None:
+def delete(invocation: Invocation, *, refs: Sequence[str]) -> None:
     """Delete snapshots; 'snap gc' then frees their space.
 
     Every REF is looked up before the first snapshot is deleted. Prints the ids.
     """
     output = invocation.output
     with invocation.open(progress=False) as handle:
-        removed = handle.delete(*[resolve_ref(handle, ref, session) for ref in refs])
+        removed = handle.delete(*[invocation.resolve(handle, ref) for ref in refs])
     output.result(
         "delete",
         lambda: {"snapshots": removed, "damaged": removed.damaged},
@@ -40,32 +40,28 @@ def delete(invocation: Invocation, *, refs: Sequence[str], session: str | None) 
     output.note(f"To free their space: {invocation.command_text('gc')}")
 
 
-@command("pin", examples=["snap pin latest", "snap pin v1 --json"])
-@click.argument("ref")
-@session_option
-@pass_invocation
-def pin(invocation: Invocation, *, ref: str, session: str | None) -> None:
-    """Protect a snapshot from deletion.
+def _pinning(name: str, sentence: str) -> click.Command:
+    """Returns ``pin`` or ``unpin``."""
 
-    Prints the id.
-    """
-    with invocation.open(progress=False) as handle:
-        snapshot = handle.pin(resolve_ref(handle, ref, session))
-    invocation.output.result("pin", lambda: snapshot_fields(snapshot), [snapshot.id])
+    @command(
+        name,
+        help=f"{sentence}\n\nPrints the id.",
+        examples=[f"snap {name} latest", f"snap {name} v1 --json"],
+    )
+    @click.argument("ref")
+    @session_option
+    @pass_invocation
+    def pinning(invocation: Invocation, *, ref: str) -> None:
+        with invocation.open(progress=False) as handle:
+            change = handle.pin if name == "pin" else handle.unpin
+            snapshot = change(invocation.resolve(handle, ref))
+        invocation.output.result(name, lambda: snapshot_fields(snapshot), [snapshot.id])
+
+    return pinning
 
 
-@command("unpin", examples=["snap unpin latest", "snap unpin v1 --json"])
-@click.argument("ref")
-@session_option
-@pass_invocation
-def unpin(invocation: Invocation, *, ref: str, session: str | None) -> None:
-    """End the protection of a snapshot.
-
-    Prints the id.
-    """
-    with invocation.open(progress=False) as handle:
-        snapshot = handle.unpin(resolve_ref(handle, ref, session))
-    invocation.output.result("unpin", lambda: snapshot_fields(snapshot), [snapshot.id])
+pin = _pinning("pin", "Protect a snapshot from deletion.")
+unpin = _pinning("unpin", "End the protection of a snapshot.")
 
 
 @command(
@@ -80,7 +76,7 @@ def unpin(invocation: Invocation, *, ref: str, session: str | None) -> None:
 @click.option(
     "--keep-within",
     "keep_within_s",
-    type=Duration(),
+    type=DURATION,
     metavar="TIME",
     help="Keep those younger than TIME: 36h, 2w.",
 )
@@ -95,7 +91,7 @@ def unpin(invocation: Invocation, *, ref: str, session: str | None) -> None:
     help="Keep those with this tag; repeatable.",
 )
 @click.option(
-    "--max-size", type=Size(), metavar="SIZE", help="Delete the oldest until the rest fits."
+    "--max-size", type=SIZE, metavar="SIZE", help="Delete the oldest until the rest fits."
 )
 @click.option("--session", metavar="ID", help="Delete snapshots of this session only.")
 @click.option("-n", "--dry-run", is_flag=True, help="Print what would go and why; delete nothing.")

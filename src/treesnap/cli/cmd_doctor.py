@@ -10,7 +10,7 @@ from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.failure import ExitCode, hint_of
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.text_output import short_id
-from treesnap.errors import ErrorCode, printable
+from treesnap.errors import ErrorCode, quoted
 from treesnap.plans.planner import Planner
 from treesnap.quantities import count_text
 from treesnap.results import DoctorResult, UnfinishedWork
@@ -58,7 +58,7 @@ def _lines(result: DoctorResult, program: str) -> Iterator[str]:
     if not result.unfinished:
         yield "Nothing is unfinished"
     for item in result.unfinished:
-        of = f" of {printable(item.root)!r}" if item.root is not None else ""
+        of = f" of {quoted(item.root)}" if item.root is not None else ""
         begun = ""
         if item.started_at_ns is not None:
             begun = f", begun {age_text(result.looked_at_ns - item.started_at_ns)}"

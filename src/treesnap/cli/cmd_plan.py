@@ -1,10 +1,13 @@
-"""``snap plan``: steps that run in order, with checkpoints to go back to."""
+"""``snap plan``: steps that run in order, with checkpoints to go back to.
+
+For people, steps count from 1 everywhere; ``step_index`` is a position and counts from 0.
+"""
 
 from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -13,32 +16,31 @@ import click
 from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.plan_output import (
-    checkpoint_fields,
-    checkpoint_lines,
-    checkpoints_fields,
-    ended_lines,
-    list_lines,
-    plan_fields,
-    rollback_fields,
-    rollback_lines,
-    show_lines,
-    step_path,
-    step_text,
-)
-from treesnap.errors import ErrorCode, InvalidArgument, printable
+from treesnap.cli.json_output import Fields, fields_of
+from treesnap.cli.text_output import path_text, short_id, skipped_lines, time_text
+from treesnap.compat.architect import MILESTONES
+from treesnap.errors import printable
+from treesnap.model import utc_text
 from treesnap.plans import (
     Attempt,
     Checkpoint,
     CorrectionMode,
-    Milestones,
     Plan,
+    PlanId,
+    PlanMonitor,
     Planner,
     PlanState,
     RollbackResult,
     StepState,
 )
-from treesnap.plans.document import SIZE_BYTES_MAX, STANDARD_INPUT, parse_document
+from treesnap.plans.document import (
+    SIZE_BYTES_MAX,
+    STANDARD_INPUT,
+    invalid_document,
+    parse_document,
+)
+from treesnap.plans.plan import Leaf
+from treesnap.quantities import count_text
 
 plan_argument = click.argument("plan_ref", metavar="PLAN")
 runner_option = click.option(
@@ -55,7 +57,7 @@ def plan() -> None:
     """
 
 
-class ShowingMonitor:
+class ShowingMonitor(PlanMonitor):
     """Shows each attempt as it begins, and its output as it comes."""
 
     def __init__(self, invocation: Invocation) -> None:
@@ -70,7 +72,7 @@ class ShowingMonitor:
         leaf = plan.leaves[attempt.step_index]
         again = f", attempt {attempt.number} of {leaf.step.retries + 1}"
         self._output.note(
-            f"[{attempt.step_index + 1}/{len(plan.leaves)}] {step_path(leaf)}"
+            f"[{attempt.step_index + 1}/{len(plan.leaves)}] {_step_path(leaf)}"
             f"{again if leaf.step.retries else ''}"
         )
 
@@ -92,9 +94,6 @@ class ShowingMonitor:
         if self._plan is not None:
             again = self._invocation.command_text("plan", "resume", self._plan.id)
             self._output.note(f"The plan stops there. To continue: {again}")
-
-    def checkpoint_taken(self, plan: Plan, checkpoint: Checkpoint) -> None:
-        """Says nothing: checkpoints are listed on demand."""
 
 
 @contextmanager
@@ -150,22 +149,16 @@ def run(invocation: Invocation, *, path: str, runner: str | None, architect: boo
     Exits 1 when a step failed: what it did was undone, and the steps before it stay.
     """
     where = STANDARD_INPUT if path == "-" else path
-    definition = parse_document(_read(path, where), where, _milestones() if architect else None)
+    definition = parse_document(_read(path, where), where, MILESTONES if architect else None)
     if definition.prompt_line is not None and runner is None:
-        raise _invalid(
-            f"{printable(where)}, line {definition.prompt_line}",
+        raise invalid_document(
             where,
+            definition.prompt_line,
             "the step has a prompt, and no --runner says what carries it out",
         )
     with _planner(invocation, runner, makes_store=True) as plans:
         ended = plans.run_definition(definition)
     _show_end(invocation, "plan.run", ended)
-
-
-def _milestones() -> Milestones:
-    from treesnap.compat.architect import MILESTONES
-
-    return MILESTONES
 
 
 def _read(path: str, where: str) -> str:
@@ -174,20 +167,14 @@ def _read(path: str, where: str) -> str:
             data: bytes = file.read(SIZE_BYTES_MAX + 1)
             return data.decode()
     except OSError as error:
-        raise _invalid(printable(where), where, error.strerror or str(error)) from error
+        raise invalid_document(where, None, error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
-        raise _invalid(printable(where), where, "it is not UTF-8") from error
-
-
-def _invalid(place: str, path: str, why: str) -> InvalidArgument:
-    return InvalidArgument(
-        f"The plan in {place} cannot be used: {why}", code=ErrorCode.INVALID_PLAN, path=path
-    )
+        raise invalid_document(where, None, "it is not UTF-8") from error
 
 
 def _show_end(invocation: Invocation, name: str, ended: Plan) -> None:
     """Prints how a plan ended; exits 1 unless it is completed."""
-    invocation.output.result(name, lambda: plan_fields(ended), ended_lines(ended))
+    invocation.output.result(name, lambda: _plan_fields(ended), _ended_lines(ended))
     if ended.state != PlanState.COMPLETED:
         again = invocation.command_text("plan", "resume", ended.id)
         invocation.output.note(f"To try again from there: {again}")
@@ -219,13 +206,15 @@ def list_plans(invocation: Invocation, *, all_roots: bool) -> None:
     """
     with _planner(invocation) as plans:
         found = plans.list(all_roots=all_roots)
-        at_work = {plan.id for plan in found if plan.is_interrupted and plans.is_at_work(plan)}
+        interrupted = {plan.id for plan in found if _is_interrupted(plans, plan)}
     if not found:
         invocation.output.note("No plans")
     invocation.output.result(
         "plan.list",
-        lambda: {"plans": [plan_fields(plan, is_at_work=plan.id in at_work) for plan in found]},
-        list_lines(found, at_work),
+        lambda: {
+            "plans": [_plan_fields(plan, is_interrupted=plan.id in interrupted) for plan in found]
+        },
+        _list_lines(found, interrupted),
     )
 
 
@@ -248,18 +237,18 @@ def show(invocation: Invocation, *, plan_ref: str, number: int | None) -> None:
     output = invocation.output
     with _planner(invocation) as plans:
         plan = plans.show(plan_ref)
-        is_at_work = plan.is_interrupted and plans.is_at_work(plan)
-        about = plan_fields(plan, is_at_work=is_at_work)
+        is_interrupted = _is_interrupted(plans, plan)
+        about = _plan_fields(plan, is_interrupted=is_interrupted)
         if number is None:
             checkpoints = plans.checkpoints(plan.id)
             output.result(
                 "plan.show",
-                lambda: {**about, **checkpoints_fields(checkpoints)},
-                show_lines(plan, checkpoints, is_at_work=is_at_work),
+                lambda: {**about, **_checkpoints_fields(checkpoints)},
+                _show_lines(plan, checkpoints, is_interrupted=is_interrupted),
             )
             return
         pieces = plans.output(plan.id, number - 1)
-        output.raw(
+        output.result(
             "plan.show",
             lambda: {**about, "output": b"".join(pieces).decode("utf-8", "replace")},
             pieces,
@@ -281,7 +270,7 @@ def checkpoints(invocation: Invocation, *, plan_ref: str) -> None:
     with _planner(invocation) as plans:
         found = plans.checkpoints(plan_ref)
     invocation.output.result(
-        "plan.checkpoints", lambda: checkpoints_fields(found), checkpoint_lines(found)
+        "plan.checkpoints", lambda: _checkpoints_fields(found), _checkpoint_lines(found)
     )
 
 
@@ -310,7 +299,7 @@ def checkpoint(
             plan_ref, label=label, reason=reason, source_tool=source_tool, phase=phase
         )
     invocation.output.result(
-        "plan.checkpoint", lambda: {"checkpoint": checkpoint_fields(taken)}, [taken.id]
+        "plan.checkpoint", lambda: {"checkpoint": _checkpoint_fields(taken)}, [taken.id]
     )
 
 
@@ -333,11 +322,11 @@ def rollback(invocation: Invocation, *, plan_ref: str, checkpoint_ref: str | Non
         if checkpoint_ref is None:
             found = plans.checkpoints(plan_ref)
             output.result(
-                "plan.rollback", lambda: checkpoints_fields(found), checkpoint_lines(found)
+                "plan.rollback", lambda: _checkpoints_fields(found), _checkpoint_lines(found)
             )
             return
         result = plans.rollback(plan_ref, checkpoint_ref)
-    output.result("plan.rollback", lambda: rollback_fields(result), rollback_lines(result))
+    output.result("plan.rollback", lambda: _rollback_fields(result), _rollback_lines(result))
 
 
 @plan.command(
@@ -370,13 +359,13 @@ def correct(
         result = plans.correct(plan_ref, CorrectionMode(mode), step, name=name)
     output = invocation.output
     if isinstance(result, RollbackResult):
-        output.result("plan.correct", lambda: rollback_fields(result), rollback_lines(result))
+        output.result("plan.correct", lambda: _rollback_fields(result), _rollback_lines(result))
         return
     index = result.insertion_index - 1
     output.result(
         "plan.correct",
-        lambda: {**plan_fields(result), "added_step": index},
-        [f"Added {step_text(result, index)}"],
+        lambda: {**_plan_fields(result), "added_step": index},
+        [f"Added {_step_text(result, index)}"],
     )
 
 
@@ -388,7 +377,7 @@ def apply(invocation: Invocation, *, plan_ref: str) -> None:
     with _planner(invocation) as plans:
         applied = plans.apply(plan_ref)
     invocation.output.result(
-        "plan.apply", lambda: plan_fields(applied), [f"Plan {applied.id} is applied"]
+        "plan.apply", lambda: _plan_fields(applied), [f"Plan {applied.id} is applied"]
     )
 
 
@@ -403,5 +392,144 @@ def delete(invocation: Invocation, *, plan_ref: str) -> None:
     with _planner(invocation) as plans:
         deleted = plans.delete(plan_ref)
     invocation.output.result(
-        "plan.delete", lambda: plan_fields(deleted), [f"Plan {deleted.id} is deleted"]
+        "plan.delete", lambda: _plan_fields(deleted), [f"Plan {deleted.id} is deleted"]
     )
+
+
+def _is_interrupted(plans: Planner, plan: Plan) -> bool:
+    return plan.is_interrupted and not plans.is_at_work(plan)
+
+
+def _plan_fields(plan: Plan, *, is_interrupted: bool = False) -> Fields:
+    """Returns a plan with its steps, in the order in which they run."""
+    return {
+        "plan_id": plan.id,
+        "name": plan.name,
+        "state": plan.state,
+        "interrupted": is_interrupted,
+        "created_at": utc_text(plan.created_at_ns),
+        "root": plan.root,
+        "next_step": plan.next_index,
+        "steps": [
+            {
+                "step_index": index,
+                "path": leaf.path,
+                **fields_of(leaf.step, without={"steps"}),
+                **fields_of(progress),
+            }
+            for index, (leaf, progress) in enumerate(
+                zip(plan.leaves, plan.content.progress, strict=True)
+            )
+        ],
+    }
+
+
+def _checkpoint_fields(checkpoint: Checkpoint) -> Fields:
+    """Returns one checkpoint."""
+    return {
+        **fields_of(checkpoint, without={"created_at_ns", "content"}),
+        "created_at": utc_text(checkpoint.created_at_ns),
+    }
+
+
+def _checkpoints_fields(checkpoints: Iterable[Checkpoint]) -> Fields:
+    """Returns checkpoints in the order given."""
+    return {"checkpoints": [_checkpoint_fields(item) for item in checkpoints]}
+
+
+def _rollback_fields(result: RollbackResult) -> Fields:
+    """Returns what a roll-back changed."""
+    return {
+        "plan_id": result.plan.id,
+        "state": result.plan.state,
+        **fields_of(result, without={"plan", "checkpoint", "before"}),
+        "checkpoint": _checkpoint_fields(result.checkpoint),
+        "before": _checkpoint_fields(result.before),
+    }
+
+
+def _list_lines(plans: Sequence[Plan], interrupted: Container[PlanId]) -> Iterator[str]:
+    """Yields a table of plans."""
+    for plan in plans:
+        done = sum(item.state == StepState.COMPLETED for item in plan.content.progress)
+        state = "interrupted" if plan.id in interrupted else plan.state.value
+        steps = f"{done}/{len(plan.content.progress)}"
+        created = time_text(plan.created_at_ns)
+        yield f"{plan.id}  {created}  {state:<11}  {steps:>7}  {printable(plan.name)}"
+
+
+def _show_lines(
+    plan: Plan, checkpoints: Sequence[Checkpoint], *, is_interrupted: bool
+) -> Iterator[str]:
+    """Yields what is known of a plan, then a table of its steps."""
+    yield f"plan:        {plan.id}"
+    yield f"name:        {printable(plan.name)}"
+    yield f"root:        {printable(plan.root)}"
+    yield f"created:     {time_text(plan.created_at_ns)}"
+    yield f"state:       {plan.state.value}{' (interrupted)' if is_interrupted else ''}"
+    yield f"checkpoints: {len(checkpoints)}"
+    for index, (leaf, progress) in enumerate(zip(plan.leaves, plan.content.progress, strict=True)):
+        line = f"{index + 1:>4}  {progress.state.value:<9}  {_step_path(leaf)}"
+        if progress.state == StepState.FAILED:
+            attempts = count_text(progress.attempts, "attempt")
+            line += f"  ({_cause(progress.exit_code)}, {attempts})"
+        yield line
+
+
+def _step_path(leaf: Leaf) -> str:
+    """Returns a step's name behind those of the sub-plans that it is in."""
+    return printable("/".join((*leaf.path, leaf.step.name)))
+
+
+def _cause(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "time limit"
+    return f"exit code {exit_code}" if exit_code >= 0 else f"signal {-exit_code}"
+
+
+def _checkpoint_lines(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
+    """Yields a table of checkpoints."""
+    for item in checkpoints:
+        yield (
+            f"{item.id}  {time_text(item.created_at_ns)}  {_next_step(item):<9}  "
+            f"{item.plan_state_hash[:12]}  {printable(item.label)}"
+        )
+
+
+def _next_step(checkpoint: Checkpoint) -> str:
+    is_at_end = checkpoint.step_index >= len(checkpoint.content.progress)
+    return "end" if is_at_end else f"step {checkpoint.step_index + 1}"
+
+
+def _step_text(plan: Plan, index: int) -> str:
+    """Returns a step's number and name."""
+    return f"step {index + 1} of {len(plan.leaves)}, {printable(plan.leaves[index].step.name)}"
+
+
+def _rollback_lines(result: RollbackResult) -> Iterator[str]:
+    """Yields what a roll-back changed, and the checkpoint of the state before it."""
+    plan = result.plan
+    index = plan.next_index
+    place = f"before {_step_text(plan, index)}" if index < len(plan.leaves) else "at its end"
+    yield (
+        f"Plan {plan.id} is {place}: "
+        f"{result.restored:,} restored, {result.created:,} created, {result.deleted:,} deleted"
+    )
+    for path in result.changed_paths:
+        yield f"  {path_text(path)}"
+    if result.dropped_steps:
+        yield f"Removed steps: {printable(', '.join(result.dropped_steps))}"
+    snapshot = f"snapshot {short_id(result.safety_id)}"
+    yield f"The state before is checkpoint {result.before.id}, {snapshot}"
+    yield from skipped_lines(result.untouched, "left alone")
+
+
+def _ended_lines(plan: Plan) -> Iterator[str]:
+    """Yields how a plan ended, in one line."""
+    done = sum(item.state == StepState.COMPLETED for item in plan.content.progress)
+    if plan.state == PlanState.COMPLETED:
+        yield f"Plan {plan.id} completed: {count_text(done, 'step')}"
+        return
+    index = plan.next_index
+    why = _cause(plan.content.progress[index].exit_code)
+    yield f"Plan {plan.id} failed at {_step_text(plan, index)}: {why}; it was undone"

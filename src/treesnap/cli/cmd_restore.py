@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treesnap.cli.command import command, pass_invocation, session_option
-from treesnap.cli.invocation import Invocation, resolve_ref
+from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import restore_fields
 from treesnap.cli.text_output import change_lines, restore_line, restore_notes
 
@@ -45,7 +45,6 @@ def restore(
     dry_run: bool,
     touch: bool,
     force: bool,
-    session: str | None,
 ) -> None:
     """Restore a snapshot, or only PATHs of it.
 
@@ -55,7 +54,7 @@ def restore(
     with invocation.open() as handle:
         absolute = invocation.absolute_all(paths, handle.root)
         result = handle.restore(
-            resolve_ref(handle, ref, session, absolute),
+            invocation.resolve(handle, ref, absolute),
             absolute,
             to=None if to is None else invocation.absolute(to, handle.root),
             dry_run=dry_run,
@@ -65,28 +64,28 @@ def restore(
     _show(invocation, "restore", result, undone_by="undo")
 
 
-@command("undo", examples=["snap undo", "snap -C project undo --json"])
-@pass_invocation
-def undo(invocation: Invocation) -> None:
-    """Undo the newest restore.
+def _step_back(name: str, undone: str, undone_by: str) -> click.Command:
+    """Returns ``undo`` or ``redo``, which are the same but for what they undo."""
 
-    What changed since that restore is captured first: 'snap redo' goes back to it.
-    """
-    with invocation.open() as handle:
-        result = handle.undo()
-    _show(invocation, "undo", result, undone_by="redo")
+    @command(
+        name,
+        help=f"""Undo the newest {undone}.
+
+        What changed since that {undone} is captured first: 'snap {undone_by}' goes back to it.
+        """,
+        examples=[f"snap {name}", f"snap -C project {name} --json"],
+    )
+    @pass_invocation
+    def step_back(invocation: Invocation) -> None:
+        with invocation.open() as handle:
+            result = handle.undo() if name == "undo" else handle.redo()
+        _show(invocation, name, result, undone_by=undone_by)
+
+    return step_back
 
 
-@command("redo", examples=["snap redo", "snap -C project redo --json"])
-@pass_invocation
-def redo(invocation: Invocation) -> None:
-    """Undo the newest undo.
-
-    What changed since that undo is captured first: 'snap undo' goes back to it.
-    """
-    with invocation.open() as handle:
-        result = handle.redo()
-    _show(invocation, "redo", result, undone_by="undo")
+undo = _step_back("undo", "restore", undone_by="redo")
+redo = _step_back("redo", "undo", undone_by="undo")
 
 
 def _show(invocation: Invocation, name: str, result: RestoreResult, *, undone_by: str) -> None:

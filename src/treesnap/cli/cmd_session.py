@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
+from typing import Any
 
 import click
 
@@ -13,7 +14,7 @@ from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import restore_fields
-from treesnap.cli.parameters import parse_counters
+from treesnap.cli.parameters import COUNTER, by_key
 from treesnap.cli.text_output import restore_line, restore_notes, short_id
 from treesnap.compat.maestro import (
     MARKERS,
@@ -51,15 +52,11 @@ def session() -> None:
 
 @contextmanager
 def _manager(
-    invocation: Invocation,
-    *,
-    write_log: bool = False,
-    test_command: str | None = None,
-    makes_store: bool = False,
+    invocation: Invocation, *, makes_store: bool = False, **options: Any
 ) -> Iterator[CheckpointManager]:
     """Yields the checkpoint manager of the root."""
     with invocation.open(markers=MARKERS, makes_store=makes_store) as handle:
-        yield CheckpointManager(handle=handle, keep_log=write_log, test_command=test_command)
+        yield CheckpointManager(handle=handle, **options)
 
 
 @session.command(
@@ -85,7 +82,8 @@ def _manager(
 )
 @click.option(
     "--state",
-    callback=parse_counters,
+    type=COUNTER,
+    callback=by_key,
     multiple=True,
     metavar="K=N",
     help="A number of the session's state, such as tasks_completed=15; repeatable.",
@@ -119,7 +117,7 @@ def create(
             raise click.BadParameter(
                 f"{name!r} is not one of {', '.join(known)}", param_hint="'--state'"
             )
-    with _manager(invocation, write_log=write_log, makes_store=True) as checkpoints:
+    with _manager(invocation, keep_log=write_log, makes_store=True) as checkpoints:
         checkpoint = checkpoints.create_checkpoint(
             session_id,
             description,
@@ -234,7 +232,7 @@ def rollback(
     Without --hard-reset no file is touched; what differs from the checkpoint then
     counts as not captured.
     """
-    with _manager(invocation, write_log=write_log) as checkpoints:
+    with _manager(invocation, keep_log=write_log) as checkpoints:
         result = checkpoints.rollback(session_id, checkpoint_id, hard_reset=hard_reset)
     restored = result.restore
     line = f"The position is {short_id(result.snapshot.id)}; the files are as they were"
@@ -316,7 +314,7 @@ def delete(
     write_log: bool,
 ) -> None:
     """Delete a checkpoint."""
-    with _manager(invocation, write_log=write_log) as checkpoints:
+    with _manager(invocation, keep_log=write_log) as checkpoints:
         checkpoint = checkpoints.get_checkpoint(session_id, checkpoint_id)
         checkpoints.delete_checkpoint(session_id, checkpoint_id, delete_tag)
     invocation.output.result(

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -54,14 +54,13 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @pass_invocation
 def watch(
     invocation: Invocation,
+    /,
     *,
     detach: bool,
     status: bool,
     stop: bool,
-    every_s: float | None,
-    on_change: bool,
-    force: bool,
     detached: bool,
+    **wanted: Any,
 ) -> None:
     """Watch the root for changes, and make automatic snapshots if asked.
 
@@ -70,7 +69,7 @@ def watch(
     """
     if detach + status + stop > 1:
         raise click.UsageError("--detach, --status and --stop exclude each other")
-    if (status or stop) and (every_s is not None or on_change or force):
+    if (status or stop) and any(wanted.values()):
         raise click.UsageError("--status and --stop take no other option")
     from treesnap.watch import control
 
@@ -80,30 +79,15 @@ def watch(
             found = control.stop(handle.context) if stop else control.status(handle.context)
             _show(invocation, handle, found, is_stopped=stop)
         elif detach:
-            options = ["--every", str(every_s)] if every_s is not None else []
-            options += ["--on-change"] if on_change else []
-            options += ["--force"] if force else []
+            options = ["--every", str(wanted["every_s"])] if wanted["every_s"] else []
+            options += ["--on-change"] if wanted["on_change"] else []
+            options += ["--force"] if wanted["force"] else []
             _show(invocation, handle, control.start(handle.context, options))
         else:
-            _watch(
-                invocation,
-                handle,
-                every_s=every_s,
-                on_change=on_change,
-                force=force,
-                is_detached=detached,
-            )
+            _watch(invocation, handle, is_detached=detached, **wanted)
 
 
-def _watch(
-    invocation: Invocation,
-    handle: Handle,
-    *,
-    every_s: float | None,
-    on_change: bool,
-    force: bool,
-    is_detached: bool,
-) -> None:
+def _watch(invocation: Invocation, handle: Handle, *, is_detached: bool, **wanted: Any) -> None:
     from treesnap.watch.service import WatchService
 
     output = invocation.output
@@ -118,14 +102,7 @@ def _watch(
         if is_detached:
             output.detach()
 
-    service = WatchService(
-        handle.context,
-        every_s=every_s,
-        on_change=on_change,
-        force=force,
-        on_snapshot=made,
-        on_error=output.note,
-    )
+    service = WatchService(handle.context, **wanted, on_snapshot=made, on_error=output.note)
     with _stopped_by_signals(service):
         service.run(ready)
 

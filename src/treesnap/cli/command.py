@@ -21,7 +21,6 @@ SENTENCE_LENGTH_MAX = 200
 """Characters of a command's sentence in the table of its group; none comes near it."""
 
 pass_invocation = click.make_pass_decorator(Invocation)
-session_option = click.option("--session", metavar="ID", help="The session that 'step:N' is about.")
 
 
 def command(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], click.Command]:
@@ -151,6 +150,26 @@ class LazyGroup(SnapGroup):
         return None
 
 
+def _set_global(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Keeps a global option that was given; later ones win over earlier ones."""
+    invocation = context.find_object(Invocation)
+    if invocation is None or value is None or value is False:
+        return
+    if value == "":
+        raise click.BadParameter("is empty", ctx=context, param=parameter)
+    target = invocation.output if parameter.name in {"as_json", "quiet"} else invocation
+    setattr(target, str(parameter.name), value)
+
+
+session_option = click.option(
+    "--session",
+    metavar="ID",
+    help="The session that 'step:N' is about.",
+    expose_value=False,
+    callback=_set_global,
+)
+
+
 @cache
 def global_options() -> list[click.Parameter]:
     """Returns the options that are understood before and after a command's name.
@@ -185,14 +204,3 @@ def global_options() -> list[click.Parameter]:
 
 def _global_option(*names: str, **attributes: Any) -> click.Option:
     return click.Option(names, expose_value=False, callback=_set_global, **attributes)
-
-
-def _set_global(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Keeps a global option that was given; later ones win over earlier ones."""
-    invocation = context.find_object(Invocation)
-    if invocation is None or value is None or value is False:
-        return
-    if value == "":
-        raise click.BadParameter("is empty", ctx=context, param=parameter)
-    target = invocation.output if parameter.name in {"as_json", "quiet"} else invocation
-    setattr(target, str(parameter.name), value)

@@ -39,115 +39,94 @@ class Response(NamedTuple):
     """What the command line does about an error."""
 
     exit_code: ExitCode
-    hint: str | None = None
-    """What to do next, or None when the message says it all."""
+    hint: str | None
 
 
-RESPONSES: dict[ErrorCode, Response] = {
-    ErrorCode.INVALID_ARGUMENT: Response(ExitCode.USAGE),
-    ErrorCode.INVALID_CONFIG: Response(
-        ExitCode.USAGE, "correct the file, or remove it to use the defaults"
-    ),
-    ErrorCode.INVALID_PLAN: Response(ExitCode.USAGE, "correct the plan; nothing was run"),
-    ErrorCode.AMBIGUOUS_REF: Response(ExitCode.USAGE, "give more characters of the id"),
-    ErrorCode.SNAPSHOT_NOT_FOUND: Response(
-        ExitCode.NOT_FOUND, "'snap list' shows the snapshots of this root"
-    ),
-    ErrorCode.PATH_NOT_FOUND: Response(
-        ExitCode.NOT_FOUND, "'snap ls -R REF' and 'snap find PATTERN' show the paths of snapshots"
-    ),
-    ErrorCode.UNKNOWN_PATH: Response(
-        ExitCode.NOT_FOUND,
-        "did you mean -m LABEL? --allow-absent captures that there is nothing at a PATH",
-    ),
-    ErrorCode.PLAN_NOT_FOUND: Response(
-        ExitCode.NOT_FOUND, "'snap plan list --all' shows all plans"
-    ),
-    ErrorCode.CHECKPOINT_NOT_FOUND: Response(
-        ExitCode.NOT_FOUND, "'snap plan rollback PLAN' lists the checkpoints"
-    ),
-    ErrorCode.ROOT_NOT_FOUND: Response(ExitCode.NOT_FOUND, "name the directory with -C DIR"),
-    ErrorCode.CURRENT_DIRECTORY_GONE: Response(
-        ExitCode.NOT_FOUND,
-        "'cd \"$PWD\"' enters the directory that is in its place now; -C DIR names another one",
-    ),
-    ErrorCode.UNKNOWN_ROOT: Response(ExitCode.NOT_FOUND, "'snap root list' shows all roots"),
-    ErrorCode.STORE_NOT_FOUND: Response(
-        ExitCode.NOT_FOUND, "'snap create' makes the store; --store DIR names another one"
-    ),
-    ErrorCode.STORE_UNAVAILABLE: Response(
-        ExitCode.FAILED, "name another place with --store DIR or $SNAP_STORE"
-    ),
-    ErrorCode.NOTHING_TO_UNDO: Response(
-        ExitCode.NOT_FOUND, "'snap restore REF' restores any snapshot of 'snap list'"
-    ),
-    ErrorCode.COMMAND_NOT_FOUND: Response(ExitCode.COMMAND_NOT_FOUND),
-    ErrorCode.DANGEROUS_ROOT: Response(
-        ExitCode.REFUSED, "name another directory with -C DIR, or insist with --force"
-    ),
-    ErrorCode.NAME_TAKEN: Response(
-        ExitCode.REFUSED, "choose another name, or delete the snapshot that has it"
-    ),
-    ErrorCode.ROOT_TAKEN: Response(
-        ExitCode.REFUSED, "'snap root forget' removes one of the two histories"
-    ),
-    ErrorCode.NAMES_COLLIDE: Response(
-        ExitCode.REFUSED, "restore with --to on a file system that tells upper from lower case"
-    ),
-    ErrorCode.HISTORY_KEPT: Response(ExitCode.REFUSED, "--force removes them as well"),
-    ErrorCode.PINNED: Response(ExitCode.REFUSED, "'snap unpin REF' ends the protection"),
-    ErrorCode.UNSAVED_CHANGES: Response(
-        ExitCode.REFUSED, "capture them: leave --no-commit-first out"
-    ),
-    ErrorCode.UNREADABLE: Response(ExitCode.REFUSED, "make it readable, or name it in .snapignore"),
-    ErrorCode.NOT_PERMITTED: Response(
-        ExitCode.FAILED,
-        "run it as the owner of the path, or 'sudo chown' it; 'snap restore REF --to DIR' "
-        "writes elsewhere",
-    ),
-    ErrorCode.NOT_A_DIRECTORY: Response(ExitCode.REFUSED, "name a directory"),
-    ErrorCode.NOT_WATCHABLE: Response(
-        ExitCode.REFUSED, "every command works without a watcher, and looks at everything"
-    ),
-    ErrorCode.TARGET_NOT_EMPTY: Response(
-        ExitCode.REFUSED, "name a directory that is empty or does not exist"
-    ),
-    ErrorCode.CONFLICT: Response(
-        ExitCode.REFUSED, "stop what writes there, then run the command again"
-    ),
-    ErrorCode.RESTORE_INTERRUPTED: Response(
-        ExitCode.REFUSED,
-        "'snap doctor' shows what it waits for, 'snap doctor --forget' gives it up; in a tree that "
-        "was moved, 'snap root move OLD' finishes it",
-    ),
-    ErrorCode.PLAN_INTERRUPTED: Response(
-        ExitCode.REFUSED,
-        "'snap plan resume PLAN' continues it, 'snap plan rollback PLAN' rolls it back",
-    ),
-    ErrorCode.PLAN_NOT_COMPLETED: Response(
-        ExitCode.REFUSED, "'snap plan resume PLAN' continues it"
-    ),
-    ErrorCode.PLAN_APPLIED: Response(
-        ExitCode.REFUSED, "'snap restore REF' still restores any snapshot of 'snap list'"
-    ),
-    ErrorCode.UNSUPPORTED_FORMAT: Response(ExitCode.REFUSED, "install a newer treesnap"),
-    ErrorCode.BUSY: Response(
-        ExitCode.BUSY, "another command works here; --wait SECONDS waits longer for it"
-    ),
-    ErrorCode.STORE_DAMAGED: Response(
-        ExitCode.DAMAGED,
-        "'snap verify --read-data' names all damage, 'snap verify --repair' repairs what it can",
-    ),
-    ErrorCode.NO_SPACE: Response(
-        ExitCode.NO_SPACE,
-        "make room: 'snap delete REF...' and 'snap gc', or remove other files",
-    ),
-    ErrorCode.OVER_QUOTA: Response(
-        ExitCode.NO_SPACE,
-        "'snap prune' and 'snap gc' make room; --max-size, else 'snap config max-size', "
-        "sets the limit",
-    ),
-    ErrorCode.OPERATION_FAILED: Response(ExitCode.FAILED),
+_HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
+    ExitCode.FAILED: {
+        ErrorCode.STORE_UNAVAILABLE: "name another place with --store DIR or $SNAP_STORE",
+        ErrorCode.NOT_PERMITTED: (
+            "run it as the owner of the path, or 'sudo chown' it; 'snap restore REF --to DIR' "
+            "writes elsewhere"
+        ),
+        ErrorCode.OPERATION_FAILED: None,
+    },
+    ExitCode.USAGE: {
+        ErrorCode.INVALID_ARGUMENT: None,
+        ErrorCode.INVALID_CONFIG: "correct the file, or remove it to use the defaults",
+        ErrorCode.INVALID_PLAN: "correct the plan; nothing was run",
+        ErrorCode.AMBIGUOUS_REF: "give more characters of the id",
+    },
+    ExitCode.REFUSED: {
+        ErrorCode.DANGEROUS_ROOT: "name another directory with -C DIR, or insist with --force",
+        ErrorCode.NAME_TAKEN: "choose another name, or delete the snapshot that has it",
+        ErrorCode.ROOT_TAKEN: "'snap root forget' removes one of the two histories",
+        ErrorCode.NAMES_COLLIDE: (
+            "restore with --to on a file system that tells upper from lower case"
+        ),
+        ErrorCode.HISTORY_KEPT: "--force removes them as well",
+        ErrorCode.PINNED: "'snap unpin REF' ends the protection",
+        ErrorCode.UNSAVED_CHANGES: "capture them: leave --no-commit-first out",
+        ErrorCode.UNREADABLE: "make it readable, or name it in .snapignore",
+        ErrorCode.NOT_A_DIRECTORY: "name a directory",
+        ErrorCode.NOT_WATCHABLE: "every command works without a watcher, and looks at everything",
+        ErrorCode.TARGET_NOT_EMPTY: "name a directory that is empty or does not exist",
+        ErrorCode.CONFLICT: "stop what writes there, then run the command again",
+        ErrorCode.RESTORE_INTERRUPTED: (
+            "'snap doctor' shows what it waits for, 'snap doctor --forget' gives it up; in a tree "
+            "that was moved, 'snap root move OLD' finishes it"
+        ),
+        ErrorCode.PLAN_INTERRUPTED: (
+            "'snap plan resume PLAN' continues it, 'snap plan rollback PLAN' rolls it back"
+        ),
+        ErrorCode.PLAN_NOT_COMPLETED: "'snap plan resume PLAN' continues it",
+        ErrorCode.PLAN_APPLIED: "'snap restore REF' still restores any snapshot of 'snap list'",
+        ErrorCode.UNSUPPORTED_FORMAT: "install a newer treesnap",
+    },
+    ExitCode.NOT_FOUND: {
+        ErrorCode.SNAPSHOT_NOT_FOUND: "'snap list' shows the snapshots of this root",
+        ErrorCode.PATH_NOT_FOUND: (
+            "'snap ls -R REF' and 'snap find PATTERN' show the paths of snapshots"
+        ),
+        ErrorCode.UNKNOWN_PATH: (
+            "did you mean -m LABEL? --allow-absent captures that there is nothing at a PATH"
+        ),
+        ErrorCode.PLAN_NOT_FOUND: "'snap plan list --all' shows all plans",
+        ErrorCode.CHECKPOINT_NOT_FOUND: "'snap plan rollback PLAN' lists the checkpoints",
+        ErrorCode.ROOT_NOT_FOUND: "name the directory with -C DIR",
+        ErrorCode.CURRENT_DIRECTORY_GONE: (
+            "'cd \"$PWD\"' enters the directory that is in its place now; -C DIR names another one"
+        ),
+        ErrorCode.UNKNOWN_ROOT: "'snap root list' shows all roots",
+        ErrorCode.STORE_NOT_FOUND: "'snap create' makes the store; --store DIR names another one",
+        ErrorCode.NOTHING_TO_UNDO: "'snap restore REF' restores any snapshot of 'snap list'",
+    },
+    ExitCode.BUSY: {
+        ErrorCode.BUSY: "another command works here; --wait SECONDS waits longer for it",
+    },
+    ExitCode.DAMAGED: {
+        ErrorCode.STORE_DAMAGED: (
+            "'snap verify --read-data' names all damage, 'snap verify --repair' repairs what it can"
+        ),
+    },
+    ExitCode.NO_SPACE: {
+        ErrorCode.NO_SPACE: "make room: 'snap delete REF...' and 'snap gc', or remove other files",
+        ErrorCode.OVER_QUOTA: (
+            "'snap prune' and 'snap gc' make room; --max-size, else 'snap config max-size', sets "
+            "the limit"
+        ),
+    },
+    ExitCode.COMMAND_NOT_FOUND: {
+        ErrorCode.COMMAND_NOT_FOUND: None,
+    },
+}
+"""What to do next about each error, or None when its message says it all, by exit code."""
+
+RESPONSES = {
+    code: Response(exit_code, hints[code])
+    for code in ErrorCode
+    for exit_code, hints in _HINTS.items()
+    if code in hints
 }
 
 WARNING_HINTS: dict[WarningCode, str] = {

@@ -30,6 +30,8 @@ class Invocation:
         self.store: str | None = None
         """The store given with ``--store``, or None for the default one."""
         self.wait_s = WAIT_DEFAULT_S
+        self.session: str | None = None
+        """The session that a REF such as ``step:3`` is about, or None."""
 
     @contextmanager
     def open(
@@ -79,6 +81,11 @@ class Invocation:
         finally:
             monitor.close()
 
+    def resolve(self, handle: Handle, ref: str, paths: Sequence[str] | None = None) -> str:
+        """Returns a REF for the library: as given, or its id in the session."""
+        session = self.session
+        return ref if session is None else handle.resolve(ref, session=session, paths=paths).id
+
     def absolute(self, path: str, root: str) -> str:
         """Returns a PATH argument as an absolute path.
 
@@ -120,13 +127,6 @@ class Invocation:
         if self.directory is not None:
             return os.path.abspath(absolute(self.directory))
         return find_root(current_directory(), store_path, markers)
-
-
-def resolve_ref(
-    handle: Handle, ref: str, session: str | None, paths: Sequence[str] | None = None
-) -> str:
-    """Returns a REF for the library: as given, or its id in a session."""
-    return ref if session is None else handle.resolve(ref, session=session, paths=paths).id
 
 
 def _is_below(path: str, root: str) -> bool:

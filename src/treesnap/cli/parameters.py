@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -14,17 +14,25 @@ from treesnap.facts import parse_number
 from treesnap.quantities import parse_duration, parse_size
 
 
-class Duration(click.ParamType[int]):
-    """A length of time such as ``36h``, ``2w`` or ``1d12h``, in seconds."""
+class Quantity(click.ParamType[int]):
+    """A number with units, which a function reads."""
 
-    name = "duration"
+    def __init__(self, name: str, parse: Callable[[str], int]) -> None:
+        self.name = name
+        self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Returns the seconds."""
+        """Returns the number, of seconds or of bytes."""
         try:
-            return parse_duration(value)
+            return self._parse(value)
         except InvalidArgument as error:
             self.fail(error.message, param, ctx)
+
+
+DURATION = Quantity("duration", parse_duration)
+"""A length of time such as ``36h``, ``2w`` or ``1d12h``."""
+SIZE = Quantity("size", parse_size)
+"""A number of bytes such as ``500M``, ``1.5GiB`` or ``0``; units are powers of 1024."""
 
 
 class Seconds(click.FloatRange):
@@ -38,19 +46,6 @@ class Seconds(click.FloatRange):
         if math.isnan(seconds):
             self.fail(f"{value!r} is not a number of seconds", param, ctx)
         return seconds
-
-
-class Size(click.ParamType[int]):
-    """A number of bytes such as ``500M``, ``1.5GiB`` or ``0``; units are powers of 1024."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Returns the bytes."""
-        try:
-            return parse_size(value)
-        except InvalidArgument as error:
-            self.fail(error.message, param, ctx)
 
 
 class SamplePart(click.ParamType[tuple[int, int]]):
@@ -68,39 +63,36 @@ class SamplePart(click.ParamType[tuple[int, int]]):
         return int(found[1]), int(found[2])
 
 
-def parse_tags(
-    context: click.Context, parameter: click.Parameter, values: Sequence[str]
-) -> dict[str, str]:
-    """Returns tags of the form KEY=VALUE by key; the last one of a key wins."""
-    return _pairs(context, parameter, values, "KEY=VALUE", r"([^=]+)=(.*)")
+class Pair(click.ParamType[tuple[str, Any]]):
+    """A key and its value, of the form ``KEY=VALUE`` or ``KEY=NUMBER``."""
 
+    name = "pair"
 
-def parse_counters(
-    context: click.Context, parameter: click.Parameter, values: Sequence[str]
-) -> dict[str, int]:
-    """Returns counters of the form KEY=NUMBER by key; the last one of a key wins."""
-    counters: dict[str, int] = {}
-    for key, text in _pairs(context, parameter, values, "KEY=NUMBER", r"([^=]+)=(.*)").items():
+    def __init__(self, *, is_number: bool) -> None:
+        self._is_number = is_number
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Any]:
+        """Returns both."""
+        key, sign, text = value.partition("=")
+        if not key or not sign:
+            form = "KEY=NUMBER" if self._is_number else "KEY=VALUE"
+            self.fail(f"{value!r} is not of the form {form}", param, ctx)
+        if not self._is_number:
+            return key, text
         number = parse_number(text)
         if number is None:
-            message = f"{text!r} is not a whole number of at most 64 bits"
-            raise click.BadParameter(message, ctx=context, param=parameter)
-        counters[key] = number
-    return counters
+            self.fail(f"{text!r} is not a whole number of at most 64 bits", param, ctx)
+        return key, number
 
 
-def _pairs(
-    context: click.Context,
-    parameter: click.Parameter,
-    values: Sequence[str],
-    form: str,
-    pattern: str,
-) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for value in values:
-        found = re.fullmatch(pattern, value, re.DOTALL)
-        if found is None:
-            message = f"{value!r} is not of the form {form}"
-            raise click.BadParameter(message, ctx=context, param=parameter)
-        pairs[found[1]] = found[2]
-    return pairs
+TAG = Pair(is_number=False)
+COUNTER = Pair(is_number=True)
+
+
+def by_key(
+    _context: click.Context, _parameter: click.Parameter, pairs: Sequence[tuple[str, Any]]
+) -> dict[str, Any]:
+    """Returns the values of pairs by key; the last one of a key wins."""
+    return dict(pairs)

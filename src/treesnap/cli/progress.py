@@ -12,12 +12,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from treesnap.errors import WarningCode
-from treesnap.events import Phase
+from treesnap.events import NullMonitor, Phase
 from treesnap.quantities import size_text
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
 DELAY_S = 0.5
 """How long an operation lasts before its bar appears."""
@@ -36,17 +36,11 @@ _UNITS = {Phase.MARK: "objects", Phase.REWRITE: "objects", Phase.VERIFY: "object
 """What is counted instead of files."""
 
 
-class WarningMonitor:
+class WarningMonitor(NullMonitor):
     """Passes warnings on and shows no progress."""
 
     def __init__(self, warn: Callable[[WarningCode, str], None]) -> None:
         self._warn = warn
-
-    def begin(self, phase: Phase, files: int | None, size_bytes: int | None) -> None:
-        """Ignores the phase."""
-
-    def advance(self, files: int, size_bytes: int) -> None:
-        """Ignores the progress."""
 
     def warn(self, code: WarningCode, message: str) -> None:
         """Passes the warning on."""
@@ -77,7 +71,6 @@ class ProgressMonitor(WarningMonitor):
         self._make_console = make_console or _console_of_stderr
         self._drawn_at = 0.0
         self._bar: Progress | None = None
-        self._task: TaskID | None = None
         self._phase = Phase.SCAN
         self._files_total: int | None = None
         self._bytes_total: int | None = None
@@ -95,9 +88,8 @@ class ProgressMonitor(WarningMonitor):
         self._phase_from = self._clock()
         self._files_total, self._bytes_total = files, size_bytes
         self._files = self._bytes = 0
-        if self._bar is not None and self._task is not None:
-            self._bar.remove_task(self._task)
-            self._task = None
+        if self._bar is not None:
+            self._bar.reset(self._bar.task_ids[0], total=size_bytes)
             self._draw()
 
     def advance(self, files: int, size_bytes: int) -> None:
@@ -127,19 +119,19 @@ class ProgressMonitor(WarningMonitor):
         if self._bar is not None:
             with suppress(OSError):
                 self._bar.stop()
-            self._bar = self._task = None
+            self._bar = None
 
     def _draw(self) -> None:
-        is_new = self._bar is None
         if self._bar is None:
             self._bar = _new_bar(self._make_console(), self._clock)
-        if self._task is None:
-            self._task = self._bar.add_task(
-                PHASE_WORDS[self._phase], total=self._bytes_total, amounts=""
-            )
-        self._bar.update(self._task, completed=self._bytes, amounts=self._amounts_text())
-        if is_new:
-            self._bar.start()
+            self._bar.add_task("", total=self._bytes_total, amounts="")
+        self._bar.update(
+            self._bar.task_ids[0],
+            description=PHASE_WORDS[self._phase],
+            completed=self._bytes,
+            amounts=self._amounts_text(),
+        )
+        self._bar.start()  # only once
         self._bar.refresh()
         self._drawn_at = self._clock()
 

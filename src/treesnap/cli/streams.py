@@ -57,26 +57,24 @@ class Output:
             abandon_stdout()
 
     def result(
-        self, command: str, fields: Callable[[], Mapping[str, Any]], lines: Iterable[str]
+        self,
+        command: str,
+        fields: Callable[[], Mapping[str, Any]],
+        text: Iterable[str] | Iterable[bytes],
     ) -> None:
-        """Prints the result of a command: the fields as JSON, or the lines."""
-        if self.as_json:
-            self._print_object(command, fields())
-        else:
-            for line in lines:
-                with self._writing():
-                    sys.stdout.write(line + "\n")
+        """Prints the result of a command: the fields as JSON, or the text.
 
-    def raw(
-        self, command: str, fields: Callable[[], Mapping[str, Any]], pieces: Iterable[bytes]
-    ) -> None:
-        """Prints a result whose text is bytes, among them those of users' files."""
+        Text is lines, or bytes as they stand, among them those of users' files.
+        """
         if self.as_json:
             self._print_object(command, fields())
-        else:
-            self.flush()
-            for piece in pieces:
-                with self._writing():
+            return
+        for piece in text:
+            with self._writing():
+                if isinstance(piece, str):
+                    sys.stdout.write(piece + "\n")
+                else:
+                    sys.stdout.flush()
                     _write_all(piece)
 
     def piece(self, data: bytes) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from treesnap.errors import printable
+from treesnap.errors import printable, quoted
 from treesnap.facts import own_tags
 from treesnap.model import ChangeKind, SkipReason
 from treesnap.quantities import count_text, first_few, first_lines, size_text
@@ -132,7 +132,7 @@ def skipped_lines(skipped: Sequence[Skipped], verb: str) -> Iterator[str]:
 
 def skipped_text(item: Skipped) -> str:
     """Returns a path that a snapshot does not hold, and the reason."""
-    return f"{printable(item.path)} ({item.reason.word})"
+    return f"{path_text(item.path)} ({item.reason.word})"
 
 
 def create_notes(result: CreateResult) -> Iterator[str]:
@@ -190,7 +190,7 @@ def restore_notes(result: RestoreResult, undo: str) -> Iterator[str]:
     """Yields what a person wants to know of a restore; ``undo`` is the command that undoes it."""
     yield from skipped_lines(result.untouched, "left alone")
     for path in result.links_broken:
-        yield f"Link broken: {printable(path)!r} has a name elsewhere, which keeps the old file"
+        yield f"Link broken: {quoted(path)} has a name elsewhere, which keeps the old file"
     if result.plan_id is not None:
         yield f"Plan {result.plan_id} was restored too"
     yield from first_lines(result.open_files, _open_text, SKIPPED_SHOWN_MAX)
@@ -200,4 +200,4 @@ def restore_notes(result: RestoreResult, undo: str) -> Iterator[str]:
 
 def _open_text(item: OpenFile) -> str:
     program = f"{printable(item.program)} (pid {item.process_id})"
-    return f"open in {program}: {printable(item.path)}; it still uses the old file"
+    return f"open in {program}: {path_text(item.path)}; it still uses the old file"

@@ -23,7 +23,7 @@ from treesnap.codec.watch import (
     encode_answer,
     encode_status,
 )
-from treesnap.errors import Corrupt, TreesnapError, printable
+from treesnap.errors import Corrupt, TreesnapError, printable, quoted
 from treesnap.fs.notifier import change_hints, has_inotify
 from treesnap.fs.os_errors import reported
 from treesnap.model import SnapshotKind
@@ -136,7 +136,7 @@ class WatchService:
             refuse_unwatchable(context, force=self._force)
         with ExitStack() as stack:
             directory = watch_directory(context)
-            what = f"The watch of {printable(context.root)!r}"
+            what = f"The watch of {quoted(context.root)}"
             lock = os.path.join(directory, "lock")
             stack.enter_context(held(context.fs, lock, operation="watch", what=what, wait_s=0.0))
             if is_hinted:
