@@ -12,7 +12,7 @@ from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, fields_of
 from treesnap.cli.parameters import SamplePart
-from treesnap.cli.text_output import added_text, path_text, short_id, title_of
+from treesnap.cli.text_output import added_text, aligned, path_text, short_id, title_of
 from treesnap.errors import WarningCode, printable
 from treesnap.quantities import count_text, first_lines, size_text
 
@@ -153,13 +153,9 @@ def _ratio_text(ratio: float | None) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yields rows in columns, if there are any: numbers to the right, then their subject."""
-    if not rows:
-        return
-    yield ""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)][:-1]
-    for *numbers, subject in (head, *rows):
-        cells = map(str.rjust, numbers, widths)
-        yield "  ".join([*cells, subject])
+    if rows:
+        yield ""
+        yield from aligned([head, *rows], to_the_right=range(len(head) - 1))
 
 
 @command(

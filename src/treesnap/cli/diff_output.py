@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from treesnap.cli.json_output import Fields
@@ -21,6 +21,13 @@ GRAPH_WIDTH = 40
 """The most signs that ``--stat`` draws in one line."""
 
 KIND_WORDS = {kind.value: kind.name.lower().replace("_", " ") for kind in EntryKind}
+
+
+_PROPERTIES: dict[str, Callable[[Entry], str]] = {
+    "type": lambda entry: KIND_WORDS[entry.kind],
+    "mode": lambda entry: f"{entry.mode:04o}",
+    "owner": lambda entry: f"{entry.uid}:{entry.gid}",
+}
 
 
 class Texts(NamedTuple):
@@ -130,15 +137,10 @@ def header_lines(change: Change) -> Iterator[str]:
         if entry is not None:
             yield f"{word} {KIND_WORDS[entry.kind]} mode {entry.mode:04o}"
         return
-    if old.kind != new.kind:
-        yield f"old type {KIND_WORDS[old.kind]}"
-        yield f"new type {KIND_WORDS[new.kind]}"
-    if old.mode != new.mode:
-        yield f"old mode {old.mode:04o}"
-        yield f"new mode {new.mode:04o}"
-    if (old.uid, old.gid) != (new.uid, new.gid):
-        yield f"old owner {old.uid}:{old.gid}"
-        yield f"new owner {new.uid}:{new.gid}"
+    for name, text in _PROPERTIES.items():
+        if text(old) != text(new):
+            yield f"old {name} {text(old)}"
+            yield f"new {name} {text(new)}"
     if old.xattrs != new.xattrs:
         yield "extended attributes changed"
     if change.change is ChangeKind.METADATA and old.mtime_ns != new.mtime_ns:

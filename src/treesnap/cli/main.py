@@ -28,7 +28,7 @@ COMMANDS = {
         "restore": ("cmd_restore", "Restore a snapshot, or only PATHs of it."),
         "undo": ("cmd_restore", "Undo the newest restore."),
         "redo": ("cmd_restore", "Undo the newest undo."),
-        "run": ("cmd_run", "Run a command, and roll back what it did if it fails."),
+        "run": ("cmd_restore", "Run a command, and roll back what it did if it fails."),
     },
     "History": {
         "show": ("cmd_browse", "Show the metadata of a snapshot."),

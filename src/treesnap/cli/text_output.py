@@ -15,7 +15,7 @@ from treesnap.model import ChangeKind, SkipReason
 from treesnap.quantities import count_text, first_few, first_lines, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from treesnap.model import Change, Skipped, Snapshot
     from treesnap.results import CreateResult, OpenFile, RestoreResult
@@ -102,21 +102,28 @@ def added_text(snapshot: Snapshot) -> str:
 
 def list_lines(snapshots: Sequence[Snapshot], *, with_roots: bool) -> Iterator[str]:
     """Yields a table, newest first: id, time, added bytes, kind, flags, title."""
-    roots = [printable(snapshot.record.root_path) if with_roots else "" for snapshot in snapshots]
-    added = [added_text(snapshot) for snapshot in snapshots]
-    added_width = max(map(len, added), default=0)
-    kind_width = max((len(snapshot.kind.value) for snapshot in snapshots), default=0)
-    root_width = max(map(len, roots), default=0)
-    for snapshot, root, size in zip(snapshots, roots, added, strict=True):
-        flags = ("P" if snapshot.pinned else "-") + ("-" if snapshot.complete else "!")
-        cells = [
+    rows = [
+        (
             short_id(snapshot.id),
             time_text(snapshot.record.created_at_ns),
-            size.rjust(added_width),
-            snapshot.kind.value.ljust(kind_width),
-            flags,
-            *([root.ljust(root_width)] if with_roots else []),
+            added_text(snapshot),
+            snapshot.kind.value,
+            ("P" if snapshot.pinned else "-") + ("-" if snapshot.complete else "!"),
+            *([printable(snapshot.record.root_path)] if with_roots else []),
             title_of(snapshot),
+        )
+        for snapshot in snapshots
+    ]
+    yield from aligned(rows, to_the_right={2})
+
+
+def aligned(rows: Sequence[Sequence[str]], to_the_right: Container[int]) -> Iterator[str]:
+    """Yields rows in columns, of which some are aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if number in to_the_right else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         yield "  ".join(cells).rstrip()
 
