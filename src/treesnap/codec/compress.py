@@ -1,7 +1,7 @@
 """Compression of objects: zstd, in batches without the GIL, bounded on the way back.
 
-The only module that imports zstandard. One compressor serves one thread at a
-time; :class:`Compressor` keeps one per thread.
+The only module that imports zstandard. One compressor serves one thread at a time, so there
+is one of each level for each thread.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from treesnap.errors import Corrupt
@@ -33,55 +32,43 @@ class Compression(IntEnum):
     ZSTD = 1
 
 
-class Compressor:
-    """Compresses batches of objects, each on its own."""
-
-    def __init__(self, level: int = LEVEL_DEFAULT) -> None:
-        self._level = level
-        self._local = threading.local()
-
-    def _own(self) -> zstandard.ZstdCompressor:
-        compressor = getattr(self._local, "compressor", None)
-        if compressor is None:
-            import zstandard
-
-            compressor = zstandard.ZstdCompressor(level=self._level)
-            self._local.compressor = compressor
-        return compressor
-
-    def compress(self, objects: Sequence[bytes]) -> list[tuple[Compression, bytes]]:
-        """Returns how each object is stored: compressed where that saves bytes.
-
-        The whole batch is compressed in one call that gives the GIL away.
-        """
-        large: list[bytes | bytearray | memoryview] = [
-            data for data in objects if len(data) > _SMALL
-        ]
-        if not large:
-            return [(Compression.NONE, data) for data in objects]
-        frames: Iterator[Any] = (
-            iter(self._own().multi_compress_to_buffer(large))
-            if len(large) > 1
-            else iter([memoryview(self._own().compress(large[0]))])  # takes a tenth of the time
-        )
-        stored: list[tuple[Compression, bytes]] = []
-        for data in objects:
-            if len(data) > _SMALL:
-                frame = next(frames)
-                if len(frame) < len(data):
-                    stored.append((Compression.ZSTD, frame.tobytes()))
-                    continue
-            stored.append((Compression.NONE, data))
-        return stored
+_local = threading.local()
 
 
-@cache
-def compressor_of(level: int = LEVEL_DEFAULT) -> Compressor:
-    """Returns the one of this process; the memory that it works in stays for the next time."""
-    return Compressor(level)
+def _compressor(level: int) -> zstandard.ZstdCompressor:
+    """Returns the one of this thread; the memory that it works in stays for the next time."""
+    compressor: zstandard.ZstdCompressor | None = vars(_local).get(f"level_{level}")
+    if compressor is None:
+        import zstandard
+
+        compressor = vars(_local)[f"level_{level}"] = zstandard.ZstdCompressor(level=level)
+    return compressor
 
 
-_decompressor = threading.local()
+def compress(
+    objects: Sequence[bytes], level: int = LEVEL_DEFAULT
+) -> list[tuple[Compression, bytes]]:
+    """Returns how each object is stored: compressed where that saves bytes.
+
+    The whole batch is compressed in one call that gives the GIL away.
+    """
+    large: list[bytes | bytearray | memoryview] = [data for data in objects if len(data) > _SMALL]
+    if not large:
+        return [(Compression.NONE, data) for data in objects]
+    frames: Iterator[Any] = (
+        iter(_compressor(level).multi_compress_to_buffer(large))
+        if len(large) > 1
+        else iter([memoryview(_compressor(level).compress(large[0]))])  # takes a tenth of the time
+    )
+    stored: list[tuple[Compression, bytes]] = []
+    for data in objects:
+        if len(data) > _SMALL:
+            frame = next(frames)
+            if len(frame) < len(data):
+                stored.append((Compression.ZSTD, frame.tobytes()))
+                continue
+        stored.append((Compression.NONE, data))
+    return stored
 
 
 def decompress(compression: int, stored: bytes, raw_size: int) -> bytes:
@@ -100,9 +87,9 @@ def decompress(compression: int, stored: bytes, raw_size: int) -> bytes:
         raise Corrupt(f"Stored object has the unknown compression {compression}")
     import zstandard
 
-    own = getattr(_decompressor, "own", None)
+    own = getattr(_local, "decompressor", None)
     if own is None:
-        own = _decompressor.own = zstandard.ZstdDecompressor()
+        own = _local.decompressor = zstandard.ZstdDecompressor()
     try:
         parameters = zstandard.get_frame_parameters(stored)
         if parameters.content_size != raw_size:

@@ -120,29 +120,13 @@ def encode_journal(journal: Journal) -> bytes:
         "version": VERSION,
         "root_id": journal.root_id,
         "stage": int(journal.stage),
-        "stage_name": journal.stage_name,
-        "root_before": journal.root_before,
-        "device": journal.device,
-        "inode": journal.inode,
-        "started_at_ns": journal.started_at_ns,
-        "subvolumes": journal.subvolumes,
+        **journal._asdict(),
     }
-    commit = journal.commit
+    commit = fields.pop("commit")
     if commit is not None:
-        fields |= {
-            "target_id": commit.target_id,
-            "safety_id": commit.safety_id,
-            "paths": commit.paths,
-            "directories": commit.directories,
-            "history": commit.history,
-            "touch": commit.touch,
-            "removes_root": commit.removes_root,
-            "is_way_back": commit.is_way_back,
-            "removes_first": commit.removes_first,
-            "keeps_nothing": commit.keeps_nothing,
-        }
-        if commit.plan is not None:
-            fields["plan"] = commit.plan
+        fields |= commit._asdict()
+        if commit.plan is None:
+            del fields["plan"]
     return pack(fields)
 
 

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 from zlib import crc32
 
-from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, compressor_of, decompress
+from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, compress, decompress
 from treesnap.codec.envelope import HEADER_SIZE
 from treesnap.codec.message import pack, unpack
 from treesnap.errors import Corrupt
@@ -106,7 +106,7 @@ def encode_objects(objects: Sequence[tuple[ObjectKind, ObjectId, bytes]]) -> Enc
     """
     pieces: list[bytes] = []
     rows: list[tuple[ObjectId, int, int, int]] = []
-    compressed = compressor_of().compress([data for _, _, data in objects])
+    compressed = compress([data for _, _, data in objects])
     for (kind, identity, data), (compression, stored) in zip(objects, compressed, strict=True):
         pieces.append(encode_record_header(kind, compression, len(data), len(stored), identity))
         pieces.append(stored)

@@ -167,15 +167,9 @@ class HoldRecord(NamedTuple):
 
 def encode_hold(record: HoldRecord) -> bytes:
     """Returns the payload of a record."""
-    scope = list(record.scope) if record.scope is not None else None
-    return pack(
-        {
-            "version": 1,
-            "process": record.process_id,
-            "operation": record.operation,
-            "scope": scope,
-        }
-    )
+    process_id, operation, scope = record
+    fields = {"process": process_id, "operation": operation, "scope": scope}
+    return pack({"version": 1, **fields})
 
 
 def decode_hold(payload: bytes) -> HoldRecord:
@@ -222,7 +216,7 @@ class ExportRecord(NamedTuple):
 
 def encode_export(record: ExportRecord) -> bytes:
     """Returns the payload of a record."""
-    return pack({"version": 1, "stage_path": record.stage_path, "in_place": record.in_place})
+    return pack({"version": 1, **record._asdict()})
 
 
 def decode_export(payload: bytes) -> ExportRecord:
@@ -271,16 +265,7 @@ class ExportMoves(NamedTuple):
 
 def encode_moves(record: ExportMoves) -> bytes:
     """Returns the payload of a list of moves."""
-    return pack(
-        {
-            "version": 1,
-            "moves": record.moves,
-            "mode": record.mode,
-            "uid": record.uid,
-            "gid": record.gid,
-            "mtime_ns": record.mtime_ns,
-        }
-    )
+    return pack({"version": 1, **record._asdict()})
 
 
 def decode_moves(payload: bytes) -> ExportMoves:

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, compressor_of, decompress
+from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, compress, decompress
 from treesnap.codec.message import (
     LONG_ARRAY_LENGTH_MAX,
     Fields,
@@ -110,7 +110,7 @@ def compress_row(payload: bytes) -> bytes:
     """Returns the payload of a row in less space, if it is worth it."""
     if not _COMPRESSED_MIN <= len(payload) <= OBJECT_SIZE_MAX:
         return payload
-    ((compression, stored),) = compressor_of(_LEVEL).compress([payload])
+    ((compression, stored),) = compress([payload], _LEVEL)
     return pack((len(payload), stored)) if compression == Compression.ZSTD else payload
 
 

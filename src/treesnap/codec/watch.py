@@ -123,17 +123,9 @@ def decode_question(data: bytes) -> Question:
 
 def encode_answer(answer: Answer) -> bytes:
     """Returns the bytes of an answer."""
-    return pack(
-        {
-            "version": 1,
-            "watcher": answer.mark.watcher,
-            "number": answer.mark.number,
-            "paths": answer.paths,
-            "whole": answer.whole,
-            "mapped": answer.mapped,
-            "written": answer.written,
-        }
-    )
+    fields = answer._asdict()
+    mark: Mark = fields.pop("mark")
+    return pack({"version": 1, **mark._asdict(), **fields})
 
 
 def decode_answer(data: bytes) -> Answer:

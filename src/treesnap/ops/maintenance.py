@@ -217,7 +217,7 @@ def make_room(context: Context, full: StorageFull) -> Room | None:
     limit decides what goes, not that of one command. Returns None when no room could be made.
     Waits for another collection, which is likely to make room as well.
     """
-    from treesnap.store.maintenance.quota import free_bytes, trim_outputs
+    from treesnap.store.maintenance.prune import free_bytes, trim_outputs
 
     limit_bytes = full.limit_bytes
     is_contested = False
@@ -249,7 +249,7 @@ def make_room(context: Context, full: StorageFull) -> Room | None:
 
 def _prune_all_roots(opened_session: Session, size_bytes_max: int | None) -> bool:
     """Removes snapshots of every root that allows it; returns whether one was left in use."""
-    from treesnap.store.maintenance.quota import ROOM_SHARE, prune_store
+    from treesnap.store.maintenance.prune import ROOM_SHARE, prune_store
 
     store = opened_session.store
     roots = []

@@ -19,7 +19,7 @@ from treesnap.store.layout import Layout
 from treesnap.store.lock import held
 from treesnap.store.maintenance.check.checker import ALL, Checker, Sample
 from treesnap.store.maintenance.check.metadata_files import CheckPlace
-from treesnap.store.store import mend_format
+from treesnap.store.store import Store
 
 if TYPE_CHECKING:
     from treesnap.store.maintenance.check.repair import Repair
@@ -57,7 +57,7 @@ def _without_format(context: Context, asked: VerifyRequest, error: Corrupt) -> V
             problems=(problem,), left=(problem,), snapshots=0, objects=0, read_bytes=0
         )
     with reported("repair the store"):
-        done = mend_format(context.fs, context.store_path)
+        done = Store(context.fs, context.store_path).rewrite_format()
     result = _verify(context, asked)
     return result._replace(problems=(problem, *result.problems), repaired=(done, *result.repaired))
 

@@ -61,11 +61,6 @@ def format_problem(data: bytes) -> str | None:
     return f"The format file has a wrong {', '.join(wrong)}" if wrong else None
 
 
-def mend_format(fs: FileSystem, path: str) -> str:
-    """Rewrites the format file of a store that cannot be opened for lack of it."""
-    return Store(fs, path).rewrite_format()
-
-
 class Store:
     """Reads objects and snapshots. Use as a context manager."""
 

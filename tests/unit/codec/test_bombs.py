@@ -157,7 +157,7 @@ def test_stored_bytes_that_are_not_what_they_claim_are_refused(compression, stor
 def test_objects_come_back_however_they_were_stored():
     objects = [b"", b"a" * 64, b"a" * 65, bytes(range(256)), bytes(100_000), b"\0" * 70]
 
-    compressed = compress.Compressor().compress(objects)
+    compressed = compress.compress(objects)
 
     found = [
         decompress(how, stored, len(data))
@@ -172,7 +172,7 @@ def test_objects_come_back_however_they_were_stored():
         Compression.ZSTD,
         Compression.ZSTD,
     ]
-    assert compress.Compressor().compress([b"a"]) == [(Compression.NONE, b"a")]
+    assert compress.compress([b"a"]) == [(Compression.NONE, b"a")]
 
 
 def test_one_chunk_cannot_stand_for_a_huge_table_of_links():

@@ -93,7 +93,7 @@ def encoded_pack(contents: list[bytes]) -> bytes:
     """Returns a sealed pack."""
     data = envelope.header(FileKind.PACK)
     records = []
-    compressed = compress.Compressor().compress(contents)
+    compressed = compress.compress(contents)
     for content, (compression, stored) in zip(contents, compressed, strict=True):
         identity = object_id(ObjectKind.CHUNK, content)
         head = pack.encode_record_header(1, compression, len(content), len(stored), identity)
@@ -225,7 +225,7 @@ CASES = {
     "zstd": Case(
         lambda data: compress.decompress(compress.Compression.ZSTD, data, 200),
         st.binary(max_size=9).map(lambda seed: (seed + bytes(200))[:200]).map(
-            lambda raw: bytes(compress.Compressor().compress([raw])[0][1])
+            lambda raw: bytes(compress.compress([raw])[0][1])
         ),
     ),
 }  # fmt: skip

@@ -6,13 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treesnap.codec.compress import OBJECT_SIZE_MAX, Compressor
+from treesnap.codec.compress import OBJECT_SIZE_MAX, compress
 from treesnap.codec.message import pack, unpack
 from treesnap.codec.statcache import compress_row, decode_row, encode_row
 from treesnap.errors import Corrupt
 from treesnap.testing import strategies
-
-COMPRESSOR = Compressor()
 
 
 @given(strategies.rows(), st.integers(0, 3000))
@@ -35,6 +33,6 @@ def test_a_row_that_does_not_hold_what_it_claims_is_damage(row):
         with pytest.raises(Corrupt):
             decode_row(memoryview(pack((claimed, stored))))
     twice = pack((size_bytes, stored))
-    ((_, frame),) = COMPRESSOR.compress([twice])
+    ((_, frame),) = compress([twice])
     with pytest.raises(Corrupt):
         decode_row(memoryview(pack((len(twice), frame))))

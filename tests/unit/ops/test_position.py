@@ -16,7 +16,7 @@ from treesnap.ops.history import retag
 from treesnap.ops.position import compare_with_head, mark, mark_position, rollback
 from treesnap.store.collector import CollectorState, read_state, write_state
 from treesnap.store.layout import Layout
-from treesnap.store.maintenance.quota import prune_store
+from treesnap.store.maintenance.prune import prune_store
 from treesnap.store.maintenance.retention import Policy
 from treesnap.store.writer import ATTEMPTS
 from treesnap.testing.children import killed

@@ -7,24 +7,45 @@ and paths that need it, and with nothing else. Looking changes nothing.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple
 
+from treesnap import treepath
 from treesnap.codec.pack import IndexEntry
+from treesnap.codec.reader import Reference, TreeReader, root_references
 from treesnap.errors import Corrupt, NotFound, TreesnapError
 from treesnap.events import Phase
-from treesnap.model import ObjectId, ObjectKind, Snapshot, SnapshotId
+from treesnap.model import ObjectId, ObjectKind, Snapshot, SnapshotId, SnapshotRecord
 from treesnap.results import Partial, Problem
-from treesnap.store.maintenance.check.damage_report import DamageReport, LostObject
 from treesnap.store.maintenance.check.metadata_files import CheckPlace, Finding, MetadataFiles
 from treesnap.store.snapshots import SnapshotName
 from treesnap.store.store import Store
 
 PATHS_MAX = 1000
 """Paths listed for one problem, and for one snapshot."""
+_LOST_MAX = 1 << 20
+"""Lost objects named of one snapshot: a hostile store can name one directory very often."""
 _MISSING = "is missing"
 _ADVANCE_SIZE = 4 << 20
 """Bytes that are read between two reports of progress."""
+
+
+class LostObject(NamedTuple):
+    """An object that is lost, and a path that needs it."""
+
+    object_id: ObjectId
+    path: bytes
+
+
+class _LostDirectory(NamedTuple):
+    """A directory with damage in it or below it."""
+
+    own: tuple[LostObject, ...]
+    """What its own entries need; paths are names in it, or empty for the directory itself."""
+    below: tuple[tuple[bytes, ObjectId], ...]
+    """Its directories, by name."""
 
 
 class Damaged(NamedTuple):
@@ -46,7 +67,7 @@ class Checker:
 
     def __init__(self, store: Store, sample: Sample, place: CheckPlace, *, read_data: bool) -> None:
         self._place = place
-        self._monitor = place.monitor
+        self.monitor = place.monitor
         self._store = store
         self._sample = sample
         self._read_data = read_data
@@ -78,7 +99,7 @@ class Checker:
         self._check_index()
         if self._read_data:
             self._check_packs()
-        self._monitor.begin(Phase.VERIFY, None, None)
+        self.monitor.begin(Phase.VERIFY, None, None)
         self._check_snapshots()
         self.findings += MetadataFiles(self._store, self._place).findings()
         self.problems += [finding.problem for finding in self.findings]
@@ -116,7 +137,7 @@ class Checker:
         not damage; objects in them that a snapshot needs are reported as such.
         """
         sizes = self._store.packs.sizes()
-        self._monitor.begin(Phase.VERIFY, None, sum(sizes.values()) // self._sample.parts)
+        self.monitor.begin(Phase.VERIFY, None, sum(sizes.values()) // self._sample.parts)
         covered = self._store.index.covered()
         for pack_id in sizes:
             size = covered.get(pack_id, 0)
@@ -146,9 +167,9 @@ class Checker:
             count += 1
             size += entry.size_bytes
             if size >= _ADVANCE_SIZE:
-                self._monitor.advance(count, size)
+                self.monitor.advance(count, size)
                 count = size = 0
-        self._monitor.advance(count, size)
+        self.monitor.advance(count, size)
 
     def _note_bad_pack(self, pack_id: bytes, reason: str) -> None:
         self.bad_packs.add(pack_id)
@@ -162,9 +183,7 @@ class Checker:
 
     def _check_snapshots(self) -> None:
         log = self._store.snapshots
-        report = DamageReport(
-            self._store.get, self._check_object, self._note, lambda: self._monitor.advance(1, 0)
-        )
+        report = DamageReport(self._store, self)
         for root_id, name in list(log.all_names()):
             try:
                 snapshot = log.load(root_id, name)
@@ -187,11 +206,12 @@ class Checker:
             if found:
                 self.damaged.append(Damaged(snapshot, found))
 
-    def _note(self, kind: ObjectKind, identity: ObjectId, reason: str) -> None:
+    def note(self, kind: ObjectKind, identity: ObjectId, reason: str) -> None:
+        """Notes what is wrong with an object, unless something else is known to be."""
         self.checked[identity] = self.checked.get(identity) or reason
         self.kinds[identity] = kind
 
-    def _check_object(self, kind: ObjectKind, identity: ObjectId) -> bool:
+    def is_there(self, kind: ObjectKind, identity: ObjectId) -> bool:
         """Returns whether an object exists, and is intact if data is to be read."""
         if identity in self.checked:
             return self.checked[identity] is None
@@ -242,6 +262,117 @@ class Checker:
                     path_count=len(paths[identity]),
                 )
             )
+
+
+class DamageReport:
+    """Finds which paths of which snapshots a lost object damages.
+
+    Every tree and every list is looked at once, however many snapshots share it. Only
+    directories with damage in or below them are walked again for each snapshot.
+    """
+
+    def __init__(self, store: Store, checker: Checker) -> None:
+        self._checker = checker
+        self._trees = TreeReader(store.get)
+        self._whole: set[ObjectId] = set()
+        self._damaged: dict[ObjectId, _LostDirectory] = {}
+        self._lists: dict[ObjectId, tuple[ObjectId, ...]] = {}
+
+    def of(self, record: SnapshotRecord) -> list[LostObject]:
+        """Returns everything that a snapshot lost."""
+        return list(islice(self._of(record), _LOST_MAX))
+
+    def _of(self, record: SnapshotRecord) -> Iterator[LostObject]:
+        pending: list[tuple[bytes, ObjectId]] = []
+        for reference in root_references(record.root, record.links):
+            if reference.kind == ObjectKind.TREE:
+                self._look(reference.id)
+                pending.append((b"", reference.id))
+            else:
+                yield from (LostObject(lost, b"") for lost in self._lost_in(reference))
+        while pending:
+            path, tree_id = pending.pop()
+            directory = self._damaged.get(tree_id)
+            if directory is None:
+                continue
+            for lost in directory.own:
+                yield lost._replace(path=treepath.join(path, lost.path) if lost.path else path)
+            pending += [(treepath.join(path, name), child) for name, child in directory.below]
+
+    def _look(self, top_id: ObjectId) -> None:
+        """Decides for a tree and all below it whether they are whole, the deepest first."""
+        looked: dict[ObjectId, _LostDirectory] = {}
+        pending = [top_id]
+        while pending:
+            tree_id = pending[-1]
+            if self._is_known(tree_id):
+                pending.pop()
+                continue
+            directory = looked.get(tree_id)
+            if directory is None:
+                directory = looked[tree_id] = self._directory(tree_id)
+                pending += [child for _, child in directory.below if not self._is_known(child)]
+                continue
+            pending.pop()
+            del looked[tree_id]
+            below = tuple(item for item in directory.below if item[1] in self._damaged)
+            if directory.own or below:
+                self._damaged[tree_id] = directory._replace(below=below)
+            else:
+                self._whole.add(tree_id)
+
+    def _is_known(self, tree_id: ObjectId) -> bool:
+        return tree_id in self._whole or tree_id in self._damaged
+
+    def _directory(self, tree_id: ObjectId) -> _LostDirectory:
+        """Checks what one directory needs itself."""
+        own: list[LostObject] = []
+        below: list[tuple[bytes, ObjectId]] = []
+        self._checker.monitor.advance(1, 0)
+        if not self._checker.is_there(ObjectKind.TREE, tree_id):
+            return _LostDirectory((LostObject(tree_id, b""),), ())
+        try:
+            lost = [
+                LostObject(page.id, b"")
+                for page in self._trees.tree(tree_id).pages
+                if not self._checker.is_there(ObjectKind.TREE, page.id)
+            ]
+            if lost:
+                return _LostDirectory(tuple(lost), ())
+            for reference in self._trees.references(Reference(ObjectKind.TREE, tree_id)):
+                if reference.is_page:
+                    continue
+                if reference.kind == ObjectKind.TREE:
+                    below.append((reference.name, reference.id))
+                else:
+                    own += [LostObject(each, reference.name) for each in self._lost_in(reference)]
+        except Corrupt as error:
+            self._checker.note(ObjectKind.TREE, tree_id, error.message)
+            return _LostDirectory((LostObject(tree_id, b""),), ())
+        return _LostDirectory(tuple(own), tuple(below))
+
+    def _lost_in(self, reference: Reference) -> tuple[ObjectId, ...]:
+        """Returns the lost objects among a chunk, or a list and all below it.
+
+        The level of a list bounds the depth.
+        """
+        if reference.kind == ObjectKind.CHUNK:
+            return () if self._checker.is_there(reference.kind, reference.id) else (reference.id,)
+        found = self._lists.get(reference.id)
+        if found is None:
+            found = (reference.id,)
+            if self._checker.is_there(reference.kind, reference.id):
+                try:
+                    lost = (
+                        each
+                        for below in self._trees.references(reference)
+                        for each in self._lost_in(below)
+                    )
+                    found = tuple(dict.fromkeys(lost))
+                except Corrupt as error:
+                    self._checker.note(reference.kind, reference.id, error.message)
+            self._lists[reference.id] = found
+        return found
 
 
 class Sample(NamedTuple):
