@@ -378,6 +378,15 @@ def closed(path: str) -> Corrupt:
     )
 
 
+def is_there(fs: FileSystem, path: str) -> bool:
+    """Returns whether a name exists. Costs one look."""
+    try:
+        fs.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def unlink_if_present(fs: FileSystem, path: str) -> bool:
     """Removes a name if it exists; returns whether it did."""
     try:

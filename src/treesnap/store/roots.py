@@ -43,6 +43,7 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
     Prepared,
     add_directory,
+    is_there,
     open_regular,
     sync_directory,
     unlink_if_present,
@@ -184,7 +185,7 @@ class Root:
         while is_elsewhere:
             salt += 1
             self.id = root_id(b"%b\0%d" % (self.path, salt))
-            is_elsewhere = _is_there(self._fs, self._layout.root_file(self.id, "root"))
+            is_elsewhere = is_there(self._fs, self._layout.root_file(self.id, "root"))
 
     @property
     def moved_to(self) -> bytes | None:
@@ -308,12 +309,12 @@ class Root:
 
     def is_registered(self) -> bool:
         """Returns whether the store knows the root."""
-        return _is_there(self._fs, self.file("root"))
+        return is_there(self._fs, self.file("root"))
 
     @property
     def is_interrupted(self) -> bool:
         """Whether a restore of the root has left a journal. Costs one look."""
-        return _is_there(self._fs, self.file("journal"))
+        return is_there(self._fs, self.file("journal"))
 
     @contextmanager
     def locked(self, operation: str, wait_s: float) -> Iterator[None]:
@@ -505,14 +506,6 @@ def locked_roots(fs: FileSystem, layout: Layout) -> Iterator[None]:
     what = "The list of roots"
     with held(fs, path, operation="roots", what=what, wait_s=_LOCK_WAIT_S):
         yield
-
-
-def _is_there(fs: FileSystem, path: str) -> bool:
-    try:
-        fs.lstat(path)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _read(fs: FileSystem, path: str, identity: str | None = None) -> tuple[RootRecord | None, bool]:

@@ -15,7 +15,7 @@ from zlib import crc32
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
 from treesnap.errors import Corrupt, TreesnapError
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import open_regular, unlink_if_present
+from treesnap.fs.durable import is_there, open_regular, unlink_if_present
 from treesnap.store.layout import Layout, is_hex
 
 _BODY = struct.Struct("<Q16sQQ")
@@ -153,13 +153,5 @@ def sweep_pending(fs: FileSystem, layout: Layout) -> None:
                 unlink_if_present(fs, path)
             finally:
                 slot.release()
-        elif not _exists(fs, layout, name):
+        elif not is_there(fs, os.path.join(layout.slots, name)):
             unlink_if_present(fs, path)
-
-
-def _exists(fs: FileSystem, layout: Layout, name: str) -> bool:
-    try:
-        fs.lstat(os.path.join(layout.slots, name))
-    except FileNotFoundError:
-        return False
-    return True

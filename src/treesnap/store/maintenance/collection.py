@@ -116,7 +116,7 @@ class _Collection:
             self._sweep(usage, old_parts)
             going = [pack for pack in usage.packs.values() if pack.id in self._deleted]
         if not dry_run and self._must_not_delete():
-            self._postpone(
+            self._postponed.append(
                 f"{count_text(len(self._damaged), 'snapshot is', 'snapshots are')} damaged"
             )
         dead = sum(not pack.needed_count for pack in going)
@@ -202,14 +202,16 @@ class _Collection:
             self._delete(frozenset(pack.id for pack in [*dead, *fitting]))
             dead = []
         if rewritten:
-            self._postpone(f"there is no room to rewrite {count_text(len(rewritten), 'pack')}")
+            self._postponed.append(
+                f"there is no room to rewrite {count_text(len(rewritten), 'pack')}"
+            )
         if self._deleted or usage.is_index_stale():
             try:
                 self._reserve.back(lambda: usage.rebuild_index(self._deleted, old_parts))
             except OSError as error:
                 if not is_full(error):
                     raise
-                self._postpone("there is no room to write the index")
+                self._postponed.append("there is no room to write the index")
         state = read_state(self._fs, self._store.layout)
         if state.condemned:
             self._write_state(CollectorState(epoch=state.epoch))
@@ -221,9 +223,6 @@ class _Collection:
     def _must_not_delete(self) -> bool:
         """Returns whether nothing may go: an automatic collection does not decide about damage."""
         return self._is_automatic and bool(self._damaged)
-
-    def _postpone(self, reason: str) -> None:
-        self._postponed.append(reason)
 
     def _fitting(self, packs: list[PackUsage]) -> list[PackUsage]:
         """Returns the packs whose copies fit on the disk, the smallest copies first."""

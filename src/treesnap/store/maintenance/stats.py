@@ -18,7 +18,7 @@ from treesnap.fs.base import FileSystem
 from treesnap.model import ObjectId, Snapshot, SnapshotRecord
 from treesnap.results import RootStats, SnapshotStats, StatsResult
 from treesnap.store.maintenance.reachability import Reachability
-from treesnap.store.roots import registered_roots, step_output_bytes
+from treesnap.store.roots import registered_records, step_output_bytes
 from treesnap.store.store import Store
 
 _COUNTED = -(1 << 62)
@@ -85,7 +85,7 @@ def measure(store: Store, root_id: str) -> StatsResult:
 def _walk(store: Store, own_id: str, ownership: Ownership) -> _Walked:
     """Walks all snapshots. One that was deleted and collected meanwhile is not damaged."""
     log = store.snapshots
-    paths = _registered(store)
+    paths = {record.id: record.path for record in registered_records(store.fs, store.layout)}
     walked = _Walked()
     for number, root_id in enumerate(log.root_ids()):
         walked.paths.append(paths.get(root_id, b""))
@@ -103,11 +103,6 @@ def _walk(store: Store, own_id: str, ownership: Ownership) -> _Walked:
     return walked
 
 
-def _registered(store: Store) -> dict[str, bytes]:
-    paths = registered_roots(store.fs, store.layout)
-    return {store.root(path).id: path for path in paths}
-
-
 def _count(store: Store, ownership: Ownership) -> _Counted:
     """Adds up all records of all packs, by their owners. Costs a header per record."""
     counted = _Counted()
@@ -115,20 +110,19 @@ def _count(store: Store, ownership: Ownership) -> _Counted:
     for pack_id in store.packs.sizes():
         with suppress(FileNotFoundError):  # a collection removed it meanwhile
             for record in store.inventory(pack_id).entries:
-                size_bytes = record.size_bytes
                 owner = left.get(record.id)
                 if owner == _COUNTED:
-                    counted.waste_bytes += size_bytes
+                    counted.waste_bytes += record.size_bytes
                     continue
                 left[record.id] = _COUNTED
                 counted.objects += 1
                 counted.raw_bytes += record.raw_size
-                counted.stored_bytes += size_bytes
+                counted.stored_bytes += record.size_bytes
                 if owner is None:
-                    counted.waste_bytes += size_bytes
+                    counted.waste_bytes += record.size_bytes
                 else:
                     counted.needed_raw_bytes += record.raw_size
-                    counted.needed_bytes[owner] += size_bytes
+                    counted.needed_bytes[owner] += record.size_bytes
     return counted
 
 
