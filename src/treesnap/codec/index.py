@@ -137,10 +137,14 @@ class IndexPart:
 
     def __iter__(self) -> Iterator[IndexEntry]:
         """Yields all entries in the order of their ids."""
-        for position in range(self.count):
-            entry = self.at(position)
-            if entry is not None:
-                yield entry
+        end = self._location_start + _LOCATION.size * self.count
+        locations = _LOCATION.iter_unpack(self._data[self._location_start : end])
+        start = self._rest_start
+        for first, (number, *place) in zip(self._first, locations, strict=True):
+            if number < len(self._packs):
+                object_id = ObjectId(_FIRST.pack(first) + self._data[start : start + 24])
+                yield IndexEntry(object_id, self._packs[number], *place)
+            start += 24
 
     def verify(self) -> None:
         """Raises Corrupt unless the part matches its checksum. Reads all of it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 
 from treesnap.codec.index import IndexPart, encode_index
 from treesnap.codec.pack import PACK_SIZE_TARGET, IndexEntry
@@ -37,7 +38,7 @@ class PackUsage:
         """Damage or a torn tail may hide records."""
         self.is_damaged = False
         """It is broken, and may hide something needed. It stays, and so do its entries."""
-        data = encode_index(sorted(sound.entries), {pack_id: sound.covered})
+        data = encode_index(sorted(sound.entries, key=itemgetter(0)), {pack_id: sound.covered})
         self._part = IndexPart(data, pack_id.hex())
         self.count = self._part.count
         self.record_bytes = sum(entry.size_bytes for entry in sound.entries)
@@ -76,12 +77,12 @@ class PackUsage:
         numbers = (number for number in range(self.count) if self._is_needed[number])
         return map(self.__getitem__, sorted(numbers, key=lambda number: self[number].offset))
 
-    def need(self, number: int, *, is_needed: bool) -> None:
-        """Sets whether a record is needed from this pack."""
+    def need(self, number: int, entry: IndexEntry, *, is_needed: bool) -> None:
+        """Sets whether a record, which is that of the entry, is needed from this pack."""
         sign = int(is_needed) - self._is_needed[number]
         self._is_needed[number] = is_needed
         self.needed_count += sign
-        self.needed_bytes += sign * self[number].size_bytes
+        self.needed_bytes += sign * entry.size_bytes
 
 
 class StoreUsage:
@@ -179,11 +180,12 @@ class StoreUsage:
                 if place >= 0:
                     which = bisect_right(starts, place) - 1
                     other, position = packs[which], place - starts[which]
-                    if is_right(other[position]) or not is_right(entry):
+                    kept = other[position]
+                    if is_right(kept) or not is_right(entry):
                         continue
-                    other.need(position, is_needed=False)
+                    other.need(position, kept, is_needed=False)
                     claimed -= 1
-                pack.need(number, is_needed=True)
+                pack.need(number, entry, is_needed=True)
                 places[entry.id] = start + number
                 claimed += 1
             start += pack.count
