@@ -10,10 +10,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 import treesnap
+from calling import run_forked
 from oracle import difference, record
 from treesnap import InvalidArgument
 from treesnap.compat.architect import CHECKPOINT_PREFIX, Checkpoint, CheckpointManager
@@ -60,10 +62,9 @@ def manager(root):
 
 def snap(root, *words: str) -> str:
     """Runs a command on the workspace and returns what it printed."""
-    program = [sys.executable, "-m", "treesnap", "-C", str(root), *words]
-    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
-    assert done.returncode == 0, done
-    return done.stdout
+    done = run_forked(["-C", str(root), *words], cwd=Path.cwd(), variables=os.environ)
+    assert done.code == 0, done
+    return done.out
 
 
 def in_another_process(root, expression: str, by: Sequence[str] = ()) -> str:

@@ -246,6 +246,7 @@ def test_an_error_leaves_a_plan_that_nothing_has_interrupted(place, name, every)
     assert failures
 
 
+@pytest.mark.sampled(2)
 class TestARealKillFromWithinAStep:
     def snap(self, place: Place, *words: str) -> Ended:
         words = ("-C", str(place.root), "--store", str(place.store), *words)

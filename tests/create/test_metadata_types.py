@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
 
 import treesnap
+from calling import Ended, run_forked
 from treesnap.compat.architect import CheckpointManager
 from treesnap.errors import InvalidArgument
 from treesnap.plans import Milestones, Planner, Step
@@ -84,8 +84,8 @@ def test_plans_of_the_command_line(root, text):
 
     done = snap(root, "plan", "run", str(path))
 
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.code == 2, done.err
+    assert "Traceback" not in done.err
     assert is_as_before(root)
 
 
@@ -107,11 +107,10 @@ def test_plans_of_the_command_line(root, text):
 def test_options_of_the_command_line(root, arguments):
     done = snap(root, "create", *arguments)
 
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.code == 2, done.err
+    assert "Traceback" not in done.err
     assert is_as_before(root)
 
 
-def snap(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "treesnap", *arguments]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+def snap(root: Path, *arguments: str) -> Ended:
+    return run_forked(arguments, cwd=root, variables=os.environ)

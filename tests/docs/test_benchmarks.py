@@ -327,6 +327,7 @@ def test_memory_of_a_command_is_its_own(tmp_path):
         timed("(exit 4) | cat", tmp_path, os.environ)
 
 
+@pytest.mark.slow
 def test_the_suite_measures_tiny_trees(tmp_path):
     work, out = tmp_path / "work", tmp_path / "out"
     command = [sys.executable, "-m", "benchmarks.suite", "--trees", "files-60"]

@@ -172,6 +172,7 @@ def test_no_order_of_steps_loses_anything_when_many_are_tried():
         wander("", seed)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("broken", sorted(BROKEN_RULES))
 def test_a_broken_rule_is_found(broken):
     def search() -> None:

@@ -41,7 +41,7 @@ from treesnap.ops.create import CreateRequest
 from treesnap.results import RestoreResult
 
 SEEDS = range(SEED, SEED + sized(1, 3))
-EXAMPLES = sized(5, 200)
+EXAMPLES = sized(3, 200)
 STEPS = sized(15, 40)
 
 Made = str | MultipleResults[str]
@@ -384,4 +384,4 @@ def test_every_order_of_operations_agrees_with_naive_records(seed: int) -> None:
 
 
 def test_every_order_of_operations_on_a_few_paths_agrees_with_naive_records() -> None:
-    run(SmallMachine, sized(2, 5) * EXAMPLES, 2 * STEPS)
+    run(SmallMachine, sized(3, 5) * EXAMPLES, 2 * STEPS)

@@ -44,13 +44,36 @@ def run_forked(
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if child == 0:
-            _become(words, fds, cwd, variables)
+            _become(words, fds, cwd, dict(variables))  # which may be those of this process
         code = _code_of(child)
         out, err = (os.pread(fd, os.fstat(fd).st_size, 0) for fd in fds[1:])
     finally:
         for fd in fds:
             os.close(fd)
     return Ended(code, out.decode(), err.decode())
+
+
+def run_command(
+    words: Sequence[str],
+    *,
+    cwd: Path,
+    variables: Mapping[str, str],
+    given: bytes = b"",
+    by: Sequence[str] = (),
+) -> Ended:
+    """Runs ``snap``; ``by`` is the command that runs it, for which it is really started."""
+    if not by:
+        return run_forked(words, cwd=cwd, variables=variables, given=given)
+    done = subprocess.run(
+        [*by, sys.executable, "-m", "treesnap", *words],
+        cwd=cwd,
+        env=dict(variables),
+        input=given,
+        capture_output=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+    return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def _become(
@@ -106,16 +129,7 @@ class Place:
         """Runs a command on the root; ``by`` is the command that runs it."""
         words = ("-C", str(self.root), *words)
         variables = {**os.environ, "SNAP_STORE": str(self.store)}
-        if not by:
-            return run_forked(words, cwd=Path.cwd(), variables=variables)
-        done = subprocess.run(
-            [*by, sys.executable, "-m", "treesnap", *words],
-            env=variables,
-            capture_output=True,
-            check=False,
-            timeout=TIMEOUT_S,
-        )
-        return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+        return run_command(words, cwd=Path.cwd(), variables=variables, by=by)
 
     def done(self, *words: str) -> None:
         """Runs a command that must succeed."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from calling import run_command
 
 RULE = "=" * 42
 DIRECTORY = "C:/projects/my-app"
-TIMEOUT_S = 60
 
 CREATE_INPUT = """\
 ==========================================
@@ -189,14 +188,9 @@ def maker(
     by: tuple = (),
 ) -> tuple[int, str]:
     """Runs ``snap maker`` as a process; returns its exit code and what it printed."""
-    done = subprocess.run(
-        [*by, sys.executable, "-m", "treesnap", *options, "maker", *words],
-        input=block if isinstance(block, bytes) else block.encode(),
-        env={**os.environ, "SNAP_STORE": str(store)},
-        cwd=cwd,
-        capture_output=True,
-        check=False,
-        timeout=TIMEOUT_S,
-    )
-    assert done.stderr in (b"", f"Made the store {store}\n".encode()), done.stderr
-    return done.returncode, done.stdout.decode()
+    arguments = [*map(str, options), "maker", *words]
+    given = block if isinstance(block, bytes) else block.encode()
+    variables = {**os.environ, "SNAP_STORE": str(store)}
+    ended = run_command(arguments, cwd=cwd or Path.cwd(), variables=variables, given=given, by=by)
+    assert ended.err in ("", f"Made the store {store}\n"), ended.err
+    return ended.code, ended.out
