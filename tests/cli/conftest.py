@@ -1,7 +1,8 @@
 """Runs the command line against a root and a store of the test's own.
 
 By default in this process, through the same function that the installed command
-calls; with ``process=True`` as a process of its own, for what only a process has.
+calls; with ``process=True`` in a forked child, for what only a process has; with a
+``prefix`` really started by that command.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from calling import forked
 from oracle import difference, record
 from treesnap.cli.main import execute
 
@@ -124,10 +126,12 @@ def run_snap(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Sn
     ) -> Outcome:
         arguments = [str(word) for word in words]
         variables = {**environment, **(env or {})}
-        if process or prefix:
-            return run_process(
-                [*prefix, *PROGRAM, *arguments], cwd=cwd, variables=variables, given=given
-            )
+        if prefix:
+            command = [*prefix, *PROGRAM, *arguments]
+            return run_process(command, cwd=cwd, variables=variables, given=given)
+        if process:
+            code, out, complaints = forked(arguments, cwd=cwd, variables=variables, given=given)
+            return Outcome(code=code, raw=out, err=complaints.decode())
         with monkeypatch.context() as patch:
             patch.chdir(cwd)
             for name in set(os.environ) - set(variables):

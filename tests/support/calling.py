@@ -31,6 +31,14 @@ class Ended:
 def run_forked(
     words: Sequence[str], *, cwd: Path, variables: Mapping[str, str], given: bytes = b""
 ) -> Ended:
+    """Runs ``snap`` in a child of this process; returns how it ended, as text."""
+    code, out, err = forked(words, cwd=cwd, variables=variables, given=given)
+    return Ended(code, out.decode(), err.decode())
+
+
+def forked(
+    words: Sequence[str], *, cwd: Path, variables: Mapping[str, str], given: bytes = b""
+) -> tuple[int, bytes, bytes]:
     """Runs ``snap`` in a child of this process, which has loaded everything already.
 
     It has its own streams, directory, variables and exit code, and costs a tenth of a new
@@ -50,7 +58,7 @@ def run_forked(
     finally:
         for fd in fds:
             os.close(fd)
-    return Ended(code, out.decode(), err.decode())
+    return code, out, err
 
 
 def run_command(
