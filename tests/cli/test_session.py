@@ -177,6 +177,16 @@ def test_validate_says_what_is_not_captured(snap, checkpoint_id, root):
     ]
 
 
+def test_validate_gives_its_warnings_in_the_form_of_all_warnings(snap, checkpoint_id, root):
+    (root / "b").write_text("new")
+
+    document = snap("session", "validate", "--json").json
+
+    assert document["warnings"] == [
+        {"code": "validation", "message": "There are uncommitted changes", "hint": None}
+    ]
+
+
 def test_validate_exits_3_when_no_checkpoint_can_be_made(run_snap, tmp_path):
     result = run_snap(
         "session", "validate", "--json", cwd=tmp_path / "home", env={"SNAP_STORE": ""}

@@ -193,5 +193,6 @@ def test_an_interrupted_plan_is_shown_by_the_doctor_and_waits_for_a_person(proce
     (item,) = json.loads(shown.out)["unfinished"]
     assert (item["work"], item["root"], item["blocked"]) == ("plan", str(processes.root), True)
     assert plan in item["resolution"]
+    assert "hint: 'snap plan resume PLAN' continues it" in processes.snap("doctor").out
     assert processes.snap("plan", "resume", plan).code == 0
     assert processes.snap("doctor").code == 0
