@@ -82,8 +82,8 @@ class Layout:
         self.temporary = os.path.join(path, "temporary")
 
     def pack(self, pack_id: bytes) -> str:
-        """Path of a pack."""
-        return os.path.join(self.packs, pack_id.hex())
+        """Path of a pack; made for each object that is read, so it is not joined."""
+        return f"{self.packs}/{pack_id.hex()}"
 
     def root_directory(self, root_id: str) -> str:
         """Directory of one root's files."""
