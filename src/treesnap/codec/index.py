@@ -26,8 +26,6 @@ from treesnap.errors import Corrupt
 from treesnap.hashing import checksum
 from treesnap.model import ObjectId
 
-PACK_ID_SIZE = 16
-
 _COUNTS = struct.Struct("<II")
 _PACK = struct.Struct("<16sQ")
 _LOCATION = struct.Struct("<IIIIB3x")

@@ -38,6 +38,7 @@ MAGIC = b"TSRC"
 TRAILER_MAGIC = b"TSFT"
 FOOTER_KIND = 255
 RECORD_HEADER_SIZE = 52
+PACK_ID_SIZE = 16
 PACK_SIZE_TARGET = 32 << 20
 """A pack that has reached this size is sealed."""
 PACK_SIZE_MAX = 1 << 30

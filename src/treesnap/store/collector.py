@@ -42,8 +42,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from treesnap.codec.envelope import FileKind, Format
-from treesnap.codec.index import PACK_ID_SIZE
 from treesnap.codec.message import Fields, pack, require, unpack
+from treesnap.codec.pack import PACK_ID_SIZE
 from treesnap.errors import Busy, Corrupt
 from treesnap.fs.base import FileSystem
 from treesnap.store.layout import Layout

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from treesnap.codec.compress import OBJECT_SIZE_MAX
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
-from treesnap.codec.index import PACK_ID_SIZE
 from treesnap.codec.pack import (
+    PACK_ID_SIZE,
     PACK_SIZE_MAX,
     PACK_SIZE_TARGET,
     RECORD_HEADER_SIZE,

@@ -316,14 +316,22 @@ class Store:
         covered = self.index.covered().get(pack_id, 0)
         return covered, lambda: self.index.entries_of(pack_id)
 
-    def sync_names_of(self, pack_ids: Iterable[bytes]) -> None:
-        """Makes the names of packs durable. Costs a sync unless index parts cover them all.
+    def replace_index(
+        self,
+        sources: Iterable[Iterable[IndexEntry]],
+        covered: Mapping[bytes, int],
+        old_parts: Iterable[str],
+    ) -> None:
+        """Writes one index part, durably, and removes those that it replaces.
 
-        A pack that is covered has a durable name: its writer, and every process that writes
-        an index part for it later, syncs the name first.
+        The names of packs are made durable first. Costs a sync for that unless index parts cover
+        them all: a pack that is covered has a durable name, because its writer, and every process
+        that writes an index part for it later, syncs the name first.
         """
-        if set(pack_ids) - set(self.index.covered()):
+        if covered.keys() - self.index.covered().keys():
             sync_directory(self.fs, self.layout.packs)
+        self.index.write_merged(sources, covered)
+        self.index.remove_parts(old_parts)
 
     def size_bytes(self) -> int:
         """Returns the bytes of all packs and index parts, and of what steps of plans wrote.

@@ -226,9 +226,7 @@ class StoreUsage:
                 for pack_id in kept:
                     covered[pack_id] = max(part.covered[pack_id], covered.get(pack_id, 0))
                 sources.append(entry for entry in part if entry.pack_id in untouchable)
-        self._store.sync_names_of(covered)
-        self._store.index.write_merged(sources, covered)
-        self._store.index.remove_parts(old_parts)
+        self._store.replace_index(sources, covered, old_parts)
 
 
 def _mergeable(packs: Iterable[PackUsage], copied_bytes: int) -> list[PackUsage]:

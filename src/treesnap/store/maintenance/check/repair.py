@@ -93,9 +93,7 @@ class Repair:
             sound = self._store.sound(pack_id)
             covered[pack_id] = sound.covered
             entries += [entry for entry in sound.indexed if entry not in self._found.bad_records]
-        self._store.sync_names_of(covered)
-        index.write_merged([sorted(entries)], covered)
-        index.remove_parts(old)
+        self._store.replace_index([sorted(entries)], covered, old)
         return f"Rebuilt the index from {len(covered)} packs with {len(entries)} objects"
 
     def _empty_bad_packs(self) -> str | None:
