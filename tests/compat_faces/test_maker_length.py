@@ -57,7 +57,7 @@ class TestLength:
         self.check_list(restored, 1000)
         assert [(root / path).exists() for path in files] == [True, False] * 500
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(6)
     @pytest.mark.parametrize(
         "name",
         ["f", "long" * 1000, "é" * 120, "\x1b" * 200, "\U0001f600" * 60],

@@ -134,7 +134,7 @@ def test_a_restored_file_has_data_in_no_page_that_was_a_hole(tmp_path, size, dat
     assert (root / "file").read_bytes() == b"other"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("hole", [4 * KIB, 60 * KIB, 1 << 20])
 def test_a_sparse_file_stays_sparse(place, hole):
     path = place.root / "file"

@@ -105,7 +105,7 @@ class TestMountPoint:
 
         assert os.listdir(place) == ["lost+found"]
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(8)
     @pytest.mark.parametrize("number", range(2, 60, 4))
     def test_a_kill_leaves_it_empty_or_full(self, mounted, number):
         """At every call that writes: the next command makes it empty, or only tidies up."""

@@ -202,7 +202,7 @@ class TestVanishing:
         (root / "added/below/file").write_text("added")
         return root, str(tmp_path / "store"), tree_state(root)
 
-    @pytest.mark.sampled(4)
+    @pytest.mark.sampled(12)
     @pytest.mark.parametrize(("method", "name", "number"), VANISHING)
     @pytest.mark.parametrize("force", [True, False])
     def test_no_call_fails_because_of_it(self, place, method, name, number, force):

@@ -34,7 +34,7 @@ def world(tmp_path: Path) -> World:
 
 class TestPolicy:
     def test_old_automatic_snapshots_go_without_being_asked(self, world):
-        for _ in range(96):
+        for _ in range(sized(64, 96)):
             world.change(100)
             world.now_ns += 60 * 10**9
             world.create()

@@ -96,7 +96,7 @@ def test_a_row_that_is_lost_is_looked_for_in_the_tree(world, path):
     create_as_one_that_knows_nothing(world)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("nonsense", NONSENSE)
 @pytest.mark.parametrize("path", [b"", b"d0"])
 def test_a_row_that_says_nonsense_is_not_believed(world, path, nonsense):
