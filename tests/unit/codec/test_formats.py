@@ -31,7 +31,7 @@ from treesnap.store.collector import COLLECTED_SIZE, COLLECTION, CollectorState
 from treesnap.store.roots import ROOT, RootRecord
 from treesnap.testing import strategies as ours
 
-EXAMPLES = sized(30, 10_000)
+EXAMPLES = sized(20, 10_000)
 """For each of the twelve tests that take them."""
 MANY = settings(
     max_examples=EXAMPLES,
@@ -156,7 +156,7 @@ def test_a_file_that_is_written_reads_back_equal(kind, data):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@settings(max_examples=sized(25, 100), deadline=None)
+@settings(max_examples=sized(15, 100), deadline=None)
 @given(data=st.data())
 def test_a_valid_record_is_written(kind, data):
     form, valid = FORMATS[kind]
@@ -217,7 +217,7 @@ def test_a_content_that_is_stored_reads_back_equal(segments):
     assert list(read_segments(content, objects.get)) == list(segments * 100)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "value",
     [None, 1.5, 5, "x", b"x", object(), -1, 1 << 70],

@@ -275,7 +275,7 @@ def test_arbitrary_bytes_are_refused_or_valid(name, garbage):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
-@settings(EXAMPLES, max_examples=sized(30, 150))
+@settings(EXAMPLES, max_examples=sized(20, 150))
 @given(data=st.data())
 def test_changed_bytes_are_refused_or_valid(name, data):
     case = CASES[name]
@@ -330,7 +330,7 @@ def replaced(value: Any, choose: Callable[[int], int], wrong: Any) -> Any:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [name for name in MESSAGES if name != "sealed"])
-@settings(EXAMPLES, max_examples=sized(60, 300))
+@settings(EXAMPLES, max_examples=sized(30, 300))
 @given(data=st.data())
 def test_values_of_wrong_types_are_refused_or_valid(name, data):
     from treesnap.codec.message import unpack
