@@ -27,32 +27,38 @@ if TYPE_CHECKING:
 
 Fields = dict[str, Any]
 
+_PLAIN = (str, int, float, type(None))
+"""What JSON takes as it is. As a tuple, because to ask a union takes three times as long."""
+
 
 def json_fields(values: Mapping[str, Any]) -> Fields:
     """Returns named values as JSON; ``bytes`` are a path, in one field or in two."""
     fields: Fields = {}
     for name, value in values.items():
-        fields |= path_fields(value, name) if type(value) is bytes else {name: json_value(value)}
+        if isinstance(value, bytes):
+            fields |= path_fields(value, name)
+        else:
+            fields[name] = json_value(value)
     return fields
 
 
 def json_value(value: Any) -> Any:
     """Returns a value as JSON, with everything in it: records as objects, tuples as lists."""
-    if isinstance(value, bytes):
-        return path_fields(value)
     if isinstance(value, Entry):
         return entry_fields(value)
     if isinstance(value, SkipReason):
         return value.word
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, bytes):
+        return path_fields(value)
     if isinstance(value, Snapshot):
         return json_fields(snapshot_fields(value))
     if isinstance(value, dict):
         return json_fields(value)
     if hasattr(value, "_asdict"):
         return json_fields(value._asdict())
-    if isinstance(value, list | tuple):
-        return [json_value(item) for item in value]
-    return value
+    return [json_value(item) for item in value]
 
 
 def fields_of(record: Any, without: Collection[str] = ()) -> Fields:
