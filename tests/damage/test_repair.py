@@ -254,6 +254,16 @@ class TestOthers:
 
         assert [plan.id for plan in planner.list()] == [kept.id]
 
+    def test_a_plan_whose_file_is_whole_and_says_nothing_goes_there_too(self, world):
+        planner = Planner(world.handle())
+        kept, lost = (planner.run(name, [Step(name="a", run="true")]) for name in ("one", "two"))
+        path = world.only(f"roots/*/plan-{lost.id}")
+        path.write_bytes(seal(FileKind.PLAN, pack({"version": 1})))
+
+        repaired(world, "bad-plan", str(path.relative_to(world.store)))
+
+        assert [plan.id for plan in planner.list()] == [kept.id]
+
     @pytest.mark.sampled(3)
     @pytest.mark.parametrize("how", ["0", "8", "version", "20", "-1", "-33", "longer"])
     def test_a_snapshot_whose_record_is_whole_is_written_anew(self, world, how):
