@@ -136,7 +136,7 @@ def decode_record_header(
     (check,) = _CHECK.unpack_from(data, _RECORD.size)
     if magic != MAGIC or check != crc32(data[: _RECORD.size]):
         return None
-    return IndexEntry(ObjectId(identity), pack_id, offset, stored_size, raw_size, kind)
+    return IndexEntry(identity, pack_id, offset, stored_size, raw_size, kind)
 
 
 def decode_object(entry: IndexEntry, record: bytes, where: str) -> bytes:
@@ -175,16 +175,16 @@ def scan_records(data: Sliced, pack_id: bytes, start: int = HEADER_SIZE) -> Iter
 
     Costs one header each; content is not read.
     """
-    offset = start
+    offset, size = start, len(data)
     while True:
         head = data[offset : offset + RECORD_HEADER_SIZE]
         entry = decode_record_header(head, pack_id, offset)
-        if entry is None or entry.kind not in _KINDS or entry.end > len(data):
+        if entry is None or entry.kind not in _KINDS or (end := entry.end) > size:
             return
         if entry.raw_size > OBJECT_SIZE_MAX or entry.stored_size > OBJECT_SIZE_MAX:
             return
         yield entry
-        offset = entry.end
+        offset = end
 
 
 def encode_footer(records: Sequence[IndexEntry], offset: int) -> bytes:

@@ -162,18 +162,19 @@ class TreeReader:
             for page in self.tree(of.id).pages:
                 yield Reference(ObjectKind.TREE, page.id, is_page=True)
             content: Any
+            file, directory = EntryKind.FILE, EntryKind.DIRECTORY
             for entry in self.entries(of.id):
                 name, kind, _, _, _, _, _, content, xattrs = entry
                 if type(xattrs) is bytes:
                     yield Reference(ObjectKind.CHUNK, ObjectId(xattrs), name)
-                if kind == EntryKind.FILE:
+                if kind == file:
                     # Not through content_references: the whole walk would take a quarter longer.
                     level = content[0]
                     named = ObjectKind.CHUNK_LIST if level else ObjectKind.CHUNK
                     for identity in content[1::2]:
                         if identity is not None:
                             yield Reference(named, identity, name, level)
-                elif kind == EntryKind.DIRECTORY:
+                elif kind == directory:
                     yield Reference(ObjectKind.TREE, content, name)
 
     def xattrs(self, entry: Entry) -> Xattrs:

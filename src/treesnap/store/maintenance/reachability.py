@@ -68,8 +68,9 @@ class Reachability:
     def _only_new(
         self, references: Iterator[Reference], pending: list[Reference]
     ) -> Iterator[Reference]:
+        chunk = ObjectKind.CHUNK
         for reference in references:
-            if reference.kind == ObjectKind.CHUNK or reference.is_page:
+            if reference.kind is chunk or reference.is_page:
                 if self._is_new(reference):
                     yield reference
             else:

@@ -111,18 +111,19 @@ def _count(store: Store, ownership: Ownership) -> _Counted:
         with suppress(FileNotFoundError):  # a collection removed it meanwhile
             for record in store.inventory(pack_id).entries:
                 owner = left.get(record.id)
+                size_bytes = record.size_bytes
                 if owner == _COUNTED:
-                    counted.waste_bytes += record.size_bytes
+                    counted.waste_bytes += size_bytes
                     continue
                 left[record.id] = _COUNTED
                 counted.objects += 1
                 counted.raw_bytes += record.raw_size
-                counted.stored_bytes += record.size_bytes
+                counted.stored_bytes += size_bytes
                 if owner is None:
-                    counted.waste_bytes += record.size_bytes
+                    counted.waste_bytes += size_bytes
                 else:
                     counted.needed_raw_bytes += record.raw_size
-                    counted.needed_bytes[owner] += record.size_bytes
+                    counted.needed_bytes[owner] += size_bytes
     return counted
 
 
