@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from watching import WatchedWorld
 TESTS = Path(__file__).parent
 MEMORY = Path("/dev/shm")
 MEMORY_FREE_MIN_BYTES = 4 << 30
+COLLECTION_THRESHOLD = 50_000
+"""New objects after which Python looks for reference cycles, as in the command line."""
 
 QUICK = (
     "unit/",
@@ -72,6 +75,21 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr == "quick":
         settings.register_profile("repeatable", derandomize=True)
         settings.load_profile("repeatable")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keeps Python's collector away from the tests themselves, which stay to the end.
+
+    They are most of the live objects, and it would visit them again and again.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(COLLECTION_THRESHOLD)
+        gc.enable()
 
 
 def _has_room(directory: Path) -> bool:
