@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from sampling import sized
+from sampling import IS_FULL, sized
+from warm_snap import warm_snap
 
 PROJECT = Path(__file__).parents[2]
 DOCS = PROJECT / "docs"
@@ -24,6 +25,8 @@ REFERENCE = DOCS / "reference"
 PAGES = [PROJECT / "README.md", *sorted(DOCS.rglob("*.md"))]
 PAGE_TIMEOUT_S = 120
 MARK = "--8<-- command"
+TYPED_AS_INSTALLED = {PROJECT / "README.md", DOCS / "tutorial" / "first-restore.md"}
+"""Pages whose commands are really started in each run, and not forked."""
 MEASURING = "COVERAGE_"
 """What the variables begin with that make commands count their lines, which takes longer."""
 
@@ -48,9 +51,8 @@ def pages_with(language: str) -> list[Path]:
     return [page for page in PAGES if blocks(page, language)]
 
 
-@pytest.fixture
-def environment(tmp_path):
-    """The environment of a user who has just installed treesnap."""
+def environment_of_a_user() -> dict[str, str]:
+    """Returns the variables of a user who has just installed treesnap, without a home."""
     hidden = {"SNAP_STORE", "XDG_DATA_HOME", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
     kept = {
         name: value
@@ -59,13 +61,25 @@ def environment(tmp_path):
     }
     return kept | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "HOME": str(tmp_path),
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
         "COLUMNS": "100",
         "TERM": "dumb",
         "PYTHONUNBUFFERED": "1",  # both streams in the order in which a terminal shows them
     }
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """The environment of a user who has just installed treesnap."""
+    return environment_of_a_user() | {"HOME": str(tmp_path)}
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory):
+    """The directory of a ``snap`` that is forked, see ``warm_snap``."""
+    with warm_snap(tmp_path_factory.mktemp("warm"), environment_of_a_user()) as directory:
+        yield directory
 
 
 class Command:
@@ -133,8 +147,10 @@ def run_page(page: Path, directory: Path, environment: dict[str, str]) -> list[t
 
 
 @pytest.mark.parametrize("page", pages_with("console"), ids=page_id)
-def test_commands_do_what_the_page_says(page, tmp_path, environment):
+def test_commands_do_what_the_page_says(page, tmp_path, environment, warm):
     """A command may fail only where the page goes on to show its exit code."""
+    if not IS_FULL and page not in TYPED_AS_INSTALLED:
+        environment["PATH"] = f"{warm}:{environment['PATH']}"
     typed = commands(page)
     may_fail = [following.text == "echo $?" for following in typed[1:]] + [False]
 

@@ -52,7 +52,7 @@ def forked(
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if child == 0:
-            _become(words, fds, cwd, dict(variables))  # which may be those of this process
+            become(words, fds, cwd, dict(variables))  # which may be those of this process
         code = _code_of(child)
         out, err = (os.pread(fd, os.fstat(fd).st_size, 0) for fd in fds[1:])
     finally:
@@ -84,15 +84,23 @@ def run_command(
     return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def _become(
-    words: Sequence[str], fds: Sequence[int], cwd: Path, variables: Mapping[str, str]
+def become(
+    words: Sequence[str],
+    fds: Sequence[int],
+    cwd: Path | int,
+    variables: Mapping[str, str],
+    *,
+    line_buffering: bool = False,
 ) -> NoReturn:
+    """Makes this child of a fork the command, with three streams and a directory."""
     try:
         for number, fd in enumerate(fds):
             os.dup2(fd, number)
         sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+        sys.stdout.reconfigure(line_buffering=line_buffering)
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+        sys.stderr.reconfigure(line_buffering=True)
         os.chdir(cwd)
         os.environ.clear()
         os.environ.update(variables)
