@@ -72,8 +72,8 @@ class SkipReason(IntEnum):
 
     @property
     def word(self) -> str:
-        """The reason as one word for people and for JSON."""
-        return self.name.lower()
+        """The reason for people and for JSON."""
+        return self.name.lower().replace("_", "-")
 
 
 Xattrs = tuple[tuple[bytes, bytes], ...]

@@ -100,9 +100,7 @@ def show(invocation: Invocation, *, ref: str) -> None:
         snapshot = handle.show(ref, session=invocation.session)
         skipped: tuple[Skipped, ...] = ()
         if snapshot.record.totals.skipped:
-            from treesnap.ops import browse
-
-            skipped = tuple(browse.skipped(handle.context, snapshot.id))
+            skipped = handle.skipped(snapshot.id)
     invocation.output.result(
         "show", lambda: _show_fields(snapshot, skipped), _show_lines(snapshot, skipped)
     )

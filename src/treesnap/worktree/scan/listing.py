@@ -118,9 +118,9 @@ def list_directory(
     listing = DirectoryListing(exclusions.at(path))
     if scope is not None:
         _observe_scope(fs, fd, scope, listing)
-        has_ignore_file = has_stage = True
+        has_ignore_file = has_reserved = True
     else:
-        has_ignore_file, has_stage = _observe_all(fs, fd, listing)
+        has_ignore_file, has_reserved = _observe_all(fs, fd, listing)
     if has_ignore_file:
         try:
             _read_ignore_file(fs, fd, path, listing)
@@ -130,7 +130,7 @@ def list_directory(
             listing.warnings.append((WarningCode.RULES_UNREADABLE, error.message))
             listing.is_unreadable = True
             _enter_rule(IgnoreRules(path, EVERYTHING), listing)
-    if listing.exclusions or has_stage:
+    if listing.exclusions or has_reserved:
         _hide(path, listing)
     return listing
 
@@ -169,11 +169,11 @@ def list_changed(
 
 
 def _observe_all(fs: FileSystem, fd: int, listing: DirectoryListing) -> tuple[bool, bool]:
-    """Observes every name; returns whether one is an ignore file, one a staging directory."""
+    """Observes every name; returns whether one is an ignore file, one a name of our own."""
     encoding = _ENCODING
     observations = listing.observations
     linked = listing.linked
-    has_ignore_file = has_stage = False
+    has_ignore_file = has_reserved = False
     with fs.scan(fd) as entries:
         for entry in entries:
             try:
@@ -192,9 +192,9 @@ def _observe_all(fs: FileSystem, fd: int, listing: DirectoryListing) -> tuple[bo
                 linked.append((name, device, inode, stat.st_nlink))
             if text[0] == ".":
                 has_ignore_file |= text == ".snapignore"
-                has_stage |= name.startswith(STAGE_PREFIX)
+                has_reserved |= name.startswith(STAGE_PREFIX)
     observations.sort()
-    return has_ignore_file, has_stage
+    return has_ignore_file, has_reserved
 
 
 def _observe_scope(fs: FileSystem, fd: int, scope: PathTree, listing: DirectoryListing) -> None:

@@ -94,7 +94,10 @@ class Repair:
             covered[pack_id] = sound.covered
             entries += [entry for entry in sound.indexed if entry not in self._found.bad_records]
         self._store.replace_index([sorted(entries)], covered, old)
-        return f"Rebuilt the index from {len(covered)} packs with {len(entries)} objects"
+        return (
+            f"Rebuilt the index from {count_text(len(covered), 'pack')} "
+            f"with {count_text(len(entries), 'object')}"
+        )
 
     def _empty_bad_packs(self) -> str | None:
         """Copies intact objects out of damaged packs, durably, and moves the packs to quarantine.
