@@ -88,7 +88,11 @@ class LockedRecord(Generic[T]):
         except FileNotFoundError:
             return None
         found = cls(fs, path, fd, format_)
-        found.is_abandoned = fs.lock(fd, exclusive=True)
+        try:
+            found.is_abandoned = fs.lock(fd, exclusive=True)
+        except BaseException:
+            fs.close(fd)
+            raise
         return found
 
     def __enter__(self) -> Self:
