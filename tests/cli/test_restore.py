@@ -105,6 +105,13 @@ def test_to_is_relative_to_the_directory_of_c(run_snap, damaged, tmp_path):
     assert contents(tmp_path / "copy") == {"kept": "kept\n"}
 
 
+def test_to_a_place_where_nothing_can_be_made_names_the_directory(snap, damaged):
+    result = snap("restore", "latest", "--to", "/proc/elsewhere", "--json")
+
+    assert (result.code, result.json["path"]) == (1, "/proc")
+    assert "Could not restore at '/proc': " in result.json["message"]
+
+
 def test_to_a_directory_with_something_in_it_is_refused(snap, damaged, tmp_path):
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "a").touch()

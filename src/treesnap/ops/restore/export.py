@@ -131,7 +131,12 @@ class _Export:
             open_directory(fs, parent) as parent_fd,
             self._recorded(parent_fd, os.path.join(os.fsencode(parent), stage_name)),
         ):
-            whole = self._build(parent_fd, stage_name, names[1:])
+            try:
+                stage_fd = make_private_directory(fs, parent_fd, stage_name)
+            except OSError as error:
+                error.filename = parent  # the name of the stage would tell people nothing
+                raise
+            whole = self._build(parent_fd, stage_fd, stage_name, names[1:])
             fs.rename(whole, names[0], source_dir_fd=parent_fd, target_dir_fd=parent_fd)
             fs.sync(parent_fd)
 
@@ -201,8 +206,10 @@ class _Export:
         finally:
             stager.close()
 
-    def _build(self, parent_fd: int, stage_name: bytes, below: Sequence[str]) -> bytes:
-        """Builds the whole tree, durably; returns its name beside the target.
+    def _build(
+        self, parent_fd: int, stage_fd: int, stage_name: bytes, below: Sequence[str]
+    ) -> bytes:
+        """Builds the whole tree, durably; returns its name beside the target. Closes the stage.
 
         ``below`` are the names of new directories that the tree lies in: parents of the target
         that do not exist yet come with it, in one rename, or not at all.
@@ -212,7 +219,6 @@ class _Export:
         """
         fs, root = self._fs, self._target.root
         whole = stage_name + _WHOLE
-        stage_fd = make_private_directory(fs, parent_fd, stage_name)
         try:
             self._put(stage_fd, [Item(root, b"", (b"n0",))])
             place = whole
