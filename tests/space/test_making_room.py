@@ -235,7 +235,7 @@ def test_goes_on_while_others_take_what_was_made(world, needed_bytes, wait_s, tr
 
 
 class TestWhatDoesNotFitNow:
-    """Is tried again where another process came and went while nobody looked at the writers."""
+    """Is tried again where another process came and went between two looks at the writers."""
 
     def attempt_meeting(self, world: World, fs: WrappedFileSystem) -> int:
         """Returns how often an attempt was made that needs all the room, and finds it the
