@@ -126,11 +126,13 @@ class Transaction:
         self._write(self._journal)
 
     def ensure_root(self) -> None:
-        """Makes the root when it is absent; a crash from here on removes it again."""
+        """Makes the root when it is absent; a crash from here on removes it again.
+
+        What is staged in it is synced with the file system, and its name with that.
+        """
         if not os.path.lexists(self._root):
             self._begin(None)
             self._fs.make_directory(self._root)
-            sync_directory(self._fs, os.path.dirname(self._root))
 
     def abandon(self, root_fd: int | None = None) -> None:
         """Ends a transaction that was not committed; does nothing when none was begun."""
