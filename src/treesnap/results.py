@@ -104,7 +104,7 @@ class RestoreResult(NamedTuple):
     untouched: tuple[Skipped, ...]
     """Paths left alone because one of both states does not hold them."""
     changes: tuple[Change, ...]
-    """Every path that differed, from the tree's point of view."""
+    """Every path that differed, from the tree's point of view; none if they were only counted."""
     safety_id: SnapshotId | None
     """The snapshot of the state before, to which ``undo`` goes, or None when nothing differed."""
     dry_run: bool

@@ -310,3 +310,27 @@ def test_a_restore_of_what_is_already_there_does_nothing(handle, root):
     assert result.safety_id is None
     assert result.unchanged == 8
     assert root.stat().st_ctime_ns == before
+
+
+class TestCountedChanges:
+    """Without a list of what changed, a result says the same in numbers."""
+
+    @pytest.mark.parametrize("paths", [None, ["sub"], ["sub/kept", "absent-now"]])
+    @pytest.mark.parametrize("elsewhere", [True, False])
+    def test_the_numbers_are_those_of_the_list(self, tmp_path, root, handle, paths, elsewhere):
+        (root / "sub").mkdir(exist_ok=True)
+        for name in ("sub/kept", "link-a", "absent-now"):
+            (root / name).write_text(name)
+        (root / ".snapignore").write_text("ignored\n")
+        (root / "sub" / "ignored").write_text("not captured")
+        identity = handle.create().id
+        (root / "sub" / "kept").write_text("changed")
+        (root / "sub" / "new").write_text("new")
+        (root / "absent-now").unlink()
+        to = tmp_path / "target" if elsewhere else None
+
+        listed = handle.restore(identity, paths, to=to, dry_run=True)
+        counted = handle.restore(identity, paths, to=to, dry_run=True, list_changes=False)
+
+        assert len(listed.changes) == listed.created + listed.restored + listed.deleted > 0
+        assert counted == listed._replace(changes=())

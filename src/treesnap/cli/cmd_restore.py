@@ -65,6 +65,7 @@ def restore(
             dry_run=dry_run,
             touch=touch,
             force=force,
+            list_changes=dry_run or invocation.output.as_json,
         )
     _show(invocation, "restore", result, undone_by="undo")
 

@@ -8,7 +8,6 @@ callers see entries and segments only. Everything is checked while it is read.
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -38,6 +37,8 @@ _CHECKS: dict[ObjectKind, Callable[[bytes], object]] = {
 Get = Callable[[ObjectKind, ObjectId], bytes]
 
 _CACHED_TREES = 512
+_CACHED_ENTRIES = 1 << 15
+"""Bounds the memory where directories are large: some 15 MB."""
 KEPT_ENTRIES_MAX = 1 << 16
 """Entries kept for a caller that reads the same directories again: some 30 MB."""
 
@@ -76,6 +77,7 @@ class TreeReader:
         self._get = get
         self._kept_max = kept_max
         self._cache: OrderedDict[ObjectId, Tree] = OrderedDict()
+        self._cached_entries = 0
         self._first: dict[ObjectId, Tree] = {}
         self._room = 0
 
@@ -93,10 +95,6 @@ class TreeReader:
         """Takes over what another reader has kept first: equal ids are equal directories."""
         self._first = other._first
 
-    def keep_all(self) -> None:
-        """Keeps every directory from now on, for a caller that keeps all their entries anyway."""
-        self._kept_max = sys.maxsize
-
     def tree(self, tree_id: ObjectId) -> Tree:
         """Returns one stored tree, pages not followed; raises Corrupt."""
         tree = self._first.get(tree_id) or self._cache.get(tree_id)
@@ -104,8 +102,10 @@ class TreeReader:
             tree = decode_tree(self._get(ObjectKind.TREE, tree_id))
             self.keep(tree_id, tree)
             self._cache[tree_id] = tree
-            if len(self._cache) > self._kept_max:
-                self._cache.popitem(last=False)
+            self._cached_entries += len(tree.entries)
+            while len(self._cache) > self._kept_max or self._cached_entries > _CACHED_ENTRIES:
+                _, oldest = self._cache.popitem(last=False)
+                self._cached_entries -= len(oldest.entries)
         return tree
 
     def totals(self, tree_id: ObjectId) -> Totals:

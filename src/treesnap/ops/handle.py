@@ -398,6 +398,7 @@ class Handle:
         dry_run: bool = False,
         touch: bool = False,
         force: bool = False,
+        list_changes: bool = True,
     ) -> RestoreResult:
         """Makes the root, or only ``paths`` of it, exactly as in a snapshot.
 
@@ -408,7 +409,9 @@ class Handle:
         absent or empty. ``touch`` gives restored files the current time. ``force`` allows
         dangerous roots; when another process changes the tree meanwhile, it puts the change
         into the safety snapshot and starts again instead of raising Conflict. Paths that
-        an incomplete snapshot does not hold are left as they are. Raises NotFound, Conflict,
+        an incomplete snapshot does not hold are left as they are. Without ``list_changes`` the
+        result only counts what changed: its ``changes`` are empty, which saves some 500 bytes
+        of memory for each path. Raises NotFound, Conflict,
         Refused, Busy, Corrupt, StorageFull, OperationFailed.
         """
         from treesnap.ops.restore.plan import RestoreRequest
@@ -421,6 +424,7 @@ class Handle:
             dry_run=dry_run,
             touch=touch,
             force=force,
+            list_changes=list_changes,
         )
         return restore(self.context, request)
 

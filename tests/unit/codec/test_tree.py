@@ -383,7 +383,7 @@ def test_a_reader_keeps_the_first_trees_while_there_is_room():
     assert asked == ids[2:]
 
 
-def test_a_reader_decodes_trees_again_unless_it_keeps_them_all():
+def test_a_reader_decodes_trees_again_that_it_did_not_keep():
     objects = Objects()
     ids = [put_tree((), Totals(files=number), objects.put) for number in range(3)]
     asked = []
@@ -395,9 +395,14 @@ def test_a_reader_decodes_trees_again_unless_it_keeps_them_all():
     trees = TreeReader(get, kept_max=1)
     for tree_id in [*ids, *ids]:
         trees.tree(tree_id)
-    assert asked == [*ids, *ids]
-    trees.keep_all()
-    for tree_id in [*ids, *ids]:
-        trees.tree(tree_id)
 
-    assert asked == [*ids, *ids, *ids[:2]]
+    assert asked == [*ids, *ids]
+
+
+def test_the_reader_keeps_fewer_trees_where_they_are_large():
+    objects = Objects()
+    trees = TreeReader(objects.get)
+    for number in range(20):
+        trees.tree(put_tree(fifos(4000, b"%%04d-%d" % number), Totals(), objects.put))
+
+    assert len(trees._cache) == 8

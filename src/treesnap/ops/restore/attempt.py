@@ -92,7 +92,7 @@ def dry_run(session: Session, goal: Goal) -> RestoreResult:
     else:
         current = empty_state(session, target.root)
     require_paths(goal.paths, current, target)
-    plan = make_plan(current, target, goal.scope)
+    plan = make_plan(current, target, goal.scope, list_changes=goal.list_changes)
     refuse_blocked(plan)
     _refuse_in_the_way(session.context, plan, goal.scope)
     return result_of(goal, plan, current, target, is_dry_run=True)
@@ -183,7 +183,7 @@ def _attempt(
             target.trees.share(current.trees)
             require_paths(goal.paths, current, target)
             made = _made_since(context, goal, target) if way_back is not None else frozenset()
-            plan = make_plan(current, target, goal.scope, made)
+            plan = make_plan(current, target, goal.scope, made, list_changes=goal.list_changes)
             if way_back is not None:
                 new = [path for path in plan.blocked if path not in revealed]
                 _make_way(context, target, capture.result.skipped, new)

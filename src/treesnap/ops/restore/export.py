@@ -23,6 +23,7 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_module
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
@@ -39,9 +40,9 @@ from treesnap.errors import Corrupt, ErrorCode, Refused, UnsupportedFormat, Warn
 from treesnap.events import Phase
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import ensure_directories, read_all, write_all
-from treesnap.model import Entry
+from treesnap.model import ChangeKind, Entry
 from treesnap.ops.context import Context, Session
-from treesnap.ops.restore.plan import make_plan
+from treesnap.ops.restore.plan import RestorePlan, count_of, make_plan, result_of
 from treesnap.ops.state import State, empty_state, require_paths
 from treesnap.results import RestoreResult
 from treesnap.store.records import LockedRecord
@@ -70,17 +71,18 @@ def export(session: Session, goal: Goal, target_path: str, *, dry_run: bool) -> 
     """Writes the goal's tree to a path that is absent or an empty directory.
 
     The target appears with one rename, after a sync, with everything that it holds.
-    What a crash leaves beside it is removed by the next operation that writes.
+    What a crash leaves beside it is removed by the next operation that writes. Unless the changes
+    are to be listed, memory does not grow with the tree, but for its hard links.
     """
-    from treesnap.ops.restore.plan import result_of
-
     _refuse_inside_store(session.context, target_path)
     _refuse_occupied(target_path)
     target = goal.state(session)
-    target.trees.keep_all()  # the plan has all entries, and what is built is read again
     nothing = empty_state(session, target.root)
     require_paths(goal.paths, nothing, target)
-    plan = make_plan(nothing, target, goal.scope)
+    if goal.list_changes:
+        plan = make_plan(nothing, target, goal.scope)
+    else:
+        plan = RestorePlan(counts=Counter({ChangeKind.ADDED: count_of(target)}))
     if not dry_run:
         _Export(session, goal, target).write(target_path)
     return result_of(goal, plan, nothing, target, is_dry_run=dry_run)

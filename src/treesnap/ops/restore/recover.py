@@ -340,12 +340,14 @@ class Completion:
         scope = look.paths(PathState.DONE, PathState.OPEN)
         walked = look.walked if scope == self._commit.paths else self._walk(scope)
         wanted = recorded_state(self._session, goal.record, scope)
-        plan = make_plan(walked.state, wanted, scope) if scope else RestorePlan()
+        plan = (
+            make_plan(walked.state, wanted, scope, list_changes=False) if scope else RestorePlan()
+        )
         hidden = frozenset(plan.blocked) - self._revealed if self._commit.is_way_back else None
         if hidden:  # the snapshot has something else there, which proves that it is the step's
             self._revealed |= hidden
             walked = self._walk(scope)
-            plan = make_plan(walked.state, wanted, scope)
+            plan = make_plan(walked.state, wanted, scope, list_changes=False)
         return plan, wanted, walked
 
 

@@ -1,0 +1,57 @@
+"""What operations keep in memory for each file, counted in bytes: no clock can disprove these."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+import treesnap
+from treesnap.codec import reader
+
+FEW, MANY = 500, 1500
+EACH = 10
+"""Files of a directory."""
+FLAT_BYTES = 40
+"""For each file; keeping its path and its entry takes some 500."""
+
+
+@pytest.fixture
+def peak_bytes(tmp_path, monkeypatch):
+    """Returns the most memory that a restore to another directory takes, for a number of files.
+
+    Few directories are kept at hand, so that even a small tree has more.
+    """
+    monkeypatch.setattr(reader, "_CACHED_ENTRIES", 10 * EACH)
+
+    def measured(count: int, **options: bool) -> int:
+        root = tmp_path / f"root-{count}"
+        for number in range(count):
+            path = root / f"{number // 100}" / f"{number // EACH}" / f"file-{number}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"what all files hold")
+        handle = treesnap.open(root, tmp_path / "store")
+        handle.create()
+        tracemalloc.start()
+        try:
+            result = handle.restore("latest", to=tmp_path / f"target-{count}", **options)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert result.created == count + count // EACH + count // 100
+        return peak
+
+    measured(FEW // 5)  # what is loaded and made once
+    return measured
+
+
+def test_a_restore_to_another_directory_that_only_counts_keeps_nothing_for_each_file(peak_bytes):
+    few = peak_bytes(FEW, list_changes=False)
+
+    assert peak_bytes(MANY, list_changes=False) - few < FLAT_BYTES * (MANY - FEW)
+
+
+def test_one_that_lists_what_changed_keeps_that(peak_bytes):
+    few = peak_bytes(FEW)
+
+    assert peak_bytes(MANY) - few > FLAT_BYTES * (MANY - FEW)
