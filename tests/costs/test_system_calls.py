@@ -151,6 +151,21 @@ class TestCreate:
 
         assert fs.read_bytes(below=str(root)) == len(b"changed")
 
+    def test_of_one_changed_file_looks_at_it_once_and_reads_it_once(self, handle, fs, root):
+        change_files(root, 1)
+
+        handle.create()
+
+        calls = fs.calls(below=str(root / "directory-0" / "file-0"))
+        assert [item.method for item in calls] == [
+            "open",
+            "list_xattrs",
+            "next_hole",
+            "read_at",
+            "fstat",  # compared with what the listing says, which came before all of these
+            "close",
+        ]
+
     def test_of_one_changed_file_appends_once_to_one_pack(self, handle, fs, root, store):
         change_files(root, 1)
 

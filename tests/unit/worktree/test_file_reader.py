@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import repeat
 from pathlib import Path
 
 import pytest
 
+from treesnap.codec.statcache import Observation
 from treesnap.hashing import object_id
 from treesnap.model import ObjectId, ObjectKind
-from treesnap.testing.doubles import Call, WrappedFileSystem
-from treesnap.worktree.scan.file_reader import ATTEMPTS, FileContent, read_content, store_bytes
+from treesnap.testing.doubles import Call, RecordingFileSystem, WrappedFileSystem
+from treesnap.worktree.scan.file_reader import (
+    ATTEMPTS,
+    FileContent,
+    blames_file,
+    capture,
+    read_content,
+    store_bytes,
+)
 
 BLOCK = 64 << 10
 PAGE_OF_DATA = bytes(range(256)) * 16
@@ -29,6 +38,9 @@ class Chunks(dict[ObjectId, bytes]):
         identity = object_id(kind, data)
         self[identity] = bytes(data)
         return identity
+
+    def get(self, kind: ObjectKind, identity: ObjectId) -> bytes:
+        return self[identity]
 
 
 def read(fs, path: Path) -> tuple[FileContent, list[bytes | int]]:
@@ -164,6 +176,108 @@ class TestAFileThatChangesWhileItIsRead:
         assert not found.is_stable
         assert b"".join(parts) == data[:window]
         assert (found.size, found.stat.st_size) == (window, window)
+
+
+@pytest.fixture
+def captured(path: Path):
+    """Captures a file as it was listed; returns what became of it and what it held."""
+
+    def observe_and_capture(fs):
+        stat = path.lstat()
+        times = stat.st_mtime_ns, stat.st_ctime_ns
+        seen = Observation(b"file", stat.st_mode, stat.st_size, *times, stat.st_ino, stat.st_dev)
+        chunks = Chunks()
+        fd = os.open(path.parent, os.O_RDONLY)
+        try:
+            found = capture(fs, chunks, fd, seen)
+        finally:
+            os.close(fd)
+        assert found is not None
+        return found, b"".join(map(chunks.get, repeat(ObjectKind.CHUNK), found.entry.content.ids()))
+
+    return observe_and_capture
+
+
+class TestAFileThatChangedSinceItWasListed:
+    @pytest.fixture
+    def other(self, path: Path) -> Path:
+        """Another file, which only its inode tells from the listed one, and its times of change."""
+        path.write_bytes(b"content")
+        other = path.with_name("other")
+        other.write_bytes(b"CONTENT")
+        os.utime(other, ns=(path.stat().st_mtime_ns, path.stat().st_mtime_ns))
+        return other
+
+    def test_is_captured_as_what_has_its_name_now(self, fs, path: Path, other: Path, captured):
+        os.setxattr(other, "user.note", b"of the other")
+        other.chmod(0o640)
+        fs = Meddling(fs, "open", [lambda: other.rename(path)])
+
+        found, data = captured(fs)
+
+        assert (data, found.entry.mode, found.is_stable) == (b"CONTENT", 0o640, True)
+        assert found.entry.xattrs == ((b"user.note", b"of the other"),)
+
+    def test_is_read_again_before_it_counts_as_read(self, fs, path: Path, other: Path, captured):
+        fs = RecordingFileSystem(Meddling(fs, "open", [lambda: other.rename(path)]))
+
+        found, _ = captured(fs)
+
+        assert fs.count("fstat", "read_at") == {"fstat": 2, "read_at": 2}
+        assert found.read_bytes == 2 * len(b"CONTENT")
+
+    def test_has_the_attributes_and_the_content_of_one_moment(self, fs, path: Path, captured):
+        path.write_bytes(b"content")
+
+        def change() -> None:
+            os.setxattr(path, "user.note", b"new")
+            path.write_bytes(b"new")
+
+        found, data = captured(Meddling(fs, "next_hole", [change]))
+
+        assert (data, found.entry.xattrs) == (b"new", ((b"user.note", b"new"),))
+        assert found.is_stable
+
+    def test_has_as_many_attempts_as_one_that_changes_later(self, fs, path: Path, captured):
+        path.write_bytes(b"0")
+        grow = [lambda: path.write_bytes(path.read_bytes() + b"0")] * ATTEMPTS
+
+        found, data = captured(Meddling(fs, "read_at", [*grow]))
+
+        assert (data, found.is_stable) == (b"0" * (ATTEMPTS + 1), True)
+
+    @pytest.mark.parametrize("content", [b"", b"content"])
+    def test_is_unreadable_when_a_pipe_has_its_name(self, fs, path: Path, captured, content):
+        path.write_bytes(content)
+
+        def replace() -> None:
+            path.unlink()
+            os.mkfifo(path)
+
+        with pytest.raises(OSError) as raised:  # noqa: PT011  # which one does not matter
+            captured(Meddling(fs, "open", [replace]))
+
+        assert blames_file(raised.value)
+
+
+def test_a_file_that_stays_as_listed_is_looked_at_once(fs, path: Path, captured):
+    path.write_bytes(b"content")
+    fs = RecordingFileSystem(fs)
+
+    found, data = captured(fs)
+
+    assert (data, found.is_stable) == (b"content", True)
+    assert fs.count("lstat", "fstat") == {"fstat": 1}
+
+
+def test_a_large_file_that_changed_since_it_was_listed_is_read_once(fs, path: Path, captured):
+    path.write_bytes(b"old" * 100_000)
+    fs = RecordingFileSystem(Meddling(fs, "open", [lambda: path.write_bytes(b"new" * 100_000)]))
+
+    found, data = captured(fs)
+
+    assert (data, found.is_stable) == (b"new" * 100_000, True)
+    assert fs.read_bytes() == len(data)
 
 
 @pytest.mark.parametrize("size", [0, 1, 300_000, 3_000_000])

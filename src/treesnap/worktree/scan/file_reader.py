@@ -1,8 +1,11 @@
 """Reading one name of a directory: from ``lstat`` and content to an Entry.
 
-A file that changes while it is read is read again; after three attempts the
-last one is kept and reported as unstable. A sparse file is read extent by
-extent (SEEK_DATA and SEEK_HOLE, see lseek(2)), so that holes cost nothing.
+A small file is read and then looked at once. When everything is as the listing of its
+directory observed it, it is the same file and did not change meanwhile. Otherwise, and
+when it is large, it is read between two looks at the open file. One that changes while
+it is read is read again; after three such attempts the last one is kept and reported as
+unstable. A sparse file is read extent by extent (SEEK_DATA and SEEK_HOLE, see lseek(2)),
+so that holes cost nothing.
 
 What a file holds decides what is recorded, not how it is stored: a whole block of
 zeros is recorded as a hole whether it is one or not. A range that was reserved and never
@@ -21,6 +24,7 @@ from typing import NamedTuple, Protocol
 from treesnap.codec.chunklist import Put, fold
 from treesnap.codec.compress import OBJECT_SIZE_MAX
 from treesnap.codec.message import pack
+from treesnap.codec.statcache import Observation
 from treesnap.codec.tree import INLINE_XATTRS_SIZE_MAX, decode_xattrs
 from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
@@ -121,17 +125,18 @@ def entry_without_size(
 
 
 def capture(
-    fs: FileSystem, sink: ObjectSink, dir_fd: int, name: bytes, mode: int
+    fs: FileSystem, sink: ObjectSink, dir_fd: int, observation: Observation
 ) -> Captured | None:
     """Captures a name that is not a directory; returns None when it is gone.
 
-    ``mode`` is what ``lstat`` said a moment ago. Raises OSError when the name
+    ``observation`` is what ``lstat`` said before. Raises OSError when the name
     cannot be read; :func:`blames_file` tells what that means.
     """
+    name, mode = observation[0], observation[1]
     kind = stat_module.S_IFMT(mode)
     try:
         if kind == stat_module.S_IFREG:
-            return _capture_file(fs, sink, dir_fd, name)
+            return _capture_file(fs, sink, dir_fd, observation)
         if kind == stat_module.S_IFSOCK:
             return Captured(skipped_entry(name, SkipReason.SOCKET))
         stat = fs.lstat(name, dir_fd=dir_fd)
@@ -153,17 +158,35 @@ def capture(
     return Captured(entry_without_size(name, entry_kind, stat, content, xattrs))
 
 
-def _capture_file(fs: FileSystem, sink: ObjectSink, dir_fd: int, name: bytes) -> Captured:
+def _capture_file(
+    fs: FileSystem, sink: ObjectSink, dir_fd: int, observation: Observation
+) -> Captured:
+    name = observation[0]
     fd = open_for_reading(fs, name, _OPEN_FILE, dir_fd=dir_fd)
     try:
-        first = fs.fstat(fd)
-        if not stat_module.S_ISREG(first.st_mode):
-            raise OSError(errno.ESTALE, "It changed its type while it was captured")
-        xattrs = stored_xattrs(sink, read_xattrs(fs, fd))
-        held = read_content(fs, fd, sink.put, first)
+        if observation[2] <= SINGLE_SIZE_MAX:
+            xattrs = stored_xattrs(sink, read_xattrs(fs, fd))
+            content, size, read_bytes = _read_once(fs, fd, sink.put, observation[2])
+            stat = fs.fstat(fd)
+            is_stable = size == stat.st_size and observation[1:] == (
+                stat.st_mode,
+                stat.st_size,
+                stat.st_mtime_ns,
+                stat.st_ctime_ns,
+                stat.st_ino,
+                stat.st_dev,
+            )
+        else:  # reading it in vain would cost more than a look
+            stat, read_bytes, is_stable = fs.fstat(fd), 0, False
+        if not is_stable:
+            if not stat_module.S_ISREG(stat.st_mode):
+                raise OSError(errno.ESTALE, "It changed its type while it was captured")
+            xattrs = stored_xattrs(sink, read_xattrs(fs, fd))
+            again = read_content(fs, fd, sink.put, stat)
+            content, size, stat, is_stable = again.content, again.size, again.stat, again.is_stable
+            read_bytes += again.read_bytes
     finally:
         close_after_reading(fs, fd)
-    stat = held.stat
     entry = Entry(
         name,
         EntryKind.FILE,
@@ -171,11 +194,11 @@ def _capture_file(fs: FileSystem, sink: ObjectSink, dir_fd: int, name: bytes) ->
         stat.st_uid,
         stat.st_gid,
         stat.st_mtime_ns,
-        held.size,
-        held.content,
+        size,
+        content,
         xattrs,
     )
-    return Captured(entry, held.read_bytes, held.read_bytes > 0, held.is_stable)
+    return Captured(entry, read_bytes, read_bytes > 0, is_stable)
 
 
 ATTEMPTS = 3
@@ -206,7 +229,7 @@ def read_content(fs: FileSystem, fd: int, put: Put, before: os.stat_result) -> R
     """
     read_bytes = 0
     for _ in range(ATTEMPTS):
-        content, size, data_size = _read_once(fs, fd, put, before)
+        content, size, data_size = _read_once(fs, fd, put, before.st_size)
         read_bytes += data_size
         after = fs.fstat(fd)
         if (
@@ -219,11 +242,11 @@ def read_content(fs: FileSystem, fd: int, put: Put, before: os.stat_result) -> R
     return ReadFile(content, size, after, read_bytes, is_stable=False)
 
 
-def _read_once(
-    fs: FileSystem, fd: int, put: Put, stat: os.stat_result
-) -> tuple[FileContent, int, int]:
-    """Returns the content, the bytes that it covers, and those that are no holes."""
-    size = stat.st_size
+def _read_once(fs: FileSystem, fd: int, put: Put, size: int) -> tuple[FileContent, int, int]:
+    """Returns the content, the bytes that it covers, and those that are no holes.
+
+    ``size`` is how many bytes the file had.
+    """
     # The blocks that stat counts cannot tell: attributes and reserved space take some too.
     is_dense = size == 0 or fs.next_hole(fd, 0) >= size
     if size <= SINGLE_SIZE_MAX and is_dense:

@@ -475,7 +475,7 @@ class _Directory:
                 assert old is not None
                 self._entries[name] = old
             else:
-                self._capture_name(fd, name, mode)
+                self._capture_name(fd, item)
         self.subdirectories.reverse()
         for name in self._reused:
             self._entries[name] = known[name]
@@ -516,14 +516,14 @@ class _Directory:
                 if changed is not None and self._scope is None and name not in changed.names:
                     changed.at(name).is_whole = True
 
-    def _capture_name(self, fd: int, name: bytes, mode: int) -> None:
-        walk = self._walk
+    def _capture_name(self, fd: int, item: Any) -> None:
+        walk, name = self._walk, item[0]
         path = treepath.join(self.path, name)
         if path in walk.mount_points:
             self._skip(name, SkipReason.MOUNT)
             return
         try:
-            captured = capture(walk.fs, walk.sink, fd, name, mode)
+            captured = capture(walk.fs, walk.sink, fd, item)
         except OSError as error:
             if not blames_file(error):
                 raise
