@@ -15,11 +15,17 @@ ID_SIZE = 32
 """Bytes of an object's identity."""
 
 _PREFIXES = {kind: bytes([kind]) for kind in ObjectKind}
+_JOINED_SIZE_MAX = 32 << 10
+"""Up to this size one call with a copy costs less than two without: a sixth less of 4 KiB, a
+third of 16 KiB. Of 256 KiB it costs an eighth more."""
 
 
 def object_id(kind: ObjectKind, data: bytes | memoryview) -> ObjectId:
     """Returns the identity of an object. Costs one pass over ``data``."""
-    hasher = blake3(_PREFIXES[kind])
+    prefix = _PREFIXES[kind]
+    if len(data) <= _JOINED_SIZE_MAX:
+        return ObjectId(blake3(prefix + data).digest())
+    hasher = blake3(prefix)
     hasher.update(data)
     return ObjectId(hasher.digest())
 
