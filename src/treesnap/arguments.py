@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, wraps
 from itertools import chain, repeat
 from types import FunctionType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from treesnap.errors import InvalidArgument, printable
+from treesnap.named_tuple import NamedTuple
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class")

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
-from typing import Any, NamedTuple, NewType, Self
+from typing import Any, NewType, Self
 
 from treesnap import treepath
+from treesnap.named_tuple import NamedTuple
 
 ObjectId = NewType("ObjectId", bytes)
 """The 32 bytes that identify a stored object."""

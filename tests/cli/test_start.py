@@ -44,7 +44,8 @@ def test_start_imports_only_click_and_the_command_line(words, environment, root)
 
     ours = {name for name in modules if name.startswith("treesnap.")}
     assert set() == modules & HEAVY
-    assert {name for name in ours if not name.startswith("treesnap.cli")} == {"treesnap.errors"}
+    below = {"treesnap.errors", "treesnap.named_tuple"}
+    assert {name for name in ours if not name.startswith("treesnap.cli")} == below
     assert [name for name in ours if ".cmd_" in name] == []
 
 
@@ -63,6 +64,25 @@ def test_create_of_an_unchanged_root_does_not_import_what_it_does_not_use(snap, 
 
     unused = {"rich", "pyfastcdc", "subprocess", "tomllib", "zstandard", "logging"}
     assert set() == modules & (unused | {"concurrent.futures"})
+
+
+def test_records_of_everyday_commands_are_cheap_to_define(snap, environment, root):
+    snap("create")
+    program = (
+        "import sys; from treesnap.cli.main import execute; "
+        "[execute(words.split()) for words in ('create', 'status', 'list', 'restore latest')]; "
+        "from treesnap.named_tuple import _Definition; "
+        "found = {item for name, module in list(sys.modules.items()) "
+        "if name.startswith('treesnap.') for item in vars(module).values() "
+        "if hasattr(item, '_fields') and isinstance(item, type)}; "
+        "print(len(found) > 50, {item for item in found if type(item) is not _Definition})"
+    )
+
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, env=environment, cwd=root, check=True
+    )
+
+    assert result.stdout.decode().splitlines()[-1] == "True set()"
 
 
 def commands_below(group, words=()):

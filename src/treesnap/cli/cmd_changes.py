@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +15,7 @@ from treesnap.cli.streams import is_terminal
 from treesnap.cli.text_output import change_lines, short_id, skipped_lines
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, quoted
 from treesnap.model import SkipReason
+from treesnap.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from treesnap.cli.json_output import Fields
 from treesnap.cli.patch import LineCounts, count_lines, hunks, is_binary
 from treesnap.cli.text_output import path_text, time_text
 from treesnap.errors import NotFound, OperationFailed, printable
 from treesnap.model import Change, ChangeKind, Entry, EntryKind
+from treesnap.named_tuple import NamedTuple
 from treesnap.quantities import count_text, size_text
 
 if TYPE_CHECKING:

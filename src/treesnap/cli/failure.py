@@ -6,11 +6,11 @@ Nothing here prints, and nothing here imports the operations.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
 
 import click
 
 from treesnap.errors import ErrorCode, TreesnapError, WarningCode, printable
+from treesnap.named_tuple import NamedTuple
 
 
 class ExitCode(IntEnum):

@@ -12,7 +12,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
-from typing import NamedTuple
+
+from treesnap.named_tuple import NamedTuple
 
 CONTEXT_LINES = 3
 GAP_PRODUCT_MAX = 1_000_000

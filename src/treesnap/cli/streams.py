@@ -13,10 +13,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from treesnap.cli.failure import Failure, hint_of, text_lines
 from treesnap.errors import WarningCode, printable
+from treesnap.named_tuple import NamedTuple
 
 FORMAT_VERSION = 1
 """Version of every JSON object; grows when a field goes or changes its meaning."""

@@ -16,10 +16,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from treesnap.errors import Corrupt, InvalidArgument, UnsupportedFormat
 from treesnap.hashing import checksum
+from treesnap.named_tuple import NamedTuple
 
 MAGIC = b"TREESNAP"
 HEADER_SIZE = 16

@@ -17,7 +17,7 @@ inode.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from treesnap.codec.envelope import FileKind, Format
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
@@ -25,6 +25,7 @@ from treesnap.codec.snapshot import decode_plan_copy, is_snapshot_id
 from treesnap.codec.tree import decode_entry
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.model import Entry, PlanCopy, SnapshotId
+from treesnap.named_tuple import NamedTuple
 from treesnap.treepath import is_valid_name, parse, parse_scope
 
 VERSION = 4

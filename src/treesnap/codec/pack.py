@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from zlib import crc32
 
 from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, compress, decompress
@@ -33,6 +33,7 @@ from treesnap.codec.message import pack, unpack
 from treesnap.errors import Corrupt
 from treesnap.hashing import ID_SIZE, checksum, object_id
 from treesnap.model import ObjectId, ObjectKind
+from treesnap.named_tuple import NamedTuple
 
 MAGIC = b"TSRC"
 TRAILER_MAGIC = b"TSFT"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from treesnap import treepath
 from treesnap.codec.chunklist import decode_list
@@ -28,6 +28,7 @@ from treesnap.model import (
     Tree,
     Xattrs,
 )
+from treesnap.named_tuple import NamedTuple
 
 _CHECKS: dict[ObjectKind, Callable[[bytes], object]] = {
     ObjectKind.TREE: check_tree,

@@ -7,7 +7,7 @@ restores to other directories. Of plans only the outline is known here.
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 from treesnap.codec.envelope import FileKind, Format
 from treesnap.codec.journal import STAGE_PREFIX
@@ -23,6 +23,7 @@ from treesnap.codec.snapshot import is_snapshot_id
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.hashing import ID_SIZE
 from treesnap.model import SnapshotId
+from treesnap.named_tuple import NamedTuple
 from treesnap.treepath import parse_scope
 
 HISTORY_LENGTH_MAX = 1000

@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, compress, decompress
 from treesnap.codec.message import (
@@ -31,6 +31,7 @@ from treesnap.codec.tree import decode_totals
 from treesnap.codec.watch import WatchNote, decode_note, encode_note
 from treesnap.hashing import ID_SIZE, checksum
 from treesnap.model import ObjectId, SkipReason, Totals
+from treesnap.named_tuple import NamedTuple
 from treesnap.treepath import are_valid_names
 
 TRAILER_MAGIC = b"TSCT"

@@ -8,12 +8,13 @@ watcher, or changes were lost since. The idea is that of Watchman's clock.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.codec.snapshot import decode_rules, encode_rules
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.model import IgnoreRules
+from treesnap.named_tuple import NamedTuple
 from treesnap.results import WatchStatus
 from treesnap.treepath import parse
 

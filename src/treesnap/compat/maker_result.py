@@ -11,11 +11,12 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 from treesnap.compat.maker_block import Operation, subject
 from treesnap.errors import ErrorCode, TreesnapError, printable
 from treesnap.fs.os_errors import error_text
+from treesnap.named_tuple import NamedTuple
 
 STRATEGY = "file-copy"
 """Of MAKER's two strategies the accurate one: no git is used."""

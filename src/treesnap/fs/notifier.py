@@ -18,7 +18,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
+
+from treesnap.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from watchdog.events import FileSystemEvent

@@ -14,7 +14,9 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
+
+from treesnap.named_tuple import NamedTuple
 
 _DESCRIPTORS_MAX = 50_000
 _QUERY = 0xC0686611

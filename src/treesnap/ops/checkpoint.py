@@ -20,11 +20,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from stat import S_ISDIR
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from treesnap.errors import InvalidArgument, NotFound, WarningCode, printable, quoted
 from treesnap.fs.os_errors import reported
 from treesnap.model import Retag, SnapshotId, SnapshotKind
+from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.claim import Claim, Overlap, Overlapping, entered
 from treesnap.ops.context import Context

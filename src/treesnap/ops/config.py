@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from treesnap.errors import ErrorCode, InvalidArgument, StoreMissing, quoted
 from treesnap.fs.durable import read_file, replace_file, unlink_if_present
+from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session
 from treesnap.quantities import format_duration, format_size, parse_duration, parse_size, size_text

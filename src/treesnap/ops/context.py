@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from treesnap.errors import (
     ErrorCode,
@@ -22,6 +22,7 @@ from treesnap.errors import (
 from treesnap.events import Monitor, NullMonitor
 from treesnap.fs.base import FileSystem
 from treesnap.hashing import root_id
+from treesnap.named_tuple import NamedTuple
 from treesnap.store.layout import Layout
 from treesnap.treepath import PathLike
 

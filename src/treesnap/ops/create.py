@@ -7,7 +7,7 @@ import stat as stat_module
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from treesnap.arguments import checked_methods, problem_of_name
 from treesnap.codec.reader import TreeReader
@@ -34,6 +34,7 @@ from treesnap.model import (
     SnapshotRecord,
     Totals,
 )
+from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.capture import Capture, latest
 from treesnap.ops.context import Context, Session, check_root

@@ -10,7 +10,7 @@ import errno
 import os
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from treesnap.codec.message import pack
 from treesnap.codec.watch import (
@@ -27,6 +27,7 @@ from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file
 from treesnap.hashing import checksum
+from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Context, Session
 from treesnap.worktree.directory import open_directory
 from treesnap.worktree.scan.listing import PathTree, path_tree

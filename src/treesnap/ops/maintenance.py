@@ -17,11 +17,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from treesnap.errors import Busy, StorageFull, StoreMissing, TreesnapError, WarningCode
 from treesnap.events import NullMonitor, Phase
 from treesnap.fs.os_errors import error_text
+from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.config import Settings, settings_of
 from treesnap.ops.context import Context, Session

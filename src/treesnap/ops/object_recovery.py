@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from treesnap import treepath
 from treesnap.codec.reader import Reference, TreeReader, read_segments, root_references
@@ -18,6 +18,7 @@ from treesnap.errors import TreesnapError
 from treesnap.events import Phase
 from treesnap.hashing import object_id
 from treesnap.model import EntryKind, IgnoreRules, ObjectId, ObjectKind, Snapshot
+from treesnap.named_tuple import NamedTuple
 from treesnap.ops.capture import scan_settings
 from treesnap.ops.context import Context
 from treesnap.ops.state import MemoryObjects, entry_at

@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
-from typing import NamedTuple
 
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.root_files import NAMES, NameTable
 from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, NotFound, quoted
 from treesnap.model import ObjectId, Snapshot, SnapshotId, SnapshotKind
+from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Session
 from treesnap.store.snapshots import SnapshotListing, SnapshotName, position_in
 

@@ -7,7 +7,6 @@ nothing, exist in memory only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader, check_object
@@ -23,6 +22,7 @@ from treesnap.model import (
     SnapshotRecord,
     Totals,
 )
+from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Session
 from treesnap.store.store import Store
 from treesnap.worktree.scan.hard_links import Groups, load_groups

@@ -7,10 +7,11 @@ content comes from :mod:`treesnap.ops.object_recovery`.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.fs.os_errors import reported
+from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context
 from treesnap.ops.object_recovery import ObjectRecovery

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import yaml
 
 from treesnap.arguments import checked
 from treesnap.errors import ErrorCode, InvalidArgument, printable
+from treesnap.named_tuple import NamedTuple
 from treesnap.plans.plan import (
     DEPTH_MAX,
     EVERY_N_STEPS_MAX,

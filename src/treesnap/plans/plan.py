@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
-from typing import NamedTuple, NewType
+from typing import NewType
 
 from treesnap.model import SnapshotId
+from treesnap.named_tuple import NamedTuple
 
 PlanId = NewType("PlanId", str)
 """The ULID of a plan."""

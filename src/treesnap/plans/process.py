@@ -25,12 +25,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Self
+from typing import Self
 
 from treesnap.errors import ErrorCode, NotFound, OperationFailed
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import open_regular, unlink_if_present
 from treesnap.fs.os_errors import error_text, reported
+from treesnap.named_tuple import NamedTuple
 from treesnap.ops.processes import end_leftovers, marked_environment
 
 HEAD_BYTES = 256 << 10

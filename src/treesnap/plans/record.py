@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, fields
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from treesnap.codec.envelope import FileKind, Format
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.codec.snapshot import is_snapshot_id
 from treesnap.hashing import checksum
 from treesnap.model import SnapshotId
+from treesnap.named_tuple import NamedTuple
 from treesnap.plans.plan import (
     DEPTH_MAX,
     Attempt,

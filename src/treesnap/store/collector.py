@@ -39,13 +39,13 @@ have condemned before.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import NamedTuple
 
 from treesnap.codec.envelope import FileKind, Format
 from treesnap.codec.message import Fields, pack, require, unpack
 from treesnap.codec.pack import PACK_ID_SIZE
 from treesnap.errors import Busy, Corrupt
 from treesnap.fs.base import FileSystem
+from treesnap.named_tuple import NamedTuple
 from treesnap.store.layout import Layout
 from treesnap.store.quarantine import Quarantine
 from treesnap.store.records import read_record, write_record

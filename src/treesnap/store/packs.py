@@ -13,7 +13,6 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
 
 from treesnap.codec.compress import OBJECT_SIZE_MAX
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
@@ -43,6 +42,7 @@ from treesnap.fs.durable import (
     write_all,
     write_all_at,
 )
+from treesnap.named_tuple import NamedTuple
 from treesnap.store.layout import Layout, is_hex
 
 _OPEN_PACKS_MAX = 64

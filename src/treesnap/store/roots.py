@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from stat import S_ISDIR
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from treesnap.codec.envelope import FileKind, Format
 from treesnap.codec.message import Fields, pack, require, unpack
@@ -50,6 +50,7 @@ from treesnap.fs.durable import (
 )
 from treesnap.hashing import root_id
 from treesnap.model import SnapshotId
+from treesnap.named_tuple import NamedTuple
 from treesnap.store.layout import PLAN_PREFIX, STEP_OUTPUT_SUFFIX, Layout, is_hex
 from treesnap.store.lock import held, is_held
 from treesnap.store.records import LockedRecord, read_record, write_record

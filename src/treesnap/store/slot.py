@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import NamedTuple
 from zlib import crc32
 
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
 from treesnap.errors import Corrupt, TreesnapError
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import is_there, open_regular, unlink_if_present
+from treesnap.named_tuple import NamedTuple
 from treesnap.store.layout import Layout, is_hex
 
 _BODY = struct.Struct("<Q16sQQ")

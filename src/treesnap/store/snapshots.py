@@ -13,7 +13,6 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
-from typing import NamedTuple
 
 from treesnap.codec.envelope import FileKind, unseal
 from treesnap.codec.snapshot import (
@@ -35,6 +34,7 @@ from treesnap.fs.durable import (
     unlink_if_present,
 )
 from treesnap.model import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord, SnapshotState
+from treesnap.named_tuple import NamedTuple
 from treesnap.store.layout import Layout, is_hex
 from treesnap.store.records import read_record, write_record
 

@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from treesnap.codec.compress import OBJECT_SIZE_MAX
 from treesnap.codec.pack import Encoded, IndexEntry, encode_objects
@@ -20,6 +20,7 @@ from treesnap.errors import Busy, Corrupt, ErrorCode, InvalidArgument, StorageFu
 from treesnap.fs.durable import sweep_temporary, unlink_if_present
 from treesnap.hashing import object_id
 from treesnap.model import ObjectId, ObjectKind, SnapshotId, SnapshotRecord
+from treesnap.named_tuple import NamedTuple
 from treesnap.quantities import format_size
 from treesnap.store.collector import read_state
 from treesnap.store.packs import PackAppender, cut_back

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from typing import NamedTuple
 
 from treesnap.compare import differing, kind_of_change
 from treesnap.fs.owner import may_give_owners
 from treesnap.model import ChangeKind, Entry, SkipReason, Xattrs
+from treesnap.named_tuple import NamedTuple
 from treesnap.ops.state import State
 
 _SET_IDS = 0o6000

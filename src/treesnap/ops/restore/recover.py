@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from treesnap import treepath
 from treesnap.codec.journal import Commit, Journal
@@ -29,6 +29,7 @@ from treesnap.errors import (
     quoted,
 )
 from treesnap.model import Snapshot, SnapshotId
+from treesnap.named_tuple import NamedTuple
 from treesnap.ops.capture import Capture, preview
 from treesnap.ops.context import Context, Session
 from treesnap.ops.references import resolve_in

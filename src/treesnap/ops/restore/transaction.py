@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from treesnap import treepath
 from treesnap.codec.journal import JOURNAL, Commit, Journal, Subvolume
@@ -25,6 +25,7 @@ from treesnap.events import NullMonitor, Phase
 from treesnap.fs.durable import Prepared, sync_directory
 from treesnap.fs.os_errors import error_text
 from treesnap.model import Entry, IgnoreRules, Totals
+from treesnap.named_tuple import NamedTuple
 from treesnap.ops.capture import scan_settings
 from treesnap.ops.context import Session
 from treesnap.ops.restore.plan import RestorePlan

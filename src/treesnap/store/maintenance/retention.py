@@ -13,10 +13,10 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import NamedTuple
 
 from treesnap.arguments import checked_methods
 from treesnap.model import Snapshot, SnapshotKind, utc_time
+from treesnap.named_tuple import NamedTuple
 
 AUTOMATIC = frozenset(SnapshotKind) - {SnapshotKind.MANUAL}
 """Kinds of snapshots that are made unasked."""

@@ -20,7 +20,6 @@ import os
 import stat as stat_module
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 from treesnap import treepath
 from treesnap.codec.journal import STAGE_PREFIX
@@ -31,6 +30,7 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import opened_file, write_all_at
 from treesnap.fs.forked import helper_count, share_out
 from treesnap.model import Entry, EntryKind, ObjectKind, Totals
+from treesnap.named_tuple import NamedTuple
 from treesnap.worktree.apply.removal import remove_below
 from treesnap.worktree.attributes import apply_owner, apply_xattrs, path_of, read_xattrs
 from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain, current_path

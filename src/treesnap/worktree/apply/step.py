@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from enum import IntEnum
-from typing import NamedTuple
 
 from treesnap import treepath
 from treesnap.model import Entry
+from treesnap.named_tuple import NamedTuple
 
 
 class Action(IntEnum):

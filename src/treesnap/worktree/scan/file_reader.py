@@ -19,7 +19,7 @@ import os
 import stat as stat_module
 from collections.abc import Iterator
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from treesnap.codec.chunklist import Put, fold
 from treesnap.codec.compress import OBJECT_SIZE_MAX
@@ -39,6 +39,7 @@ from treesnap.model import (
     SkipReason,
     Xattrs,
 )
+from treesnap.named_tuple import NamedTuple
 from treesnap.worktree.attributes import path_of, read_xattrs
 from treesnap.worktree.scan.chunking import SINGLE_SIZE_MAX, cut
 

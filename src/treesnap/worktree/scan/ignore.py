@@ -17,12 +17,12 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from stat import S_ISDIR
-from typing import NamedTuple
 
 from treesnap import treepath
 from treesnap.errors import InvalidArgument, printable
 from treesnap.hashing import checksum
 from treesnap.model import IgnoreRules
+from treesnap.named_tuple import NamedTuple
 from treesnap.quantities import first_few
 from treesnap.worktree.scan.patterns import Matcher, parse_lines, parse_pattern
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
 
 from treesnap.codec.statcache import Observation
 from treesnap.fs.base import FileSystem
 from treesnap.fs.process_files import writable_mappings
+from treesnap.named_tuple import NamedTuple
 from treesnap.worktree.mounts import Mounts
 
 _DELETED = b" (deleted)"

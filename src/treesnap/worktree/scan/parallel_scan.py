@@ -11,13 +11,13 @@ names, files that are mapped for writing or have other links, or exclusions.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from treesnap import treepath
 from treesnap.codec.statcache import Row, encode_observations
 from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
 from treesnap.fs.forked import helper_count, share_out
+from treesnap.named_tuple import NamedTuple
 from treesnap.worktree.directory import DirectoryChain
 from treesnap.worktree.scan.ignore import NO_RULES, Exclusions
 from treesnap.worktree.scan.listing import PathTree, list_directory

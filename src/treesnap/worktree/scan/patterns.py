@@ -17,7 +17,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
+
+from treesnap.named_tuple import NamedTuple
 
 _SLASH: Final = ord("/")
 _STAR: Final = ord("*")

@@ -27,7 +27,7 @@ import errno
 import os
 from collections.abc import Iterable, Iterator
 from stat import S_ISDIR
-from typing import Any, NamedTuple
+from typing import Any
 
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader
@@ -49,6 +49,7 @@ from treesnap.model import (
     Totals,
     Tree,
 )
+from treesnap.named_tuple import NamedTuple
 from treesnap.worktree.attributes import read_xattrs
 from treesnap.worktree.directory import DirectoryChain, open_root
 from treesnap.worktree.mounts import Mounts

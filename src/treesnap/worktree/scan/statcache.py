@@ -24,7 +24,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from stat import S_ISDIR
-from typing import Any, NamedTuple
+from typing import Any
 
 from treesnap import treepath
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
@@ -49,6 +49,7 @@ from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import Temporary, open_regular, unlink_if_present, write_all
 from treesnap.model import ObjectId, SkipReason
+from treesnap.named_tuple import NamedTuple
 
 RECENT = "-recent"
 """The suffix of the second file's name."""

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import NamedTuple
 
 from treesnap import treepath
 from treesnap.codec.pack import IndexEntry
@@ -18,6 +17,7 @@ from treesnap.codec.reader import Reference, TreeReader, root_references
 from treesnap.errors import Corrupt, NotFound, TreesnapError
 from treesnap.events import Phase
 from treesnap.model import ObjectId, ObjectKind, Snapshot, SnapshotId, SnapshotRecord
+from treesnap.named_tuple import NamedTuple
 from treesnap.results import Partial, Problem
 from treesnap.store.maintenance.check.metadata_files import CheckPlace, Finding, MetadataFiles
 from treesnap.store.snapshots import SnapshotName

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from treesnap.codec.envelope import Format
 from treesnap.codec.root_files import HISTORY, PLAN_PAYLOAD
@@ -19,6 +19,7 @@ from treesnap.events import Monitor
 from treesnap.fs.durable import read_file, unlink_if_present
 from treesnap.hashing import root_id
 from treesnap.model import SnapshotId, SnapshotKind, SnapshotState
+from treesnap.named_tuple import NamedTuple
 from treesnap.results import Problem
 from treesnap.store.collector import oldest_epoch_possible, read_state, rebuild_state
 from treesnap.store.layout import PLAN_PREFIX, is_hex
