@@ -148,6 +148,8 @@ class UnfinishedWork(StrEnum):
     """A restore to another directory."""
     COLLECTION = "collection"
     PLAN = "plan"
+    MAINTENANCE = "maintenance"
+    """What automatic maintenance in the background failed to do."""
 
 
 class Unfinished(NamedTuple):

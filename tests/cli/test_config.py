@@ -10,6 +10,7 @@ import pytest
 
 DEFAULTS = {
     "automatic": "true",
+    "background": "true",
     "max-size": None,
     "keep.last": "50",
     "keep.within": None,

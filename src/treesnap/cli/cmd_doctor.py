@@ -20,6 +20,7 @@ _WORDS = {
     UnfinishedWork.EXPORT: "restore to another directory, with the history",
     UnfinishedWork.COLLECTION: "garbage collection",
     UnfinishedWork.PLAN: "plan",
+    UnfinishedWork.MAINTENANCE: "automatic maintenance",
 }
 _UNITS_S = (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
 

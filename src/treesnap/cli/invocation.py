@@ -67,6 +67,7 @@ class Invocation:
         monitor = ProgressMonitor(warn) if shows_bar else WarningMonitor(warn)
         try:
             handle = library.open(root, store_path, monitor=monitor, wait_s=self.wait_s)
+            handle.context = handle.context._replace(may_start_processes=True)
             self.output.place = Place(os.fsencode(handle.root), os.fsencode(handle.store_path))
             if not makes_store and (self.store is not None or is_store_given()):
                 require_store(handle.store_path)

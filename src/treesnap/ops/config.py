@@ -66,6 +66,7 @@ def _counted(default: int | None) -> Key:
 
 KEYS: Mapping[str, Key] = {
     "automatic": Key(_flag, bool, _flag_text, default=True),
+    "background": Key(_flag, bool, _flag_text, default=True),
     "max-size": Key(parse_size, (str, int), format_size, None),
     "keep.last": _counted(DEFAULT.keep_last),
     "keep.within": Key(parse_duration, str, format_duration, None),
@@ -85,6 +86,8 @@ class Settings(NamedTuple):
     """What is kept of automatic snapshots."""
     is_automatic: bool
     """Whether old automatic snapshots and garbage are removed automatically."""
+    is_in_background: bool
+    """Whether the command leaves that to a process of its own."""
     store_size_bytes_max: int | None
     """What the store may take, or None."""
     root_size_bytes_max: int | None
@@ -108,6 +111,7 @@ def settings_of(session: Session) -> Settings:
     return Settings(
         policy=policy,
         is_automatic=values["automatic"],
+        is_in_background=values["background"],
         store_size_bytes_max=of_store.get("max-size"),
         root_size_bytes_max=of_root.get("max-size"),
     )

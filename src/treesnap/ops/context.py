@@ -87,6 +87,9 @@ class Context(NamedTuple):
     """How long an operation waits for another one in the same root."""
     watcher: ChangeSource | None = None
     """Knows what changed in the root, or None; then another process may."""
+    may_start_processes: bool = False
+    """Whether work that need not be waited for may go on in a process of its own. The command
+    says so; a program that uses the library does not expect one."""
 
 
 class Session(NamedTuple):

@@ -13,6 +13,7 @@ from treesnap.codec.journal import Journal
 from treesnap.errors import Busy, Corrupt, NotFound, StoreMissing, TreesnapError, WarningCode
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session, context_at
+from treesnap.ops.maintenance import failure_in_background
 from treesnap.ops.restore.path_state import PathState
 from treesnap.ops.restore.preserve import preserve_foreign_edits
 from treesnap.ops.restore.recover import look_at
@@ -25,6 +26,7 @@ from treesnap.worktree.directory import OPEN_DIRECTORY
 
 _TO_CLEAN_UP = "the next command on this root removes what it had prepared; the tree is as before"
 _TO_COLLECT = "the next 'gc' goes on with it; no other command is kept from anything"
+_TO_MAINTAIN = "it failed in the background, and is tried again when it is due"
 _TO_SWEEP = "the next command that writes, or 'status', removes what it had prepared"
 
 
@@ -38,7 +40,8 @@ def doctor(context: Context, *, forget: bool = False) -> DoctorResult:
                 for path in registered_roots(context.fs, session.store.layout)
                 for work in _of_root(context, session.store, path)
             ]
-            unfinished = (*found, *_collection(context, session.store))
+            store = session.store
+            unfinished = (*found, *_collection(context, store), *_maintenance(store))
     except StoreMissing:
         unfinished, forgotten = (), False
     return DoctorResult(unfinished=unfinished, looked_at_ns=context.clock_ns(), forgotten=forgotten)
@@ -106,6 +109,14 @@ def _collection(context: Context, store: Store) -> list[Unfinished]:
         resolution = f"its state is damaged: {error}"
         return [Unfinished(work=UnfinishedWork.COLLECTION, resolution=resolution, blocked=True)]
     return [Unfinished(work=UnfinishedWork.COLLECTION, resolution=_TO_COLLECT)] if is_open else []
+
+
+def _maintenance(store: Store) -> list[Unfinished]:
+    failure = failure_in_background(store)
+    if failure is None:
+        return []
+    resolution = f"{_TO_MAINTAIN}: {failure}"
+    return [Unfinished(work=UnfinishedWork.MAINTENANCE, resolution=resolution)]
 
 
 def _forget(session: Session) -> bool:

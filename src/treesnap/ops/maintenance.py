@@ -7,34 +7,52 @@ byte and each record is read a bounded number of times, whatever the number of s
 Maintenance does not wait: what is busy now is done next time. It cannot fail an operation,
 whose snapshot is published already.
 
+The command leaves what is due to a process of its own, at most one for each store, and ends. The
+library does it before it returns, because no program expects processes that it did not start.
+A file is that process's lock, and says afterwards why it failed, for ``doctor`` and for the
+command that starts the next one.
+
 A create that finds the store full makes room itself. It waits for a collection that is under
 way, because without room it fails.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from treesnap.errors import Busy, StorageFull, StoreMissing, TreesnapError, WarningCode
-from treesnap.events import NullMonitor, Phase
+from treesnap.errors import (
+    Busy,
+    Corrupt,
+    StorageFull,
+    StoreMissing,
+    TreesnapError,
+    WarningCode,
+    printable,
+)
+from treesnap.events import CollectingMonitor, NullMonitor, Phase
+from treesnap.fs.durable import open_lock, open_regular
 from treesnap.fs.os_errors import error_text
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.config import Settings, settings_of
-from treesnap.ops.context import Context, Session
+from treesnap.ops.context import Context, Session, context_at
 from treesnap.quantities import first_few
 from treesnap.results import GcResult, PruneResult, StatsResult
 from treesnap.store.collector import read_collected_size
+from treesnap.store.lock import is_held
 from treesnap.store.roots import registered_roots
 from treesnap.store.slot import slot_states
 
 if TYPE_CHECKING:
+    from treesnap.fs.base import FileSystem
     from treesnap.store.maintenance.prune import PruneRequest
     from treesnap.store.maintenance.retention import Decision
+    from treesnap.store.store import Store
 
 
 EVERY = 32
@@ -47,6 +65,15 @@ GROWTH_BYTES_MIN = 64 << 20
 """Packs that grew by less are not worth a collection."""
 _DAMAGED_SHOWN = 3
 """How many damaged snapshots a warning names."""
+
+_PROGRAM = (
+    "import sys; from treesnap.ops.maintenance import maintain_detached as maintain; "
+    "maintain(sys.argv[1], sys.argv[2], int(sys.argv[3]))"
+)
+_INTERRUPTED = "it was interrupted"
+_LOCK_FD = 0
+_NICENESS = 10
+_NOTE_SIZE_MAX = 1000
 
 _Result = TypeVar("_Result")
 
@@ -140,12 +167,15 @@ def maintain(context: Context, sequence: int | None = None) -> None:
             settings = settings_or_defaults(session)
             if settings is None or not settings.is_automatic:
                 return
-            if settings.root_size_bytes_max is not None or number % period(len(names)) == 0:
+            prunes = settings.root_size_bytes_max is not None or number % period(len(names)) == 0
+            collects = _has_grown(session.store)
+            may_leave = context.may_start_processes and settings.is_in_background
+            if (prunes or collects) and may_leave and _leave(session, number):
+                return
+            if prunes:
                 with suppress(Busy):
                     _prune(session, settings)
-            size_bytes = session.store.size_bytes()
-            collected_bytes = read_collected_size(context.fs, session.store.layout)
-        if size_bytes >= collected_bytes + max(GROWTH_BYTES_MIN, collected_bytes // 2):
+        if collects:
             with suppress(Busy):
                 _collect(context, wait_s=0.0)
     except (TreesnapError, OSError) as error:
@@ -153,6 +183,88 @@ def maintain(context: Context, sequence: int | None = None) -> None:
             WarningCode.MAINTENANCE_FAILED,
             f"The maintenance of the store failed: {error_text(error)}",
         )
+
+
+def _has_grown(store: Store) -> bool:
+    """Returns whether a collection is worth its while."""
+    collected_bytes = read_collected_size(store.fs, store.layout)
+    growth_bytes_min = max(GROWTH_BYTES_MIN, collected_bytes // 2)
+    return store.size_bytes() >= collected_bytes + growth_bytes_min
+
+
+def _leave(session: Session, sequence: int) -> bool:
+    """Starts a process that maintains the store; returns False where none can be started.
+
+    Does nothing while another one is at work. Warns if the last one failed. The new process has
+    the lock from its start, and keeps it until it ends in any way.
+    """
+    import subprocess
+    import sys
+
+    context, fs = session.context, session.fs
+    words = [sys.executable, "-P", "-c", _PROGRAM, context.root, context.store_path, str(sequence)]
+    try:
+        fd = open_lock(fs, session.store.layout.background)
+        try:
+            if not fs.lock(fd, exclusive=True):
+                return True
+            failure = _failure(fs, fd)
+            if failure is not None:
+                context.monitor.warn(
+                    WarningCode.MAINTENANCE_FAILED,
+                    f"The last maintenance of the store in the background failed: {failure}",
+                )
+            with suppress(OSError):  # on a full disk a kill leaves no trace
+                _note(fs, fd, _INTERRUPTED)
+            subprocess.Popen(  # noqa: S603 - our own program, without a shell
+                words,
+                stdin=fd,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+        finally:
+            fs.close(fd)  # not unlocked: the process has the same lock
+    except (OSError, Corrupt):
+        return False
+    return True
+
+
+def maintain_detached(root: str, store_path: str, sequence: int) -> None:
+    """Maintains the store as a process of its own. Standard input is the lock, which it keeps.
+
+    Leaves in the lock's file what failed, or nothing.
+    """
+    os.nice(_NICENESS)
+    monitor = CollectingMonitor()
+    context = context_at(root, store_path, monitor=monitor)
+    maintain(context, sequence)
+    _note(context.fs, _LOCK_FD, "; ".join(monitor.warnings))
+
+
+def failure_in_background(store: Store) -> str | None:
+    """Returns why the last maintenance in the background failed; None while one is at work."""
+    fs, path = store.fs, store.layout.background
+    if is_held(fs, path):
+        return None
+    try:
+        fd = open_regular(fs, path)
+    except (OSError, Corrupt):  # there was none yet, or something else is in its place
+        return None
+    try:
+        return _failure(fs, fd)
+    finally:
+        fs.close(fd)
+
+
+def _note(fs: FileSystem, fd: int, text: str) -> None:
+    fs.truncate(fd, 0)
+    fs.write_at(fd, text.encode("utf-8", "replace")[:_NOTE_SIZE_MAX], 0)
+
+
+def _failure(fs: FileSystem, fd: int) -> str | None:
+    return printable(fs.read_at(fd, _NOTE_SIZE_MAX, 0).decode("utf-8", "replace")) or None
 
 
 def period(count: int) -> int:

@@ -10,6 +10,7 @@
 ├── pending/<slot>              a snapshot on its way to being published
 ├── slots/<slot>                one per writer at a time: its lock, epoch and pack
 ├── collector/{lock,state,size} garbage collection
+├── collector/background        held by maintenance in a process of its own; says how it failed
 ├── roots/lock                  held while a root is registered, moved or forgotten
 ├── roots/path-<root>           a copy of the record of a root that was moved
 ├── roots/inode-<device>-<inode> the same, to notice a move; can be deleted
@@ -73,6 +74,7 @@ class Layout:
         self.slots = os.path.join(path, "slots")
         self.collector_lock = os.path.join(path, "collector", "lock")
         self.collector_state = os.path.join(path, "collector", "state")
+        self.background = os.path.join(path, "collector", "background")
         self.collected_size = os.path.join(path, "collector", "size")
         self.collector_reserves = [
             os.path.join(path, "collector", f"reserve-{number}") for number in (0, 1)

@@ -1,0 +1,119 @@
+"""What the command leaves to a process of its own, and that the library does not.
+
+The process has its lock from its start to its end, so waiting for the lock is waiting for it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from calling import Place
+from treesnap import SnapshotKind
+from treesnap.ops.context import context_at
+from treesnap.ops.handle import Handle
+from treesnap.ops.maintenance import EVERY
+from treesnap.testing.doubles import UnsyncedFileSystem
+
+KEPT = 3
+DUE_BYTES = 65 << 20
+"""A store that has grown by so much is collected."""
+
+
+@contextmanager
+def background_lock(store: Path) -> Iterator[None]:
+    """Holds the lock, once the process that has it has ended."""
+    with (store / "collector" / "background").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def wait_for_background(store: Path) -> None:
+    with background_lock(store):
+        pass
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    place = Place(tmp_path / "root", tmp_path / "store")
+    place.make("file")
+    return place
+
+
+@pytest.fixture
+def handle(place: Place) -> Handle:
+    """A handle that has taken automatic snapshots, so that the next one makes maintenance due."""
+    handle = Handle(context_at(place.root, str(place.store), fs=UnsyncedFileSystem()))
+    handle.config("keep.last", str(KEPT))
+    for key in ("keep.hourly", "keep.daily", "keep.weekly"):
+        handle.config(key, "0")
+    for _ in range(EVERY - 1):
+        handle.create(kind=SnapshotKind.RUN)
+    return handle
+
+
+@pytest.fixture
+def count(handle: Handle) -> Callable[[], int]:
+    return lambda: len(handle.list())
+
+
+class TestCommand:
+    def test_leaves_it_to_a_process_that_outlives_it(self, place, count):
+        place.done("create", "--automatic")
+
+        wait_for_background(place.store)
+
+        assert count() == KEPT
+        assert (place.store / "collector/background").read_bytes() == b""
+
+    def test_does_nothing_itself_and_starts_no_second_one(self, place, count):
+        with background_lock(place.store):
+            place.done("create", "--automatic")
+            assert count() == EVERY
+
+        assert count() == EVERY
+
+    def test_does_it_itself_where_the_settings_say_so(self, place, count):
+        place.done("config", "background", "false")
+
+        place.done("create", "--automatic")
+
+        assert count() == KEPT
+        assert not (place.store / "collector/background").exists()
+
+    def test_tells_that_the_last_one_was_killed(self, place, handle):
+        (place.store / "collector/background").write_text("it was interrupted")
+        (work,) = handle.doctor().unfinished
+        assert (work.work, work.blocked) == ("maintenance", False)
+        assert "it was interrupted" in work.resolution
+
+        ended = place.snap("create", "--automatic")
+        wait_for_background(place.store)
+
+        assert "in the background failed: it was interrupted" in ended.err
+        assert handle.doctor().unfinished == ()
+
+    def test_is_told_by_doctor_what_failed(self, place, handle, count):
+        oldest = min(place.store.glob("snapshots/*/*"))
+        oldest.write_bytes(oldest.read_bytes()[:-1])
+        with (place.store / "packs" / ("0" * 32)).open("wb") as large:
+            os.truncate(large.fileno(), DUE_BYTES)
+
+        place.done("create", "--automatic")
+        wait_for_background(place.store)
+
+        (work,) = handle.doctor().unfinished
+        assert "No garbage was collected, because snapshots are damaged" in work.resolution
+        assert "automatic maintenance" in place.snap("doctor").out
+
+
+def test_the_library_starts_no_process(place, handle, count):
+    handle.create(kind=SnapshotKind.RUN)
+
+    assert count() == KEPT
+    assert not (place.store / "collector/background").exists()
