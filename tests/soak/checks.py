@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -31,6 +32,7 @@ class Checker:
 
     def run(self) -> None:
         """Does everything. What raises is a problem, and the rest is done all the same."""
+        self._wait_for_maintenance()
         for number, handle in enumerate(self._handles):
             self._keep(f"root {number}", self._root(number))
             self._keep(f"root {number}", _swept(handle))
@@ -42,6 +44,11 @@ class Checker:
             self._keep(f"root {number}", self._snapshots(number))
         self._keep("left behind", _litter(self.place))
         self._keep("size", self._size())
+
+    def _wait_for_maintenance(self) -> None:
+        """Waits for the process that the last commands may have left behind."""
+        with (self.place.store / "collector" / "background").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
 
     def _keep(self, what: str, found: Iterator[str]) -> None:
         try:
