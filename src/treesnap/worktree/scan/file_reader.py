@@ -18,6 +18,7 @@ import errno
 import os
 import stat as stat_module
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from typing import Protocol
 
@@ -47,6 +48,10 @@ _OPEN_FILE = os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOCTTY", 0)
 _OURS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that say something about this process or the store, not about the file."""
 
+# Reading a member of an enumeration takes a call of Python code before Python 3.12.
+_CHUNK = ObjectKind.CHUNK
+_FILE = int(EntryKind.FILE)
+
 _NODE_KINDS = {
     stat_module.S_IFIFO: EntryKind.FIFO,
     stat_module.S_IFCHR: EntryKind.CHARACTER_DEVICE,
@@ -69,8 +74,12 @@ class Captured(NamedTuple):
 
     entry: Entry
     read_bytes: int = 0
-    was_read: bool = False
     is_stable: bool = True
+
+
+_NEW_ENTRY = partial(tuple.__new__, Entry)
+_NEW_CAPTURED = partial(tuple.__new__, Captured)
+"""Make these of what has as many fields, without a call of Python code for each file."""
 
 
 def skipped_entry(name: bytes, reason: SkipReason) -> Entry:
@@ -83,11 +92,12 @@ def blames_file(error: OSError) -> bool:
     return error.errno not in _OURS
 
 
-def stored_xattrs(sink: ObjectSink, xattrs: Xattrs | None) -> Xattrs | ObjectId | None:
+def capture_xattrs(fs: FileSystem, sink: ObjectSink, where: str | int) -> Xattrs | ObjectId | None:
     """Returns extended attributes as an entry holds them: in place, or as a chunk's id.
 
     Raises OSError for more than an object holds: one path is unreadable then, not the root.
     """
+    xattrs = read_xattrs(fs, where)
     if xattrs is None or sum(map(len, chain(*xattrs))) <= INLINE_XATTRS_SIZE_MAX:
         return xattrs
     data = pack(xattrs)
@@ -143,7 +153,7 @@ def capture(
         stat = fs.lstat(name, dir_fd=dir_fd)
         if stat_module.S_IFMT(stat.st_mode) != kind:
             raise OSError(errno.ESTALE, "It changed its type while it was captured")
-        xattrs = stored_xattrs(sink, read_xattrs(fs, path_of(dir_fd, name)))
+        xattrs = capture_xattrs(fs, sink, path_of(dir_fd, name))
         if kind == stat_module.S_IFLNK:
             entry_kind = EntryKind.SYMLINK
             content: object = fs.read_link(name, dir_fd=dir_fd)
@@ -166,7 +176,7 @@ def _capture_file(
     fd = open_for_reading(fs, name, _OPEN_FILE, dir_fd=dir_fd)
     try:
         if observation[2] <= SINGLE_SIZE_MAX:
-            xattrs = stored_xattrs(sink, read_xattrs(fs, fd))
+            xattrs = capture_xattrs(fs, sink, fd)
             content, size, read_bytes = _read_once(fs, fd, sink.put, observation[2])
             stat = fs.fstat(fd)
             is_stable = size == stat.st_size and observation[1:] == (
@@ -182,24 +192,15 @@ def _capture_file(
         if not is_stable:
             if not stat_module.S_ISREG(stat.st_mode):
                 raise OSError(errno.ESTALE, "It changed its type while it was captured")
-            xattrs = stored_xattrs(sink, read_xattrs(fs, fd))
+            xattrs = capture_xattrs(fs, sink, fd)
             again = read_content(fs, fd, sink.put, stat)
             content, size, stat, is_stable = again.content, again.size, again.stat, again.is_stable
             read_bytes += again.read_bytes
     finally:
         close_after_reading(fs, fd)
-    entry = Entry(
-        name,
-        EntryKind.FILE,
-        stat.st_mode & 0o7777,
-        stat.st_uid,
-        stat.st_gid,
-        stat.st_mtime_ns,
-        size,
-        content,
-        xattrs,
-    )
-    return Captured(entry, read_bytes, read_bytes > 0, is_stable)
+    mode, uid, gid = stat.st_mode & 0o7777, stat.st_uid, stat.st_gid
+    entry = _NEW_ENTRY((name, _FILE, mode, uid, gid, stat.st_mtime_ns, size, content, xattrs))
+    return _NEW_CAPTURED((entry, read_bytes, is_stable))
 
 
 ATTEMPTS = 3
@@ -254,8 +255,8 @@ def _read_once(fs: FileSystem, fd: int, put: Put, size: int) -> tuple[FileConten
         data = fs.read_at(fd, size + 1, 0)
         held = len(data)
         if held < _BLOCK_SIZE or not _has_zero_block(data):
-            whole = (put(ObjectKind.CHUNK, data), held) if data else ()
-            return FileContent((0, *whole)), held, held
+            whole = (0, put(_CHUNK, data), held) if data else (0,)
+            return FileContent(whole), held, held
     segments = list(_segments(fs, fd, size, put, is_dense=is_dense))
     covered = sum(segment.size for segment in segments)
     data_size = sum(segment.size for segment in segments if segment.id is not None)

@@ -50,16 +50,15 @@ from treesnap.model import (
     Tree,
 )
 from treesnap.named_tuple import NamedTuple
-from treesnap.worktree.attributes import read_xattrs
 from treesnap.worktree.directory import DirectoryChain, open_root
 from treesnap.worktree.mounts import Mounts
 from treesnap.worktree.scan.file_reader import (
     ObjectSink,
     blames_file,
     capture,
+    capture_xattrs,
     entry_without_size,
     skipped_entry,
-    stored_xattrs,
 )
 from treesnap.worktree.scan.hard_links import LinkGroups
 from treesnap.worktree.scan.ignore import (
@@ -78,6 +77,10 @@ from treesnap.worktree.scan.listing import (
 from treesnap.worktree.scan.mapped_files import mapped_now, names_of
 from treesnap.worktree.scan.parallel_scan import parallel_scan
 from treesnap.worktree.scan.statcache import RowPlace, StatCache, StatCacheBuilder, subdirectories
+
+# Reading a member of an enumeration takes a call of Python code before Python 3.12.
+_FILE, _DIRECTORY = int(EntryKind.FILE), int(EntryKind.DIRECTORY)
+_SKIPPED = int(EntryKind.SKIPPED)
 
 DEPTH_MAX = 16384
 """Directories deeper than this are reported as unreadable."""
@@ -353,7 +356,7 @@ class _Directory:
         self.name = name
         self._scope = scope
         self._stat = walk.fs.fstat(fd)
-        self._xattrs = stored_xattrs(walk.sink, read_xattrs(walk.fs, fd)) if is_fresh else None
+        self._xattrs = capture_xattrs(walk.fs, walk.sink, fd) if is_fresh else None
         found = walk.cache.find(path) if walk.cache is not None and scope is None else None
         self._row: Row | None = found[0] if found is not None else None
         self._place: RowPlace | None = found[1] if found is not None else None
@@ -466,7 +469,7 @@ class _Directory:
                 self._skip(name, SkipReason(hidden[name]))
                 continue
             old = known.get(name)
-            is_known = old is not None and not old.is_skipped and seen.get(name) == item
+            is_known = old is not None and old.kind != _SKIPPED and seen.get(name) == item
             is_young = item[4] >= horizon_ns or horizon_ns <= item[3] < future_ns
             if is_young or name in self._mapped:
                 self._racy.add(name)
@@ -519,8 +522,7 @@ class _Directory:
 
     def _capture_name(self, fd: int, item: Any) -> None:
         walk, name = self._walk, item[0]
-        path = treepath.join(self.path, name)
-        if path in walk.mount_points:
+        if walk.mount_points and treepath.join(self.path, name) in walk.mount_points:
             self._skip(name, SkipReason.MOUNT)
             return
         try:
@@ -533,15 +535,16 @@ class _Directory:
         if captured is None:
             self._racy.add(name)
             return
-        if captured.entry.is_skipped:
-            self._skip(name, captured.entry.skip_reason)
+        entry, read_bytes, is_stable = captured
+        if entry.kind == _SKIPPED:
+            self._skip(name, entry.skip_reason)
             return
-        self._entries[name] = captured.entry
-        walk.files_read += captured.was_read
-        walk.read_bytes += captured.read_bytes
-        if not captured.is_stable:
+        self._entries[name] = entry
+        walk.files_read += read_bytes > 0
+        walk.read_bytes += read_bytes
+        if not is_stable:
             self._racy.add(name)
-            walk.unstable.append(path)
+            walk.unstable.append(treepath.join(self.path, name))
 
     def descend(self, chain: DirectoryChain, names: list[bytes]) -> _Directory | None:
         """Returns the subdirectory that ``names`` leads to from the root.
@@ -705,17 +708,18 @@ class _Directory:
         files = others = size_bytes = skipped = incomplete = 0
         sums = Totals()
         for entry in entries:
-            if entry.kind == EntryKind.FILE:
+            kind = entry.kind
+            if kind == _FILE:
                 files += 1
                 size_bytes += entry.size
-            elif entry.kind == EntryKind.DIRECTORY:
+            elif kind == _DIRECTORY:
                 child = children.get(entry.name)
                 path = treepath.join(self.path, entry.name)
                 sums = sums.plus(
                     child[1] if child is not None else self._walk.totals_below(path, entry.tree_id)
                 )
                 sums = sums._replace(directories=sums.directories + 1)
-            elif entry.kind == EntryKind.SKIPPED:
+            elif kind == _SKIPPED:
                 skipped += 1
                 incomplete += entry.skip_reason == SkipReason.UNREADABLE
             else:
