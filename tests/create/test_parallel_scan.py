@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from frames import FRAMES, few_frames
 from helping import CORES, InHelpers, Noting, die, fill, refuse
 from sampling import sized
 from treesnap.fs.local import LocalFileSystem
@@ -192,14 +193,16 @@ def test_looks_at_everything_itself_where_no_process_can_be_started(root, tmp_pa
 
 @pytest.mark.usefixtures("of_any_depth")
 def test_depth_costs_no_recursion(root, tmp_path):
-    deepest = root.joinpath(*["d"] * sized(1010, 1200))
+    deepest = root.joinpath(*["d"] * sized(FRAMES + 50, 1200))
     subprocess.run(["mkdir", "-p", deepest], check=True)
     handle_of(root, tmp_path / "store").create()
     (deepest / "file").touch()
 
-    found = handle_of(root, tmp_path / "store").create()
+    with few_frames():
+        found = handle_of(root, tmp_path / "store").create()
+        whole = handle_of(root, tmp_path / "whole").create()
 
-    assert found.root_hash == handle_of(root, tmp_path / "whole").create().root_hash
+    assert found.root_hash == whole.root_hash
     subprocess.run(["rm", "-r", root / "d"], check=True)  # too deep for the ways of Python
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from frames import FRAMES, few_frames
 from helping import CORES, InHelpers, Noting, die, fill, refuse
 from sampling import sized
 from treesnap.fs.local import LocalFileSystem
@@ -152,13 +153,14 @@ def test_restores_a_directory_that_is_gone(root, tmp_path):
 
 @pytest.mark.usefixtures("of_any_depth")
 def test_depth_costs_no_recursion(root, tmp_path):
-    deepest = root.joinpath(*["d"] * sized(1010, 1200))
+    deepest = root.joinpath(*["d"] * sized(FRAMES + 50, 1200))
     subprocess.run(["mkdir", "-p", deepest], check=True)
     handle = Handle(context_at(root=root, store_path=str(tmp_path / "store")))
     whole = handle.create(name="whole")
     subprocess.run(["rm", "-r", root / "d"], check=True)
 
-    handle.restore("whole")
+    with few_frames():
+        handle.restore("whole")
 
     assert handle.create().stats.directories == whole.stats.directories
     subprocess.run(["rm", "-r", root / "d"], check=True)  # too deep for the ways of Python
