@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     """A root with every awkward entry, and its store."""
-    scene = Scene(tmp_path_factory.mktemp("black-box") / "scene")
+    scene = Scene(tmp_path_factory.mktemp("black-box") / "scene", is_forked=True)
     populate(scene, SEED)
     return scene
 

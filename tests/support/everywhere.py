@@ -1,6 +1,6 @@
 """An operation that is killed, or fails, at every call that changes the disk.
 
-``tox -e long`` tries every call; the suite tries the first, the last, and some between them.
+``tox -e long`` tries every call; the suite tries the first, the last, and one between them.
 ``scene`` is what the tests in ``crash`` begin from: a root and its store, which can be
 put back to what was kept of them.
 """
@@ -16,8 +16,8 @@ from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem, kill_at
 
 POINTS_MAX = 5000
-SAMPLE = 5
-"""How many points of an operation the suite tries."""
+SAMPLE = 3
+"""How many points of an operation the suite tries, each of which costs a recovery."""
 
 
 def points_of(
