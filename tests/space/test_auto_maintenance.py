@@ -159,15 +159,16 @@ class TestGrowth:
         world.handle.config("max-size", str(cap))
         for number in range(20):
             world.change(20_000, f"still-{number}")
+        fs = world.recorded()
         calls = []
         sizes = []
         for number in range(count):
             world.now_ns += 60 * 10**9
             world.change(60_000)
-            world.fs.clear()
+            fs.clear()
             world.create()
             if number % 32 not in (31, 0):
-                calls.append(len(world.fs.log))
+                calls.append(len(fs.log))
             sizes.append(world.disk_bytes())
 
         assert max(sizes) <= 1.1 * cap

@@ -21,7 +21,14 @@ from treesnap import CreateOptions, SnapshotKind, StorageFull
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.context import context_at
 from treesnap.ops.maintenance import with_room
-from treesnap.testing.doubles import Call, Fault, FaultyFileSystem, Killed, WrappedFileSystem
+from treesnap.testing.doubles import (
+    Call,
+    Fault,
+    FaultyFileSystem,
+    Killed,
+    RecordingFileSystem,
+    WrappedFileSystem,
+)
 
 
 @pytest.fixture
@@ -284,9 +291,9 @@ def is_collection(call: Call) -> bool:
 class TestWhatCannotFit:
     """Is written once: not again and again, and not for as long as a command may wait."""
 
-    def reads(self, world: World) -> int:
+    def reads(self, fs: RecordingFileSystem) -> int:
         """Returns how often the root's file was opened."""
-        return sum(call.method == "open" and call.path.endswith("/file") for call in world.fs.log)
+        return sum(call.method == "open" and call.path.endswith("/file") for call in fs.log)
 
     @pytest.mark.parametrize("configured", [None, "10M", "500K"])
     def test_into_the_limit_of_one_command(self, world, configured):
@@ -294,35 +301,35 @@ class TestWhatCannotFit:
         if configured is not None:
             world.handle.config("max-size", configured)
         world.change(300_000)
-        world.fs.clear()
+        fs = world.recorded()
 
         with pytest.raises(StorageFull) as caught:
             world.create(options=CreateOptions(max_size_bytes=100_000))
 
-        assert (caught.value.limit_bytes, self.reads(world)) == (100_000, 1)
+        assert (caught.value.limit_bytes, self.reads(fs)) == (100_000, 1)
 
     def test_into_the_limit_of_the_store(self, world):
         world.create()
         world.handle.config("max-size", "1M")
         world.change(3_000_000)
-        world.fs.clear()
+        fs = world.recorded()
 
         with pytest.raises(StorageFull):
             world.create()
 
-        assert self.reads(world) == 1
+        assert self.reads(fs) == 1
 
     def test_onto_the_disk(self, tmp_path):
         with mounting() as mount:
             world = World(mount.tmpfs(tmp_path / "disk", "6m"))
             world.create()
             world.change(3_500_000)
-            world.fs.clear()
+            fs = world.recorded()
 
             with pytest.raises(StorageFull, match="No space left on device"):
                 world.create()
 
-            assert self.reads(world) == 1
+            assert self.reads(fs) == 1
             world.change(1_000_000)
             world.create()
 

@@ -8,7 +8,7 @@ from random import Random
 import treesnap
 from treesnap import SnapshotKind
 from treesnap.ops.context import context_at
-from treesnap.testing.doubles import RecordingFileSystem
+from treesnap.testing.doubles import RecordingFileSystem, UnsyncedFileSystem
 
 
 class World:
@@ -18,7 +18,7 @@ class World:
         self.root = directory / "root"
         self.store = directory / "store"
         self.root.mkdir()
-        self.fs = RecordingFileSystem()
+        self.fs = UnsyncedFileSystem()
         self.now_ns = 1_700_000_000 * 10**9
         self.handle = treesnap.Handle(
             context_at(
@@ -26,6 +26,12 @@ class World:
             )
         )
         self._random = Random(1)
+
+    def recorded(self) -> RecordingFileSystem:
+        """Makes the handle record its calls from now on, each of which then takes longer."""
+        fs = RecordingFileSystem(self.fs)
+        self.handle.context = self.handle.context._replace(fs=fs)
+        return fs
 
     def change(self, size_bytes: int, name: str = "file") -> None:
         """Writes content that was never there and cannot be compressed."""
