@@ -13,9 +13,9 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-from sampling import IS_FULL, chosen
+from sampling import IS_FULL, chosen, sized
 from watching import WatchedWorld
 
 TESTS = Path(__file__).parent
@@ -23,6 +23,8 @@ MEMORY = Path("/dev/shm")
 MEMORY_FREE_MIN_BYTES = 4 << 30
 COLLECTION_THRESHOLD = 50_000
 """New objects after which Python looks for reference cycles, as in the command line."""
+EXAMPLES = sized(40, 100)
+"""Values that a random test tries which does not say how many."""
 
 QUICK = (
     "unit/",
@@ -72,9 +74,14 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.dont_write_bytecode = False
         sys.pycache_prefix = str(config.rootpath / ".pytest_cache" / "bytecode")
         os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
-    if config.option.markexpr == "quick":
-        settings.register_profile("repeatable", derandomize=True)
-        settings.load_profile("repeatable")
+    settings.register_profile(
+        "sample",
+        max_examples=EXAMPLES,
+        deadline=None,  # machines may be busy
+        suppress_health_check=[HealthCheck.too_slow],
+        derandomize=settings().derandomize or config.option.markexpr == "quick",
+    )
+    settings.load_profile("sample")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -90,6 +97,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(COLLECTION_THRESHOLD)
         gc.enable()
+
+
+def module_of(item: pytest.Item) -> str:
+    """Returns the file of a test, below the directory of tests."""
+    return str(item.path).removeprefix(f"{TESTS}/")
 
 
 def _has_room(directory: Path) -> bool:
@@ -108,7 +120,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Nothing is left out in full size, nor where a test is named.
     """
     for item in items:
-        module = str(item.path.relative_to(TESTS))
+        module = module_of(item)
         if module.startswith(QUICK) and not module.startswith(NOT_QUICK):
             item.add_marker("quick")
     groups: dict[str, list[pytest.Item]] = defaultdict(list)
