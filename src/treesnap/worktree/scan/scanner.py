@@ -350,7 +350,11 @@ class _Directory:
         *,
         is_fresh: bool,
     ) -> None:
-        """Looks at a directory, open as ``fd``; ``is_fresh`` says that its metadata may be new."""
+        """Looks at a directory, open as ``fd``; ``is_fresh`` says that its metadata may be new.
+
+        Each of the five steps needs those before it.
+        """
+        # First: what the directory is, and what the cache knows of it.
         self._walk = walk
         self.path = path
         self.name = name
@@ -360,6 +364,8 @@ class _Directory:
         found = walk.cache.find(path) if walk.cache is not None and scope is None else None
         self._row: Row | None = found[0] if found is not None else None
         self._place: RowPlace | None = found[1] if found is not None else None
+
+        # Second: nothing has been captured, reused or left out yet.
         self.subdirectories: list[bytes] = []
         """What is still to be entered, in reverse order."""
         self._entries: dict[bytes, Entry] = {}
@@ -373,6 +379,8 @@ class _Directory:
         """Subdirectories that are not entered, because nothing in them changed."""
         self._children: dict[bytes, tuple[ObjectId, Totals]] = {}
         self._has_changed_children = False
+
+        # Third: look at the names, which may put rules of the directory in force.
         listing, self._looked = self._look(fd, exclusions, changed)
         self._exclusions = listing.exclusions
         self._observations = listing.observations
@@ -382,6 +390,8 @@ class _Directory:
         """Names of files that may change with no sign of it: they are read, now and next time."""
         self._written = names_of(walk.settings.written, listing.observations)
         """Names of files that may have changed with no sign of it: they are read now."""
+
+        # Fourth: compare with the row, and decide what to look at below.
         row = self._row
         if changed is not None and scope is None:
             changed.is_whole |= row is None or row.rules != self._exclusions.fingerprint
@@ -395,6 +405,8 @@ class _Directory:
             and not any(self._looked is None or name in self._looked for name in row.racy)
         )
         """Whether all names were observed just as the row says."""
+
+        # Fifth: go on with the row, or capture what differs from it.
         if row is not None and self._is_same:
             self._reuse(row)
         else:
