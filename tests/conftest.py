@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import posix
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
 from sampling import IS_FULL, chosen, sized
@@ -59,6 +61,29 @@ NOT_QUICK = (
 )
 """Modules among them that take a second or more."""
 
+UNMEASURED = (
+    "costs/",
+    "crash/test_black_box.py",
+    "crash/test_kill_points.py",
+    "crash/test_plans.py",
+    "crash/test_power_cuts.py",
+    "docs/",
+    "stateful/",
+    "structure/",
+)
+"""Tests that are not measured: they go again and again where others go once."""
+MEASURED_ALONE = ("cli/", "compat_faces/", "plans/")
+"""Tests of which the processes that they start are not measured, which takes 0.1 s for each."""
+MEASURED_WITH_CHILDREN = (
+    "cli/test_start.py",
+    "cli/test_streams.py",
+    "cli/test_watch.py",
+    "plans/test_process.py",
+)
+"""Exceptions from these, which are about processes."""
+PROCESSES_MEASURED = "COVERAGE_PROCESS_CONFIG"
+"""The variable by which coverage measures each Python that a test starts."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Puts temporary directories into memory where it has room, because a sync is free there.
@@ -82,6 +107,38 @@ def pytest_configure(config: pytest.Config) -> None:
         derandomize=settings().derandomize or config.option.markexpr == "quick",
     )
     settings.load_profile("sample")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Measures under ``--cov`` what the tables above leave to measure."""
+    if Coverage.current() is None:
+        return (yield)
+    module = module_of(item)
+    configuration = os.environ.get(PROCESSES_MEASURED)
+    tracer = sys.gettrace()
+    if module.startswith(UNMEASURED):
+        sys.settrace(None)
+    if module.startswith((*UNMEASURED, *MEASURED_ALONE)) and not module.startswith(
+        MEASURED_WITH_CHILDREN
+    ):
+        os.environ.pop(PROCESSES_MEASURED, None)
+    try:
+        return (yield)
+    finally:
+        if configuration is not None:
+            os.environ[PROCESSES_MEASURED] = configuration
+        sys.settrace(tracer)
+
+
+def _measure_no_more() -> None:
+    """Lets a child of fork go without saving its lines, and with them those of its parent."""
+    if Coverage.current() and PROCESSES_MEASURED not in os.environ:
+        sys.settrace(None)
+        os._exit = posix._exit
+
+
+os.register_at_fork(after_in_child=_measure_no_more)
 
 
 @pytest.hookimpl(wrapper=True)
