@@ -17,7 +17,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import count
 from stat import S_ISDIR
 from typing import TYPE_CHECKING, TypeVar
@@ -233,7 +232,7 @@ def _restored(
         except NoRoomToStage:
             if way.removes_first:
                 raise
-            way = replace(way, removes_first=True)
+            way = way._replace(removes_first=True)
 
 
 def warn_of_untouched(context: Context, result: RestoreResult) -> None:

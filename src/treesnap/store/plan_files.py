@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from treesnap.codec.root_files import PLAN_PAYLOAD, PlanOutline, outline_of
 from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, Refused
 from treesnap.model import PlanCopy, Snapshot, SnapshotId
+from treesnap.named_tuple import NamedTuple
 from treesnap.store.layout import plan_file_name
 
 if TYPE_CHECKING:
@@ -25,15 +25,14 @@ _CHECKPOINT = re.compile(r"[0-9A-HJKMNP-TV-Z]{10,26}\Z", re.IGNORECASE)
 """At least the time of a ULID, so that no prefix of a snapshot id is mistaken for one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanMove:
+class PlanMove(NamedTuple):
     """A plan that changes together with the files, or not at all."""
 
     before: PlanCopy
     """As it is; the safety snapshot holds it."""
     after: Callable[[Snapshot], bytes]
     """Returns the plan's file once the restore is done, given the safety snapshot."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = {}
     """Further fields of the record of the safety snapshot."""
 
 

@@ -22,7 +22,8 @@ class CountedPaths(tuple):
 
 def test_numbering_goes_through_the_paths_a_fixed_number_of_times(tmp_path):
     handle = Handle(context_at(root=tmp_path / "root", store_path=str(tmp_path / "store")))
-    plan = RestorePlan(puts=dict.fromkeys(PATHS))
+    plan = RestorePlan()
+    plan.puts = dict.fromkeys(PATHS)
     work = RestoreWork(plan=plan, current=None, target=None, observed=None, touch=False)
 
     Steps(Session(handle.context, None, None), work, CountedPaths(PATHS))

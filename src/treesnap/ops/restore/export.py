@@ -23,7 +23,6 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_module
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
@@ -82,7 +81,8 @@ def export(session: Session, goal: Goal, target_path: str, *, dry_run: bool) -> 
     if goal.list_changes:
         plan = make_plan(nothing, target, goal.scope)
     else:
-        plan = RestorePlan(counts=Counter({ChangeKind.ADDED: count_of(target)}))
+        plan = RestorePlan()
+        plan.counts[ChangeKind.ADDED] = count_of(target)
     if not dry_run:
         _Export(session, goal, target).write(target_path)
     return result_of(goal, plan, nothing, target, is_dry_run=dry_run)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 
 from treesnap import treepath
 from treesnap.codec.journal import Finish
@@ -31,6 +30,7 @@ from treesnap.model import (
     Snapshot,
     SnapshotId,
 )
+from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Session
 from treesnap.ops.references import resolve_in
 from treesnap.ops.state import State, effective_scope, recorded_state
@@ -40,8 +40,7 @@ from treesnap.store.plan_files import PlanMove
 HistoryStep = Callable[[RestoreHistory, Moment], RestoreHistory]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WayBack:
+class WayBack(NamedTuple):
     """A roll-back of a failed step: see :func:`treesnap.ops.checkpoint.go_back`.
 
     What is in the root was left by that step, its ignore files too.
@@ -53,8 +52,7 @@ class WayBack:
     """Why there is no room for a safety snapshot either, or None where one is made."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreRequest:
+class RestoreRequest(NamedTuple):
     """What the caller of ``restore`` asked for."""
 
     ref: str
@@ -72,8 +70,7 @@ class RestoreRequest:
     """Whether the result lists what changed, or only counts it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
+class Goal(NamedTuple):
     """A snapshot to go to, restricted to some paths or not."""
 
     snapshot: Snapshot
@@ -121,26 +118,26 @@ def goal_of(session: Session, request: RestoreRequest) -> Goal:
     )
 
 
-@dataclass(slots=True, kw_only=True)
 class RestorePlan:
     """What has to be done to turn one state into the other."""
 
-    puts: dict[bytes, tuple[Entry, Entry | None]] = field(default_factory=dict)
-    """By path: what is put, and what was there."""
-    removals: dict[bytes, Entry] = field(default_factory=dict)
-    metadata: dict[bytes, tuple[Entry, Entry]] = field(default_factory=dict)
-    """By path: metadata before and after, for what is not a directory."""
-    directories: dict[bytes, tuple[Entry, Entry | None]] = field(default_factory=dict)
-    """By path: metadata before, and after, or None to keep it."""
-    retained: set[bytes] = field(default_factory=set)
-    """Directories that the new state lacks, but that hold something to leave alone."""
-    untouched: list[Skipped] = field(default_factory=list)
-    blocked: list[bytes] = field(default_factory=list)
-    """Directories that should be replaced, but hold something to leave alone."""
-    counts: Counter[ChangeKind] = field(default_factory=Counter)
-    """How many paths change in each way."""
-    changes: tuple[Change, ...] = ()
-    """Each of them, unless they are only counted."""
+    def __init__(self) -> None:
+        self.puts: dict[bytes, tuple[Entry, Entry | None]] = {}
+        """By path: what is put, and what was there."""
+        self.removals: dict[bytes, Entry] = {}
+        self.metadata: dict[bytes, tuple[Entry, Entry]] = {}
+        """By path: metadata before and after, for what is not a directory."""
+        self.directories: dict[bytes, tuple[Entry, Entry | None]] = {}
+        """By path: metadata before, and after, or None to keep it."""
+        self.retained: set[bytes] = set()
+        """Directories that the new state lacks, but that hold something to leave alone."""
+        self.untouched: list[Skipped] = []
+        self.blocked: list[bytes] = []
+        """Directories that should be replaced, but hold something to leave alone."""
+        self.counts: Counter[ChangeKind] = Counter()
+        """How many paths change in each way."""
+        self.changes: tuple[Change, ...] = ()
+        """Each of them, unless they are only counted."""
 
     @property
     def is_empty(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from treesnap import treepath
@@ -449,8 +448,7 @@ _RESERVE_BASE_BYTES = 64 << 10
 _BLOCK_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreWork:
+class RestoreWork(NamedTuple):
     """What a restore has to do, and what it was planned from."""
 
     plan: RestorePlan
@@ -460,10 +458,10 @@ class RestoreWork:
     """The state that the plan leads to."""
     observed: Observed
     """What was there when it was planned."""
-    rules: tuple[IgnoreRules, ...] = ()
-    """Exclusions that held beside those in the tree."""
     touch: bool
     """Whether restored files get the present time."""
+    rules: tuple[IgnoreRules, ...] = ()
+    """Exclusions that held beside those in the tree."""
 
     @property
     def reserve_bytes(self) -> int:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from treesnap.errors import Busy, Corrupt, TreesnapError
 from treesnap.model import Snapshot, SnapshotId, SnapshotKind
+from treesnap.named_tuple import NamedTuple
 from treesnap.store.maintenance.reachability import Reachability
 from treesnap.store.maintenance.retention import AUTOMATIC, DEFAULT, Decision, Policy, decide
 from treesnap.store.plan_files import kept_checkpoints
@@ -28,8 +28,7 @@ up to 0.7 / 0.8 of what is allowed.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PruneRequest:
+class PruneRequest(NamedTuple):
     """What the caller of ``prune`` asked for."""
 
     policy: Policy = NO_RULES

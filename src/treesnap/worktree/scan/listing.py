@@ -9,7 +9,6 @@ import errno
 import os
 import sys
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import Any
 
@@ -36,26 +35,25 @@ _HIDDEN = (0, 0, 0, 0, 0, 0)
 """What is observed of a name that is left out here, so that its changes do not count."""
 
 
-@dataclass(slots=True)
 class DirectoryListing:
     """One directory's names, sorted by raw name."""
 
-    exclusions: Exclusions
-    observations: list[Any] = field(default_factory=list)
-    """Observations as plain tuples, because there are hundreds of thousands."""
-    linked: list[tuple[bytes, int, int, int]] = field(default_factory=list)
-    """Names with more than one hard link, with device, inode and the number of links."""
-    hidden: list[tuple[bytes, int]] = field(default_factory=list)
-    """Names that are left out, with the reason."""
-    rule: IgnoreRules | None = None
-    """The directory's own exclusions, when it has some that are not yet in force."""
-    warnings: list[tuple[WarningCode, str]] = field(default_factory=list)
-    """Warnings about the directory's ignore file."""
-    is_unreadable: bool = False
-    """Whether all names are left out because the root's rules cannot be read."""
+    def __init__(self, exclusions: Exclusions) -> None:
+        self.exclusions = exclusions
+        self.observations: list[Any] = []
+        """Observations as plain tuples, because there are hundreds of thousands."""
+        self.linked: list[tuple[bytes, int, int, int]] = []
+        """Names with more than one hard link, with device, inode and the number of links."""
+        self.hidden: list[tuple[bytes, int]] = []
+        """Names that are left out, with the reason."""
+        self.rule: IgnoreRules | None = None
+        """The directory's own exclusions, when it has some that are not yet in force."""
+        self.warnings: list[tuple[WarningCode, str]] = []
+        """Warnings about the directory's ignore file."""
+        self.is_unreadable = False
+        """Whether all names are left out because the root's rules cannot be read."""
 
 
-@dataclass(slots=True)
 class PathTree:
     """Some paths of a tree, as a tree of names: those in scope, or those that may have changed.
 
@@ -64,12 +62,15 @@ class PathTree:
     never less. With no names and no flags, nothing in the directory is looked at.
     """
 
-    names: dict[bytes, PathTree] = field(default_factory=dict)
-    """Names of the directory that are meant, or hold something that is."""
-    is_listed: bool = False
-    """Whether every name of the directory is meant, and what is below only if named."""
-    is_whole: bool = False
-    """Whether everything below is meant."""
+    __slots__ = ("is_listed", "is_whole", "names")
+
+    def __init__(self, *, is_listed: bool = False) -> None:
+        self.names: dict[bytes, PathTree] = {}
+        """Names of the directory that are meant, or hold something that is."""
+        self.is_listed = is_listed
+        """Whether every name of the directory is meant, and what is below only if named."""
+        self.is_whole = False
+        """Whether everything below is meant."""
 
     def at(self, path: bytes) -> PathTree:
         """Returns the node of a path, made if need be."""
