@@ -6,7 +6,7 @@
     │   └── StoreMissing               create a first snapshot, or name another store
     ├── Refused                        change the situation, or pass ``force``
     │   ├── Conflict                   another process changed the tree meanwhile
-    │   └── UnsupportedFormat          use a newer treesnap for this store
+    │   └── UnsupportedFormat          use the version that made this store
     ├── Busy                           wait, or stop the process that holds it
     ├── Corrupt                        verify the store, repair it
     ├── StorageFull                    make room
@@ -173,7 +173,7 @@ class Conflict(Refused):
 
 
 class UnsupportedFormat(Refused):
-    """The store was written by a newer treesnap, in a format this one cannot handle."""
+    """The store has a format that this treesnap cannot handle."""
 
     code = ErrorCode.UNSUPPORTED_FORMAT
 

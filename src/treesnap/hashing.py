@@ -30,6 +30,11 @@ def object_id(kind: ObjectKind, data: bytes | memoryview) -> ObjectId:
     return ObjectId(hasher.digest())
 
 
+def prefixed_id(data: bytes | memoryview) -> ObjectId:
+    """Returns the identity of an object from its kind byte and its bytes in one piece."""
+    return ObjectId(blake3(data).digest())
+
+
 def checksum(data: bytes | memoryview, size: int) -> bytes:
     """Returns the first ``size`` bytes of the plain BLAKE3 of ``data``."""
     return blake3(data).digest(length=size)

@@ -269,8 +269,8 @@ class SnapshotStats(NamedTuple):
 class StatsResult(NamedTuple):
     """Sizes of a store and of a root's history in it.
 
-    Bytes in packs are those of compressed objects with a header of 52 bytes each. While
-    others write or collect, the numbers may belong to different moments.
+    Objects that are compressed together share the bytes that they take in a pack by their
+    sizes. While others write or collect, the numbers may belong to different moments.
     """
 
     roots: int
@@ -285,7 +285,7 @@ class StatsResult(NamedTuple):
     raw_bytes: int
     """Bytes of all stored objects before compression."""
     stored_bytes: int
-    """Bytes of all stored objects in their packs: compressed, with a header of 52 bytes each."""
+    """Bytes of all stored objects in their packs."""
     needed_raw_bytes: int
     """Bytes of the objects that snapshots need, before compression."""
     needed_bytes: int

@@ -12,7 +12,7 @@ import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgpack  # type: ignore[import-untyped]  # the library has no types
@@ -51,6 +51,81 @@ def object_id(kind: int, data: bytes) -> bytes:
     return blake3(bytes([kind]) + data).digest()
 
 
+class Block(NamedTuple):
+    """The place of a block, as an index part has it."""
+
+    pack: Path
+    offset: int
+    size: int
+    raw_size: int
+
+
+class Place(NamedTuple):
+    """Where an object is."""
+
+    block: Block
+    start: int
+    size: int
+
+    @property
+    def share(self) -> int:
+        """Its part of the bytes that its block takes in the pack."""
+        _, _, size, raw_size = self.block
+        end = self.start + 1 + self.size
+        return size * end // raw_size - size * self.start // raw_size
+
+
+def blocks_of(pack: Path) -> Iterator[tuple[Block, dict[tuple[int, bytes], Place]]]:
+    """Yields the blocks of a pack with their objects; checks what follows the last one."""
+    data = pack.read_bytes()
+    check_header(data, 1)
+    position = 16
+    offsets = []
+    while data[position : position + 4] == b"TSBK":
+        count, raw_size, stored_size, check = struct.unpack_from("<4I", data, position + 8)
+        assert 1 <= count <= 4096
+        table = position + 24
+        stored = table + 37 * count
+        assert check == crc32(data[position : position + 20] + data[table:stored])
+        compression, encryption, hash_number = data[position + 4 : position + 7]
+        assert (compression in {0, 1}, encryption, hash_number) == (True, 0, 1)
+        block = Block(pack, position, stored + stored_size - position, raw_size)
+        objects: dict[tuple[int, bytes], Place] = {}
+        start = 0
+        for identity, size, kind in struct.iter_unpack("<32sIB", data[table:stored]):
+            assert kind in {CHUNK, TREE, CHUNK_LIST}
+            objects[kind, identity] = Place(block, start, size)
+            start += 1 + size
+        assert start == raw_size <= (16 << 20) + 1
+        yield block, objects
+        offsets.append(position)
+        position = stored + stored_size
+    assert position <= len(data)
+    if position < len(data):
+        check_footer(data, position, offsets)
+
+
+def check_footer(data: bytes, position: int, offsets: list[int]) -> None:
+    """Checks the end of a sealed pack."""
+    magic, offset, footer_check, check = struct.unpack("<4sIII", data[-16:])
+    assert (magic, offset, check) == (b"TSFT", position, crc32(data[-16:-4]))
+    footer = data[position:-16]
+    assert footer_check == crc32(footer)
+    assert [at for (at,) in struct.iter_unpack("<I", footer)] == offsets
+
+
+def raw_bytes(block: Block) -> bytes:
+    """Returns the bytes of a block before compression."""
+    data = block.pack.read_bytes()[block.offset : block.offset + block.size]
+    (count,) = struct.unpack_from("<I", data, 8)
+    stored = data[24 + 37 * count :]
+    if data[4] == 1:
+        assert zstandard.get_frame_parameters(stored).content_size == block.raw_size
+        stored = zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
+    assert len(stored) == block.raw_size
+    return stored
+
+
 class Reader:
     """Reads one store."""
 
@@ -58,81 +133,51 @@ class Reader:
         self.store = store
         about = json.loads((store / "format").read_bytes())
         assert about["treesnap"] == "store"
-        assert about["min_reader"] <= 1
-        self.objects: dict[tuple[int, bytes], tuple[Path, int]] = {}
-        self.sealed_packs = 0
+        assert about["min_reader"] <= 2 <= about["format"]
+        self.objects: dict[tuple[int, bytes], Place] = {}
         for pack in sorted((store / "packs").iterdir()):
-            self._scan(pack)
-
-    def _scan(self, pack: Path) -> None:
-        data = pack.read_bytes()
-        check_header(data, 1)
-        position = 16
-        rows = []
-        while header := self._record(data, position):
-            kind, raw_size, stored_size, identity = header
-            if kind not in {CHUNK, TREE, CHUNK_LIST}:
-                break
-            rows.append((kind, position, raw_size, stored_size, identity))
-            self.objects[kind, identity] = (pack, position)
-            position += 52 + stored_size
-        if position < len(data):
-            self._check_footer(data, position, tuple(rows))
-
-    def _record(self, data: bytes, position: int) -> tuple[int, int, int, bytes] | None:
-        if len(data) < position + 52 or data[position : position + 4] != b"TSRC":
-            return None
-        kind, _, _, _, raw_size, stored_size = struct.unpack_from("<4BII", data, position + 4)
-        identity = data[position + 16 : position + 48]
-        (check,) = struct.unpack_from("<I", data, position + 48)
-        assert check == crc32(data[position : position + 48])
-        return kind, raw_size, stored_size, identity
-
-    def _check_footer(self, data: bytes, position: int, rows: tuple[Any, ...]) -> None:
-        magic, offset, check = struct.unpack("<4sII", data[-12:])
-        assert (magic, offset, check) == (b"TSFT", position, crc32(data[-12:-4]))
-        header = self._record(data, position)
-        assert header is not None
-        kind, raw_size, stored_size, identity = header
-        table = data[position + 52 : -12]
-        assert (kind, raw_size, stored_size) == (255, len(table), len(table))
-        assert identity == blake3(table).digest()
-        assert unpacked(table) == rows
-        self.sealed_packs += 1
+            for _, objects in blocks_of(pack):
+                self.objects |= objects
+        self._opened: tuple[Block, bytes] | None = None
 
     def get(self, kind: int, identity: bytes) -> bytes:
         """Returns an object, verified."""
-        pack, position = self.objects[kind, identity]
-        data = pack.read_bytes()
-        compression = data[position + 5]
-        raw_size, stored_size = struct.unpack_from("<II", data, position + 8)
-        stored = data[position + 52 : position + 52 + stored_size]
-        if compression == 1:
-            assert zstandard.get_frame_parameters(stored).content_size == raw_size
-            stored = zstandard.ZstdDecompressor().decompress(stored)
-        assert len(stored) == raw_size
-        assert object_id(kind, stored) == identity
-        return stored
+        block, start, size = self.objects[kind, identity]
+        if self._opened is None or self._opened[0] != block:
+            self._opened = block, raw_bytes(block)
+        part = self._opened[1][start : start + 1 + size]
+        assert part[0] == kind
+        assert blake3(part).digest() == identity
+        return part[1:]
 
-    def index_entries(self) -> Iterator[tuple[int, bytes, Path, int]]:
-        """Yields kind, id, pack and offset from all index parts."""
+    def index_entries(self) -> Iterator[tuple[int, bytes, Place]]:
+        """Yields kind, id and place from all index parts."""
         for part in (self.store / "index").iterdir():
             if part.name == "lock":
                 continue
             data = part.read_bytes()
             check_header(data, 2)
             assert blake3(data[:-32]).digest() == data[-32:]
-            count, pack_count = struct.unpack_from("<II", data, 16)
-            names = [data[24 + 24 * n : 24 + 24 * n + 16] for n in range(pack_count)]
-            first = 24 + 24 * pack_count
+            count, pack_count, block_count = struct.unpack_from("<III", data, 16)
+            first = 28 + 24 * pack_count
             other = first + 8 * count
             places = other + 24 * count
-            assert len(data) == places + 20 * count + 32
+            blocks = places + 13 * count
+            assert len(data) == blocks + 16 * block_count + 32
+            names = [data[28 + 24 * n : 28 + 24 * n + 16].hex() for n in range(pack_count)]
+            assert names == sorted(names)
+            known = [
+                Block(self.store / "packs" / names[pack], *where)
+                for pack, *where in struct.iter_unpack("<4I", data[blocks:-32])
+            ]
+            identities = []
             for n in range(count):
                 (number,) = struct.unpack_from("<Q", data, first + 8 * n)
                 identity = number.to_bytes(8, "big") + data[other + 24 * n : other + 24 * n + 24]
-                pack, offset, _, _, kind = struct.unpack_from("<4IB3x", data, places + 20 * n)
-                yield kind, identity, self.store / "packs" / names[pack].hex(), offset
+                identities.append(identity)
+                block, start, size, kind = struct.unpack_from("<IIIB", data, places + 13 * n)
+                yield kind, identity, Place(known[block], start, size)
+            assert identities == sorted(identities)
 
     def snapshots(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yields the id and record of every snapshot, oldest first."""

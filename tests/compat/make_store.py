@@ -295,8 +295,10 @@ def make(target: str) -> None:
     maker.file(b"secret", b"unreadable", 0)
     maker.settle()
     create("incomplete", [], ["secret", "socket"])
+    before = set(os.listdir(os.path.join(store, "packs")))
     handle.gc()
-    _write_manifest(handle, target, snapshots)
+    rewritten = sorted(set(os.listdir(os.path.join(store, "packs"))) - before)
+    _write_manifest(handle, target, snapshots, rewritten)
 
 
 def _clock() -> Callable[[], int]:
@@ -304,13 +306,16 @@ def _clock() -> Callable[[], int]:
     return lambda: next(moments)
 
 
-def _write_manifest(handle: treesnap.Handle, target: str, snapshots: dict[str, Any]) -> None:
+def _write_manifest(
+    handle: treesnap.Handle, target: str, snapshots: dict[str, Any], rewritten: list[str]
+) -> None:
     listed = handle.list()
     manifest = {
         "format": FORMAT_VERSION,
         "root": handle.root,
         "history": [[item.id, item.kind.value, item.pinned] for item in listed],
         "snapshots": snapshots,
+        "packs_of_the_collection": rewritten,
     }
     text = json.dumps(manifest, indent=1) + "\n"
     Path(target, "manifest.json").write_text(text, encoding="ascii")

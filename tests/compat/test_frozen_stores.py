@@ -16,13 +16,24 @@ from typing import Any
 import pytest
 
 import treesnap
-from compat.independent_reader import Reader, unpacked, unsealed
+from compat.independent_reader import (
+    CHUNK,
+    CHUNK_LIST,
+    TREE,
+    Block,
+    Reader,
+    blocks_of,
+    unpacked,
+    unsealed,
+)
 from compat.make_store import describe
+from treesnap.errors import UnsupportedFormat
 from treesnap.model import Entry, EntryKind
 from treesnap.store.store import FORMAT_VERSION
 
 ARCHIVES = Path(__file__).parent
-VERSIONS = range(1, FORMAT_VERSION + 1)
+VERSIONS = range(2, FORMAT_VERSION + 1)
+"""Version 1 was never released."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,13 +155,44 @@ def test_a_reader_made_from_the_format_page_finds_the_same(frozen):
     assert {identity: found[identity] for identity in expected} == {
         identity: (one["root_hash"], one["paths"]) for identity, one in expected.items()
     }
-    assert reader.sealed_packs > 0
+
+
+def test_a_frozen_store_has_packs_and_blocks_of_every_form(frozen):
+    packs = sorted((frozen.path / "packs").iterdir())
+    blocks = [each for pack in packs for each in blocks_of(pack)]
+
+    sealed = {pack.name for pack in packs if pack.read_bytes()[-16:-12] == b"TSFT"}
+    assert 0 < len(sealed) < len(packs)
+    assert {pack.name for pack in packs} >= set(frozen.manifest["packs_of_the_collection"]) != set()
+    kinds = [{kind for kind, _ in objects} for _, objects in blocks]
+    assert {TREE} in kinds
+    assert {CHUNK_LIST} in kinds
+    assert {TREE, CHUNK_LIST} in kinds
+    assert not [mixed for mixed in kinds if CHUNK in mixed and mixed != {CHUNK}]
+    forms = {(compression_of(block), len(objects) > 1) for block, objects in blocks}
+    assert forms == {(0, False), (0, True), (1, False), (1, True)}
+    assert max(block.raw_size for block, _ in blocks) == (256 << 10) + 1
+
+
+def test_a_store_of_a_format_before_the_first_release_is_refused(frozen, tmp_path):
+    store = tmp_path / "store"
+    store.mkdir()
+    about = json.loads((frozen.path / "format").read_bytes())
+    about |= {"format": 1, "min_reader": 1, "min_writer": 1}
+    (store / "format").write_text(json.dumps(about))
+    handle = treesnap.open(tmp_path, store)
+
+    for call, verb in ((handle.list, "reads"), (handle.create, "writes")):
+        with pytest.raises(UnsupportedFormat, match=f"has format 1, and .* {verb} format 2"):
+            call()
+
+    assert os.listdir(store) == ["format"]
 
 
 def test_a_reader_made_from_the_format_page_understands_the_index(frozen):
     reader = Reader(frozen.path)
 
-    listed = {(kind, identity): (pack, at) for kind, identity, pack, at in reader.index_entries()}
+    listed = {(kind, identity): place for kind, identity, place in reader.index_entries()}
 
     assert listed == reader.objects
 
@@ -166,6 +208,11 @@ def test_a_reader_made_from_the_format_page_understands_the_small_files(frozen):
     state = unpacked(unsealed(frozen.path / "states" / pinned.id, 4))
     assert (state["pinned"], state["tags"]) == (True, {"later": "yes"})
     assert unpacked(unsealed(frozen.path / "collector" / "state", 9))["epoch"] == 2
+
+
+def compression_of(block: Block) -> int:
+    """Returns how the bytes of a block are stored."""
+    return block.pack.read_bytes()[block.offset + 4]
 
 
 def kind_of(entry: Entry) -> str:

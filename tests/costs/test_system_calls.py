@@ -15,7 +15,7 @@ import pytest
 
 from sampling import sized
 from treesnap import CreateOptions
-from treesnap.codec.pack import RECORD_HEADER_SIZE
+from treesnap.codec.envelope import HEADER_SIZE
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.store.index import PARTS_MAX
@@ -271,14 +271,14 @@ class TestRestore:
         assert looks[replaced] == 3  # before the commit point, before it moves, and at the end
         assert looks[staged] == 3  # when it is built, and after each move as what was there before
 
-    def test_reads_each_object_once(self, handle, fs, root, store):
+    def test_reads_each_block_once(self, handle, fs, root, store):
         change_files(root, 10)
 
         handle.restore("first")
 
         reads = fs.calls("read_at", below=str(store / "packs"))
-        objects = [item for item in reads if item.size_bytes > RECORD_HEADER_SIZE]
-        assert len(objects) == 11 + 10  # the directories as they were, and the files
+        blocks = [item for item in reads if item.size_bytes > HEADER_SIZE]
+        assert len(blocks) == 2  # of the directories as they were, and of the files
 
     def test_asks_each_directory_once_whether_anything_may_move_in_it(self, handle, fs, root):
         change_files(root, 200)

@@ -14,6 +14,7 @@ import pytest
 
 from forge import Forge
 from treesnap.codec.message import pack
+from treesnap.codec.pack import Block, IndexEntry
 from treesnap.errors import Conflict, Corrupt, TreesnapError
 from treesnap.hashing import object_id
 from treesnap.model import Entry, EntryKind, IgnoreRules, ObjectId, ObjectKind, Totals
@@ -166,17 +167,17 @@ def test_an_object_that_is_not_what_its_id_says_is_refused(forge, root, kind):
 
 
 def test_file_content_is_never_read_as_a_directory(forge, root):
-    """The index says tree, the record says chunk, and the bytes are those of a tree."""
+    """The index says tree, the block says chunk, and the bytes are those of a tree."""
     content = pack((1, Totals(), 0, (forge.file(b"a"),)))
     identity = forge.put(ObjectKind.CHUNK, content)
     path = forge.write_pack()
     forge.snapshot(identity)
-    from treesnap.codec.pack import IndexEntry
-
+    size = (path.stat().st_size - 16, len(content) + 1)
+    pack_id = bytes.fromhex(path.name)
     for offset in range(16, 400):
         forge.write_index(
-            [IndexEntry(identity, bytes.fromhex(path.name), offset, len(content), 1, 2)],
-            {bytes.fromhex(path.name): 1 << 40},
+            [IndexEntry(identity, Block(pack_id, offset, *size), 0, len(content), 2)],
+            {pack_id: 1 << 40},
         )
 
     with pytest.raises(Corrupt):

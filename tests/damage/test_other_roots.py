@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from blocks import middle_of
 from calling import Ended, run_forked
 from changing import World
 from treesnap import CollectingMonitor, SnapshotKind
@@ -76,7 +77,7 @@ class Two:
             identity = self._find(store, kind)
             for place in list(store.index.find_all(identity)):
                 path = Path(store.layout.pack(place.pack_id))
-                flip(path, place.offset + place.stored_size // 2 + 40)
+                flip(path, middle_of(path, place))
 
     def _find(self, store: Store, kind: str) -> ObjectId:
         trees = TreeReader(store.get)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import oracle
-from treesnap.codec.pack import RECORD_HEADER_SIZE, IndexEntry
+from blocks import middle_of
+from treesnap.codec.pack import IndexEntry
 from treesnap.errors import TreesnapError
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import ObjectKind
@@ -74,7 +75,7 @@ class Shelf:
         shutil.copytree(self.base / "whole", self.base / "store")
         path = self.base / "store" / "packs" / entry.pack_id.hex()
         data = bytearray(path.read_bytes())
-        data[entry.offset + RECORD_HEADER_SIZE + entry.stored_size // 2] ^= 4
+        data[middle_of(path, entry)] ^= 4
         path.write_bytes(data)
 
     def comes_back(self, identity: str, path: bytes) -> bool:
@@ -116,7 +117,10 @@ def is_within(path: bytes, above: bytes) -> bool:
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory) -> Shelf:
-    return Shelf(tmp_path_factory.mktemp("shelf"))
+    """A store in which each object has a block of its own, so that it can be lost alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("treesnap.codec.pack.BLOCK_SIZE_TARGET", 1)
+        return Shelf(tmp_path_factory.mktemp("shelf"))
 
 
 def check(shelf: Shelf, identity: str, partial: Partial | None) -> None:

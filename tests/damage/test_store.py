@@ -112,13 +112,13 @@ def test_an_index_that_lies_is_not_believed(world, lie):
 def lied(entry: IndexEntry, lie: str) -> IndexEntry:
     """Returns an entry that is wrong in one way."""
     if lie == "elsewhere":
-        return entry._replace(offset=entry.offset + 1)
+        return entry._replace(block=entry.block._replace(offset=entry.offset + 1))
     if lie == "other kind":
         return entry._replace(kind=3 - entry.kind)
     if lie == "no such pack":
-        return entry._replace(pack_id=b"\xee" * 16)
+        return entry._replace(block=entry.block._replace(pack_id=b"\xee" * 16))
     if lie == "too long":
-        return entry._replace(stored_size=(1 << 32) - 1)
+        return entry._replace(block=entry.block._replace(size=(1 << 32) - 1))
     return entry
 
 
@@ -338,7 +338,7 @@ def test_a_damaged_format_file_is_named(world, content):
 
 @pytest.mark.parametrize(("key", "reads"), [("min_reader", False), ("min_writer", True)])
 def test_a_newer_format_is_refused_as_such(world, key, reads):
-    versions = {"format": 2, "min_reader": 1, "min_writer": 1} | {key: 2}
+    versions = {"format": 3, "min_reader": 2, "min_writer": 2} | {key: 3}
     text = str(versions).replace("'", '"')
     (world.store / "format").write_text(text, encoding="ascii")
 
@@ -386,14 +386,14 @@ def test_links_and_directories_in_place_of_files_are_refused(world, name, tmp_pa
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("place", range(12))
 def test_a_collection_loses_nothing_that_damage_left(world, place):
-    """A record header is damaged, so that scanning ends there, and most of the pack is waste."""
+    """The table of a block is damaged, so that scans end there, and most of the pack is waste."""
     (world.root / "waste").write_bytes(os.urandom(100_000))
     world.handle().delete(world.handle().create().snapshot.id)
     (world.root / "waste").unlink()
     headers = []
     for path in world.store.glob("packs/*"):
         data = path.read_bytes()
-        headers += [(path, n) for n in range(len(data)) if data[n : n + 4] == b"TSRC"]
+        headers += [(path, n) for n in range(len(data)) if data[n : n + 4] == b"TSBK"]
     path, position = headers[place % len(headers)]
     changed = bytearray(path.read_bytes())
     changed[position + 20] ^= 0xFF

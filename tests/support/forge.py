@@ -10,10 +10,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from blocks import block_of
 from treesnap.codec.envelope import FileKind, header, seal
 from treesnap.codec.index import encode_index
 from treesnap.codec.message import pack
-from treesnap.codec.pack import IndexEntry, encode_record_header
+from treesnap.codec.pack import Block, IndexEntry
 from treesnap.codec.snapshot import encode_snapshot, snapshot_id
 from treesnap.fs.local import LocalFileSystem
 from treesnap.hashing import object_id, root_id
@@ -33,7 +34,7 @@ class Forge:
         self.store = store
         self.root = root
         self.root_id = root_id(os.fsencode(os.path.realpath(root)))
-        self._records: list[tuple[int, bytes, ObjectId]] = []
+        self._objects: list[tuple[int, bytes, ObjectId]] = []
         self._sequence = 0
         payload = pack({"version": 1, "path": os.fsencode(root)})
         self.write_root_file("root", seal(FileKind.ROOT, payload))
@@ -45,7 +46,7 @@ class Forge:
     def put(self, kind: ObjectKind, data: bytes, identity: ObjectId | None = None) -> ObjectId:
         """Adds an object, under its own id or under another one."""
         found = identity or object_id(kind, data)
-        self._records.append((kind, data, found))
+        self._objects.append((kind, data, found))
         return found
 
     def tree(self, *entries: Any, totals: Any = None, level: int = 0) -> ObjectId:
@@ -94,15 +95,16 @@ class Forge:
         return identity
 
     def write_pack(self, *, with_index: bool = True) -> Path:
-        """Writes everything added since the last time into a pack."""
+        """Writes everything added since the last time into a pack, a block for each object."""
         pack_id = os.urandom(16)
         data = header(FileKind.PACK)
         entries = []
-        for kind, content, identity in self._records:
-            size = len(content)
-            entries.append(IndexEntry(identity, pack_id, len(data), size, size, int(kind)))
-            data += encode_record_header(kind, 0, size, size, identity) + content
-        self._records = []
+        for kind, content, identity in self._objects:
+            block = block_of([(kind, identity, content)])
+            place = Block(pack_id, len(data), len(block), 1 + len(content))
+            entries.append(IndexEntry(identity, place, 0, len(content), int(kind)))
+            data += block
+        self._objects = []
         path = self.store / "packs" / pack_id.hex()
         path.write_bytes(data)
         if with_index:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from compat.independent_reader import (
     FILE,
     TREE,
     Reader,
+    blocks_of,
     unpacked,
 )
 
@@ -57,26 +57,12 @@ def _content(reader: Reader, content: Any) -> Iterator[Need]:
 
 
 def sizes(reader: Reader, wanted: set[Need]) -> tuple[int, int]:
-    """Returns the bytes of objects before compression, and in their packs."""
-    raw_bytes = stored_bytes = 0
-    for need in wanted:
-        pack, position = reader.objects[need]
-        with pack.open("rb") as file:
-            file.seek(position + 8)
-            raw, stored = struct.unpack("<II", file.read(8))
-        raw_bytes += raw
-        stored_bytes += 52 + stored
-    return raw_bytes, stored_bytes
+    """Returns the bytes of objects before compression, and their shares of their blocks."""
+    places = [reader.objects[need] for need in wanted]
+    return sum(place.size for place in places), sum(place.share for place in places)
 
 
-def all_records_bytes(store: Path) -> int:
-    """Returns the bytes of all records in all packs, second copies too."""
-    total = 0
-    for pack in (store / "packs").iterdir():
-        data = pack.read_bytes()
-        position = 16
-        while data[position : position + 4] == b"TSRC" and data[position + 4] != 255:
-            (stored,) = struct.unpack_from("<I", data, position + 12)
-            position += 52 + stored
-            total += 52 + stored
-    return total
+def all_blocks_bytes(store: Path) -> int:
+    """Returns the bytes of all blocks in all packs, second copies of objects too."""
+    packs = (store / "packs").iterdir()
+    return sum(block.size for pack in packs for block, _ in blocks_of(pack))

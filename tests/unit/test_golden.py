@@ -35,6 +35,7 @@ from treesnap.model import (
 from treesnap.worktree.scan import chunking
 
 ID = ObjectId(bytes(range(32)))
+OTHER_ID = ObjectId(bytes(range(1, 33)))
 TOTALS = Totals(3, 1, 4, 1000, 1, 0)
 ENTRIES = (
     Entry(b"file", EntryKind.FILE, 0o644, 100, 10, 1_700_000_000_123_456_789, 9, (0, ID, 9), None),
@@ -116,12 +117,10 @@ def folded() -> bytes:
     return b"".join(stored)
 
 
-def footer() -> bytes:
-    """Returns the end of a sealed pack with one record."""
-    head = pack.encode_record_header(1, 0, 3, 3, ID)
-    record = pack.decode_record_header(head, bytes(16), 16)
-    assert record is not None
-    return head + b"abc" + pack.encode_footer([record], 16 + 52 + 3)
+RAW = b"\1abc\1"
+ROWS = [(ID, 3, 1), (OTHER_ID, 0, 1)]
+BLOCK = pack.encode_table(ROWS, 0, len(RAW), len(RAW)) + RAW
+PLACE = pack.Block(bytes(16), 16, len(BLOCK), len(RAW))
 
 
 ROW = statcache.Row(
@@ -140,14 +139,18 @@ ENCODED: dict[str, bytes] = {
     "journal": journal.encode_journal(JOURNAL),
     "row": statcache.frame(statcache.encode_row(ROW)),
     "meta": statcache.encode_meta(statcache.Meta("ef" * 32, ID)),
-    "index": encode_index([pack.IndexEntry(ID, bytes(16), 16, 3, 4, 1)], {bytes(16): 71}),
-    "pack": envelope.header(FileKind.PACK) + footer(),
+    "index": encode_index(
+        [pack.IndexEntry(ID, PLACE, 0, 3, 1), pack.IndexEntry(OTHER_ID, PLACE, 4, 0, 1)],
+        {bytes(16): 16 + len(BLOCK)},
+    ),
+    "block": BLOCK,
+    "footer": pack.encode_footer([16, 16 + len(BLOCK)], 16 + 2 * len(BLOCK)),
     "sealed": envelope.seal(FileKind.ROOT, b"payload"),
 }
 GOLDEN = {
     "tree": (264, "39ed5d94f3e07da3bdb5afaf5a68d239"),
     "tree of odd times": (171, "997f190abf8a8961dcacf2d0395bc511"),
-    "tree of pages": (238, "da380878dbaca0a0bc233766d9ca8e81"),
+    "tree of pages": (4444, "88f79a92cb6787a3c8ba0a1db55e393b"),
     "lists": (668667, "fdcdd61a1fe87a290b38fa90ea76b6b9"),
     "snapshot": (335, "c62e35dd81d9531f0a1ebabaa2cee629"),
     "snapshot state": (28, "8f354c6e684cc6abd29d4f1e121b1821"),
@@ -155,8 +158,9 @@ GOLDEN = {
     "journal": (529, "bb945bfa598f65858e870dadb3097b2c"),
     "row": (92, "6ac6c72927a7511114553f1d57b53524"),
     "meta": (124, "0f3883be877e90649b68c1fe552652cb"),
-    "index": (132, "c8cb9e35bbe5ef0ab32e2d01e6ab2db1"),
-    "pack": (175, "c083dd2ab62b35dd5e0bb3a3640682dc"),
+    "index": (190, "6fc9e3bd1de8d83053173a7b823e8454"),
+    "block": (103, "9626a5a0e013e94023fccc03a2fed1f1"),
+    "footer": (24, "c14e274f07043bf37be2559c7bceb9c3"),
     "sealed": (63, "bb240aff898b3f44714024fb3e88ce37"),
 }
 """Size and the first 16 bytes of BLAKE3."""
@@ -180,6 +184,35 @@ def test_a_small_tree_byte_by_byte():
         "04 cd 01 80 00 00 00 00 c0 c0"  # kind, mode, owner, group, time, size, content, xattrs
     )
     assert bytes.fromhex(expected) == data
+
+
+def test_a_small_block_byte_by_byte():
+    objects = [(ObjectKind.CHUNK, ID, b"abc"), (ObjectKind.CHUNK, OTHER_ID, b"")]
+
+    expected = (
+        "5453424b 00 00 01 00"  # TSBK, not compressed, not encrypted, BLAKE3-256
+        "02000000 05000000 05000000 02e7feca"  # objects, raw size, stored size, CRC
+        f"{ID.hex()} 03000000 01"
+        f"{OTHER_ID.hex()} 00000000 01"
+        "01 616263 01"  # kind and bytes of each
+    )
+    assert bytes.fromhex(expected) == pack.encode_objects(objects).data == BLOCK
+
+
+def test_a_compressed_block_is_still_read():
+    block = bytes.fromhex(
+        "5453424b 01 00 01 00 02000000 2e010000 17000000 a6d8401e"
+        "fd479e427f389a7ece1d90d151bc683b6aba51c30d4ed86805d3fa4d69db410d 64000000 02"
+        "5bdeea36bcb996e4d029148bf7dd8b9dd9a7c2a4ddeb7f79550d5e55a65bb09a c8000000 03"
+        "28b52ffd602e006d00002002610362020044406190022c"
+    )
+
+    table = pack.decode_table(block, bytes(16), 16)
+
+    assert table is not None
+    opened = pack.decode_block(table, block)
+    assert [opened.find(entry) for entry in table.entries] == [b"a" * 100, b"b" * 200]
+    assert table.compression == 1
 
 
 def test_a_snapshot_id_covers_its_payload():

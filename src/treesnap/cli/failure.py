@@ -81,7 +81,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ),
         ErrorCode.PLAN_NOT_COMPLETED: "'snap plan resume PLAN' continues it",
         ErrorCode.PLAN_APPLIED: "'snap restore REF' still restores any snapshot of 'snap list'",
-        ErrorCode.UNSUPPORTED_FORMAT: "install a newer treesnap",
+        ErrorCode.UNSUPPORTED_FORMAT: "use the version of treesnap that made this store",
     },
     ExitCode.NOT_FOUND: {
         ErrorCode.SNAPSHOT_NOT_FOUND: "'snap list' shows the snapshots of this root",

@@ -1,8 +1,9 @@
 """Index parts: where objects are, sorted and in columns, read in place.
 
-    header | count u32 | pack count u32 | packs: 16-byte id, covered u64
+    header | count u32 | pack count u32 | block count u32 | packs: 16-byte id, covered u64
     | first 8 bytes of each id, u64[] | other 24 bytes of each id
-    | location of each: pack u32, offset u32, stored size u32, raw size u32, kind u8, 0 0 0
+    | place of each: block u32, start u32, size u32, kind u8
+    | blocks: pack u32, offset u32, size u32, raw size u32
     | BLAKE3 of everything before
 
 ``covered`` says how many bytes of a pack the part knows of, itself and the parts
@@ -10,7 +11,7 @@ before it; what lies behind is found by scanning the pack. The first id bytes
 are big-endian numbers, so that their order is the order of the ids.
 
 A part is a hint and is never trusted: a reader that finds an object through it checks
-the record in the pack. Opening costs nothing but the mapping; a lookup is one
+the block in the pack. Opening costs nothing but the mapping; a lookup is one
 bisection.
 """
 
@@ -21,14 +22,15 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 
 from treesnap.codec.envelope import CHECKSUM_SIZE, HEADER_SIZE, FileKind, check_header, header
-from treesnap.codec.pack import IndexEntry
+from treesnap.codec.pack import Block, IndexEntry
 from treesnap.errors import Corrupt
 from treesnap.hashing import checksum
 from treesnap.model import ObjectId
 
-_COUNTS = struct.Struct("<II")
+_COUNTS = struct.Struct("<III")
 _PACK = struct.Struct("<16sQ")
-_LOCATION = struct.Struct("<IIIIB3x")
+_PLACE = struct.Struct("<IIIB")
+_BLOCK = struct.Struct("<IIII")
 _FIRST = struct.Struct(">Q")
 _TABLE_START = HEADER_SIZE + _COUNTS.size
 
@@ -41,20 +43,22 @@ def encode_index(entries: Iterable[IndexEntry], covered: Mapping[bytes, int]) ->
     """
     packs = sorted(covered)
     numbers = {pack_id: number for number, pack_id in enumerate(packs)}
-    body = bytearray(header(FileKind.INDEX) + _COUNTS.pack(0, len(packs)))
+    body = bytearray(header(FileKind.INDEX) + _COUNTS.pack(0, len(packs), 0))
     for pack_id in packs:
         body += _PACK.pack(pack_id, covered[pack_id])
-    rest, locations = bytearray(), bytearray()
+    rest, places, blocks = bytearray(), bytearray(), bytearray()
+    known: dict[Block, int] = {}
     count = 0
-    for entry in entries:
-        body += entry.id[7::-1]
-        rest += entry.id[8:]
-        locations += _LOCATION.pack(
-            numbers[entry.pack_id], entry.offset, entry.stored_size, entry.raw_size, entry.kind
-        )
+    for identity, block, start, size, kind in entries:
+        body += identity[7::-1]
+        rest += identity[8:]
+        number = known.setdefault(block, len(known))
+        if len(known) * _BLOCK.size > len(blocks):
+            blocks += _BLOCK.pack(numbers[block.pack_id], *block[1:])
+        places += _PLACE.pack(number, start, size, kind)
         count += 1
-    _COUNTS.pack_into(body, HEADER_SIZE, count, len(packs))
-    for column in (rest, locations):
+    _COUNTS.pack_into(body, HEADER_SIZE, count, len(packs), len(known))
+    for column in (rest, places, blocks):
         body += column
         column.clear()
     check = checksum(memoryview(body), CHECKSUM_SIZE)
@@ -71,11 +75,13 @@ class IndexPart:
         self.where = where
         if len(data) < _TABLE_START + CHECKSUM_SIZE:
             raise Corrupt(f"Index {where} is cut short", path=where)
-        self.count, pack_count = _COUNTS.unpack_from(data, HEADER_SIZE)
+        self.count, pack_count, self._block_count = _COUNTS.unpack_from(data, HEADER_SIZE)
         first_start = _TABLE_START + pack_count * _PACK.size
         self._rest_start = first_start + 8 * self.count
-        self._location_start = self._rest_start + 24 * self.count
-        end = self._location_start + _LOCATION.size * self.count
+        self._place_start = self._rest_start + 24 * self.count
+        self._block_start = self._place_start + _PLACE.size * self.count
+        self._blocks: dict[int, Block | None] = {}
+        end = self._block_start + _BLOCK.size * self._block_count
         if end + CHECKSUM_SIZE != len(data):
             raise Corrupt(f"Index {where} does not have the length it states", path=where)
         self.covered: dict[bytes, int] = {}
@@ -119,13 +125,25 @@ class IndexPart:
             position += 1
         return None
 
+    def _block(self, number: int) -> Block | None:
+        """Returns the block with a number, or None where there is none or it names no pack."""
+        if number not in self._blocks:
+            found = None
+            if number < self._block_count:
+                pack, *place = _BLOCK.unpack_from(
+                    self._data, self._block_start + _BLOCK.size * number
+                )
+                if pack < len(self._packs):
+                    found = Block(self._packs[pack], *place)
+            self._blocks[number] = found
+        return self._blocks[number]
+
     def _entry(self, object_id: ObjectId, position: int) -> IndexEntry | None:
-        number, offset, stored_size, raw_size, kind = _LOCATION.unpack_from(
-            self._data, self._location_start + _LOCATION.size * position
+        number, start, size, kind = _PLACE.unpack_from(
+            self._data, self._place_start + _PLACE.size * position
         )
-        if number >= len(self._packs):
-            return None
-        return IndexEntry(object_id, self._packs[number], offset, stored_size, raw_size, kind)
+        block = self._block(number)
+        return IndexEntry(object_id, block, start, size, kind) if block is not None else None
 
     def at(self, position: int) -> IndexEntry | None:
         """Returns the entry at a position, or None for one that names no pack."""
@@ -135,14 +153,14 @@ class IndexPart:
 
     def __iter__(self) -> Iterator[IndexEntry]:
         """Yields all entries in the order of their ids."""
-        end = self._location_start + _LOCATION.size * self.count
-        locations = _LOCATION.iter_unpack(self._data[self._location_start : end])
-        start = self._rest_start
-        for first, (number, *place) in zip(self._first, locations, strict=True):
-            if number < len(self._packs):
-                object_id = ObjectId(_FIRST.pack(first) + self._data[start : start + 24])
-                yield IndexEntry(object_id, self._packs[number], *place)
-            start += 24
+        places = _PLACE.iter_unpack(self._data[self._place_start : self._block_start])
+        rest = self._rest_start
+        for first, (number, start, size, kind) in zip(self._first, places, strict=True):
+            block = self._block(number)
+            if block is not None:
+                object_id = ObjectId(_FIRST.pack(first) + self._data[rest : rest + 24])
+                yield IndexEntry(object_id, block, start, size, kind)
+            rest += 24
 
     def verify(self) -> None:
         """Raises Corrupt unless the part matches its checksum. Reads all of it."""

@@ -1,20 +1,24 @@
-"""Packs: append-only files of self-describing records.
+"""Packs: append-only files of blocks, each of which holds objects in one compressed frame.
 
-    +--------+--------+--------+-- ... --+--------+---------+
-    | header | record | record |         | footer | trailer |
-    +--------+--------+--------+-- ... --+--------+---------+
+    +--------+-------+-------+-- ... --+--------+---------+
+    | header | block | block |         | footer | trailer |
+    +--------+-------+-------+-- ... --+--------+---------+
 
-A record is a 52-byte header and the stored bytes:
+A block is a 24-byte head, a table with a 37-byte row for each object, and the stored bytes:
 
-    magic "TSRC" | kind u8 | compression u8 | flags u8 | 0 | raw size u32
-    | stored size u32 | id 32 bytes | CRC-32 of the 48 bytes before
+    head   magic "TSBK" | compression u8 | encryption u8 | hash u8 | 0 | count u32
+           | raw size u32 | stored size u32 | CRC-32 of the 20 bytes before and the table
+    row    id 32 bytes | size u32 | kind u8
 
-The footer is a record of kind 255 whose bytes are the msgpack array of
-``[kind, offset, raw size, stored size, id]``, one per record, and whose id is
-their BLAKE3. The 12-byte trailer is ``"TSFT" | footer offset u32 | CRC-32``. A
-pack without a trailer is still being appended to, or its writer died: a record
-is there when its header is whole and its bytes lie inside the file. A reader that
-relies on bytes that were never synced checks them against their id first.
+Before compression, the bytes of a block are a kind byte and the content for each object, in the
+order of the table: an id is the hash of one slice. Encryption is 0 and hash 1, for BLAKE3-256;
+other numbers are reserved.
+
+The footer is the u32 offset of each block. The 16-byte trailer is ``"TSFT" | footer offset
+u32 | CRC-32 of the footer | CRC-32 of the 12 bytes before``. A pack without a trailer is still
+being appended to, or its writer died: a block is there when its head and table are whole and its
+bytes lie inside the file. A reader that relies on bytes that were never synced checks them
+against their ids first.
 
 This is the one place that knows how an object lies in a pack. Not here: files, locks, lookups
 (store).
@@ -23,36 +27,48 @@ This is the one place that knows how an object lies in a pack. Not here: files, 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 from zlib import crc32
 
-from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, compress, decompress
-from treesnap.codec.envelope import HEADER_SIZE
-from treesnap.codec.message import pack, unpack
+from treesnap.codec.compress import (
+    BLOCK_RAW_SIZE_MAX,
+    LEVEL_CAPTURE,
+    Compression,
+    compress,
+    decompress,
+    decompress_damaged,
+)
+from treesnap.codec.envelope import HASH_BLAKE3, HEADER_SIZE
 from treesnap.errors import Corrupt
-from treesnap.hashing import ID_SIZE, checksum, object_id
+from treesnap.hashing import prefixed_id
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.named_tuple import NamedTuple
 
-MAGIC = b"TSRC"
+MAGIC = b"TSBK"
 TRAILER_MAGIC = b"TSFT"
-FOOTER_KIND = 255
-RECORD_HEADER_SIZE = 52
 PACK_ID_SIZE = 16
 PACK_SIZE_TARGET = 32 << 20
 """A pack that has reached this size is sealed."""
 PACK_SIZE_MAX = 1 << 30
 """No valid pack is larger."""
-FOOTER_RECORDS_MAX = 1 << 20
+BLOCK_SIZE_TARGET = 256 << 10
+"""Objects are put into one block up to this size before compression; a larger one is alone."""
+BLOCK_OBJECTS_MAX = 4096
 
-_RECORD = struct.Struct("<4sBBBxII32s")
+_HEAD = struct.Struct("<4sBBBxIII")
 _CHECK = struct.Struct("<I")
-_TRAILER = struct.Struct("<4sI")
+_ROW = struct.Struct("<32sIB")
+_TRAILER = struct.Struct("<4sII")
+_OFFSET = struct.Struct("<I")
+HEAD_SIZE = _HEAD.size + _CHECK.size
+ROW_SIZE = _ROW.size
 TRAILER_SIZE = _TRAILER.size + _CHECK.size
-_COMPRESSION_AT = 5
-"""Where the byte for the compression stands in a record."""
-_KINDS = {int(kind): kind for kind in ObjectKind}
+TABLE_SIZE_MAX = HEAD_SIZE + BLOCK_OBJECTS_MAX * ROW_SIZE
+"""The most that the head and the table of a block take."""
+_KINDS = frozenset((ObjectKind.CHUNK, ObjectKind.TREE, ObjectKind.CHUNK_LIST))
+_COMPRESSIONS = frozenset(Compression)
+_KIND_BYTES = {kind: bytes([kind]) for kind in ObjectKind}
 
 
 class Sliced(Protocol):
@@ -65,185 +81,270 @@ class Sliced(Protocol):
         """Returns a part."""
 
 
-class IndexEntry(NamedTuple):
-    """One object and the place of its record: what a record, a footer and an index say of it."""
+class Block(NamedTuple):
+    """The place of a block."""
 
-    id: ObjectId
     pack_id: bytes
     offset: int
-    """Position of the record's first byte in the pack."""
-    stored_size: int
+    """Position of its first byte in the pack."""
+    size: int
+    """All its bytes in the pack."""
+    raw_size: int
+    """Bytes of its objects before compression, with their kind bytes."""
+
+
+class IndexEntry(NamedTuple):
+    """One object and its place: what a block and an index say of it."""
+
+    id: ObjectId
+    block: Block
+    start: int
+    """Position of its kind byte in the block before compression."""
     raw_size: int
     kind: int
 
     @property
+    def pack_id(self) -> bytes:
+        """The pack that it lies in."""
+        return self.block.pack_id
+
+    @property
+    def offset(self) -> int:
+        """Position of its block in the pack."""
+        return self.block.offset
+
+    @property
     def size_bytes(self) -> int:
-        """Bytes that the object takes in its pack."""
-        return RECORD_HEADER_SIZE + self.stored_size
+        """Its share of the bytes that its block takes; the shares add up to the block."""
+        _, _, size, raw_size = self.block
+        end = self.start + 1 + self.raw_size
+        return size * end // raw_size - size * self.start // raw_size
+
+
+class BlockTable(NamedTuple):
+    """What the head and the table of a block say."""
+
+    block: Block
+    compression: int
+    entries: list[IndexEntry]
 
     @property
     def end(self) -> int:
-        """Position after the record's last byte."""
-        return self.offset + RECORD_HEADER_SIZE + self.stored_size
+        """Position after the block."""
+        return self.block.offset + self.block.size
+
+
+class OpenBlock(NamedTuple):
+    """A block before compression."""
+
+    entries: dict[int, IndexEntry]
+    """Its objects, by their starts."""
+    raw: bytes
+    """All its bytes, or those before the damage."""
+    problem: str
+    """Why bytes are missing, or empty."""
+
+    def find(self, entry: IndexEntry) -> bytes:
+        """Returns an object's bytes, verified against its id; raises Corrupt."""
+        if self.entries.get(entry.start) != entry:
+            raise Corrupt(
+                f"Pack {entry.pack_id.hex()} does not hold object {entry.id.hex()} "
+                f"at {entry.offset}"
+            )
+        end = entry.start + 1 + entry.raw_size
+        if len(self.raw) < end:
+            raise Corrupt(f"Object {entry.id.hex()} cannot be read: {self.problem}")
+        part = memoryview(self.raw)[entry.start : end]
+        if part[0] != entry.kind or prefixed_id(part) != entry.id:
+            raise Corrupt(f"Object {entry.id.hex()} does not match its identity")
+        return bytes(part[1:])
+
+    def find_unchecked(self, entry: IndexEntry) -> bytes:
+        """Returns the bytes at an object's place, as far as there are any."""
+        return self.raw[entry.start + 1 : entry.start + 1 + entry.raw_size]
 
 
 class Encoded(NamedTuple):
-    """Records that can be appended to any pack, one after the other."""
+    """Blocks that can be appended to any pack, one after the other."""
 
     data: bytes
-    rows: list[tuple[ObjectId, int, int, int]]
-    """Id, stored size, raw size and kind of each."""
+    tables: list[BlockTable]
+    """What they hold, as if they stood at the start of a pack without an id."""
 
-    def entries_at(self, pack_id: bytes, offset: int) -> Iterator[IndexEntry]:
-        """Yields what an index says of the records when they begin at an offset."""
-        for identity, stored_size, raw_size, kind in self.rows:
-            yield IndexEntry(identity, pack_id, offset, stored_size, raw_size, kind)
-            offset += RECORD_HEADER_SIZE + stored_size
+    @property
+    def object_count(self) -> int:
+        """How many objects they hold."""
+        return sum(len(table.entries) for table in self.tables)
+
+    def tables_at(self, pack_id: bytes, offset: int) -> Iterator[BlockTable]:
+        """Yields the tables of the blocks when they begin at an offset."""
+        for (_, start, size, raw_size), compression, entries in self.tables:
+            block = Block(pack_id, offset + start, size, raw_size)
+            yield BlockTable(block, compression, [entry._replace(block=block) for entry in entries])
 
 
-def encode_objects(objects: Sequence[tuple[ObjectKind, ObjectId, bytes]]) -> Encoded:
-    """Returns the records of objects, each compressed where that saves bytes.
+def encode_objects(
+    objects: Sequence[tuple[ObjectKind, ObjectId, bytes]], level: int = LEVEL_CAPTURE
+) -> Encoded:
+    """Returns the blocks of objects, file content apart from everything else.
 
-    Most of the time is spent without the GIL.
+    So a reader of trees decompresses nothing else. Most of the time is spent without the GIL.
     """
+    groups = list(_groups(objects))
+    raw = [
+        b"".join([part for kind, _, data in group for part in (_KIND_BYTES[kind], data)])
+        for group in groups
+    ]
     pieces: list[bytes] = []
-    rows: list[tuple[ObjectId, int, int, int]] = []
-    compressed = compress([data for _, _, data in objects])
-    for (kind, identity, data), (compression, stored) in zip(objects, compressed, strict=True):
-        pieces.append(encode_record_header(kind, compression, len(data), len(stored), identity))
-        pieces.append(stored)
-        rows.append((identity, len(stored), len(data), kind))
-    return Encoded(b"".join(pieces), rows)
+    tables: list[BlockTable] = []
+    offset = 0
+    for group, each, (compression, stored) in zip(groups, raw, compress(raw, level), strict=True):
+        rows = [(identity, len(data), int(kind)) for kind, identity, data in group]
+        head = encode_table(rows, compression, len(each), len(stored))
+        pieces += head, stored
+        block = Block(b"", offset, len(head) + len(stored), len(each))
+        tables.append(BlockTable(block, compression, list(_entries(block, rows))))
+        offset += block.size
+    return Encoded(b"".join(pieces), tables)
 
 
-def encode_record_header(
-    kind: int, compression: int, raw_size: int, stored_size: int, identity: bytes
+def _groups(
+    objects: Iterable[tuple[ObjectKind, ObjectId, bytes]],
+) -> Iterator[list[tuple[ObjectKind, ObjectId, bytes]]]:
+    """Yields the objects of each block."""
+    open_groups: dict[bool, list[tuple[ObjectKind, ObjectId, bytes]]] = {}
+    sizes = {True: 0, False: 0}
+    for item in objects:
+        is_content = item[0] is ObjectKind.CHUNK
+        size = 1 + len(item[2])
+        group = open_groups.setdefault(is_content, [])
+        is_full = sizes[is_content] + size > BLOCK_SIZE_TARGET or len(group) == BLOCK_OBJECTS_MAX
+        if group and is_full:
+            yield group
+            group = open_groups[is_content] = []
+            sizes[is_content] = 0
+        group.append(item)
+        sizes[is_content] += size
+    yield from open_groups.values()
+
+
+def encode_table(
+    rows: Sequence[tuple[bytes, int, int]], compression: int, raw_size: int, stored_size: int
 ) -> bytes:
-    """Returns the 52 bytes that stand before an object's stored bytes."""
-    body = _RECORD.pack(MAGIC, kind, compression, 0, raw_size, stored_size, identity)
-    return body + _CHECK.pack(crc32(body))
+    """Returns the head and the table of a block; a row is the id, size and kind of an object."""
+    head = _HEAD.pack(MAGIC, compression, 0, HASH_BLAKE3, len(rows), raw_size, stored_size)
+    table = b"".join([_ROW.pack(*row) for row in rows])
+    return head + _CHECK.pack(crc32(table, crc32(head))) + table
 
 
-def decode_record_header(
-    data: bytes | memoryview, pack_id: bytes, offset: int
-) -> IndexEntry | None:
-    """Returns what the record header at the start of ``data`` says, or None when there is none.
+def table_size(head: bytes | memoryview) -> int | None:
+    """Returns how many bytes the head and the table of a block take, or None for no head."""
+    if len(head) < HEAD_SIZE:
+        return None
+    magic, _, _, _, count, _, _ = _HEAD.unpack_from(head)
+    if magic != MAGIC or not 0 < count <= BLOCK_OBJECTS_MAX:
+        return None
+    return HEAD_SIZE + int(count) * ROW_SIZE
+
+
+def decode_table(data: bytes | memoryview, pack_id: bytes, offset: int) -> BlockTable | None:
+    """Returns what the block says that begins with ``data``, or None where that is damaged.
 
     ``offset`` is where ``data`` begins in the pack.
     """
-    if len(data) < RECORD_HEADER_SIZE:
+    size = table_size(data)
+    if size is None or len(data) < size:
         return None
-    magic, kind, _, _, raw_size, stored_size, identity = _RECORD.unpack_from(data)
-    (check,) = _CHECK.unpack_from(data, _RECORD.size)
-    if magic != MAGIC or check != crc32(data[: _RECORD.size]):
+    _, compression, encryption, hash_number, _, raw_size, stored_size = _HEAD.unpack_from(data)
+    (check,) = _CHECK.unpack_from(data, _HEAD.size)
+    if check != crc32(data[HEAD_SIZE:size], crc32(data[: _HEAD.size])):
         return None
-    return IndexEntry(identity, pack_id, offset, stored_size, raw_size, kind)
+    rows = list(_ROW.iter_unpack(data[HEAD_SIZE:size]))
+    if (
+        compression not in _COMPRESSIONS
+        or encryption != 0
+        or hash_number != HASH_BLAKE3
+        or raw_size > BLOCK_RAW_SIZE_MAX
+        or stored_size > BLOCK_RAW_SIZE_MAX
+        or raw_size != len(rows) + sum([row[1] for row in rows])
+        or not all(row[2] in _KINDS for row in rows)
+    ):
+        return None
+    block = Block(pack_id, offset, size + stored_size, raw_size)
+    return BlockTable(block, compression, list(_entries(block, rows)))
 
 
-def decode_object(entry: IndexEntry, record: bytes, where: str) -> bytes:
-    """Returns an object's bytes, verified against its id; raises Corrupt.
-
-    ``record`` is what lies at the place of the entry.
-    """
-    found = decode_record_header(record, entry.pack_id, entry.offset)
-    if found != entry or len(record) != entry.size_bytes:
-        raise Corrupt(
-            f"Pack {entry.pack_id.hex()} does not hold object {entry.id.hex()} at {entry.offset}",
-            path=where,
-        )
-    if entry.kind not in _KINDS:
-        raise Corrupt(f"Object {entry.id.hex()} has the unknown kind {entry.kind}")
-    data = decompress(record[_COMPRESSION_AT], record[RECORD_HEADER_SIZE:], entry.raw_size)
-    if object_id(_KINDS[entry.kind], data) != entry.id:
-        raise Corrupt(f"Object {entry.id.hex()} does not match its identity")
-    return data
+def _entries(block: Block, rows: Iterable[tuple[bytes, int, int]]) -> Iterator[IndexEntry]:
+    start = 0
+    for identity, size, kind in rows:
+        yield IndexEntry(ObjectId(identity), block, start, size, kind)
+        start += 1 + size
 
 
-def decode_unchecked(record: bytes) -> bytes:
-    """Returns the bytes of an object as far as a damaged record has any."""
-    stored = record[RECORD_HEADER_SIZE:]
-    found = decode_record_header(record, b"", 0)
-    if found is None:
-        return stored
+def decode_block(table: BlockTable, data: bytes) -> OpenBlock:
+    """Returns a block before compression; ``data`` is all of it. Damage is not raised but told."""
+    entries = {entry.start: entry for entry in table.entries}
+    stored = data[HEAD_SIZE + len(table.entries) * ROW_SIZE : table.block.size]
+    raw_size = table.block.raw_size
     try:
-        return decompress(record[_COMPRESSION_AT], stored, found.raw_size)
-    except Corrupt:
-        return stored
+        return OpenBlock(entries, decompress(table.compression, stored, raw_size), "")
+    except Corrupt as error:
+        raw = decompress_damaged(table.compression, stored, raw_size)
+        return OpenBlock(entries, raw, error.message)
 
 
-def scan_records(data: Sliced, pack_id: bytes, start: int = HEADER_SIZE) -> Iterator[IndexEntry]:
-    """Yields the records of a pack from ``start`` on, up to the first that is not whole.
+def decode_unchecked(data: bytes) -> bytes:
+    """Returns the bytes before compression of a block whose table is damaged, if there are any."""
+    return decompress_damaged(Compression.ZSTD, data, BLOCK_RAW_SIZE_MAX) or data
 
-    Costs one header each; content is not read.
+
+def scan_blocks(data: Sliced, pack_id: bytes, start: int = HEADER_SIZE) -> Iterator[BlockTable]:
+    """Yields the blocks of a pack from ``start`` on, up to the first that is not whole.
+
+    Costs the head and the table of each; content is not read.
     """
     offset, size = start, len(data)
     while True:
-        head = data[offset : offset + RECORD_HEADER_SIZE]
-        entry = decode_record_header(head, pack_id, offset)
-        if entry is None or entry.kind not in _KINDS or (end := entry.end) > size:
+        head_size = table_size(data[offset : offset + HEAD_SIZE])
+        if head_size is None:
             return
-        if entry.raw_size > OBJECT_SIZE_MAX or entry.stored_size > OBJECT_SIZE_MAX:
+        table = decode_table(data[offset : offset + head_size], pack_id, offset)
+        if table is None or table.end > size:
             return
-        yield entry
-        offset = end
+        yield table
+        offset = table.end
 
 
-def encode_footer(records: Sequence[IndexEntry], offset: int) -> bytes:
-    """Returns the footer and trailer that seal a pack which ends at ``offset``."""
-    table = pack(
-        tuple(
-            (record.kind, record.offset, record.raw_size, record.stored_size, record.id)
-            for record in records
-        )
-    )
-    head = encode_record_header(
-        FOOTER_KIND, Compression.NONE, len(table), len(table), checksum(table, 32)
-    )
-    trailer = _TRAILER.pack(TRAILER_MAGIC, offset)
-    return head + table + trailer + _CHECK.pack(crc32(trailer))
+def encode_footer(offsets: Sequence[int], end: int) -> bytes:
+    """Returns the footer and trailer that seal a pack of blocks which ends at ``end``."""
+    footer = struct.pack(f"<{len(offsets)}I", *offsets)
+    trailer = _TRAILER.pack(TRAILER_MAGIC, end, crc32(footer))
+    return footer + trailer + _CHECK.pack(crc32(trailer))
 
 
 def footer_offset(trailer: bytes | memoryview) -> int | None:
-    """Returns where the footer begins, from a pack's last 12 bytes; None for an unsealed pack."""
+    """Returns where the footer begins, from the end of a pack; None for an unsealed pack."""
     if len(trailer) != TRAILER_SIZE:
         return None
-    magic, offset = _TRAILER.unpack_from(trailer)
+    magic, offset, _ = _TRAILER.unpack_from(trailer)
     (check,) = _CHECK.unpack_from(trailer, _TRAILER.size)
     if magic != TRAILER_MAGIC or check != crc32(trailer[: _TRAILER.size]):
         return None
     return int(offset)
 
 
-def decode_footer(data: Sliced, pack_id: bytes, where: str) -> list[IndexEntry]:
-    """Returns the records that the footer of a whole sealed pack lists; raises Corrupt."""
-    offset = footer_offset(data[-TRAILER_SIZE:])
-    if offset is None or offset >= len(data):
+def decode_footer(data: Sliced, where: str) -> list[int]:
+    """Returns the offsets of blocks that the footer of a sealed pack lists; raises Corrupt."""
+    trailer = data[-TRAILER_SIZE:]
+    offset = footer_offset(trailer)
+    end = len(data) - TRAILER_SIZE
+    if offset is None or not HEADER_SIZE <= offset <= end:
         raise Corrupt(f"Pack {where} has no footer", path=where)
-    header = decode_record_header(data[offset : offset + RECORD_HEADER_SIZE], pack_id, offset)
-    if header is None or header.kind != FOOTER_KIND or header.end != len(data) - TRAILER_SIZE:
+    footer = data[offset:end]
+    _, _, check = _TRAILER.unpack_from(trailer)
+    if crc32(footer) != check or len(footer) % _OFFSET.size:
         raise Corrupt(f"Pack {where} has a damaged footer", path=where)
-    table = data[offset + RECORD_HEADER_SIZE : header.end]
-    if checksum(table, 32) != header.id:
-        raise Corrupt(f"Pack {where} has a footer that does not match its checksum", path=where)
-    rows = unpack(table, "pack footer", FOOTER_RECORDS_MAX, maps=False)
-    if type(rows) is not tuple or not all(_is_footer_row(row, offset) for row in rows):
-        raise Corrupt(f"Pack {where} has a footer with an impossible row", path=where)
-    return [
-        IndexEntry(ObjectId(identity), pack_id, position, stored_size, raw_size, kind)
-        for kind, position, raw_size, stored_size, identity in rows
-    ]
-
-
-def _is_footer_row(row: object, footer_offset: int) -> bool:
-    return (
-        type(row) is tuple
-        and len(row) == 5
-        and all(type(number) is int and number >= 0 for number in row[:4])
-        and row[0] in _KINDS
-        and row[2] <= OBJECT_SIZE_MAX
-        and row[3] <= OBJECT_SIZE_MAX
-        and row[1] >= HEADER_SIZE
-        and row[1] + RECORD_HEADER_SIZE + row[3] <= footer_offset
-        and type(row[4]) is bytes
-        and len(row[4]) == ID_SIZE
-    )
+    offsets = [row[0] for row in _OFFSET.iter_unpack(footer)]
+    if not all(HEADER_SIZE <= each < offset for each in offsets):
+        raise Corrupt(f"Pack {where} has a footer with an impossible offset", path=where)
+    return offsets

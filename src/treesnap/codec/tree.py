@@ -2,11 +2,12 @@
 
 A stored tree is ``[version, totals, level, rows]``. At level 0 the rows are
 entries, in the field order of :class:`treesnap.model.Entry`, sorted by raw
-name. A directory with more than 4,096 entries, or more than 1 MiB of them, is
+name. A directory with more than 128 entries, or more than 1 MiB of them, is
 stored as pages: trees of level 0 over runs of its entries, and one tree of
 level 1 whose rows are ``[first name, page id, entry count]``. Where a page ends
-is decided by the CRC-32 of the last name in it, so that a change among 200,000
-names writes one page again.
+is decided by the CRC-32 of the last name in it, so that a change writes one page
+again, and the list of pages. A page has about as many entries as there are pages,
+but 64 at least: that makes the two together as small as they can be.
 
 Decoding trusts nothing: names, order, kinds, ranges and content are checked, so
 that what comes out cannot point outside a root.
@@ -39,8 +40,11 @@ from treesnap.treepath import are_valid_names, is_valid_name
 
 VERSION = 1
 ENTRIES_MAX = 4096
-"""Entries of one stored tree object; more are split into pages."""
-PAGE_ENTRIES_MIN = 256
+"""Entries of one stored tree object."""
+UNPAGED_ENTRIES_MAX = 128
+"""A directory with more is stored as pages."""
+PAGE_ENTRIES_BITS_MIN = 6
+"""The smallest pages have two to the power of this many entries on average."""
 PAGE_SIZE_MAX = 1 << 20
 """Encoded bytes of the entries of one page."""
 PAGES_MAX = 8192
@@ -53,7 +57,6 @@ TARGET_SIZE_MAX = 65536
 _DEVICE_NUMBER_MAX = (1 << 31) - 1
 _OWNER_MAX = (1 << 32) - 2
 """One more means "leave it as it is" to the system."""
-_SPLIT_MASK = 0x3FF
 _ENTRY_LENGTH = len(Entry._fields)
 _MTIME = Entry._fields.index("mtime_ns")
 XATTRS_LENGTH_MAX = 1 << 14
@@ -71,38 +74,46 @@ def put_tree(
     Raises InvalidArgument for more entries than a tree can hold, about ten million, and for
     entries that none can hold.
     """
-    if len(entries) <= ENTRIES_MAX:
+    if len(entries) <= UNPAGED_ENTRIES_MAX:
         data = pack_object((VERSION, totals, 0, entries), "directory")
         if len(data) <= PAGE_SIZE_MAX:
             return put(ObjectKind.TREE, data)
-    pages: list[TreePage] = []
-    for run in _page_runs(entries):
-        data = pack_object((VERSION, Totals(), 0, run), "directory")
-        pages.append(TreePage(run[0].name, put(ObjectKind.TREE, data), len(run)))
+    pages = [
+        TreePage(part[0].name, put(ObjectKind.TREE, data), len(part))
+        for run in _page_runs(entries)
+        for part, data in _encoded_pages(run)
+    ]
     data = pack_object((VERSION, totals, 1, pages), "directory")
     if len(pages) > PAGES_MAX or len(data) > TREE_SIZE_MAX:
         raise InvalidArgument(f"A directory with {len(entries)} entries is too large to store")
     return put(ObjectKind.TREE, data)
 
 
-def _page_runs(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    run: list[Entry] = []
-    size = 0
-    for entry in entries:
+def _page_runs(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """Yields the entries of each page, half of an average page and then up to a chosen name."""
+    bits = max(PAGE_ENTRIES_BITS_MIN, len(entries).bit_length() // 2) - 1
+    entries_min, mask = 1 << bits, (1 << bits) - 1
+    begin = 0
+    for end, entry in enumerate(entries, 1):
         if type(entry) is not Entry or type(entry.name) is not bytes:
             raise InvalidArgument(f"A directory cannot hold this: {entry!r:.80}")
-        entry_size = len(pack_object(entry, "directory"))
-        if run and size + entry_size > PAGE_SIZE_MAX:
-            yield run
-            run, size = [], 0
-        run.append(entry)
-        size += entry_size
-        boundary = crc32(entry.name) & _SPLIT_MASK == 0
-        if len(run) >= ENTRIES_MAX or (boundary and len(run) >= PAGE_ENTRIES_MIN):
-            yield run
-            run, size = [], 0
-    if run:
-        yield run
+        count = end - begin
+        if count >= entries_min and (crc32(entry.name) & mask == 0 or count == ENTRIES_MAX):
+            yield entries[begin:end]
+            begin = end
+    if begin < len(entries):
+        yield entries[begin:]
+
+
+def _encoded_pages(run: Sequence[Entry]) -> Iterator[tuple[Sequence[Entry], bytes]]:
+    """Yields pages and their bytes; halves a page that would be too large."""
+    data = pack_object((VERSION, Totals(), 0, run), "directory")
+    if len(data) <= PAGE_SIZE_MAX or len(run) == 1:
+        yield run, data
+        return
+    middle = len(run) // 2
+    yield from _encoded_pages(run[:middle])
+    yield from _encoded_pages(run[middle:])
 
 
 def decode_tree(data: bytes) -> Tree:

@@ -14,23 +14,26 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
-from treesnap.codec.compress import OBJECT_SIZE_MAX
+from treesnap.codec.compress import BLOCK_RAW_SIZE_MAX
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
 from treesnap.codec.pack import (
     PACK_ID_SIZE,
     PACK_SIZE_MAX,
     PACK_SIZE_TARGET,
-    RECORD_HEADER_SIZE,
+    TABLE_SIZE_MAX,
     TRAILER_SIZE,
+    Block,
     Encoded,
     IndexEntry,
+    OpenBlock,
+    decode_block,
     decode_footer,
-    decode_object,
-    decode_record_header,
+    decode_table,
     decode_unchecked,
     encode_footer,
     footer_offset,
-    scan_records,
+    scan_blocks,
+    table_size,
 )
 from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.fs.base import FileSystem
@@ -46,8 +49,11 @@ from treesnap.named_tuple import NamedTuple
 from treesnap.store.layout import Layout, is_hex
 
 _OPEN_PACKS_MAX = 64
-_WINDOW_SIZE = 32 << 10
-"""Bytes of a pack that are read at once to look at record headers."""
+_OPEN_BLOCKS_SIZE_MAX = 4 << 20
+"""Bytes of blocks that are kept decompressed."""
+_KNOWN_TABLES_MAX = 64
+_WINDOW_SIZE = 8 << 10
+"""Bytes of a pack that are read at once to look at the tables of its blocks."""
 
 
 class Inventory(NamedTuple):
@@ -59,22 +65,22 @@ class Inventory(NamedTuple):
     damaged_at: int | None
     """Where something is damaged that was once whole, or None."""
     torn_at: int | None
-    """Where bytes begin, behind all records, that are not a record; None without such bytes."""
+    """Where bytes begin, behind all blocks, that are not a block; None without such bytes."""
 
 
 class Sound(NamedTuple):
     """The part of a pack that can be relied on."""
 
     entries: list[IndexEntry]
-    """Its records, also behind damage; without those that were never synced and are torn."""
+    """Its objects, also behind damage; without those that were never synced and are torn."""
     covered: int
     """How many of its bytes an index part may cover: none that are torn."""
     is_whole: bool
-    """Whether every byte is accounted for. Otherwise records may be hidden in it."""
+    """Whether every byte is accounted for. Otherwise objects may be hidden in it."""
 
     @property
     def indexed(self) -> Iterator[IndexEntry]:
-        """The records that an index part may have."""
+        """The objects that an index part may have."""
         return (entry for entry in self.entries if entry.offset < self.covered)
 
 
@@ -104,15 +110,21 @@ class _OpenPack:
 
 
 class PackReader:
-    """Reads records by position; keeps the most recently used packs open."""
+    """Reads objects by place; keeps the packs and blocks open that were used most recently."""
 
     def __init__(self, fs: FileSystem, layout: Layout) -> None:
         self._fs = fs
         self._layout = layout
         self._open: OrderedDict[bytes, int] = OrderedDict()
+        self._tables: OrderedDict[Block, dict[int, IndexEntry]] = OrderedDict()
+        self._blocks: OrderedDict[Block, OpenBlock] = OrderedDict()
+        self._blocks_size = 0
 
     def close(self) -> None:
-        """Closes all packs."""
+        """Closes all packs, and forgets what was read of them."""
+        self._tables.clear()
+        self._blocks.clear()
+        self._blocks_size = 0
         while self._open:
             self._fs.close(self._open.popitem()[1])
 
@@ -127,23 +139,43 @@ class PackReader:
             self._fs.close(self._open.popitem(last=False)[1])
         return fd
 
-    def has_record(self, entry: IndexEntry) -> bool:
-        """Returns whether the record that the index promises is really there. Costs one read."""
-        try:
-            data = self._fs.read_at(
-                self._descriptor(entry.pack_id), RECORD_HEADER_SIZE, entry.offset
-            )
-        except (FileNotFoundError, PermissionError, Corrupt):
-            return False
-        return decode_record_header(data, entry.pack_id, entry.offset) == entry
+    def has_object(self, entry: IndexEntry) -> bool:
+        """Returns whether the object that the index promises is really there.
+
+        Costs two small reads for each block.
+        """
+        known = self._tables.get(entry.block)
+        if known is None:
+            try:
+                known = self._read_table(entry.block)
+            except (FileNotFoundError, PermissionError, Corrupt):
+                return False
+            self._tables[entry.block] = known
+            if len(self._tables) > _KNOWN_TABLES_MAX:
+                self._tables.popitem(last=False)
+        return known.get(entry.start) == entry
+
+    def _read_table(self, block: Block) -> dict[int, IndexEntry]:
+        """Returns the objects of a block by their starts; none if another one is there."""
+        fd = self._descriptor(block.pack_id)
+        head = self._fs.read_at(fd, _WINDOW_SIZE, block.offset)
+        size = table_size(head)
+        if size is not None and size > len(head):
+            head = self._fs.read_at(fd, size, block.offset)
+        table = decode_table(head, block.pack_id, block.offset)
+        if table is None or table.block != block:
+            return {}
+        return {entry.start: entry for entry in table.entries}
 
     def read(self, entry: IndexEntry) -> bytes:
         """Returns an object's verified bytes; raises Corrupt or FileNotFoundError."""
         path = self._layout.pack(entry.pack_id)
         try:
-            return decode_object(entry, self._record(entry), path)
+            return self._block(entry.block).find(entry)
         except PermissionError as error:
             raise closed(path) from error
+        except Corrupt as error:
+            raise Corrupt(error.message, path=path) from error
 
     def read_unchecked(self, entry: IndexEntry) -> bytes:
         """Returns the bytes of a damaged object as far as there are any; raises OSError.
@@ -151,17 +183,35 @@ class PackReader:
         For a caller that looks for ids in them and relies on nothing.
         """
         try:
-            return decode_unchecked(self._record(entry))
+            return self._block(entry.block).find_unchecked(entry)
         except FileNotFoundError:
             return b""
+        except Corrupt:
+            return decode_unchecked(self._stored(entry.block))
 
-    def _record(self, entry: IndexEntry) -> bytes:
-        """Returns what lies at a place, no more than the largest record takes."""
-        size = min(entry.size_bytes, RECORD_HEADER_SIZE + OBJECT_SIZE_MAX)
-        return self._fs.read_at(self._descriptor(entry.pack_id), size, entry.offset)
+    def _block(self, block: Block) -> OpenBlock:
+        """Returns a block before compression; raises Corrupt where another one is."""
+        found = self._blocks.get(block)
+        if found is not None:
+            self._blocks.move_to_end(block)
+            return found
+        data = self._stored(block)
+        table = decode_table(data, block.pack_id, block.offset)
+        if table is None or table.block != block or len(data) != block.size:
+            raise Corrupt(f"Pack {block.pack_id.hex()} does not hold a block at {block.offset}")
+        found = self._blocks[block] = decode_block(table, data)
+        self._blocks_size += len(found.raw)
+        while self._blocks_size > _OPEN_BLOCKS_SIZE_MAX and len(self._blocks) > 1:
+            self._blocks_size -= len(self._blocks.popitem(last=False)[1].raw)
+        return found
+
+    def _stored(self, block: Block) -> bytes:
+        """Returns what lies at a place, no more than the largest block takes."""
+        size = min(block.size, TABLE_SIZE_MAX + BLOCK_RAW_SIZE_MAX)
+        return self._fs.read_at(self._descriptor(block.pack_id), size, block.offset)
 
     def is_right(self, entry: IndexEntry) -> bool:
-        """Returns whether a record is there and its content has its id. Reads it."""
+        """Returns whether an object is there and its content has its id. Reads it."""
         try:
             self.read(entry)
         except (Corrupt, FileNotFoundError):
@@ -188,12 +238,12 @@ class PackReader:
         known: Callable[[], Iterable[IndexEntry]],
         start: int = 0,
     ) -> Inventory:
-        """Returns the records of a pack whose headers are whole, those behind damage too.
+        """Returns the objects of a pack whose tables are whole, those behind damage too.
 
         ``covered`` is how much of the pack was once whole, and ``known`` gives what
         the index knows of it. The index and the footer are used only where the chain of
-        records breaks off. With ``start`` leaves out the records before it. Costs a header per
-        record. Raises FileNotFoundError.
+        blocks breaks off. With ``start`` leaves out the blocks before it. Costs a table per
+        block. Raises FileNotFoundError.
         """
         path = self._layout.pack(pack_id)
         try:
@@ -207,13 +257,13 @@ class PackReader:
         end = 0
         if start >= HEADER_SIZE or _is_header(pack[:HEADER_SIZE], path):
             entries, end = _chain(pack, pack_id, max(start, HEADER_SIZE))
-        footer, rows = _footer(pack, pack_id, path)
+        footer, offsets = _footer(pack, path)
         limit = footer if footer is not None else covered
         damaged_at = end if end < limit else None
-        if footer is not None and rows is None and damaged_at is None:
+        if footer is not None and offsets is None and damaged_at is None:
             damaged_at = footer
         if damaged_at is not None:
-            hints = {entry.offset for entry in (*(rows or ()), *known())}
+            hints = {*(offsets or ()), *(entry.offset for entry in known())}
             for offset in sorted(hints):
                 if offset >= max(end, HEADER_SIZE):
                     more, end = _chain(pack, pack_id, offset)
@@ -228,7 +278,7 @@ class PackReader:
         """Returns the part of a pack that can be relied on; raises FileNotFoundError.
 
         Bytes that no index part covers may never have been synced, and may be torn: they are
-        synced now, and count only where the content matches its id. Costs a header per record,
+        synced now, and count only where the content matches its id. Costs a table per block,
         and a sync and the content of what is not covered.
         """
         inventory = self.inventory(pack_id, covered, known)
@@ -249,20 +299,22 @@ class PackReader:
 
 
 def _chain(pack: _OpenPack, pack_id: bytes, start: int) -> tuple[list[IndexEntry], int]:
-    """Returns the records from ``start`` on, up to the first that is damaged, and its place."""
-    entries = list(scan_records(pack, pack_id, start))
-    return entries, entries[-1].end if entries else start
+    """Returns the objects from ``start`` on up to the first damaged block, and its place."""
+    entries: list[IndexEntry] = []
+    end = start
+    for table in scan_blocks(pack, pack_id, start):
+        entries += table.entries
+        end = table.end
+    return entries, end
 
 
-def _footer(
-    pack: _OpenPack, pack_id: bytes, path: str
-) -> tuple[int | None, list[IndexEntry] | None]:
-    """Returns where the footer of a sealed pack begins, and its rows, or None if damaged."""
+def _footer(pack: _OpenPack, path: str) -> tuple[int | None, list[int] | None]:
+    """Returns where the footer of a sealed pack begins, and its offsets, or None if damaged."""
     offset = footer_offset(pack[-TRAILER_SIZE:])
     if offset is None:
         return None, []
     try:
-        return offset, decode_footer(pack, pack_id, path)
+        return offset, decode_footer(pack, path)
     except Corrupt:
         return offset, None
 
@@ -276,7 +328,7 @@ def _is_header(data: bytes, path: str) -> bool:
 
 
 class PackAppender:
-    """Appends records to one pack, to which no other process appends.
+    """Appends blocks to one pack, to which no other process appends.
 
     Nothing is durable before :meth:`sync`. The caller holds the slot that owns
     the pack.
@@ -290,13 +342,13 @@ class PackAppender:
         self.pack_id = pack_id
         self._fd = fd
         self.end = end
-        """Position at which the next record goes."""
+        """Position at which the next block goes."""
         self._is_new = end <= HEADER_SIZE
         self._dirty = end > covered
         self._has_durable_name = covered > 0
         """An index part comes after the pack's name: it proves that the name was synced."""
-        self._records: list[IndexEntry] | None = [] if self._is_new else None
-        """All records of the pack, or None when some were there before."""
+        self._offsets: list[int] | None = [] if self._is_new else None
+        """Those of all blocks of the pack, or None when some were there before."""
 
     @classmethod
     def create(cls, fs: FileSystem, layout: Layout) -> PackAppender:
@@ -317,9 +369,9 @@ class PackAppender:
     ) -> tuple[PackAppender, list[IndexEntry]] | None:
         """Opens a pack that is not sealed, to append to it; returns None where that is not safe.
 
-        Also returns the records behind ``covered``, which no index part knows yet.
+        Also returns the objects behind ``covered``, which no index part knows yet.
         A pack whose header or tail is not whole is never appended to: what looks like a
-        torn tail may be damage in front of good records, and what is appended behind a
+        torn tail may be damage in front of good blocks, and what is appended behind a
         torn header is not found without the index.
         """
         path = layout.pack(pack_id)
@@ -342,12 +394,12 @@ class PackAppender:
         return None
 
     def append(self, encoded: Encoded) -> list[IndexEntry]:
-        """Returns where records lie that it has written; truncates what arrived when it fails."""
-        entries = list(encoded.entries_at(self.pack_id, self.end))
+        """Returns where the objects lie; truncates what was written when it fails."""
+        tables = list(encoded.tables_at(self.pack_id, self.end))
         self._write(encoded.data)
-        if self._records is not None:
-            self._records += entries
-        return entries
+        if self._offsets is not None:
+            self._offsets += [table.block.offset for table in tables]
+        return [entry for table in tables for entry in table.entries]
 
     def _write(self, data: bytes) -> None:
         self._dirty = True
@@ -366,10 +418,11 @@ class PackAppender:
 
     def seal(self) -> None:
         """Adds the footer; nothing may be appended afterwards."""
-        records = self._records
-        if records is None:
-            records = list(scan_records(_OpenPack(self._fs, self._fd), self.pack_id))
-        self._write(encode_footer(records, self.end))
+        offsets = self._offsets
+        if offsets is None:
+            tables = scan_blocks(_OpenPack(self._fs, self._fd), self.pack_id)
+            offsets = [table.block.offset for table in tables]
+        self._write(encode_footer(offsets, self.end))
 
     def sync(self) -> None:
         """Makes everything appended durable. Costs one sync, two for a pack not covered yet."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from treesnap.store.index import ObjectIndex
     from treesnap.store.packs import Inventory, PackReader, Sound
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _FORMAT = {
     "treesnap": "store",
     "format": FORMAT_VERSION,
@@ -158,11 +158,11 @@ class Store:
                 f"The format file of the store at {printable(self.path)!r} cannot be read: {error}",
                 path=self.layout.format,
             ) from error
-        if needed > FORMAT_VERSION:
+        if needed > FORMAT_VERSION or version < FORMAT_VERSION:
             verb = "writes" if writing else "reads"
             raise UnsupportedFormat(
                 f"The store at {printable(self.path)!r} has format {version}, and this treesnap "
-                f"{verb} formats up to {FORMAT_VERSION}",
+                f"{verb} format {FORMAT_VERSION}",
                 path=self.path,
             )
 
@@ -261,7 +261,7 @@ class Store:
     def has(self, identity: ObjectId, avoid: frozenset[bytes] = frozenset()) -> bool:
         """Returns whether an object is really there, outside the packs to avoid."""
         entry = self.index.find(identity, avoid)
-        return entry is not None and self.packs.has_record(entry)
+        return entry is not None and self.packs.has_object(entry)
 
     def get(self, kind: ObjectKind, identity: ObjectId) -> bytes:
         """Returns an object's verified bytes; raises Corrupt when it is missing or damaged.
@@ -291,7 +291,7 @@ class Store:
         self._scan(self.index.covered())
 
     def scan_everything(self) -> None:
-        """Finds objects in all packs, whatever the index says. Costs a header per object."""
+        """Finds objects in all packs, whatever the index says. Costs a table per block."""
         if not self._scanned_all:
             self._scanned_all = True
             self._scan({})
@@ -304,7 +304,7 @@ class Store:
                     self.index.add_scanned(self.inventory(pack_id, start).entries)
 
     def inventory(self, pack_id: bytes, start: int = 0) -> Inventory:
-        """Returns all records of a pack that can be found; raises FileNotFoundError."""
+        """Returns all objects of a pack that can be found; raises FileNotFoundError."""
         return self.packs.inventory(pack_id, *self._known_of(pack_id), start)
 
     def sound(self, pack_id: bytes) -> Sound:

@@ -1,7 +1,7 @@
 """One writing session: objects go in, one snapshot comes out, or nothing does.
 
 Objects are hashed by the caller's thread and compressed in batches of about
-4 MiB by two more, which work without the GIL. Records are appended in the order
+4 MiB by two more, which work without the GIL. Blocks are appended in the order
 in which the batches began. Small captures never start a thread.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from treesnap.codec.compress import OBJECT_SIZE_MAX
+from treesnap.codec.compress import LEVEL_CAPTURE, LEVEL_REWRITE, OBJECT_SIZE_MAX
 from treesnap.codec.pack import Encoded, IndexEntry, encode_objects
 from treesnap.codec.reader import check_object
 from treesnap.errors import Busy, Corrupt, ErrorCode, InvalidArgument, StorageFull
@@ -105,6 +105,7 @@ class Writer:
         self._pool: ThreadPoolExecutor | None = None
         self._batch: list[tuple[ObjectKind, ObjectId, bytes]] = []
         self._batch_size = 0
+        self._level = LEVEL_CAPTURE
         self._in_flight: deque[Future[Encoded]] = deque()
         self._added: dict[ObjectId, IndexEntry | None] = {}
         self._covered: dict[bytes, int] = {}
@@ -168,7 +169,7 @@ class Writer:
         """Stores an object unless the store has it, and returns its id.
 
         Raises InvalidArgument for one that a reader would not accept.
-        A hit in the index counts only when the pack really has the record.
+        A hit in the index counts only when the pack really has the object.
         """
         identity = object_id(kind, data)
         if identity in self._added or self._store.has(identity, self._avoid):
@@ -201,7 +202,7 @@ class Writer:
             from concurrent.futures import ThreadPoolExecutor  # small captures never come here
 
             self._pool = ThreadPoolExecutor(2, thread_name_prefix="treesnap-compress")
-        self._in_flight.append(self._pool.submit(encode_objects, self._taken_batch()))
+        self._in_flight.append(self._pool.submit(encode_objects, self._taken_batch(), self._level))
         while self._in_flight and (
             len(self._in_flight) > _BATCHES_IN_FLIGHT_MAX or self._in_flight[0].done()
         ):
@@ -212,7 +213,7 @@ class Writer:
         while self._in_flight:
             self._append(self._in_flight.popleft().result())
         if self._batch:
-            self._append(encode_objects(self._taken_batch()))
+            self._append(encode_objects(self._taken_batch(), self._level))
 
     def _taken_batch(self) -> list[tuple[ObjectKind, ObjectId, bytes]]:
         batch, self._batch, self._batch_size = self._batch, [], 0
@@ -220,7 +221,7 @@ class Writer:
 
     def _append(self, encoded: Encoded) -> None:
         pack = self._current_pack()
-        count, size_bytes = len(encoded.rows), len(encoded.data)
+        count, size_bytes = encoded.object_count, len(encoded.data)
         self.objects_added += count
         self.added_bytes += size_bytes
         self._refuse_beyond_limit(size_bytes)
@@ -302,13 +303,14 @@ class Writer:
         self._flush_index()
 
     def copy(self, entries: Iterable[IndexEntry], avoid: frozenset[bytes]) -> None:
-        """Appends records of other packs, verified, and makes them durable; for the collector.
+        """Appends objects of other packs, verified, and makes them durable; for the collector.
 
         The session's own pack is never one of those to ``avoid``. The index knows the new
         places afterwards. What was appended is undone when it raises: a copy that
         finds no room leaves the disk no fuller. The session is over then.
         """
         self._avoid |= avoid
+        self._level = LEVEL_REWRITE
         try:
             for entry in entries:
                 data = self._store.packs.read(entry)

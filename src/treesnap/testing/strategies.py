@@ -13,7 +13,7 @@ from hypothesis.strategies import SearchStrategy
 
 from treesnap.codec.journal import STAGE_PREFIX, Commit, Finish, Journal, Subvolume
 from treesnap.codec.message import TIME_MAX_NS, TIME_MIN_NS
-from treesnap.codec.pack import IndexEntry
+from treesnap.codec.pack import Block, IndexEntry
 from treesnap.codec.root_files import (
     EXPORT_STAGE_PREFIX,
     ExportMoves,
@@ -265,7 +265,8 @@ def index_entries() -> SearchStrategy[IndexEntry]:
     """Entries of index parts, in a handful of packs."""
     pack_ids = st.integers(0, 3).map(lambda number: bytes([number]) * 16)
     kinds = st.sampled_from([ObjectKind.CHUNK, ObjectKind.TREE, ObjectKind.CHUNK_LIST]).map(int)
-    return st.builds(IndexEntry, object_ids(), pack_ids, _NUMBERS, _NUMBERS, _NUMBERS, kinds)
+    blocks = st.builds(Block, pack_ids, _NUMBERS, _NUMBERS, _NUMBERS)
+    return st.builds(IndexEntry, object_ids(), blocks, _NUMBERS, _NUMBERS, kinds)
 
 
 def observations() -> SearchStrategy[list[Observation]]:

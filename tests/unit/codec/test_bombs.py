@@ -12,7 +12,13 @@ import pytest
 import zstandard
 
 from treesnap.codec import chunklist, compress, journal, pack, root_files, snapshot, statcache, tree
-from treesnap.codec.compress import OBJECT_SIZE_MAX, Compression, decompress
+from treesnap.codec.compress import (
+    BLOCK_RAW_SIZE_MAX,
+    OBJECT_SIZE_MAX,
+    Compression,
+    decompress,
+    decompress_damaged,
+)
 from treesnap.codec.index import IndexPart
 from treesnap.codec.message import Fields, unpack
 from treesnap.errors import Corrupt
@@ -80,23 +86,25 @@ def test_maps_are_refused_where_none_can_be(decoder):
     assert peak_of(lambda: DECODERS[decoder](data)) < 4 * MEBIBYTE
 
 
-def test_a_footer_that_claims_much_takes_nothing():
-    table = b"\xdd\x00\x10\x00\x00" * 100
-    data = (
-        bytes(16)
-        + pack.encode_record_header(
-            pack.FOOTER_KIND, 0, len(table), len(table), pack.checksum(table, 32)
-        )
-        + table
-    )
-    trailer = pack._TRAILER.pack(pack.TRAILER_MAGIC, 16)
-    data += trailer + pack._CHECK.pack(pack.crc32(trailer))
+def test_a_block_that_claims_much_takes_nothing():
+    head = pack._HEAD.pack(pack.MAGIC, 1, 0, 1, (1 << 32) - 1, (1 << 32) - 1, (1 << 32) - 1)
+    data = bytes(16) + head + pack._CHECK.pack(pack.crc32(head))
 
-    assert peak_of(lambda: pack.decode_footer(memoryview(data), bytes(16), "here")) < MEBIBYTE
+    assert peak_of(lambda: list(pack.scan_blocks(memoryview(data), bytes(16)))) < MEBIBYTE
+
+
+def test_a_damaged_frame_is_decompressed_no_further_than_asked_for():
+    stored = zstandard.compress(bytes(1 << 28))
+
+    assert decompress_damaged(Compression.ZSTD, stored, 1000) == bytes(1000)
+    begun = b"nonsense in front" + stored[: len(stored) // 2]
+    found = len(decompress_damaged(Compression.ZSTD, begun, 1 << 27))
+    assert 0 < found <= 1 << 27
+    assert peak_of(lambda: not decompress_damaged(Compression.ZSTD, stored, 1000)) < 20 * MEBIBYTE
 
 
 def test_an_index_that_claims_much_takes_nothing():
-    data = b"TREESNAP\x02\x01\x00\x01\0\0\0\0" + b"\xff" * 8 + bytes(100)
+    data = b"TREESNAP\x02\x01\x00\x01\0\0\0\0" + b"\xff" * 12 + bytes(100)
 
     assert peak_of(lambda: IndexPart(memoryview(data), "here")) < MEBIBYTE
 
@@ -114,9 +122,9 @@ def test_a_frame_of_another_size_is_refused_before_it_is_decompressed(claimed):
     assert peak_of(lambda: decompress(Compression.ZSTD, stored, claimed)) < MEBIBYTE
 
 
-def test_a_claim_beyond_the_largest_object_is_refused():
+def test_a_claim_beyond_the_largest_block_is_refused():
     with pytest.raises(Corrupt, match="more than"):
-        decompress(Compression.ZSTD, b"", OBJECT_SIZE_MAX + 1)
+        decompress(Compression.ZSTD, b"", BLOCK_RAW_SIZE_MAX + 1)
 
 
 def test_a_frame_that_says_no_size_is_refused():
@@ -158,7 +166,7 @@ def test_stored_bytes_that_are_not_what_they_claim_are_refused(compression, stor
 def test_objects_come_back_however_they_were_stored():
     objects = [b"", b"a" * 64, b"a" * 65, bytes(range(256)), bytes(100_000), b"\0" * 70]
 
-    compressed = compress.compress(objects)
+    compressed = compress.compress(objects, 1)
 
     found = [
         decompress(how, stored, len(data))
@@ -173,7 +181,7 @@ def test_objects_come_back_however_they_were_stored():
         Compression.ZSTD,
         Compression.ZSTD,
     ]
-    assert compress.compress([b"a"]) == [(Compression.NONE, b"a")]
+    assert compress.compress([b"a"], 1) == [(Compression.NONE, b"a")]
 
 
 def test_one_chunk_cannot_stand_for_a_huge_table_of_links():

@@ -2,177 +2,244 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blocks import ONE_OBJECT_SIZE, block_of, chunk_blocks
 from treesnap.codec import pack
-from treesnap.codec.compress import OBJECT_SIZE_MAX
+from treesnap.codec.compress import BLOCK_RAW_SIZE_MAX
 from treesnap.codec.envelope import FileKind, header
 from treesnap.codec.index import IndexPart, encode_index
-from treesnap.codec.message import pack as packed
-from treesnap.codec.pack import IndexEntry
+from treesnap.codec.pack import Block, BlockTable, IndexEntry
 from treesnap.errors import Corrupt, UnsupportedFormat
-from treesnap.hashing import checksum, object_id
+from treesnap.hashing import object_id
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.testing import strategies as ours
 
 CONTENTS = [b"one", b"", b"three" * 20]
 PACK = bytes(16)
+BLOCK = Block(PACK, 16, 100, 200)
 
 
-def records_of(contents: list[bytes]) -> tuple[bytes, list[IndexEntry]]:
-    """Returns a pack that is not sealed, and its records."""
+def blocks_of(contents: list[bytes]) -> tuple[bytes, list[BlockTable]]:
+    """Returns a pack that is not sealed, with a block for each content, and its tables."""
+    encoded = chunk_blocks(*contents)
     data = header(FileKind.PACK)
-    records = []
-    for content in contents:
-        identity = object_id(ObjectKind.CHUNK, content)
-        head = pack.encode_record_header(1, 0, len(content), len(content), identity)
-        record = pack.decode_record_header(head, PACK, len(data))
-        assert record is not None
-        records.append(record)
-        data += head + content
-    return data, records
+    return data + encoded.data, list(encoded.tables_at(PACK, len(data)))
 
 
 def sealed(contents: list[bytes]) -> bytes:
-    data, records = records_of(contents)
-    return data + pack.encode_footer(records, len(data))
+    data, tables = blocks_of(contents)
+    return data + pack.encode_footer([table.block.offset for table in tables], len(data))
 
 
-def test_records_are_found_by_scanning():
-    data, records = records_of(CONTENTS)
+def test_blocks_are_found_by_scanning():
+    data, tables = blocks_of(CONTENTS)
 
-    assert list(pack.scan_records(memoryview(data), PACK)) == records
-    assert list(pack.scan_records(memoryview(sealed(CONTENTS)), PACK)) == records
-    assert list(pack.scan_records(memoryview(data), PACK, records[1].offset)) == records[1:]
+    assert list(pack.scan_blocks(memoryview(data), PACK)) == tables
+    assert list(pack.scan_blocks(memoryview(sealed(CONTENTS)), PACK)) == tables
+    assert list(pack.scan_blocks(memoryview(data), PACK, tables[1].block.offset)) == tables[1:]
 
 
 def test_a_torn_tail_ends_a_scan_at_every_byte():
-    data, records = records_of(CONTENTS)
+    data, tables = blocks_of(CONTENTS)
 
     for size in range(16, len(data)):
-        whole = [record for record in records if record.end <= size]
-        assert list(pack.scan_records(memoryview(data[:size]), PACK)) == whole
+        whole = [table for table in tables if table.end <= size]
+        assert list(pack.scan_blocks(memoryview(data[:size]), PACK)) == whole
+
+
+def test_a_flipped_bit_in_a_table_ends_a_scan():
+    data, (first, second, _) = blocks_of(CONTENTS)
+
+    for place in range(second.block.offset, second.block.offset + ONE_OBJECT_SIZE):
+        changed = bytearray(data)
+        changed[place] ^= 1 << place % 8
+        assert list(pack.scan_blocks(memoryview(changed), PACK)) == [first]
 
 
 def test_a_footer_lists_what_a_scan_finds():
     data = sealed(CONTENTS)
 
-    found = pack.decode_footer(memoryview(data), PACK, "here")
+    found = pack.decode_footer(memoryview(data), "here")
 
-    assert found == list(pack.scan_records(memoryview(data), PACK))
+    assert found == [table.block.offset for table in pack.scan_blocks(memoryview(data), PACK)]
+
+
+def opened(objects: list[tuple[int, bytes, bytes]]) -> tuple[list[IndexEntry], pack.OpenBlock]:
+    """Returns the entries of a block that is made by hand, and the block."""
+    data = block_of(objects)
+    table = pack.decode_table(data, PACK, 16)
+    assert table is not None
+    return table.entries, pack.decode_block(table, data)
 
 
 def test_objects_are_checked_against_their_identity():
-    _, (one, _, three) = records_of(CONTENTS)
+    one = object_id(ObjectKind.CHUNK, b"one")
+    (right, wrong, tree), block = opened([(1, one, b"one"), (1, one, b"two"), (2, one, b"one")])
 
-    def decoded(entry: IndexEntry, stored: bytes) -> bytes:
-        sizes = entry.raw_size, entry.stored_size
-        head = pack.encode_record_header(entry.kind, 0, *sizes, entry.id)
-        return pack.decode_object(entry, head + stored, "here")
+    assert block.find(right) == b"one"
+    for entry in (wrong, tree):
+        with pytest.raises(Corrupt, match="identity"):
+            block.find(entry)
 
-    assert decoded(one, b"one") == b"one"
+
+def test_the_kind_in_the_table_is_that_in_front_of_the_object():
+    content = b"a directory, or so it says"
+    identity = object_id(ObjectKind.CHUNK, content)
+    data = block_of([(1, identity, content)])
+    lying = pack.encode_table([(identity, len(content), 2)], 0, len(content) + 1, len(content) + 1)
+    data = lying + data[len(lying) :]
+    table = pack.decode_table(data, PACK, 16)
+
     with pytest.raises(Corrupt, match="identity"):
-        decoded(one, b"two")
-    with pytest.raises(Corrupt, match="identity"):
-        decoded(one._replace(kind=2), b"one")
-    with pytest.raises(Corrupt, match="unknown kind"):
-        decoded(one._replace(kind=77), b"one")
-    with pytest.raises(Corrupt, match="claims"):
-        decoded(three._replace(raw_size=99), CONTENTS[2])
+        pack.decode_block(table, data).find(table.entries[0])
 
 
-def test_a_record_is_compared_with_what_the_index_says():
-    data, (one, two, _) = records_of(CONTENTS)
-    record = data[one.offset : one.end]
+def test_an_entry_is_compared_with_what_the_block_says():
+    objects = [(1, object_id(ObjectKind.CHUNK, content), content) for content in CONTENTS]
+    (one, two, _), block = opened(objects)
 
-    assert pack.decode_object(one, record, "here") == b"one"
-    for entry, found in [
-        (two, record),
-        (one._replace(raw_size=4), record),
-        (one, record[:-1]),
-        (one, record + b"x"),
-        (one, b""),
+    assert block.find(one) == b"one"
+    for entry in [
+        two._replace(start=one.start),
+        one._replace(start=1),
+        one._replace(raw_size=4),
+        one._replace(kind=2),
+        one._replace(id=two.id),
+        one._replace(block=one.block._replace(offset=17)),
     ]:
         with pytest.raises(Corrupt, match="does not hold object"):
-            pack.decode_object(entry, found, "here")
+            block.find(entry)
 
 
-def test_objects_are_encoded_as_records_that_lie_where_it_says():
-    objects = [
-        (ObjectKind.CHUNK, object_id(ObjectKind.CHUNK, content), content)
-        for content in (*CONTENTS, b"long" * 1000)
-    ]
+@pytest.mark.parametrize("level", [1, 3])
+def test_objects_are_encoded_as_blocks_that_lie_where_it_says(level):
+    contents = [b"", b"long" * 1000, *(b"%d" % number for number in range(5000))]
+    contents += [bytes([number]) * 100_000 for number in range(5)]
+    objects = [(ObjectKind.CHUNK, content) for content in contents]
+    objects += [(ObjectKind.TREE, b"tree"), (ObjectKind.CHUNK_LIST, b"list")]
+    objects = [(kind, object_id(kind, content), content) for kind, content in objects]
 
-    encoded = pack.encode_objects(objects)
+    encoded = pack.encode_objects(objects, level)
 
     data = header(FileKind.PACK) + encoded.data
-    entries = list(encoded.entries_at(PACK, 16))
-    assert list(pack.scan_records(memoryview(data), PACK)) == entries
-    assert [
-        pack.decode_object(entry, data[entry.offset : entry.end], "here") for entry in entries
-    ] == [content for _, _, content in objects]
-    assert entries[-1].stored_size < entries[-1].raw_size
+    tables = list(encoded.tables_at(PACK, 16))
+    assert list(pack.scan_blocks(memoryview(data), PACK)) == tables
+    found = {}
+    for table in tables:
+        block = pack.decode_block(table, data[table.block.offset : table.end])
+        found |= {entry.id: (entry.kind, block.find(entry)) for entry in table.entries}
+    assert found == {identity: (kind, content) for kind, identity, content in objects}
+    assert encoded.object_count == len(objects)
+    assert {frozenset(entry.kind == 1 for entry in table.entries) for table in tables} == {
+        frozenset([True]),
+        frozenset([False]),
+    }
+    assert max(table.block.raw_size for table in tables) <= pack.BLOCK_SIZE_TARGET
+    assert max(len(table.entries) for table in tables) == pack.BLOCK_OBJECTS_MAX
+    assert sum(table.block.size for table in tables) < sum(map(len, contents)) // 2
+    for table in tables:
+        assert sum(entry.size_bytes for entry in table.entries) == table.block.size
 
 
-@pytest.mark.parametrize("field", ["raw_size", "stored_size"])
-def test_a_record_that_claims_too_much_ends_a_scan(field):
-    sizes = {"raw_size": 3, "stored_size": 3, field: OBJECT_SIZE_MAX + 1}
-    head = pack.encode_record_header(1, 1, sizes["raw_size"], sizes["stored_size"], bytes(32))
-    data = header(FileKind.PACK) + head + bytes(OBJECT_SIZE_MAX + 2)
+def test_an_object_larger_than_a_block_is_alone_in_one():
+    objects = [
+        (ObjectKind.CHUNK, object_id(ObjectKind.CHUNK, content), content)
+        for content in (b"a", bytes(pack.BLOCK_SIZE_TARGET + 1), b"b")
+    ]
 
-    assert list(pack.scan_records(memoryview(data), PACK)) == []
+    tables = pack.encode_objects(objects, 1).tables
+
+    assert [len(table.entries) for table in tables] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("change", ["none", "offset", "table", "head", "short"])
+def test_a_damaged_frame_gives_what_comes_before_the_damage():
+    objects = [
+        (ObjectKind.CHUNK, object_id(ObjectKind.CHUNK, content), content)
+        for content in (Random(number).randbytes(25_000).hex().encode() for number in range(5))
+    ]
+    encoded = pack.encode_objects(objects, 1)
+    (table,) = encoded.tables
+    cut = encoded.data[: len(encoded.data) - 60_000]
+
+    block = pack.decode_block(table, cut)
+
+    first, *_, last = table.entries
+    assert block.find(first) == objects[0][2]
+    assert block.find_unchecked(first) == objects[0][2]
+    with pytest.raises(Corrupt, match="cannot be read"):
+        block.find(last)
+    assert pack.decode_unchecked(b"nonsense" + cut).startswith(b"\x01" + objects[0][2])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"raw_size": 5},
+        {"raw_size": BLOCK_RAW_SIZE_MAX + 1, "rows": [(bytes(32), BLOCK_RAW_SIZE_MAX, 1)]},
+        {"stored_size": BLOCK_RAW_SIZE_MAX + 1},
+        {"rows": []},
+        {"rows": [(bytes(32), 3, 0)]},
+        {"rows": [(bytes(32), 3, 77)]},
+        {"rows": [(bytes(32), 3, int(ObjectKind.SNAPSHOT))]},
+        {"compression": 2},
+        {"rows": [(bytes(32), 0, 1)] * (pack.BLOCK_OBJECTS_MAX + 1), "raw_size": 4097},
+    ],
+    ids=str,
+)
+def test_a_block_that_claims_what_cannot_be_ends_a_scan(change):
+    said = {"rows": [(bytes(32), 3, 1)], "compression": 1, "raw_size": 4, "stored_size": 4} | change
+    data = header(FileKind.PACK) + pack.encode_table(**said) + bytes(BLOCK_RAW_SIZE_MAX + 2)
+
+    assert list(pack.scan_blocks(memoryview(data), PACK)) == []
+
+
+@pytest.mark.parametrize("place", [5, 6], ids=["encryption", "hash"])
+def test_a_block_of_what_is_only_reserved_is_not_read(place):
+    rows = [(bytes(32), 3, 1)]
+    table = bytearray(pack.encode_table(rows, 0, 4, 4))
+    table[place] ^= 3
+    head = pack.crc32(table[:20])
+    table[20:24] = pack.crc32(table[24:], head).to_bytes(4, "little")
+
+    assert pack.decode_table(bytes(table) + bytes(4), PACK, 16) is None
+
+
+@pytest.mark.parametrize("change", ["none", "offset", "footer", "trailer", "short"])
 def test_a_damaged_footer_is_refused(change):
     data = bytearray(sealed(CONTENTS))
     if change == "none":
-        data = data[: pack.footer_offset(data[-12:])]
+        data = data[: pack.footer_offset(data[-pack.TRAILER_SIZE :])]
     elif change == "offset":
-        trailer = pack._TRAILER.pack(pack.TRAILER_MAGIC, len(data) + 5)
-        data[-12:] = trailer + pack._CHECK.pack(pack.crc32(trailer))
-    elif change == "table":
+        data[-16:] = trailer_of(len(data) + 5, b"")
+    elif change == "footer":
         data[-20] ^= 1
-    elif change == "head":
-        data[pack.footer_offset(data[-12:]) or 0] ^= 1
+    elif change == "trailer":
+        data[-1] ^= 1
     else:
         data = data[:5]
 
     with pytest.raises(Corrupt):
-        pack.decode_footer(memoryview(bytes(data)), PACK, "here")
+        pack.decode_footer(memoryview(bytes(data)), "here")
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        7,
-        {},
-        (7,),
-        ((1, 16, 3, 3),),
-        ((1, 16, 3, 3, b"short"),),
-        ((1, 16, 3, 3, "t" * 32),),
-        ((0, 16, 3, 3, bytes(32)),),
-        ((255, 16, 3, 3, bytes(32)),),
-        ((1, 15, 3, 3, bytes(32)),),
-        ((1, 16, -3, 3, bytes(32)),),
-        ((1, True, 3, 3, bytes(32)),),
-        ((1, 16, OBJECT_SIZE_MAX + 1, 3, bytes(32)),),
-        ((1, 1 << 40, 3, 3, bytes(32)),),
-        ((1, 16, 3, 1 << 20, bytes(32)),),
-    ],
-    ids=repr,
-)
-def test_a_footer_with_impossible_rows_is_refused(rows):
-    data, _ = records_of(CONTENTS)
-    table = packed(rows)
-    head = pack.encode_record_header(255, 0, len(table), len(table), checksum(table, 32))
-    trailer = pack._TRAILER.pack(pack.TRAILER_MAGIC, len(data))
-    data += head + table + trailer + pack._CHECK.pack(pack.crc32(trailer))
+def trailer_of(offset: int, footer: bytes) -> bytes:
+    """Returns a trailer that is right about itself, and may lie about the rest."""
+    trailer = pack._TRAILER.pack(pack.TRAILER_MAGIC, offset, pack.crc32(footer))
+    return trailer + pack._CHECK.pack(pack.crc32(trailer))
+
+
+@pytest.mark.parametrize("footer", [b"abc", bytes(4), b"\xff" * 4, (15).to_bytes(4, "little")])
+def test_a_footer_with_impossible_offsets_is_refused(footer):
+    data, _ = blocks_of(CONTENTS)
+    data += footer + trailer_of(len(data), footer)
 
     with pytest.raises(Corrupt):
-        pack.decode_footer(memoryview(data), PACK, "here")
+        pack.decode_footer(memoryview(data), "here")
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -191,17 +258,18 @@ def test_an_index_finds_every_entry_and_no_other(entries):
 
 def test_ids_that_begin_alike_are_told_apart():
     ids = [ObjectId(bytes(8) + bytes([number]) * 24) for number in range(5)]
-    entries = [IndexEntry(identity, bytes(16), 1, 2, 3, 1) for identity in ids[:4]]
+    entries = [IndexEntry(identity, BLOCK, 2, 3, 1) for identity in ids[:4]]
 
     part = IndexPart(memoryview(encode_index(entries, {bytes(16): 9})), "here")
 
     assert [part.find(identity) for identity in ids] == [*entries, None]
 
 
-def test_an_entry_that_names_no_pack_is_not_found():
-    entry = IndexEntry(ObjectId(bytes(32)), bytes(16), 1, 2, 3, 1)
+@pytest.mark.parametrize("place", [28 + 24 + 32, 28 + 24 + 32 + 13], ids=["block", "pack"])
+def test_an_entry_that_names_no_pack_is_not_found(place):
+    entry = IndexEntry(ObjectId(bytes(32)), BLOCK, 2, 3, 1)
     data = bytearray(encode_index([entry], {bytes(16): 9}))
-    data[24 + 24 + 8 + 24] = 7
+    data[place] = 7
 
     part = IndexPart(memoryview(bytes(data)), "here")
 

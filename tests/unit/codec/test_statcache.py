@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treesnap.codec.compress import OBJECT_SIZE_MAX, compress
+from treesnap.codec.compress import BLOCK_RAW_SIZE_MAX, compress
 from treesnap.codec.message import pack, unpack
 from treesnap.codec.statcache import compress_row, decode_row, encode_row
 from treesnap.errors import Corrupt
@@ -29,10 +29,10 @@ def test_a_row_that_does_not_hold_what_it_claims_is_damage(row):
     packed = compress_row(encode_row(row._replace(observations=bytes(3000))))
     size_bytes, stored = unpack(packed, "test")
 
-    for claimed in (size_bytes - 1, size_bytes + 1, OBJECT_SIZE_MAX + 1, -1):
+    for claimed in (size_bytes - 1, size_bytes + 1, BLOCK_RAW_SIZE_MAX + 1, -1):
         with pytest.raises(Corrupt):
             decode_row(memoryview(pack((claimed, stored))))
     twice = pack((size_bytes, stored))
-    ((_, frame),) = compress([twice])
+    ((_, frame),) = compress([twice], 1)
     with pytest.raises(Corrupt):
         decode_row(memoryview(pack((len(twice), frame))))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count as count_up
+from itertools import islice
 from typing import Any
 from zlib import crc32
 
@@ -222,7 +224,7 @@ def test_pages_that_break_a_rule_are_refused(pages):
         decode_tree(stored(pages, level=1))
 
 
-@pytest.mark.parametrize("count", [0, 1, 4096, 4097, 20_000])
+@pytest.mark.parametrize("count", [0, 1, 128, 129, 4096, 20_000])
 def test_a_directory_of_any_size_comes_back(count):
     objects = Objects()
     entries = fifos(count)
@@ -232,7 +234,7 @@ def test_a_directory_of_any_size_comes_back(count):
     trees = TreeReader(objects.get)
     assert list(trees.entries(tree_id)) == entries
     assert trees.totals(tree_id) == Totals(others=count)
-    assert bool(trees.tree(tree_id).pages) == (count > 4096)
+    assert bool(trees.tree(tree_id).pages) == (count > 128)
     pages = list(trees.references(Reference(ObjectKind.TREE, tree_id)))
     assert {tree_id, *(page.id for page in pages)} == set(objects.kept)
     assert all(page.is_page for page in pages)
@@ -249,17 +251,45 @@ def test_one_change_among_many_names_makes_one_page_anew():
     assert len(objects.kept) - before <= 3
 
 
-def test_pages_end_where_the_format_says():
+@pytest.mark.parametrize(
+    ("count", "least"), [(129, 32), (2500, 32), (8191, 32), (8192, 64), (40_000, 128)]
+)
+def test_pages_end_where_the_format_says(count, least):
     objects = Objects()
-    tree_id = put_tree(fifos(20_000), Totals(), objects.put)
+    tree_id = put_tree(fifos(count), Totals(), objects.put)
     trees = TreeReader(objects.get)
 
-    ends = []
-    for page in trees.tree(tree_id).pages:
-        entries = trees.tree(page.id).entries
-        ends.append((len(entries), crc32(entries[-1].name) & 0x3FF == 0))
+    pages = [trees.tree(page.id).entries for page in trees.tree(tree_id).pages]
 
-    assert all(count >= 256 and (at_boundary or count == 4096) for count, at_boundary in ends[:-1])
+    assert all(len(page) >= least for page in pages[:-1])
+    for page in pages:
+        ends = [number for number, entry in enumerate(page, 1) if crc32(entry.name) % least == 0]
+        assert [number for number in ends if least <= number < len(page)] == []
+    assert count / least / 4 < len(pages) <= count / least + 1
+
+
+def test_a_page_ends_after_4096_entries():
+    names = (name for number in count_up() if crc32(name := b"%09d" % number) % 32)
+    entries = [FIFO._replace(name=name) for name in islice(names, 5000)]
+    objects = Objects()
+
+    tree_id = put_tree(entries, Totals(), objects.put)
+
+    trees = TreeReader(objects.get)
+    assert [page.entry_count for page in trees.tree(tree_id).pages] == [4096, 904]
+    assert list(trees.entries(tree_id)) == entries
+
+
+def test_one_change_in_a_directory_of_2500_costs_kilobytes():
+    objects = Objects()
+    entries = fifos(2500)
+    put_tree(entries, Totals(), objects.put)
+    before = set(objects.kept)
+
+    put_tree([*entries[:999], *entries[1000:]], Totals(), objects.put)
+
+    new = set(objects.kept) - before
+    assert sum(len(objects.kept[each]) for each in new) < 10_000
 
 
 def test_few_entries_that_are_large_become_pages_too():

@@ -21,6 +21,7 @@ from treesnap.store.slot import acquire
 from treesnap.store.store import Store
 from treesnap.store.writer import EpochChanged, Writer
 from treesnap.testing.doubles import Call, Fault, FaultyFileSystem, WrappedFileSystem
+from treesnap.testing.state import tree_state
 
 ROOT_ID = "0" * 32
 EMPTY_TREE = pack((1, Totals(), 0, ()))
@@ -91,6 +92,23 @@ class TestSpace:
         assert result.rewritten_packs == 1
         assert size - handle.stats().disk_bytes >= 50_000
         assert handle.verify(read_data=True).ok
+
+    def test_small_blocks_of_many_sessions_become_large_ones_once(
+        self, handle, store, root, store_path, tmp_path
+    ):
+        for number in range(40):
+            (root / f"added-{number}").write_bytes(b"some words that are like others %d" % number)
+            handle.create(name=f"n{number}")
+        size_bytes = sum(store.packs.sizes().values())
+        state = tree_state(root)
+
+        first, second = handle.gc(), handle.gc()
+
+        assert (first.rewritten_packs, second.rewritten_packs) == (1, 0)
+        assert first.removed_objects == 0
+        assert sum(store.packs.sizes().values()) < size_bytes / 4
+        handle.restore("n39", to=tmp_path / "out")
+        assert tree_state(tmp_path / "out") == state
 
     def test_a_dry_run_says_the_same_and_removes_nothing(self, handle, store, root, store_path):
         add_garbage(handle, root, store_path)

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from blocks import middle_of
 from garbage import add_garbage, add_garbage_to_pack, pack_files, use_new_pack
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.maintenance import gc
@@ -37,15 +38,16 @@ def test_nothing_goes_by_itself_when_a_snapshot_cannot_be_read(handle, store, ro
 
 
 def test_a_damaged_pack_is_left_alone_with_all_it_holds(handle, store, root, store_path):
-    """One byte of one record is wrong; nothing else is lost by collecting."""
+    """One byte of one table is wrong; nothing else is lost by collecting."""
     (root / "garbage").write_bytes(os.urandom(50_000))
     handle.create(name="garbage")
     (root / "garbage").unlink()
     handle.delete("garbage")
     (pack_id,) = store.packs.sizes()
-    record = store.inventory(pack_id).entries[0]
+    entries = store.inventory(pack_id).entries
+    lost = [entry.id.hex() for entry in entries if entry.block == entries[0].block]
     with open(store.layout.pack(pack_id), "r+b") as file:
-        file.seek(record.offset)
+        file.seek(entries[0].offset)
         file.write(b"X")
 
     result = handle.gc()
@@ -53,7 +55,7 @@ def test_a_damaged_pack_is_left_alone_with_all_it_holds(handle, store, root, sto
     assert result.postponed == "1 pack is damaged"
     assert os.path.exists(store.layout.pack(pack_id))
     problems = handle.verify(read_data=True).problems
-    assert {problem.where for problem in problems if problem.paths} == {record.id.hex()}
+    assert {problem.where for problem in problems if problem.paths} == set(lost)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -79,8 +81,8 @@ def test_damaged_content_stops_neither_other_packs_nor_is_it_copied(
     (pack_id,) = map(bytes.fromhex, wasteful)
     needed = store.inventory(pack_id).entries[0]
     with open(store.layout.pack(pack_id), "r+b") as file:
-        file.seek(needed.end - 1)
-        file.write(b"\xff")
+        file.seek(middle_of(file.name, needed))
+        file.write(b"\xff\xff\xff\xff")
     damaged = handle.verify(read_data=True).problems
     assert damaged
 
@@ -112,7 +114,7 @@ def test_a_damaged_record_that_nothing_needs_goes_with_its_pack(
     record = records[number]
     with open(store.layout.pack(pack_id), "r+b") as file:
         file.seek(record.offset)
-        file.write(bytes(record.end - record.offset))
+        file.write(bytes(record.block.size))
     if not is_covered:
         store.index.remove_parts(list(store.index.parts))
 
@@ -161,7 +163,10 @@ def test_of_two_copies_the_right_one_stays(handle, store, root, is_first):
         content = file.read()
     with open(store.layout.pack(twin), "wb") as file:
         file.write(content)
-    entries = [entry._replace(pack_id=twin) for entry in store.index.entries_of(pack_id)]
+    entries = [
+        entry._replace(block=entry.block._replace(pack_id=twin))
+        for entry in store.index.entries_of(pack_id)
+    ]
     store.index.write_part(entries, {twin: len(content)})
     with open(store.layout.pack(list(store.packs.sizes())[not is_first]), "r+b") as file:
         file.seek(-1, os.SEEK_END)

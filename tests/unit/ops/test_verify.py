@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.codec.pack import RECORD_HEADER_SIZE
+from blocks import middle_of
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.events import NullMonitor, Phase
 from treesnap.fs.local import LocalFileSystem
@@ -38,6 +38,12 @@ def damage(path, offset: int) -> None:
         file.write(bytes([byte[0] ^ 0xFF]))
 
 
+def damage_content(store, place) -> None:
+    """Damages a byte of an object, and of no other one in its block."""
+    path = store.layout.pack(place.pack_id)
+    damage(path, middle_of(path, place))
+
+
 def place_of(handle, store, ref: str, path: str):
     """Returns the place of a one-chunk file's chunk."""
     (entry,) = handle.ls(ref, path)
@@ -61,7 +67,7 @@ class TestLooking:
 
     def test_damaged_content_names_snapshot_and_path(self, handle, ids, store):
         place = place_of(handle, store, "second", "new")
-        damage(store.layout.pack(place.pack_id), place.offset + RECORD_HEADER_SIZE + 9)
+        damage_content(store, place)
 
         result = handle.verify(read_data=True)
 
@@ -72,7 +78,7 @@ class TestLooking:
 
     def test_damage_in_both_names_both(self, handle, ids, store):
         place = place_of(handle, store, "first", "big")
-        damage(store.layout.pack(place.pack_id), place.offset + RECORD_HEADER_SIZE + 9)
+        damage_content(store, place)
 
         result = handle.verify(read_data=True)
 
@@ -81,7 +87,7 @@ class TestLooking:
 
     def test_damaged_content_is_left_to_reading(self, handle, ids, store):
         place = place_of(handle, store, "second", "new")
-        damage(store.layout.pack(place.pack_id), place.offset + RECORD_HEADER_SIZE + 9)
+        damage_content(store, place)
 
         assert handle.verify().ok
 
@@ -111,7 +117,7 @@ class TestLooking:
         assert codes(result) == ["bad-pack"]
         assert str(place.offset) in result.problems[0].message
 
-    @pytest.mark.parametrize("tail", [bytes(500), b"TSRC torn"])
+    @pytest.mark.parametrize("tail", [bytes(500), b"TSBK torn"])
     def test_a_torn_tail_that_was_never_synced_is_no_damage(self, handle, ids, store, tail):
         (pack_id,) = store.packs.sizes()
         with open(store.layout.pack(pack_id), "ab") as file:
@@ -152,7 +158,7 @@ class TestLooking:
 
     def test_damage_is_found_before_it_reaches_the_tree(self, handle, root, ids, store):
         place = place_of(handle, store, "second", "new")
-        damage(store.layout.pack(place.pack_id), place.offset + RECORD_HEADER_SIZE + 9)
+        damage_content(store, place)
         (root / "new").unlink()
         (root / "one").write_bytes(b"changed")
 
@@ -169,7 +175,10 @@ class TestLooking:
         content = Path(store.layout.pack(pack_id)).read_bytes()
         for name in names:
             Path(store.layout.pack(name)).write_bytes(content)
-            entries = [entry._replace(pack_id=name) for entry in store.index.entries_of(pack_id)]
+            entries = [
+                entry._replace(block=entry.block._replace(pack_id=name))
+                for entry in store.index.entries_of(pack_id)
+            ]
             store.index.write_part(entries, {name: len(content)})
         for name in names:
             damage(store.layout.pack(name), len(content) - 1)
@@ -226,7 +235,7 @@ class TestRepair:
         path = store.layout.pack(pack_id)
         size = os.path.getsize(path)
         with open(path, "ab") as file:
-            file.write(b"TSRC torn")
+            file.write(b"TSBK torn")
         part = next(item for item in (store_path / "index").iterdir() if item.name != "lock")
         damage(part, 50)
 
@@ -282,7 +291,7 @@ class TestRepair:
 
     def test_what_cannot_be_repaired_stays_named(self, handle, root, ids, store):
         place = place_of(handle, store, "second", "new")
-        damage(store.layout.pack(place.pack_id), place.offset + RECORD_HEADER_SIZE + 9)
+        damage_content(store, place)
         (root / "new").unlink()
 
         repaired = handle.verify(read_data=True, repair=True)

@@ -64,7 +64,7 @@ def test_a_copy_keeps_few_entries_in_memory_and_what_is_indexed_when_it_fails(
     """A part is written after two objects; the third is undone with the fourth."""
     monkeypatch.setattr("treesnap.store.writer._ENTRIES_MAX", 2)
     monkeypatch.setattr("treesnap.store.writer.BATCH_OBJECTS_MAX", 1)
-    missing = places[3]._replace(offset=places[3].offset + 1)
+    missing = places[3]._replace(start=places[3].start + 1)
     with Writer(open_store()) as writer, pytest.raises(Corrupt):
         writer.copy([*places[:3], missing], frozenset([places[0].pack_id]))
 

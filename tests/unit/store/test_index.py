@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from treesnap.codec.pack import IndexEntry
+from treesnap.codec.pack import Block, IndexEntry
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.store.index import PARTS_MAX, VERIFIED_SIZE_MAX, ObjectIndex
 from treesnap.testing.doubles import RecordingFileSystem
@@ -20,7 +20,9 @@ def identity(number: int) -> ObjectId:
 
 
 def entry(number: int, pack_id: bytes = PACK) -> IndexEntry:
-    return IndexEntry(identity(number), pack_id, 16 + number, 10, 20, ObjectKind.CHUNK)
+    return IndexEntry(
+        identity(number), Block(pack_id, 16 + number, 10, 20), 0, 19, ObjectKind.CHUNK
+    )
 
 
 @pytest.fixture

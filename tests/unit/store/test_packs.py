@@ -5,20 +5,19 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 
+from blocks import ONE_OBJECT_SIZE, chunk_blocks
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, header
 from treesnap.codec.pack import (
     PACK_SIZE_TARGET,
-    RECORD_HEADER_SIZE,
     TRAILER_SIZE,
-    Encoded,
+    IndexEntry,
     decode_footer,
-    encode_record_header,
 )
 from treesnap.errors import Corrupt
-from treesnap.hashing import object_id
 from treesnap.model import ObjectKind
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
@@ -39,18 +38,13 @@ def layout(store):
 
 
 def add(appender: PackAppender, *chunks: bytes):
-    """Appends chunks uncompressed; returns their places."""
-    entries = []
-    for chunk in chunks:
-        identity, kind, size = object_id(ObjectKind.CHUNK, chunk), int(ObjectKind.CHUNK), len(chunk)
-        data = encode_record_header(kind, 0, size, size, identity) + chunk
-        entries += appender.append(Encoded(data, [(identity, size, size, kind)]))
-    return entries
+    """Appends a block for each chunk, uncompressed; returns their places."""
+    return appender.append(chunk_blocks(*chunks))
 
 
 @pytest.fixture
 def pack(fs, layout):
-    """A pack with three records, closed but not sealed, and their places."""
+    """A pack with three blocks, closed but not sealed, and their places."""
     appender = PackAppender.create(fs, layout)
     entries = add(appender, b"one", b"two" * 10, b"three" * 20)
     appender.sync()
@@ -94,7 +88,7 @@ def test_what_was_appended_is_read(store, pack):
     assert [store.packs.read(entry) for entry in entries] == [b"one", b"two" * 10, b"three" * 20]
 
 
-def test_an_inventory_has_every_record_and_the_end(store, layout, pack):
+def test_an_inventory_has_every_object_and_the_end(store, layout, pack):
     pack_id, entries = pack
 
     found = store.packs.inventory(pack_id, 0, nothing)
@@ -151,28 +145,42 @@ def test_an_inventory_of_the_end_of_a_sealed_pack_goes_on_behind_damage(fs, stor
 
 
 def test_a_missing_pack_is_not_found(store, pack):
-    entry = pack[1][0]._replace(pack_id=bytes(16))
+    entry = elsewhere(pack[1][0], pack_id=bytes(16))
 
     with pytest.raises(FileNotFoundError):
         store.packs.read(entry)
-    assert not store.packs.has_record(entry)
+    assert not store.packs.has_object(entry)
+
+
+def elsewhere(entry: IndexEntry, **changes: Any) -> IndexEntry:
+    """Returns the entry with another place of its block."""
+    return entry._replace(block=entry.block._replace(**changes))
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"offset": HEADER_SIZE + 1}, {"stored_size": 4}, {"kind": ObjectKind.TREE}, {"id": bytes(32)}],
+    [
+        lambda entry: elsewhere(entry, offset=HEADER_SIZE + 1),
+        lambda entry: elsewhere(entry, size=entry.block.size + 1),
+        lambda entry: elsewhere(entry, size=(1 << 32) - 1),
+        lambda entry: elsewhere(entry, raw_size=5),
+        lambda entry: entry._replace(start=1),
+        lambda entry: entry._replace(raw_size=4),
+        lambda entry: entry._replace(kind=ObjectKind.TREE),
+        lambda entry: entry._replace(id=bytes(32)),
+    ],
 )
 def test_a_wrong_place_is_not_believed(store, pack, change):
-    entry = pack[1][0]._replace(**change)
+    entry = change(pack[1][0])
 
-    assert not store.packs.has_record(entry)
+    assert not store.packs.has_object(entry)
     with pytest.raises(Corrupt):
         store.packs.read(entry)
 
 
 def test_damaged_content_is_named(store, layout, pack):
     pack_id, entries = pack
-    flip(path_of(layout, pack_id), entries[1].offset + RECORD_HEADER_SIZE)
+    flip(path_of(layout, pack_id), entries[1].offset + ONE_OBJECT_SIZE)
 
     with pytest.raises(Corrupt, match=entries[1].id.hex()):
         store.packs.read(entries[1])
@@ -213,11 +221,11 @@ class TestResume:
         assert [record.id for record in records] == [entries[2].id]
 
     def test_is_refused_for_a_tail_torn_anywhere(self, fs, store, layout, pack):
-        """At every byte of the last record: what is whole before stays readable."""
+        """At every byte of the last block: what is whole before stays readable."""
         pack_id, entries = pack
         last = entries[2]
         path = path_of(layout, pack_id)
-        for size in range(last.offset + RECORD_HEADER_SIZE + last.stored_size - 1, last.offset, -1):
+        for size in range(last.offset + last.block.size - 1, last.offset, -1):
             cut(path, size)
 
             assert PackAppender.resume(fs, layout, pack_id, 0) is None
@@ -270,7 +278,7 @@ class TestResume:
 
 
 class TestSealing:
-    def test_the_footer_lists_every_record(self, fs, layout):
+    def test_the_footer_lists_every_block(self, fs, layout):
         appender = PackAppender.create(fs, layout)
         entries = add(appender, b"one", b"two")
 
@@ -278,10 +286,8 @@ class TestSealing:
         appender.close()
 
         with open(path_of(layout, appender.pack_id), "rb") as file:
-            rows = decode_footer(memoryview(file.read()), appender.pack_id, "pack")
-        assert [(row.id, row.offset) for row in rows] == [
-            (entry.id, entry.offset) for entry in entries
-        ]
+            offsets = decode_footer(memoryview(file.read()), "pack")
+        assert offsets == [entry.offset for entry in entries]
 
     def test_a_resumed_pack_gets_a_whole_footer_too(self, fs, layout, pack):
         pack_id, entries = pack
@@ -292,8 +298,8 @@ class TestSealing:
         appender.close()
 
         with open(path_of(layout, pack_id), "rb") as file:
-            rows = decode_footer(memoryview(file.read()), appender.pack_id, "pack")
-        assert [row.id for row in rows] == [entry.id for entry in [*entries, *more]]
+            offsets = decode_footer(memoryview(file.read()), "pack")
+        assert offsets == [entry.offset for entry in [*entries, *more]]
 
     def test_a_pack_is_full_at_the_target_size(self, fs, layout):
         appender = PackAppender.create(fs, layout)
@@ -368,23 +374,23 @@ class TestInventory:
         end = appender.end
         appender.seal()
         appender.close()
-        flip(path_of(layout, pack_id), end + RECORD_HEADER_SIZE)
+        flip(path_of(layout, pack_id), end)
         flip(path_of(layout, pack_id), entries[0].offset)
 
         found = store.packs.inventory(pack_id, end, lambda: entries)
 
         assert found.entries == entries[1:]
 
-    def test_notices_a_damaged_footer_of_whole_records(self, fs, store, layout, pack):
+    def test_notices_a_damaged_footer_of_whole_blocks(self, fs, store, layout, pack):
         pack_id, entries = pack
         end = seal(fs, layout, pack_id)
-        flip(path_of(layout, pack_id), end + RECORD_HEADER_SIZE)
+        flip(path_of(layout, pack_id), end)
 
         found = store.packs.inventory(pack_id, end, nothing)
 
         assert (found.entries, found.damaged_at) == (entries, end)
 
-    def test_of_a_pack_cut_inside_its_trailer_has_every_record(self, fs, store, layout, pack):
+    def test_of_a_pack_cut_inside_its_trailer_has_every_object(self, fs, store, layout, pack):
         pack_id, entries = pack
         appender, _ = PackAppender.resume(fs, layout, pack_id, 0)
         appender.seal()
@@ -413,7 +419,7 @@ class TestReadingWhatIsCutOff:
 
     @pytest.fixture
     def long(self, fs, layout):
-        """A pack of 100 records of 10,000 bytes, and their places."""
+        """A pack of 100 blocks of 10,000 bytes, and their places."""
         appender = PackAppender.create(fs, layout)
         entries = add(appender, *(bytes([number]) * 10_000 for number in range(100)))
         appender.sync()

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from treesnap.codec.pack import RECORD_HEADER_SIZE
+from blocks import ONE_OBJECT_SIZE
 from treesnap.errors import Corrupt, StoreMissing, UnsupportedFormat
 from treesnap.model import ObjectKind
 from treesnap.store.layout import DIRECTORIES
@@ -54,11 +54,17 @@ class TestOpening:
         with pytest.raises(UnsupportedFormat, match="format 9"):
             Store.open(fs, store_path)
 
+    def test_the_format_before_the_first_release_is_refused_by_name(self, fs, store, store_path):
+        change_format(store, format=1, min_reader=1, min_writer=1)
+
+        with pytest.raises(UnsupportedFormat, match="format 1"):
+            Store.open(fs, store_path)
+
     def test_a_format_that_may_only_be_read_is_only_read(self, fs, store, store_path):
-        change_format(store, format=2, min_reader=1, min_writer=2)
+        change_format(store, format=3, min_reader=2, min_writer=3)
 
         Store.open(fs, store_path)
-        with pytest.raises(UnsupportedFormat, match="writes formats up to 1"):
+        with pytest.raises(UnsupportedFormat, match="writes format 2"):
             Store.open(fs, store_path, writing=True)
 
     @pytest.mark.parametrize(
@@ -82,7 +88,7 @@ class TestOpening:
 
     def test_what_a_format_file_says_is_judged_only_where_its_version_is_known(self, store):
         said = []
-        for version in (1, 2):
+        for version in (2, 3):
             change_format(store, format=version, hash="another")
             with open(store.layout.format, "rb") as file:
                 said.append(format_problem(file.read()))
@@ -123,7 +129,7 @@ class TestFinding:
         store = open_store()
         place = store.index.find(identity)
         store.index.remove_parts(list(store.index.parts))
-        wrong = place._replace(offset=place.offset + 1)
+        wrong = place._replace(start=place.start + 1)
         store.index.write_part([wrong], {place.pack_id: 10_000})
 
         assert open_store().get(CHUNK, identity) == b"one"
@@ -138,7 +144,8 @@ class TestFinding:
             content = file.read()
         with open(store.layout.pack(twin), "wb") as file:
             file.write(content)
-        store.index.write_part([place._replace(pack_id=twin)], {twin: len(content)})
+        copy = place._replace(block=place.block._replace(pack_id=twin))
+        store.index.write_part([copy], {twin: len(content)})
         with open(store.layout.pack(pack_id), "r+b") as file:
             file.seek(-1, os.SEEK_END)
             file.write(b"\xff")
@@ -176,14 +183,14 @@ class TestSound:
         put(b"one")
         covered = open_store().index.covered()
         known = list(open_store().index.parts)
-        ids = put(b"two" * 10, b"three" * 10, b"four" * 10)
+        (two,), (three,), (four,) = put(b"two" * 10), put(b"three" * 10), put(b"four" * 10)
         store = open_store()
         (pack_id,) = store.packs.sizes()
-        wrong = store.index.find(ids[1])
-        right = [store.index.find(ids[0]), store.index.find(ids[2])]
+        wrong = store.index.find(three)
+        right = [store.index.find(two), store.index.find(four)]
         store.index.remove_parts([name for name in store.index.parts if name not in known])
         with open(store.layout.pack(pack_id), "r+b") as file:
-            file.seek(wrong.offset + RECORD_HEADER_SIZE)
+            file.seek(wrong.offset + ONE_OBJECT_SIZE)
             file.write(b"wrong")
 
         found = open_store().sound(pack_id)

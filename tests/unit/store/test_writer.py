@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
+from blocks import ONE_OBJECT_SIZE
 from treesnap.codec.message import pack
-from treesnap.codec.pack import RECORD_HEADER_SIZE
 from treesnap.errors import InvalidArgument, StorageFull
 from treesnap.hashing import object_id
 from treesnap.model import ObjectKind, Totals
@@ -193,7 +193,7 @@ def test_a_torn_tail_is_never_appended_to(open_store, put):
     store = open_store()
     (pack_id,) = pack_ids(store)
     with open(store.layout.pack(pack_id), "ab") as file:
-        file.write(b"TSRC torn")
+        file.write(b"TSBK torn")
 
     (second,) = put(b"two")
 
@@ -273,7 +273,7 @@ def test_a_pack_that_cannot_be_read_is_not_gone_on_with_and_not_left_open(
     pack_path = store.layout.pack(*pack_ids(store))
     fault = Fault(
         methods=frozenset({"read_at"}),
-        where=lambda call: pack_path in call.paths and call.arguments[1] > RECORD_HEADER_SIZE,
+        where=lambda call: pack_path in call.paths and call.arguments[1] == size - 16,
         errno=errno.EIO,
     )
     before = len(os.listdir("/proc/self/fd"))
@@ -343,7 +343,7 @@ def test_added_bytes_is_what_the_pack_grew_by(open_store):
         writer.put(CHUNK, b"one")
         writer.flush()
 
-        assert (writer.objects_added, writer.added_bytes) == (1, RECORD_HEADER_SIZE + 3)
+        assert (writer.objects_added, writer.added_bytes) == (1, ONE_OBJECT_SIZE + 1 + 3)
 
 
 class TestLimit:

@@ -48,7 +48,7 @@ DRAIN_WAIT_S = 2.0
 """How long to wait for older writers at most, so that they need not capture again."""
 _COPY_OVERHEAD_SIZE = 64 << 10
 _ENTRY_OVERHEAD_SIZE = 128
-"""What a copied record takes at most in the footer and in the index."""
+"""What a copied object takes at most in the table and in the index."""
 
 
 def collect(

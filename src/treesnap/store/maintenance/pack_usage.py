@@ -1,6 +1,6 @@
 """What is in the packs, what of it snapshots need, and which packs should go.
 
-Memory is that of an index part for each pack, 52 bytes for each record, and for each needed
+Memory is that of an index part for each pack, 45 bytes for each object, and for each needed
 object the place that is kept. Entries come out of it one at a time.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 
 from treesnap.codec.index import IndexPart, encode_index
-from treesnap.codec.pack import PACK_SIZE_TARGET, IndexEntry
+from treesnap.codec.pack import BLOCK_SIZE_TARGET, PACK_SIZE_TARGET, IndexEntry
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.quantities import count_text
 from treesnap.store.packs import Sound
@@ -20,12 +20,15 @@ from treesnap.store.store import Store
 
 WASTE_SHARE_MIN = 0.2
 """A pack with at least this share of waste is rewritten."""
+FRAGMENTS_MIN = 64
+"""A pack with this many small blocks, in at least half of its bytes, is rewritten."""
+_FRAGMENT_RAW_SIZE_MAX = BLOCK_SIZE_TARGET // 4
 MERGED_MIN = 8
 """This many packs of about the same size become one; see :func:`_tier`."""
 
 
 class PackUsage:
-    """One pack: its records, and which of them are needed from it."""
+    """One pack: its objects, and which of them are needed from it."""
 
     def __init__(self, pack_id: bytes, size_bytes: int, sound: Sound) -> None:
         self.id = pack_id
@@ -35,20 +38,24 @@ class PackUsage:
         self.is_busy = False
         """A writer has it open. It stays, and so do its entries in the index."""
         self.is_broken = not sound.is_whole
-        """Damage or a torn tail may hide records."""
+        """Damage or a torn tail may hide objects."""
         self.is_damaged = False
         """It is broken, and may hide something needed. It stays, and so do its entries."""
         data = encode_index(sorted(sound.entries, key=itemgetter(0)), {pack_id: sound.covered})
         self._part = IndexPart(data, pack_id.hex())
         self.count = self._part.count
-        self.record_bytes = sum(entry.size_bytes for entry in sound.entries)
-        """Bytes of all records; a pack's footer is neither needed nor waste."""
+        self.object_bytes = sum(entry.size_bytes for entry in sound.entries)
+        """Bytes of all objects; a pack's footer is neither needed nor waste."""
+        blocks = {entry.block for entry in sound.entries}
+        small = [block.size for block in blocks if block.raw_size <= _FRAGMENT_RAW_SIZE_MAX]
+        self.is_fragmented = len(small) >= FRAGMENTS_MIN and 2 * sum(small) >= self.object_bytes
+        """Sessions that wrote little left it in blocks that are smaller when they are joined."""
         self.needed_bytes = 0
         self.needed_count = 0
         self._is_needed = bytearray(self.count)
 
     def __iter__(self) -> Iterator[IndexEntry]:
-        """Yields the places of all records, in the order of their ids."""
+        """Yields the places of all objects, in the order of their ids."""
         return iter(self._part)
 
     def __getitem__(self, number: int) -> IndexEntry:
@@ -69,16 +76,20 @@ class PackUsage:
     @property
     def is_wasteful(self) -> bool:
         """Whether so much of it is waste that it should be rewritten."""
-        return self.needed_bytes < (1 - WASTE_SHARE_MIN) * self.record_bytes
+        return self.needed_bytes < (1 - WASTE_SHARE_MIN) * self.object_bytes
 
     @property
     def needed(self) -> Iterator[IndexEntry]:
-        """The places of those records that are needed from this pack, as they lie in it."""
+        """The places of those objects that are needed from this pack, as they lie in it."""
         numbers = (number for number in range(self.count) if self._is_needed[number])
-        return map(self.__getitem__, sorted(numbers, key=lambda number: self[number].offset))
+        return map(self.__getitem__, sorted(numbers, key=self._place_of))
+
+    def _place_of(self, number: int) -> tuple[int, int]:
+        entry = self[number]
+        return entry.offset, entry.start
 
     def need(self, number: int, entry: IndexEntry, *, is_needed: bool) -> None:
-        """Sets whether a record, which is that of the entry, is needed from this pack."""
+        """Sets whether an object, which is that of the entry, is needed from this pack."""
         sign = int(is_needed) - self._is_needed[number]
         self._is_needed[number] = is_needed
         self.needed_count += sign
@@ -117,7 +128,7 @@ class StoreUsage:
         ]
 
     def _read(self) -> None:
-        """Reads the record headers of all packs.
+        """Reads the tables of all packs.
 
         Looks at the slots again afterwards: a writer that began in between may truncate what was
         read of its pack.
@@ -152,7 +163,9 @@ class StoreUsage:
         idle = [pack for pack in self.packs.values() if not pack.is_untouchable]
         self.dead = [pack for pack in idle if not pack.needed_count]
         self.rewritten = [
-            pack for pack in idle if pack.needed_count and (pack.is_broken or pack.is_wasteful)
+            pack
+            for pack in idle
+            if pack.needed_count and (pack.is_broken or pack.is_wasteful or pack.is_fragmented)
         ]
         copied_bytes = sum(pack.needed_bytes for pack in self.rewritten)
         going = {pack.id for pack in [*self.dead, *self.rewritten]}

@@ -104,25 +104,28 @@ def _walk(store: Store, own_id: str, ownership: Ownership) -> _Walked:
 
 
 def _count(store: Store, ownership: Ownership) -> _Counted:
-    """Adds up all records of all packs, by their owners. Costs a header per record."""
+    """Adds up all objects of all packs, by their owners. Costs a table per block.
+
+    Objects in one block share its bytes by their sizes.
+    """
     counted = _Counted()
     left = ownership.of
     for pack_id in store.packs.sizes():
         with suppress(FileNotFoundError):  # a collection removed it meanwhile
-            for record in store.inventory(pack_id).entries:
-                owner = left.get(record.id)
-                size_bytes = record.size_bytes
+            for entry in store.inventory(pack_id).entries:
+                owner = left.get(entry.id)
+                size_bytes = entry.size_bytes
                 if owner == _COUNTED:
                     counted.waste_bytes += size_bytes
                     continue
-                left[record.id] = _COUNTED
+                left[entry.id] = _COUNTED
                 counted.objects += 1
-                counted.raw_bytes += record.raw_size
+                counted.raw_bytes += entry.raw_size
                 counted.stored_bytes += size_bytes
                 if owner is None:
                     counted.waste_bytes += size_bytes
                 else:
-                    counted.needed_raw_bytes += record.raw_size
+                    counted.needed_raw_bytes += entry.raw_size
                     counted.needed_bytes[owner] += size_bytes
     return counted
 

@@ -80,8 +80,8 @@ class Checker:
         self.damaged: list[Damaged] = []
         self.bad_snapshots: list[BadSnapshot] = []
         self.bad_packs: set[bytes] = set()
-        self.bad_records: set[IndexEntry] = set()
-        """Records whose content is damaged."""
+        self.bad_objects: set[IndexEntry] = set()
+        """Places of objects whose content is damaged."""
         self.right: set[ObjectId] = set()
         """Objects whose content was read and has their id."""
         self.kinds: dict[ObjectId, ObjectKind] = {}
@@ -95,7 +95,7 @@ class Checker:
         if known is not None:
             self._known = known.right
             self.right |= known.right
-            self.bad_records |= known.bad_records
+            self.bad_objects |= known.bad_objects
         self._check_index()
         if self._read_data:
             self._check_packs()
@@ -131,7 +131,7 @@ class Checker:
                 self._note_bad_pack(pack_id, "it is shorter than what was written to it")
 
     def _check_packs(self) -> None:
-        """Reads every record of every pack, needed or not, unless it is known to be right.
+        """Reads every object of every pack, needed or not, unless it is known to be right.
 
         Bytes that no index part covers may come from a killed writer. They may be torn, which is
         not damage; objects in them that a snapshot needs are reported as such.
@@ -148,21 +148,23 @@ class Checker:
             if inventory.damaged_at is not None and inventory.damaged_at < size:
                 self._note_bad_pack(pack_id, f"what is at {inventory.damaged_at} is damaged")
             with suppress(FileNotFoundError):
-                self._check_records(inventory.entries, size)
+                self._check_objects(inventory.entries, size)
 
-    def _check_records(self, entries: list[IndexEntry], covered: int) -> None:
-        """Reads the records of one pack that are in the sample."""
+    def _check_objects(self, entries: list[IndexEntry], covered: int) -> None:
+        """Reads the objects of one pack that are in the sample; names a damaged block once."""
         count = size = 0
+        damaged_at = -1
         for entry in entries:
-            is_bad = entry in self.bad_records
+            is_bad = entry in self.bad_objects
             if not self._sample.holds(entry.id) or (entry.id in self._known and not is_bad):
                 continue
             try:
                 self.read_bytes += len(self._store.packs.read(entry))
                 self.right.add(entry.id)
             except Corrupt as error:
-                self.bad_records.add(entry)
-                if entry.offset < covered:
+                self.bad_objects.add(entry)
+                if damaged_at < entry.offset < covered:
+                    damaged_at = entry.offset
                     self._note_bad_pack(entry.pack_id, error.message)
             count += 1
             size += entry.size_bytes

@@ -84,7 +84,7 @@ class Repair:
             self.repaired.append(done)
 
     def _rebuild_index(self) -> str:
-        """Writes one index part for everything in the packs, without damaged records."""
+        """Writes one index part for everything in the packs, without damaged objects."""
         index = self._store.index
         old = [*index.parts, *index.damaged]
         entries: list[IndexEntry] = []
@@ -92,7 +92,7 @@ class Repair:
         for pack_id in self._store.packs.sizes():
             sound = self._store.sound(pack_id)
             covered[pack_id] = sound.covered
-            entries += [entry for entry in sound.indexed if entry not in self._found.bad_records]
+            entries += [entry for entry in sound.indexed if entry not in self._found.bad_objects]
         self._store.replace_index([sorted(entries)], covered, old)
         return (
             f"Rebuilt the index from {count_text(len(covered), 'pack')} "
