@@ -65,7 +65,8 @@ def try_cuts(scene, case: Case, *, seed: int, states_max: int, more: int = 50) -
     if len(found) > states_max:
         chosen = [found[0], found[-1], *Random(seed).sample(found[1:-1], states_max - 2)]
     outcomes = Counter(after(scene, cut, case) for cut in chosen)
-    assert {case.old, case.new} == set(outcomes)
+    assert set(outcomes) <= {case.old, case.new}
+    assert chosen is not found or set(outcomes) == {case.old, case.new}  # a sample may miss one
     return {
         "seed": seed,
         "syncs": len(recording.syncs),
