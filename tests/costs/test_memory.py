@@ -7,7 +7,8 @@ import tracemalloc
 import pytest
 
 import treesnap
-from treesnap.codec import reader
+from treesnap.codec import pack, reader
+from treesnap.store import packs
 
 FEW, MANY = 500, 1500
 EACH = 10
@@ -20,9 +21,11 @@ FLAT_BYTES = 40
 def peak_bytes(tmp_path, monkeypatch):
     """Returns the most memory that a restore to another directory takes, for a number of files.
 
-    Few directories are kept at hand, so that even a small tree has more.
+    Few directories and blocks are kept at hand, so that even a small tree has more.
     """
     monkeypatch.setattr(reader, "_CACHED_ENTRIES", 10 * EACH)
+    monkeypatch.setattr(pack, "BLOCK_SIZE_TARGET", 1 << 10)
+    monkeypatch.setattr(packs, "_OPEN_BLOCKS_SIZE_MAX", 4 << 10)
 
     def measured(count: int, **options: bool) -> int:
         root = tmp_path / f"root-{count}"

@@ -433,6 +433,7 @@ def test_the_reader_keeps_fewer_trees_where_they_are_large():
     objects = Objects()
     trees = TreeReader(objects.get)
     for number in range(20):
-        trees.tree(put_tree(fifos(4000, b"%%04d-%d" % number), Totals(), objects.put))
+        data = pack((1, Totals(), 0, fifos(4000, b"%%04d-%d" % number)))
+        trees.tree(objects.put(ObjectKind.TREE, data))
 
     assert len(trees._cache) == 8

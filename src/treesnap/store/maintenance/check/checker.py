@@ -224,10 +224,21 @@ class Checker:
                 self.read_bytes += len(self._store.get(kind, identity))
             except Corrupt as error:
                 problem = error.message
+                self._note_damaged_places(identity)
         self.checked[identity] = problem
         if problem is not None:
             self.kinds[identity] = kind
         return problem is None
+
+    def _note_damaged_places(self, identity: ObjectId) -> None:
+        """Notes the packs in which an object is damaged.
+
+        What lies in the same block may be damaged too, and may be needed only by what is lost
+        with the object. It must not be taken for stored when it is captured again.
+        """
+        for place in self._store.index.find_all(identity):
+            if not self._store.packs.is_right(place):
+                self.bad_packs.add(place.pack_id)
 
     def _forget_deleted(self) -> None:
         """Drops snapshots that were deleted meanwhile: gc may have deleted their objects."""
