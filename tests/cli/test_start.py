@@ -57,15 +57,6 @@ def test_list_does_not_import_what_it_does_not_use(snap, environment, root):
     assert set() == modules & {"rich", "pyfastcdc", "difflib", "subprocess"}
 
 
-def test_default_store_is_found_without_importing_anything(snap, environment, root):
-    default = {**environment, "SNAP_STORE": ""}
-    snap("create", env=default)
-
-    modules = modules_after(["create"], default, root)
-
-    assert set() == modules & {"pathlib", "tempfile", "shutil", "urllib.parse"}
-
-
 def test_create_of_an_unchanged_root_does_not_import_what_it_does_not_use(snap, environment, root):
     snap("create")
 

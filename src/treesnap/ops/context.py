@@ -1,12 +1,11 @@
 """Where root and store are, how operations reach them, and which roots are refused.
 
-The only module that reads the environment.
+The only module that reads the environment, and that imports platformdirs.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -158,31 +157,18 @@ def default_store_path() -> str:
     given = os.environ.get("SNAP_STORE")
     if given:
         return os.path.abspath(absolute(given))
-    path = os.path.join(_data_directory(), "treesnap")
+    from platformdirs import user_data_dir
+
+    try:
+        path = user_data_dir("treesnap", appauthor=False)
+    except RuntimeError:  # neither HOME nor an entry in the table of users
+        path = ""
     if not os.path.isabs(path):
         raise OperationFailed(
             "There is no home directory to keep a store in, and SNAP_STORE is not set",
             code=ErrorCode.STORE_UNAVAILABLE,
         )
     return path
-
-
-def _data_directory() -> str:
-    """Returns where programs keep data of the user; a relative path without a home directory."""
-    given = os.environ.get("XDG_DATA_HOME", "")
-    if os.path.isabs(given):
-        return given
-    home = os.environ.get("HOME", "")
-    if not os.path.isabs(home):
-        import pwd
-
-        try:
-            home = pwd.getpwuid(os.getuid()).pw_dir
-        except KeyError:
-            home = ""
-    return os.path.join(
-        home, "Library/Application Support" if sys.platform == "darwin" else ".local/share"
-    )
 
 
 def _is_default_store(store_path: str) -> bool:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-import pwd
-import sys
-from types import SimpleNamespace
 
 import pytest
 
 import treesnap
 from treesnap.errors import Refused
-from treesnap.ops.context import default_store_path
 
 
 @pytest.mark.parametrize("name", ["srv", "home"])
@@ -55,33 +51,3 @@ def test_the_directory_of_the_default_store_is_refused_and_that_of_another_is_no
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "elsewhere"))
 
     assert handle.create().snapshot.complete
-
-
-LINUX, MACOS = ".local/share/treesnap", "Library/Application Support/treesnap"
-
-
-@pytest.mark.parametrize(
-    ("platform", "data", "home", "expected"),
-    [
-        ("linux", "/data", "/people/ada", "/data/treesnap"),
-        ("linux", None, "/people/ada", f"/people/ada/{LINUX}"),
-        ("linux", "", "/people/ada", f"/people/ada/{LINUX}"),
-        ("linux", "relative", "/people/ada", f"/people/ada/{LINUX}"),
-        ("linux", None, None, f"/users/ada/{LINUX}"),
-        ("linux", None, "", f"/users/ada/{LINUX}"),
-        ("linux", None, "relative", f"/users/ada/{LINUX}"),
-        ("darwin", "/data", "/people/ada", "/data/treesnap"),
-        ("darwin", None, "/people/ada", f"/people/ada/{MACOS}"),
-    ],
-)
-def test_default_store_is_in_the_data_directory_of_the_user(
-    monkeypatch, platform, data, home, expected
-):
-    monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setattr(pwd, "getpwuid", lambda _: SimpleNamespace(pw_dir="/users/ada"))
-    for name, value in {"SNAP_STORE": None, "XDG_DATA_HOME": data, "HOME": home}.items():
-        monkeypatch.delenv(name, raising=False)
-        if value is not None:
-            monkeypatch.setenv(name, value)
-
-    assert default_store_path() == expected
