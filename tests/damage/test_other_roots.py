@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blocks import middle_of
+from blocks import damaging
 from calling import Ended, run_forked
 from changing import World
 from treesnap import CollectingMonitor, SnapshotKind
@@ -77,7 +77,7 @@ class Two:
             identity = self._find(store, kind)
             for place in list(store.index.find_all(identity)):
                 path = Path(store.layout.pack(place.pack_id))
-                flip(path, middle_of(path, place))
+                flip(path, damaging(path, place, 0x10))
 
     def _find(self, store: Store, kind: str) -> ObjectId:
         trees = TreeReader(store.get)

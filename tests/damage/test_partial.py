@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import oracle
-from blocks import middle_of
+from blocks import damaging
 from treesnap.codec.pack import IndexEntry
 from treesnap.errors import TreesnapError
 from treesnap.fs.local import LocalFileSystem
@@ -75,7 +75,7 @@ class Shelf:
         shutil.copytree(self.base / "whole", self.base / "store")
         path = self.base / "store" / "packs" / entry.pack_id.hex()
         data = bytearray(path.read_bytes())
-        data[middle_of(path, entry)] ^= 4
+        data[damaging(path, entry, 4)] ^= 4
         path.write_bytes(data)
 
     def comes_back(self, identity: str, path: bytes) -> bool:

@@ -11,10 +11,13 @@ from treesnap.codec.pack import (
     BlockTable,
     Encoded,
     IndexEntry,
+    OpenBlock,
+    decode_block,
     decode_table,
     encode_table,
     table_size,
 )
+from treesnap.errors import Corrupt
 from treesnap.hashing import object_id
 from treesnap.model import ObjectKind
 
@@ -43,11 +46,33 @@ def chunk_blocks(*chunks: bytes) -> Encoded:
     return Encoded(data, tables)
 
 
-def middle_of(pack: Path | str, entry: IndexEntry) -> int:
-    """Returns a position in a pack that is about in the middle of an object's stored bytes."""
-    data = Path(pack).read_bytes()[entry.offset :]
+def damaging(pack: Path | str, entry: IndexEntry, mask: int = 0xFF) -> int:
+    """Returns a position in a pack where flipping some bits damages an object.
+
+    It is one that damages few other objects of the block, or none.
+    """
+    data = Path(pack).read_bytes()[entry.offset : entry.offset + entry.block.size]
+    table = decode_table(data, entry.pack_id, entry.offset)
     begin = table_size(data)
+    assert table is not None
     assert begin is not None
-    stored_size = entry.block.size - begin
-    middle = (2 * entry.start + 2 + entry.raw_size) * stored_size // (2 * entry.block.raw_size)
-    return entry.offset + begin + middle
+    found: dict[int, int] = {}
+    step = max(1, (len(data) - begin) // 200)
+    for position in range(begin, len(data), step):
+        changed = bytearray(data)
+        changed[position] ^= mask
+        block = decode_block(table, bytes(changed))
+        lost = [each for each in table.entries if not _is_right(block, each)]
+        if entry in lost:
+            found[position] = len(lost)
+            if len(lost) == 1:
+                break
+    return entry.offset + min(found, key=found.__getitem__)
+
+
+def _is_right(block: OpenBlock, entry: IndexEntry) -> bool:
+    try:
+        block.find(entry)
+    except Corrupt:
+        return False
+    return True

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from blocks import middle_of
+from blocks import damaging
 from garbage import add_garbage, add_garbage_to_pack, pack_files, use_new_pack
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.maintenance import gc
@@ -81,8 +81,11 @@ def test_damaged_content_stops_neither_other_packs_nor_is_it_copied(
     (pack_id,) = map(bytes.fromhex, wasteful)
     needed = store.inventory(pack_id).entries[0]
     with open(store.layout.pack(pack_id), "r+b") as file:
-        file.seek(middle_of(file.name, needed))
-        file.write(b"\xff\xff\xff\xff")
+        position = damaging(file.name, needed)
+        file.seek(position)
+        (byte,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte ^ 0xFF]))
     damaged = handle.verify(read_data=True).problems
     assert damaged
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blocks import middle_of
+from blocks import damaging
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.events import NullMonitor, Phase
 from treesnap.fs.local import LocalFileSystem
@@ -41,7 +41,7 @@ def damage(path, offset: int) -> None:
 def damage_content(store, place) -> None:
     """Damages a byte of an object, and of no other one in its block."""
     path = store.layout.pack(place.pack_id)
-    damage(path, middle_of(path, place))
+    damage(path, damaging(path, place))
 
 
 def place_of(handle, store, ref: str, path: str):

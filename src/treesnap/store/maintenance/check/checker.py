@@ -212,6 +212,7 @@ class Checker:
         """Notes what is wrong with an object, unless something else is known to be."""
         self.checked[identity] = self.checked.get(identity) or reason
         self.kinds[identity] = kind
+        self._note_damaged_places(identity)
 
     def is_there(self, kind: ObjectKind, identity: ObjectId) -> bool:
         """Returns whether an object exists, and is intact if data is to be read."""
