@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -69,10 +70,17 @@ def test_one_that_was_killed_is_in_nobodys_way(snap, root, tmp_path, detach, wat
     assert snap("status").out == "M  b\n"
 
 
+def states_of_threads(process_id: int) -> set[str]:
+    """Returns what state each thread of a process is in, as ``proc_pid_stat(5)`` names it."""
+    stats = Path(f"/proc/{process_id}/task").glob("*/stat")
+    return {stat.read_text().rpartition(")")[2].split()[0] for stat in stats}
+
+
 def test_one_that_is_suspended_is_in_nobodys_way(snap, root, tmp_path, detach):
     process_id = detach()
     snap("create")
     os.kill(process_id, signal.SIGSTOP)
+    wait_until(lambda: states_of_threads(process_id) == {"T"})  # until then it may still answer
     (root / "b").write_text("changed")
 
     asked = snap("--wait", "0", "watch", "--stop")
