@@ -57,7 +57,7 @@ class _NamedTuple(tuple[Any, ...], metaclass=_Definition):
     def _replace(self, /, **changed: Any) -> Self:
         made = self._make(map(changed.pop, self._fields, self))
         if changed:
-            raise ValueError(f"Got unexpected field names: {list(changed)!r}")
+            raise TypeError(f"Got unexpected field names: {list(changed)!r}")  # as from 3.13 on
         return made
 
     __replace__ = _replace

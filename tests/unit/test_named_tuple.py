@@ -56,7 +56,6 @@ MISTAKES = {
     "unknown": lambda record: record("a", colour=1),
     "twice": lambda record: record("a", path="b"),
     "too short an iterable": lambda record: record._make("a"),
-    "unknown replacement": lambda record: record("a")._replace(colour=1),
     "assigned": lambda record: setattr(record("a"), "line", 2),
     "another attribute": lambda record: setattr(record("a"), "colour", 2),
 }
@@ -76,6 +75,12 @@ def test_mistakes_are_those_of_typing(mistake):
         errors.append((caught.type, str(caught.value).replace("Standard", "Place")))
 
     assert errors[0] == errors[1]
+
+
+def test_a_replacement_of_an_unknown_field_is_a_mistake_of_type():
+    """As with ``typing`` from Python 3.13 on; before, it is a ValueError there."""
+    with pytest.raises(TypeError, match="colour"):
+        Place("a")._replace(colour=1)
 
 
 def test_text_of_one_has_the_names_of_the_fields():
