@@ -40,10 +40,6 @@ _MAY_WRITE = b"mw"
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that are about this process; any other means that the other one is not shown."""
 _READ_SIZE = 64 << 10
-_KERNEL = "/proc/2/task/2"
-"""The thread of the kernel that starts its other ones, where this is not a container."""
-_IS_OF_KERNEL = 0x00200000
-"""A flag in proc_pid_stat(5): PF_KTHREAD of linux/sched.h."""
 _LINKS_OF_ONE_THREAD = 3
 """Of the directory of a process's threads: one per thread, and two more."""
 _Shown = TypeVar("_Shown")
@@ -57,23 +53,6 @@ class Descriptor(NamedTuple):
     """A path in /proc by which the kernel leads to the open file, whatever its name is now."""
 
 
-def process_names() -> list[str]:
-    """Returns the directories of processes in /proc, without threads of the kernel.
-
-    Those have no files. They are most of the processes of an idle system, and to look at each
-    costs 8 microseconds, to find out which they are 80. Raises OSError.
-    """
-    names = [name for name in os.listdir("/proc") if name.isdigit()]
-    try:
-        flags = int(read_shown(f"{_KERNEL}/stat").rpartition(b")")[2].split()[6])
-        if flags & _IS_OF_KERNEL:
-            threads = {"2", *read_shown(f"{_KERNEL}/children").decode().split()}
-            names = [name for name in names if name not in threads]
-    except OSError:
-        pass  # a container, or a kernel that does not list children
-    return names
-
-
 def descriptors() -> Iterator[Descriptor]:
     """Yields the first 50,000 descriptors of the processes that are shown, this one's included.
 
@@ -81,7 +60,9 @@ def descriptors() -> Iterator[Descriptor]:
     """
     count = 0
     with suppress(OSError):
-        for name in process_names():
+        for name in os.listdir("/proc"):
+            if not name.isdigit():
+                continue
             with suppress(OSError):  # the process has ended, or is not shown
                 for number in os.listdir(f"/proc/{name}/fd"):
                     count += 1
@@ -139,7 +120,9 @@ def writable_mappings(exactly_below: bytes = b"/", *, asks: bool = True) -> Iter
     is read, which costs as much again for each MiB that the process uses. Raises OSError when
     there are too many open files, or no memory.
     """
-    for name in _shown(process_names, list[str]()):
+    for name in _shown(partial(os.listdir, "/proc"), list[str]()):
+        if not name.isdigit():
+            continue
         look = partial(_shared_mappings, f"/proc/{name}", asks=asks)
         task, found = _shown(look, ("", list[_Shared]()))
         read_only: set[int] | None = None
