@@ -89,10 +89,11 @@ class Segment(NamedTuple):
 
 
 class FileContent(tuple[Any, ...]):
-    """What a file holds, as it is stored: ``(level, id, size, id, size, ...)``.
+    """What a file holds, as it is stored: ``(data,)`` or ``(level, id, size, id, size, ...)``.
 
-    At level 0 the ids are chunks, or None for holes; above it they are chunk lists of the
-    level below. It is a tuple because trees hold one for every file.
+    A few bytes are data, in place of a reference to them. At level 0 the ids are chunks, or
+    None for holes; above it they are chunk lists of the level below. It is a tuple because trees
+    hold one for every file.
     """
 
     __slots__ = ()
@@ -100,13 +101,18 @@ class FileContent(tuple[Any, ...]):
     @property
     def level(self) -> int:
         """How many chunk lists are between it and its chunks."""
-        level: int = self[0]
+        level: int = self[0] if self.data is None else 0
         return level
+
+    @property
+    def data(self) -> bytes | None:
+        """All its bytes, when they are in place; else None."""
+        return self[0] if type(self[0]) is bytes else None
 
     @property
     def size_bytes(self) -> int:
         """Bytes that it covers, holes included."""
-        return sum(self[2::2])
+        return sum(self[2::2]) if self.data is None else len(self.data)
 
     def segments(self) -> Iterator[Segment]:
         """Yields its runs of bytes in order, chunk lists not followed."""

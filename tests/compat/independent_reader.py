@@ -218,6 +218,10 @@ class Reader:
     def pieces(self, content: Any) -> Iterator[bytes | int]:
         """Yields the chunks of a content as bytes and its holes as sizes."""
         level, *segments = content
+        if type(level) is bytes:
+            assert 0 < len(level) <= 128
+            assert not segments
+            yield level
         for identity, size in zip(segments[::2], segments[1::2], strict=True):
             if level:
                 below = unpacked(self.get(CHUNK_LIST, identity))

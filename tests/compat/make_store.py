@@ -233,6 +233,8 @@ class Maker:
         self.directory(b"project")
         self.file(b"project/.snapignore", b"# built\n*.o\n!keep.o\nlatin-1 \xe9*\n")
         self.file(b"project/keep.o", b"kept")
+        for number in range(2):
+            self.file(b"project/noise %d" % number, expanded(b"noise %d" % number, 200))
         self.file(b"project/main.o", b"left out")
         self.file(b"project/latin-1 \xe9t\xe9", b"left out too")
         self.file(b"cache.tmp", b"left out by the call")

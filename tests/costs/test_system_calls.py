@@ -57,7 +57,7 @@ def root(tmp_path):
     for number in range(FILES):
         path = root / f"directory-{number // EACH}" / f"file-{number}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"content of %d" % number)
+        path.write_bytes(b"content of %d\n" % number * 10)  # stored apart from the trees
     for path in [root, *root.rglob("*")]:
         os.utime(path, ns=(OLD_NS, OLD_NS))
     return root

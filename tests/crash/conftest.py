@@ -92,15 +92,15 @@ class Scene:
 
 
 def populate(root: Path) -> None:
-    """Fills a root with a few entries of every kind."""
+    """Fills a root with a few entries of every kind; few bytes have no chunk, more have."""
     for path in ("stays", "goes/inner", "becomes-file", "touched", "closed"):
         (root / path).mkdir(parents=True)
     for number in range(3):
         (root / f"stays/{number}").write_bytes(b"stays %d" % number)
-        (root / f"changes-{number}").write_bytes(b"before %d" % number)
+        (root / f"changes-{number}").write_bytes(b"before %d" % number * 20**number)
         (root / f"becomes-file/{number}").write_bytes(b"below %d" % number)
     (root / "becomes-directory").write_bytes(b"file")
-    (root / "vanishes").write_bytes(b"vanishes")
+    (root / "vanishes").write_bytes(b"vanishes" * 20)
     (root / "vanishes-too").mkdir()
     (root / "vanishes-too/file").write_bytes(b"below")
     (root / "mode").write_bytes(b"mode")
@@ -120,7 +120,7 @@ def populate(root: Path) -> None:
 def change(root: Path) -> None:
     """Changes a tree in every way that a restore has to undo."""
     for number in range(3):
-        (root / f"changes-{number}").write_bytes(b"after, longer %d" % number)
+        (root / f"changes-{number}").write_bytes(b"after, longer %d" % number * 20**number)
     shutil.rmtree(root / "becomes-file")
     (root / "becomes-file").write_bytes(b"file now")
     (root / "becomes-directory").unlink()
@@ -128,7 +128,7 @@ def change(root: Path) -> None:
     (root / "becomes-directory/file").write_bytes(b"below now")
     (root / "vanishes").unlink()
     shutil.rmtree(root / "vanishes-too")
-    (root / "appears").write_bytes(b"appears")
+    (root / "appears").write_bytes(b"appears" * 20)
     (root / "appears-too/inner").mkdir(parents=True)
     (root / "appears-too/inner/file").write_bytes(b"deep")
     (root / "goes/inner/file").write_bytes(b"in an old directory")

@@ -45,6 +45,7 @@ ENTRIES = (
     Entry(b"null", EntryKind.CHARACTER_DEVICE, 0o666, 0, 0, 0, 0, (1, 3), None),
     Entry(b"disk", EntryKind.BLOCK_DEVICE, 0o660, 0, 6, 0, 0, (8, 0), ID),
     Entry(b"sock", EntryKind.SKIPPED, 0, 0, 0, 0, 0, int(SkipReason.SOCKET), None),
+    Entry(b"note", EntryKind.FILE, 0o600, 100, 10, 0, 5, (b"few\n\0",), None),
 )  # fmt: skip
 RECORD = SnapshotRecord(
     root=Entry(b"", EntryKind.DIRECTORY, 0o755, 0, 0, 1, 0, ID, None),
@@ -148,7 +149,7 @@ ENCODED: dict[str, bytes] = {
     "sealed": envelope.seal(FileKind.ROOT, b"payload"),
 }
 GOLDEN = {
-    "tree": (264, "39ed5d94f3e07da3bdb5afaf5a68d239"),
+    "tree": (288, "b53b347a72396458614fd205396e78df"),
     "tree of odd times": (171, "997f190abf8a8961dcacf2d0395bc511"),
     "tree of pages": (4444, "88f79a92cb6787a3c8ba0a1db55e393b"),
     "lists": (668667, "fdcdd61a1fe87a290b38fa90ea76b6b9"),

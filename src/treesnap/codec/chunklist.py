@@ -1,6 +1,7 @@
-"""The content of a file as chunks and holes, folded into lists when it is long.
+"""The content of a file: its bytes, or chunks and holes, folded into lists when it is long.
 
-Up to 16 segments are in the entry itself, at level 0. More are folded: runs of
+Up to 128 bytes are in the entry itself: an object would take more than they do, in the pack and
+in the index. Otherwise up to 16 segments are, at level 0. More are folded: runs of
 segments become chunk lists, objects of their own, and the entry has the lists,
 at level 1; and so on. Where a run ends is decided by the ids in it, so that an
 edit in the middle of a large file writes one list again, not all.
@@ -20,6 +21,8 @@ from treesnap.errors import InvalidArgument
 from treesnap.hashing import ID_SIZE
 from treesnap.model import FileContent, ObjectId, ObjectKind, Segment
 
+INLINE_SIZE_MAX = 128
+"""Content of so many bytes has no chunk."""
 INLINE_SEGMENTS_MAX = 16
 LIST_SEGMENTS_MIN = 64
 LIST_SEGMENTS_MAX = 1024
@@ -89,6 +92,7 @@ def decode_list(data: bytes) -> FileContent:
     require(len(data) <= LIST_SIZE_MAX, "chunk list", "it is too large")
     content = unpack(data, "chunk list", maps=False)
     check_content(content, 2 * LIST_SEGMENTS_MAX + 1)
+    require(type(content[0]) is int, "chunk list", "it has no level")
     return FileContent(content)
 
 
@@ -107,6 +111,10 @@ def check_content(content: Any, length_max: int = 2 * INLINE_SEGMENTS_MAX + 1) -
     if type(content) is not tuple or not 0 < len(content) <= length_max or len(content) % 2 == 0:
         raise refused("content", "it is not a list of segments")
     level = content[0]
+    if type(level) is bytes:
+        if len(content) > 1 or not 0 < len(level) <= INLINE_SIZE_MAX:
+            raise refused("content", "its bytes are not possible")
+        return len(level)
     if type(level) is not int or not 0 <= level <= LEVEL_MAX:
         raise refused("content", "its level is unknown")
     total = 0

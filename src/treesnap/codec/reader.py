@@ -213,7 +213,8 @@ def _read_list(get: Get, list_id: ObjectId, level: int | None) -> FileContent:
 def read_segments(content: FileContent, get: Get) -> Iterator[Segment]:
     """Yields the chunks and holes of a content, chunk lists followed; raises Corrupt.
 
-    Depth is bounded by the level, which falls with every list.
+    There are none where the content is bytes. Depth is bounded by the level, which falls with
+    every list.
     """
     if content.level == 0:
         yield from content.segments()
@@ -230,6 +231,8 @@ def read_segments(content: FileContent, get: Get) -> Iterator[Segment]:
 
 def read_content(content: FileContent, get: Get) -> Iterator[bytes]:
     """Yields the bytes of a content in pieces, holes as zeros of at most 1 MiB each."""
+    if content.data is not None:
+        yield content.data
     for segment in read_segments(content, get):
         if segment.id is not None:
             data = get(ObjectKind.CHUNK, segment.id)

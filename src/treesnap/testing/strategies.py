@@ -11,6 +11,7 @@ from itertools import chain
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from treesnap.codec.chunklist import INLINE_SIZE_MAX
 from treesnap.codec.journal import STAGE_PREFIX, Commit, Finish, Journal, Subvolume
 from treesnap.codec.message import TIME_MAX_NS, TIME_MIN_NS
 from treesnap.codec.pack import Block, IndexEntry
@@ -80,8 +81,14 @@ def scopes() -> SearchStrategy[tuple[bytes, ...] | None]:
     return st.none() | st.lists(paths(), min_size=1, max_size=4).map(without_nested)
 
 
-def contents(segments_max: int = 16) -> SearchStrategy[FileContent]:
-    """Contents of files, as entries and chunk lists hold them."""
+def contents() -> SearchStrategy[FileContent]:
+    """Contents of files, as entries hold them."""
+    in_place = st.binary(min_size=1, max_size=INLINE_SIZE_MAX)
+    return st.one_of(in_place.map(lambda data: FileContent((data,))), segmented())
+
+
+def segmented(segments_max: int = 16) -> SearchStrategy[FileContent]:
+    """Contents of files that are more than a few bytes, and of chunk lists."""
     size = st.integers(1, 1 << 40)
     chunk_or_hole = st.tuples(st.none() | object_ids(), size)
     lists = st.tuples(object_ids(), size)

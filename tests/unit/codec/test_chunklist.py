@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treesnap.codec.chunklist import LIST_SIZE_MAX, check_content, decode_list, fold
+from treesnap.codec.chunklist import (
+    INLINE_SIZE_MAX,
+    LIST_SIZE_MAX,
+    check_content,
+    decode_list,
+    fold,
+)
 from treesnap.codec.message import pack
 from treesnap.codec.reader import (
     Reference,
@@ -124,6 +130,7 @@ def test_folding_loses_nothing(sizes, holes, ends):
         (False, ID, 1),
         (1, None, 1),
         (0, b"short", 1),
+        (b"bytes of a file",),
         (0, "text", 1),
         (0, *(ID, 1) * 1025),
         7,
@@ -133,6 +140,24 @@ def test_folding_loses_nothing(sizes, holes, ends):
 def test_a_list_that_breaks_a_rule_is_refused(value):
     with pytest.raises(Corrupt):
         decode_list(pack(value))
+
+
+@pytest.mark.parametrize(
+    "value", [(b"",), (b"a" * (INLINE_SIZE_MAX + 1),), (b"a", 1), (b"a", ID, 1), ("a",), b"a"]
+)
+def test_bytes_in_place_that_break_a_rule_are_refused(value):
+    with pytest.raises(Corrupt):
+        check_content(value)
+
+
+@pytest.mark.parametrize("size", [1, INLINE_SIZE_MAX])
+def test_bytes_in_place_are_all_there_is(size):
+    content = FileContent((b"a" * size,))
+
+    assert check_content(tuple(content)) == content.size_bytes == size
+    assert list(read_content(content, Objects().read)) == [b"a" * size]
+    assert list(read_segments(content, Objects().read)) == []
+    assert list(content_references(content)) == []
 
 
 def test_a_list_that_is_too_large_is_refused_before_it_is_decoded():

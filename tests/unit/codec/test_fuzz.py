@@ -164,7 +164,7 @@ CASES = {
     "attributes": Case(
         tree.decode_xattrs, ours.xattrs().filter(lambda x: type(x) is tuple).map(packed), packed
     ),
-    "chunk list": Case(chunklist.decode_list, ours.contents(20).map(packed), packed),
+    "chunk list": Case(chunklist.decode_list, ours.segmented(20).map(packed), packed),
     "snapshot": Case(
         snapshot.decode_snapshot,
         ours.snapshot_records().map(snapshot.encode_snapshot),

@@ -97,7 +97,7 @@ class TestSpace:
         self, handle, store, root, store_path, tmp_path
     ):
         for number in range(40):
-            (root / f"added-{number}").write_bytes(b"some words that are like others %d" % number)
+            (root / f"added-{number}").write_bytes(b"some words like others %d\n" % number * 9)
             handle.create(name=f"n{number}")
         size_bytes = sum(store.packs.sizes().values())
         state = tree_state(root)

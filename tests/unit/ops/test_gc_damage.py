@@ -9,6 +9,7 @@ import pytest
 from blocks import damaging
 from garbage import add_garbage, add_garbage_to_pack, pack_files, use_new_pack
 from treesnap.fs.local import LocalFileSystem
+from treesnap.model import ObjectKind
 from treesnap.ops.maintenance import gc
 from treesnap.store.store import Store
 from treesnap.testing.state import tree_state
@@ -39,15 +40,18 @@ def test_nothing_goes_by_itself_when_a_snapshot_cannot_be_read(handle, store, ro
 
 def test_a_damaged_pack_is_left_alone_with_all_it_holds(handle, store, root, store_path):
     """One byte of one table is wrong; nothing else is lost by collecting."""
+    (root / "kept").write_bytes(os.urandom(200))
+    handle.create()
     (root / "garbage").write_bytes(os.urandom(50_000))
     handle.create(name="garbage")
     (root / "garbage").unlink()
     handle.delete("garbage")
     (pack_id,) = store.packs.sizes()
     entries = store.inventory(pack_id).entries
-    lost = [entry.id.hex() for entry in entries if entry.block == entries[0].block]
+    block = next(entry.block for entry in entries if entry.kind == ObjectKind.CHUNK)
+    lost = [entry.id.hex() for entry in entries if entry.block == block]
     with open(store.layout.pack(pack_id), "r+b") as file:
-        file.seek(entries[0].offset)
+        file.seek(block.offset)
         file.write(b"X")
 
     result = handle.gc()

@@ -33,7 +33,7 @@ NAMES = ("one", "three", "directory/two")
 @pytest.fixture
 def before(handle, root):
     """Files to put back, a directory to remove, metadata to change; the state to restore."""
-    (root / "three").write_bytes(b"three")
+    (root / "three").write_bytes(b"three" * 30)
     for name in NAMES:
         os.utime(root / name, ns=(10**18, 10**18))
     os.link(root / "one", root / "linked")

@@ -39,7 +39,7 @@ def test_the_numbers_are_those_of_the_files(handle, root, store_path):
     assert (stats.snapshots, stats.root_snapshots, stats.roots, stats.packs) == (2, 2, 1, 1)
     assert stats.logical_bytes == 2 * (10_000 + 3 + 3)
     assert stats.raw_bytes > 10_006
-    assert stats.objects == 5  # three chunks, two directories
+    assert stats.objects == 3  # a chunk, two directories, which hold the small files
 
 
 def test_other_roots_count_for_the_store_only(handle, make_handle, tmp_path):

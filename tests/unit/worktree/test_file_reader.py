@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from itertools import repeat
 from pathlib import Path
 
 import pytest
 
+from treesnap.codec.chunklist import INLINE_SIZE_MAX
+from treesnap.codec.reader import read_content as read_pieces
 from treesnap.codec.statcache import Observation
 from treesnap.hashing import object_id
 from treesnap.model import ObjectId, ObjectKind
@@ -52,6 +53,8 @@ def read(fs, path: Path) -> tuple[FileContent, list[bytes | int]]:
     finally:
         os.close(fd)
     level, *fields = found.content
+    if type(level) is bytes:
+        return found, [level]
     assert level == 0
     pairs = zip(fields[::2], fields[1::2], strict=True)
     return found, [chunks[identity] if identity else size for identity, size in pairs]
@@ -101,6 +104,16 @@ class TestHoles:
         os.close(fd)
 
         assert read(fs, path)[1] == [b"short"]
+
+    @pytest.mark.parametrize("size", [1, INLINE_SIZE_MAX, INLINE_SIZE_MAX + 1])
+    def test_a_file_that_is_shorter_than_a_block_has_none(self, fs, path: Path, size: int):
+        path.touch()
+        os.truncate(path, size)
+
+        found, parts = read(fs, path)
+
+        assert parts == [bytes(size)]
+        assert found.content.data == (bytes(size) if size <= INLINE_SIZE_MAX else None)
 
     def test_an_empty_file_has_no_parts(self, fs, path: Path):
         path.touch()
@@ -193,7 +206,7 @@ def captured(path: Path):
         finally:
             os.close(fd)
         assert found is not None
-        return found, b"".join(map(chunks.get, repeat(ObjectKind.CHUNK), found.entry.content.ids()))
+        return found, b"".join(read_pieces(found.entry.file_content, chunks.get))
 
     return observe_and_capture
 
@@ -280,7 +293,7 @@ def test_a_large_file_that_changed_since_it_was_listed_is_read_once(fs, path: Pa
     assert fs.read_bytes() == len(data)
 
 
-@pytest.mark.parametrize("size", [0, 1, 300_000, 3_000_000])
+@pytest.mark.parametrize("size", [0, 1, INLINE_SIZE_MAX, INLINE_SIZE_MAX + 1, 300_000, 3_000_000])
 def test_bytes_in_memory_are_stored_like_a_files(fs, path: Path, size: int):
     data = os.urandom(size)
     path.write_bytes(data)

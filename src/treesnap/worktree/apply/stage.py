@@ -310,22 +310,26 @@ class Stager:
             self.degraded.append(path)
 
     def _write_content(self, fd: int, entry: Entry) -> None:
+        content = entry.file_content
+        end = self._write_data(fd, content.data, 0) if content.data is not None else 0
         position = 0
-        ends_in_hole = False
-        for segment in read_segments(entry.file_content, self._get):
-            ends_in_hole = segment.id is None
+        for segment in read_segments(content, self._get):
             if segment.id is not None:
                 data = self._get(ObjectKind.CHUNK, segment.id)
                 if len(data) != segment.size:
                     raise Corrupt(f"Object {segment.id.hex()} does not have the size stated")
-                end = position
-                for start, part in _without_zero_pages(data, position):
-                    write_all_at(self._fs, fd, part, start)
-                    end = start + len(part)
-                ends_in_hole = end < position + segment.size
+                end = self._write_data(fd, data, position) or end
             position += segment.size
-        if ends_in_hole:
-            self._fs.truncate(fd, position)
+        if end < entry.size:
+            self._fs.truncate(fd, entry.size)
+
+    def _write_data(self, fd: int, data: bytes, position: int) -> int:
+        """Writes data of a file at a position; returns the end of what is no hole, 0 for none."""
+        end = 0
+        for start, part in _without_zero_pages(data, position):
+            write_all_at(self._fs, fd, part, start)
+            end = start + len(part)
+        return end
 
     def _finish(self, directory: Item) -> None:
         """Gives a directory its metadata, but keeps one writable that has still to be moved."""

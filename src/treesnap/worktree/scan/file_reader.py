@@ -22,7 +22,7 @@ from functools import partial
 from itertools import chain
 from typing import Protocol
 
-from treesnap.codec.chunklist import Put, fold
+from treesnap.codec.chunklist import INLINE_SIZE_MAX, Put, fold
 from treesnap.codec.compress import OBJECT_SIZE_MAX
 from treesnap.codec.message import pack
 from treesnap.codec.statcache import Observation
@@ -250,17 +250,25 @@ def _read_once(fs: FileSystem, fd: int, put: Put, size: int) -> tuple[FileConten
     ``size`` is how many bytes the file had.
     """
     # The blocks that stat counts cannot tell: attributes and reserved space take some too.
-    is_dense = size == 0 or fs.next_hole(fd, 0) >= size
+    # Less than a block is data in any case; asking first refuses what is no file, unread.
+    is_dense = size == 0 or fs.next_hole(fd, 0) >= size or size < _BLOCK_SIZE
     if size <= SINGLE_SIZE_MAX and is_dense:
         data = fs.read_at(fd, size + 1, 0)
         held = len(data)
         if held < _BLOCK_SIZE or not _has_zero_block(data):
-            whole = (0, put(_CHUNK, data), held) if data else (0,)
-            return FileContent(whole), held, held
+            return _single(data, put), held, held
     segments = list(_segments(fs, fd, size, put, is_dense=is_dense))
     covered = sum(segment.size for segment in segments)
     data_size = sum(segment.size for segment in segments if segment.id is not None)
     return fold(segments, put), covered, data_size
+
+
+def _single(data: bytes, put: Put) -> FileContent:
+    """Returns content that is not cut: its bytes when they are few, else one chunk."""
+    held = len(data)
+    if held > INLINE_SIZE_MAX:
+        return FileContent((0, put(_CHUNK, data), held))
+    return FileContent((data,) if data else (0,))
 
 
 def _has_zero_block(data: bytes) -> bool:
@@ -368,5 +376,7 @@ class _Run:
 
 def store_bytes(data: bytes, put: Put) -> FileContent:
     """Returns the content of bytes in memory, cut and stored like a file's, without holes."""
+    if len(data) <= INLINE_SIZE_MAX:
+        return _single(data, put)
     run = _Run(put)
     return fold([*run.add(data), *run.end()], put)

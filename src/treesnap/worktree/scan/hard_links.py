@@ -100,6 +100,8 @@ def load_groups(content: FileContent | None, get: Get) -> Groups:
 
 def _pieces(content: FileContent, get: Get) -> Iterator[bytes]:
     """Yields the bytes of a table; a table has no holes, which would cost nothing to store."""
+    if content.data is not None:
+        yield content.data
     for segment in read_segments(content, get):
         require(segment.id is not None, "hard-link table", "it has a hole")
         assert segment.id is not None
