@@ -16,8 +16,10 @@ import errno
 
 import pytest
 
+from background import as_command
 from everywhere import POINTS_MAX, assert_turns_once, kill_everywhere
 from sampling import sized
+from treesnap.ops.restore import transaction
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, RecordingFileSystem, kill_at, kill_halfway
 from treesnap.testing.state import tree_state
@@ -60,6 +62,21 @@ class TestRestore:
             lambda: scene.recovered("after", "before"),
             at=kill_halfway,
         )
+
+    def test_leaves_one_of_both_where_displaced_files_wait(self, scene, monkeypatch):
+        monkeypatch.setattr(transaction, "WAITING_FILES_MIN", 1)
+        scene.reset("changed")
+        scene.handle().config("background", "false")
+        scene.keep("changed, without processes")
+
+        outcomes = kill_everywhere(
+            scene,
+            "changed, without processes",
+            lambda handle: as_command(handle).restore("before"),
+            lambda: scene.recovered("after", "before"),
+        )
+
+        assert_turns_once(outcomes, "after", "before")
 
     def test_can_be_done_or_undone_after_every_kill(self, scene):
         def check() -> str:

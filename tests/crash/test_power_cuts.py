@@ -34,6 +34,7 @@ from power_cases import (
     recorded,
 )
 from sampling import SEED, sized
+from treesnap.ops.restore import transaction
 
 STATES_MAX = 4
 """States of each case that the suite itself tries."""
@@ -43,6 +44,12 @@ MORE = sized(5, 50)
 SAMPLED = {"create", "restore and work"}
 """Cases of which the suite itself leaves out syncs."""
 STORE = b"store"
+
+
+@pytest.fixture(autouse=True)
+def few_files_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets what the command displaces wait, however little it is."""
+    monkeypatch.setattr(transaction, "WAITING_FILES_MIN", 1)
 
 
 def parameters(cases: list[Case], *, slow: bool = False) -> list[object]:

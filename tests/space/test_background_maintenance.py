@@ -1,18 +1,14 @@
-"""What the command leaves to a process of its own, and that the library does not.
-
-The process has its lock from its start to its end, so waiting for the lock is waiting for it.
-"""
+"""What the command leaves to a process of its own, and that the library does not."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from background import background_lock, wait_for_background
 from calling import Place
 from treesnap import SnapshotKind
 from treesnap.ops.context import context_at
@@ -23,19 +19,6 @@ from treesnap.testing.doubles import UnsyncedFileSystem
 KEPT = 3
 DUE_BYTES = 65 << 20
 """A store that has grown by so much is collected."""
-
-
-@contextmanager
-def background_lock(store: Path) -> Iterator[None]:
-    """Holds the lock, once the process that has it has ended."""
-    with (store / "collector" / "background").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def wait_for_background(store: Path) -> None:
-    with background_lock(store):
-        pass
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from background import as_command
 from cuts import Cut, cuts, cuts_at, moments
 from disk import load, materialise
 from power import PoweredFileSystem, Recording
@@ -275,6 +276,16 @@ TREE_CASES = [
         old="worked",
         new="worked",
         needed=JOURNAL_IS_GONE,
+    ),
+    Case(
+        name="restore with displaced files that wait",
+        start="changed",
+        prepare=lambda scene: scene.handle().config("background", "false"),
+        operation=lambda handle: as_command(handle).restore("before"),
+        check=after_restore,
+        old="after",
+        new="before",
+        needless=JOURNAL_IS_GONE,
     ),
     Case(
         name="restore without exchange",

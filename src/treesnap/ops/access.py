@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from treesnap.errors import Busy, StoreMissing, TreesnapError, WarningCode, printable, quoted
 from treesnap.fs.os_errors import reported
 from treesnap.ops.context import Context, Session, replaced_by_link
+from treesnap.store.lock import is_held
 from treesnap.store.store import Store
 
 
@@ -25,7 +26,8 @@ def opened(
     """Opens the store; finishes an interrupted restore of the root first.
 
     Operations that write, and others with ``sweep``, remove what killed restores to other
-    directories left. That costs one listing of the root's files.
+    directories left. That costs one listing of the root's files. Those that write also remove
+    the displaced files that a killed process should have removed: another listing.
 
     While another process works in the root, there is nothing to recover yet. A restore that
     cannot be finished is only a warning: history can still be read, and operations that touch
@@ -49,7 +51,23 @@ def opened(
             from treesnap.ops.restore.export import sweep_exports
 
             sweep_exports(session, names)
+        if create or writing:
+            _sweep_displaced(session)
         yield session
+
+
+def _sweep_displaced(session: Session) -> None:
+    """Removes displaced files that no process is about to remove; what fails is left."""
+    with suppress(OSError):
+        if session.store.displaced() and not is_held(session.fs, session.store.layout.background):
+            remove_displaced(session)
+
+
+def remove_displaced(session: Session) -> None:
+    """Removes what restores displaced and left in the store; raises OSError."""
+    from treesnap.worktree.apply.removal import remove_directories
+
+    remove_directories(session.fs, session.store.displaced())
 
 
 def _refuse_link(session: Session) -> None:

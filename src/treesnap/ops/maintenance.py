@@ -9,6 +9,8 @@ whose snapshot is published already.
 
 The command leaves what is due to a process of its own, at most one for each store, and ends. The
 library does it before it returns, because no program expects processes that it did not start.
+Restores of the command leave the files that they displaced in the same way. If a process is at
+work already, the command removes those itself: a limit on what waits would be none otherwise.
 A file is that process's lock, and says afterwards why it failed, for ``doctor`` and for the
 command that starts the next one.
 
@@ -38,7 +40,7 @@ from treesnap.events import CollectingMonitor, NullMonitor, Phase
 from treesnap.fs.durable import open_lock, open_regular
 from treesnap.fs.os_errors import error_text
 from treesnap.named_tuple import NamedTuple
-from treesnap.ops.access import locked_root, opened
+from treesnap.ops.access import locked_root, opened, remove_displaced
 from treesnap.ops.config import Settings, settings_of
 from treesnap.ops.context import Context, Session, context_at
 from treesnap.quantities import first_few
@@ -162,17 +164,27 @@ def maintain(context: Context, sequence: int | None = None) -> None:
         with opened(context, "maintain the store", recover=False) as session:
             names = session.store.snapshots.names(session.root.id)
             number = sequence or (names[0].sequence if names else 0)
-            if number == 0 or number % EVERY:
+            is_turn = number > 0 and number % EVERY == 0
+            sweeps = sequence is None and bool(session.store.displaced())
+            if not is_turn and not sweeps:
                 return
             settings = settings_or_defaults(session)
-            if settings is None or not settings.is_automatic:
+            prunes = collects = may_leave = False
+            if settings is not None:
+                may_leave = context.may_start_processes and settings.is_in_background
+                if is_turn and settings.is_automatic:
+                    has_limit = settings.root_size_bytes_max is not None
+                    prunes = has_limit or number % period(len(names)) == 0
+                    collects = _has_grown(session.store)
+            is_left = (prunes or collects or sweeps) and may_leave and _leave(session, number)
+            if is_left is True:
                 return
-            prunes = settings.root_size_bytes_max is not None or number % period(len(names)) == 0
-            collects = _has_grown(session.store)
-            may_leave = context.may_start_processes and settings.is_in_background
-            if (prunes or collects) and may_leave and _leave(session, number):
+            if sweeps:
+                remove_displaced(session)
+            if is_left is None:
                 return
             if prunes:
+                assert settings is not None
                 with suppress(Busy):
                     _prune(session, settings)
         if collects:
@@ -192,11 +204,11 @@ def _has_grown(store: Store) -> bool:
     return store.size_bytes() >= collected_bytes + growth_bytes_min
 
 
-def _leave(session: Session, sequence: int) -> bool:
+def _leave(session: Session, sequence: int) -> bool | None:
     """Starts a process that maintains the store; returns False where none can be started.
 
-    Does nothing while another one is at work. Warns if the last one failed. The new process has
-    the lock from its start, and keeps it until it ends in any way.
+    Returns None, and does nothing, while another one is at work. Warns if the last one failed.
+    The new process has the lock from its start, and keeps it until it ends in any way.
     """
     import subprocess
     import sys
@@ -207,7 +219,7 @@ def _leave(session: Session, sequence: int) -> bool:
         fd = open_lock(fs, session.store.layout.background)
         try:
             if not fs.lock(fd, exclusive=True):
-                return True
+                return None
             failure = _failure(fs, fd)
             if failure is not None:
                 context.monitor.warn(
@@ -239,6 +251,14 @@ def maintain_detached(root: str, store_path: str, sequence: int) -> None:
     os.nice(_NICENESS)
     monitor = CollectingMonitor()
     context = context_at(root, store_path, monitor=monitor)
+    try:
+        with opened(context, "remove displaced files", recover=False) as session:
+            remove_displaced(session)
+    except TreesnapError as error:
+        monitor.warn(
+            WarningCode.MAINTENANCE_FAILED,
+            f"What a restore displaced could not be removed: {error_text(error)}",
+        )
     maintain(context, sequence)
     _note(context.fs, _LOCK_FD, "; ".join(monitor.warnings))
 

@@ -30,7 +30,8 @@
 │   └── watch/                  of watchers: lock, socket, and a cookie-* of each
 ├── quarantine/                 damaged files that a repair moved out of the way
 └── temporary/                  files before they are renamed into place
-    └── forgotten-<16 hex>      snapshots of a forgotten root, being removed
+    ├── forgotten-<16 hex>      snapshots of a forgotten root, being removed
+    └── displaced-<16 hex>      files that a restore replaced, being removed
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ DIRECTORIES = (
 )
 STEP_OUTPUT_SUFFIX = ".log"
 """What the name of a file with the output of a plan's step ends with."""
+DISPLACED_PREFIX = "displaced-"
+"""What the names of directories with files that a restore replaced begin with."""
 PLAN_PREFIX = "plan-"
 """What the names of plans among a root's files begin with; beside them lies their output."""
 
@@ -106,6 +109,10 @@ class Layout:
     def root_snapshots(self, root_id: str) -> str:
         """Directory of one root's snapshots."""
         return os.path.join(self.snapshots, root_id)
+
+    def new_displaced(self) -> str:
+        """A new path for files that a restore replaced, on its way to being removed."""
+        return os.path.join(self.temporary, DISPLACED_PREFIX + os.urandom(8).hex())
 
     def state(self, snapshot_id: str) -> str:
         """Path of a snapshot's mutable state."""

@@ -28,7 +28,7 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import ensure_directories, read_file, replace_file, sync_directory
 from treesnap.fs.os_errors import error_text, is_full
 from treesnap.model import ObjectId, ObjectKind
-from treesnap.store.layout import DIRECTORIES, Layout
+from treesnap.store.layout import DIRECTORIES, DISPLACED_PREFIX, Layout
 from treesnap.store.quarantine import Quarantine
 from treesnap.store.roots import Root, step_output_bytes
 from treesnap.store.snapshots import SnapshotLog
@@ -344,6 +344,15 @@ class Store:
                 with suppress(FileNotFoundError):
                     total += entry.stat(follow_symlinks=False).st_size
         return total + step_output_bytes(self.fs, self.layout)
+
+    def displaced(self) -> list[str]:
+        """Returns the directories of replaced files that restores left here. Costs one listing."""
+        names = self.fs.list_names(self.layout.temporary)
+        return [
+            os.path.join(self.layout.temporary, name)
+            for name in names
+            if name.startswith(DISPLACED_PREFIX)
+        ]
 
     def has_all_packs(self) -> bool:
         """Returns whether every pack that the index knows of exists. Costs one listing."""

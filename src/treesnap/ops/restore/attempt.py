@@ -10,7 +10,7 @@
     journal: applying          the commit point
     apply                      renames; each path is looked at before and after
     sync the file system
-    remove what was moved aside, and the journal
+    remove what was moved aside, or leave that to a process; remove the journal
 
 Up to the commit point an error or a crash leaves the tree untouched, but for the staging
 directory, which is removed. After it, an error undoes everything, and a crash lets the next

@@ -156,6 +156,12 @@ class RestorePlan:
         return sorted([*self.removals, *replaced])
 
     @property
+    def displaced(self) -> list[Entry]:
+        """What was at the paths of :attr:`removed`, unordered."""
+        replaced = [old for _, old in self.puts.values() if old is not None]
+        return [*self.removals.values(), *replaced]
+
+    @property
     def paths(self) -> tuple[bytes, ...]:
         """All paths with a step of their own; they do not nest."""
         return treepath.without_nested(self.touched)

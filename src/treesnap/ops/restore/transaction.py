@@ -42,10 +42,13 @@ from treesnap.worktree.apply.stage import (
     Stager,
     begin_building,
     end_building,
+    move_stage,
     new_stage_name,
     open_stages,
     release,
+    remove_stage,
     remove_stages,
+    remove_subvolume_stages,
     reserve,
     stage_places,
 )
@@ -55,6 +58,11 @@ from treesnap.worktree.scan.scanner import Scanner
 
 if TYPE_CHECKING:
     from treesnap.results import OpenFile
+
+WAITING_FILES_MIN = 256
+"""Fewer displaced files are removed at once: starting a process for them costs as much."""
+WAITING_BYTES_MAX = 1 << 30
+"""More bytes are removed at once, so that the room is there when a restore returns."""
 
 _Result = TypeVar("_Result")
 
@@ -166,7 +174,7 @@ class Transaction:
             with steps.staged(root_fd, journal.stage_name, places) as applier:
                 self._commit(journal)
                 self._apply(root_fd, applier, journal, prepared)
-            self._end_or_warn(root_fd, prepared)
+            self._end_or_warn(root_fd, prepared, steps.work)
 
     def run_without_files(self, current: State, commit: Commit) -> None:
         """Commits a restore of which nothing but history and plan are to change.
@@ -192,15 +200,35 @@ class Transaction:
         stat = self._fs.fstat(root_fd)
         return self._open_journal._replace(device=stat.st_dev, inode=stat.st_ino, commit=commit)
 
-    def _end_or_warn(self, root_fd: int, prepared: _Prepared) -> None:
+    def _end_or_warn(
+        self, root_fd: int, prepared: _Prepared, work: RestoreWork | None = None
+    ) -> None:
         try:
-            self.end(root_fd, prepared)
+            may_wait = work is not None and self._may_wait(root_fd, work)
+            self.end(root_fd, prepared, may_wait=may_wait)
         except (TreesnapError, OSError) as error:
             self._session.monitor.warn(
                 WarningCode.NOT_CLEANED_UP,
                 f"The restore is done, but not cleaned up after ({error_text(error)}); "
                 "the next command on this root does that",
             )
+
+    def _may_wait(self, root_fd: int, work: RestoreWork) -> bool:
+        """Returns whether what was displaced may be removed after the restore has returned.
+
+        That is where a process can do it, where it pays, and where the disk has room until then.
+        """
+        keeps_nothing = self._open_commit.keeps_nothing
+        if keeps_nothing or not self._session.context.may_start_processes:
+            return False
+        displaced = Totals()
+        for entry in work.plan.displaced:
+            displaced = displaced.plus(totals_of_entry(entry, work.current.trees))
+        return (
+            displaced.files + displaced.others >= WAITING_FILES_MIN
+            and displaced.size_bytes <= WAITING_BYTES_MAX
+            and displaced.size_bytes <= self._fs.free_bytes(root_fd)
+        )
 
     def commit_in_place(self, work: RestoreWork, commit: Commit) -> Journal:
         """Commits a plan of which nothing is staged; what it removes first is not moved aside.
@@ -370,11 +398,17 @@ class Transaction:
             if not self.is_finished():
                 raise
 
-    def end(self, root_fd: int, prepared: _Prepared | None = None) -> None:
+    def end(
+        self, root_fd: int, prepared: _Prepared | None = None, *, may_wait: bool = False
+    ) -> None:
         """Ends a restore that is recorded as finished: nothing is undone from here on.
 
         The plan follows the files; then what was moved aside is removed, then the journal. A
         crash lets the next operation do only this.
+
+        If it ``may_wait``, what was moved aside goes to the store's temporary files instead,
+        where :func:`treesnap.ops.maintenance.maintain` removes it. That it is gone from the root
+        is durable before the journal goes: without one, a staging directory is not found.
         """
         journal, commit = self._open_journal, self._open_commit
         plan = commit.plan
@@ -382,7 +416,10 @@ class Transaction:
             prepared.plan.publish()
         elif plan is not None:
             self._session.root.write(plan_file_name(plan.plan_id), PLAN_PAYLOAD, plan.payload)
-        remove_stages(self._fs, root_fd, journal.stage_name, journal.stage_tops)
+        remove_subvolume_stages(self._fs, root_fd, journal.stage_name, journal.stage_tops)
+        target = self._session.store.layout.new_displaced() if may_wait else None
+        if target is None or not move_stage(self._fs, root_fd, journal.stage_name, target):
+            remove_stage(self._fs, root_fd, journal.stage_name)
         with DirectoryChain(self._fs, root_fd) as chain:
             finisher = Finisher(
                 self._fs, chain, commit.directories, self._xattrs, touch=commit.touch
@@ -479,7 +516,7 @@ class Steps:
     def __init__(self, session: Session, work: RestoreWork, paths: Sequence[bytes]) -> None:
         self._fs = session.fs
         self._session = session
-        self._work = work
+        self.work = work
         above = set(paths)
         below = [path for path in work.plan.touched if path not in above]
         self._numbers = {path: number for number, path in enumerate([*paths, *below])}
@@ -495,7 +532,7 @@ class Steps:
         Raises Conflict when a path has changed since the plan was made, and OSError, also when
         the disk is full: nothing in the tree was touched then.
         """
-        fs, work = self._fs, self._work
+        fs, work = self._fs, self.work
         with open_stages(fs, root_fd, stage_name, places) as stages:
             main_fd = stages[treepath.ROOT]
             begin_building(fs, main_fd)
@@ -523,7 +560,7 @@ class Steps:
 
     def _build(self, stage_fd: int, top: bytes, places: StagePlaces) -> list[RestoreStep]:
         """Builds what will be put from one staging directory; returns the steps that put it."""
-        work = self._work
+        work = self.work
         puts = {
             path: entry for path, (entry, _) in work.plan.puts.items() if places.of(path) == top
         }
@@ -557,7 +594,7 @@ class Steps:
 
     def _others(self, places: StagePlaces) -> list[RestoreStep]:
         """Returns the steps that need nothing built."""
-        plan = self._work.plan
+        plan = self.work.plan
         removals = [
             RestoreStep(Action.REMOVE, path, kept_name(self._numbers[path]), places.of(path))
             for path in plan.removals
@@ -572,8 +609,8 @@ class Steps:
 
         A damaged cached row may lack the path: then it is read again.
         """
-        before = self._work.observed.key(step.path)
-        puts_new = step.action == Action.PUT and self._work.plan.puts[step.path][1] is None
+        before = self.work.observed.key(step.path)
+        puts_new = step.action == Action.PUT and self.work.plan.puts[step.path][1] is None
         if before is None and not puts_new:
             before = UNSEEN
         return step._replace(before=before)

@@ -14,7 +14,7 @@ from treesnap import treepath
 from treesnap.fs.base import FileSystem
 from treesnap.fs.forked import helper_count, share_out
 from treesnap.worktree.apply.preconditions import blaming
-from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain
+from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain, open_directory
 
 HELPED_REMOVALS_MIN = 1024
 """One process removes fewer files of a directory by itself."""
@@ -70,6 +70,26 @@ def remove_below(fs: FileSystem, fd: int) -> None:
                 pending.append((names, True))
             below = _remove_files(fs, _opened_writable(fs, chain, names))
             pending.extend(([*names, name], False) for name in below)
+
+
+def remove_directories(fs: FileSystem, paths: Iterable[str]) -> None:
+    """Removes directories with everything in them, but none that another process is removing.
+
+    Ignores what is gone, or is not a directory. Locks each meanwhile. Raises OSError.
+    """
+    for path in paths:
+        try:
+            with open_directory(fs, path) as fd:
+                if not fs.lock(fd, exclusive=True):
+                    continue
+                try:
+                    remove_below(fs, fd)
+                    fs.remove_directory(path)
+                finally:
+                    fs.unlock(fd)
+        except OSError as error:
+            if error.errno not in NO_DIRECTORY:
+                raise
 
 
 def _opened_writable(fs: FileSystem, chain: DirectoryChain, names: list[bytes]) -> int:

@@ -27,7 +27,7 @@ from treesnap.codec.reader import Get, TreeReader, read_segments
 from treesnap.errors import Corrupt
 from treesnap.events import Monitor, NullMonitor
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import opened_file, write_all_at
+from treesnap.fs.durable import opened_file, sync_directory, write_all_at
 from treesnap.fs.forked import helper_count, share_out
 from treesnap.model import Entry, EntryKind, ObjectKind, Totals
 from treesnap.named_tuple import NamedTuple
@@ -558,6 +558,20 @@ def remove_stage(fs: FileSystem, root_fd: int, name: bytes) -> None:
     finally:
         fs.close(fd)
     fs.remove_directory(name, dir_fd=root_fd)
+
+
+def move_stage(fs: FileSystem, root_fd: int, name: bytes, target: str) -> bool:
+    """Moves the staging directory, with everything in it, elsewhere; returns whether it did.
+
+    Nothing has changed where it cannot: to another file system, or where there is no room for
+    a name. Durable after return, except for the root's time. Costs one sync.
+    """
+    try:
+        fs.rename(name, os.fsencode(target), source_dir_fd=root_fd)
+    except OSError:
+        return False
+    sync_directory(fs, os.path.dirname(target))
+    return True
 
 
 def clear_stage(fs: FileSystem, root_fd: int, name: bytes) -> None:
