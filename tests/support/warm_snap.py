@@ -6,6 +6,7 @@ shell starts sends the server its words, variables, directory and streams.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pkgutil
@@ -13,6 +14,7 @@ import select
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,16 +22,19 @@ from typing import NoReturn
 
 CLIENT = """\
 #!{python} -IS
-import os, socket, sys
-server = socket.socket(socket.AF_UNIX)
+import _socket, os, sys
+server = _socket.socket(_socket.AF_UNIX)
 server.connect({address!r})
-socket.send_fds(server, [b"s"], [0, 1, 2, os.open(".", os.O_PATH)])
+streams = [0, 1, 2, os.open(".", os.O_PATH)]
+packed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in streams)
+server.sendmsg([b"s"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)])
 variables = [name + b"=" + value for name, value in os.environb.items()]
 words = [os.fsencode(word) for word in sys.argv[1:]]
 server.sendall(b"\\0".join([b"%d" % len(words), *words, *variables]))
-server.shutdown(socket.SHUT_WR)
-sys.exit(server.recv(1)[0])
+server.shutdown(_socket.SHUT_WR)
+os._exit(server.recv(1)[0])
 """
+"""Imports ``_socket``, because ``socket`` takes as long as all the rest of it."""
 
 
 @contextmanager
@@ -55,11 +60,7 @@ def warm_snap(directory: Path, variables: Mapping[str, str]) -> Iterator[Path]:
 
 def serve(address: str) -> None:
     """Runs commands until standard input ends."""
-    import treesnap
-
-    for module in pkgutil.walk_packages(treesnap.__path__, "treesnap."):
-        if not module.name.startswith("treesnap.testing") and "__main__" not in module.name:
-            importlib.import_module(module.name)
+    load_everything()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(64)
@@ -72,6 +73,26 @@ def serve(address: str) -> None:
                 handle(connection)
             connection.close()
             running = [child for child in [*running, handler] if is_running(child)]
+
+
+def load_everything() -> None:
+    """Imports all modules, and makes what is made once when it is first used."""
+    import treesnap
+
+    for module in pkgutil.walk_packages(treesnap.__path__, "treesnap."):
+        if not module.name.startswith("treesnap.testing") and "__main__" not in module.name:
+            importlib.import_module(module.name)
+    importlib.import_module("calling")
+    with tempfile.TemporaryDirectory() as directory:
+        root, store = Path(directory, "root"), Path(directory, "store")
+        root.mkdir()
+        handle = treesnap.open(root, store=store)
+        handle.create()
+        (root / "a").touch()
+        handle.status()
+        handle.restore("latest")
+        handle.undo()
+    gc.freeze()  # a collection in a child would copy all of it
 
 
 def is_running(child: int) -> bool:
