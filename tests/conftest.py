@@ -75,6 +75,7 @@ UNMEASURED = (
 MEASURED_ALONE = ("cli/", "compat_faces/", "plans/")
 """Tests of which the processes that they start are not measured, which takes 0.1 s for each."""
 MEASURED_WITH_CHILDREN = (
+    "cli/test_fork_server.py",
     "cli/test_start.py",
     "cli/test_streams.py",
     "cli/test_watch.py",

@@ -11,9 +11,12 @@ nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = (
+    False  # as in typing, which takes longer to import than a client of a fork server runs
+)
 if TYPE_CHECKING:
+    from typing import Any
+
     from treesnap.errors import (
         Busy,
         Conflict,

@@ -84,6 +84,13 @@ def _constructor(cls: Any) -> Any:
     return made
 
 
+def make_constructors() -> None:
+    """Gives each class that is defined by now the constructor that its first record would make."""
+    for cls in _NamedTuple.__subclasses__():
+        if cls.__new__ is _NamedTuple.__new__:
+            cls.__new__ = staticmethod(_constructor(cls))  # type: ignore[method-assign]  # the same
+
+
 if TYPE_CHECKING:
     from typing import NamedTuple
 else:

@@ -11,6 +11,7 @@ import pytest
 DEFAULTS = {
     "automatic": "true",
     "background": "true",
+    "fork-server": "false",
     "max-size": None,
     "keep.last": "50",
     "keep.within": None,

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -37,7 +37,12 @@ def run_forked(
 
 
 def forked(
-    words: Sequence[str], *, cwd: Path, variables: Mapping[str, str], given: bytes = b""
+    words: Sequence[str],
+    *,
+    cwd: Path,
+    variables: Mapping[str, str],
+    given: bytes = b"",
+    program: Callable[[], object] = main,
 ) -> tuple[int, bytes, bytes]:
     """Runs ``snap`` in a child of this process, which has loaded everything already.
 
@@ -52,7 +57,8 @@ def forked(
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if child == 0:
-            become(words, fds, cwd, dict(variables))  # which may be those of this process
+            # The variables may be those of this process.
+            become(words, fds, cwd, dict(variables), program=program)
         code = _code_of(child)
         out, err = (os.pread(fd, os.fstat(fd).st_size, 0) for fd in fds[1:])
     finally:
@@ -91,6 +97,7 @@ def become(
     variables: Mapping[str, str],
     *,
     line_buffering: bool = False,
+    program: Callable[[], object] = main,
 ) -> NoReturn:
     """Makes this child of a fork the command, with three streams and a directory."""
     try:
@@ -105,7 +112,7 @@ def become(
         os.environ.clear()
         os.environ.update(variables)
         sys.argv = ["snap", *words]
-        main()
+        program()
     except BaseException:  # noqa: BLE001 - whatever it is, the test is told
         os.write(2, traceback.format_exc().encode())
     finally:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import click
 
+from treesnap.cli.client import end_server
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.results import ConfigResult
@@ -35,6 +36,13 @@ def config(
     changes = value is not None or unset
     with invocation.open(makes_store=changes) as handle:
         result = handle.config(key, value, for_root=for_root, unset=unset)
+        if (
+            changes
+            and key == "fork-server"
+            and not for_root
+            and result.settings[0].value == "false"
+        ):
+            end_server(handle.store_path)
     if key is None:
         invocation.output.note(f"Settings of {handle.root} in the store {handle.store_path}")
     invocation.output.prints_only = not changes

@@ -21,9 +21,10 @@ WAIT_DEFAULT_S = 30.0
 class Invocation:
     """The global options of one call, wherever on the command line they were given."""
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, *, may_start_server: bool = False) -> None:
         self.program = program
         """The name that the command was called by."""
+        self._may_start_server = may_start_server
         self.output = Output(program)
         self.directory: str | None = None
         """The root given with ``-C``, or None to look for it."""
@@ -58,6 +59,7 @@ class Invocation:
             require_root,
             require_store,
         )
+        from treesnap.store.layout import Layout
 
         warn = self.output.warn
         store_path = self._store_path()
@@ -79,6 +81,10 @@ class Invocation:
             if is_unsaid:
                 self.output.note(f"The root is {handle.root}")
             yield handle
+            if self._may_start_server and os.path.lexists(Layout(handle.store_path).config):
+                from treesnap.cli.client import start_server_if_wanted
+
+                start_server_if_wanted(handle.context)
         finally:
             monitor.close()
 

@@ -62,9 +62,9 @@ COMMANDS = {
 }
 """The commands by section of the help, each with its module and the first sentence of its help."""
 
-PROGRAMS = {"snap", "treesnap"}
 _COLLECTION_THRESHOLD = 50_000
-"""New objects after which Python looks for reference cycles; a command makes few cycles."""
+"""New objects after which Python looks for reference cycles; a command makes few cycles, and most
+live objects are modules, which stay to the end."""
 
 
 @click.group(cls=LazyGroup, package="treesnap.cli", commands_by_section=COMMANDS)
@@ -80,13 +80,16 @@ def snap() -> None:
     """
 
 
-def execute(arguments: Sequence[str], program: str = "snap") -> int:
+def execute(
+    arguments: Sequence[str], program: str = "snap", *, may_start_server: bool = False
+) -> int:
     """Runs one command line and returns its exit code; prints every error.
 
     An error of printing changes the code only of a command that does nothing but print.
+    ``may_start_server`` says whether a fork server may be started for the commands that follow.
     """
     streams.prepare_streams()
-    invocation = Invocation(program)
+    invocation = Invocation(program, may_start_server=may_start_server)
     code = _execute(arguments, invocation)
     invocation.output.report_unwritten()
     return code
@@ -125,16 +128,19 @@ def _report(error: BaseException, invocation: Invocation, arguments: Sequence[st
     return described.exit_code
 
 
-def main() -> NoReturn:
+def make_collections_rare() -> None:
+    """Keeps Python's collector away from what is loaded by now, and from most commands."""
+    gc.freeze()
+    gc.set_threshold(_COLLECTION_THRESHOLD)
+
+
+def main(*, may_start_server: bool = False) -> NoReturn:
     """Runs the command line of this process and ends it."""
-    name = os.path.basename(sys.argv[0])
-    program = name if name in PROGRAMS else "treesnap"
+    program = streams.program_name()
     variable = f"_{program.upper()}_COMPLETE"
     if instruction := os.environ.get(variable):
         from click.shell_completion import shell_complete
 
         sys.exit(shell_complete(snap, {}, program, variable, instruction))
-    # Most live objects are modules, which stay to the end.
-    gc.freeze()
-    gc.set_threshold(_COLLECTION_THRESHOLD)
-    streams.end_process(execute(sys.argv[1:], program))
+    make_collections_rare()
+    streams.end_process(execute(sys.argv[1:], program, may_start_server=may_start_server))

@@ -1,22 +1,108 @@
 """Where the command starts, before its modules are imported.
 
-Importing them takes longer than some commands, so Ctrl-C is handled here too.
+Importing them takes longer than some commands, so Ctrl-C is handled here too, and an everyday
+command looks here for a fork server, which has imported them. That look costs one system call
+where there is none. This module imports nothing that a bare interpreter has not loaded.
 """
 
 from __future__ import annotations
 
 import os
-from typing import NoReturn
+import sys
+from collections.abc import Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 INTERRUPTED = 130
 """As in ``cli.failure``, which is not imported yet."""
+SERVED = frozenset({"create", "list", "status", "diff", "restore", "undo", "redo"})
+"""The commands that a fork server runs."""
+SERVER_DIRECTORY = "fork-server"
+"""As in ``store.layout``, which is not imported yet."""
+
+_WITH_VALUE = frozenset({"-C", "--store", "--wait"})
+_STEP = "SNAP_STEP"
+"""As in ``ops.processes``: whatever a step runs ends with it, so it takes no part in a server."""
+_OF_THIS_PROCESS = ("/proc/", "/dev/fd", "/dev/std")
+"""Paths that lead elsewhere in another process."""
+_FLAGS = frozenset({"--json", "-q", "--quiet"})
 
 
 def main() -> NoReturn:
     """Runs the command line of this process and ends it, with 130 when it is interrupted."""
     try:
+        directory_fd = open_server_directory(sys.argv)
+        if directory_fd is not None:
+            from treesnap.cli.client import run_in_server
+
+            run_in_server(directory_fd)  # returns where no server runs the command
+            os.close(directory_fd)
         from treesnap.cli.main import main as run
 
-        run()
+        run(may_start_server=_STEP not in os.environ)
     except KeyboardInterrupt:
         os._exit(INTERRUPTED)
+
+
+def open_server_directory(words: Sequence[str]) -> int | None:
+    """Returns a descriptor of the directory where a fork server listens, or None.
+
+    ``words`` are the program and its arguments. None where this process has to do the work in any
+    case: it is another command, it belongs to a step of another one, a standard stream is closed,
+    or a path leads to open files.
+    """
+    store = store_for_server(words)
+    if store is None or None in (sys.stdin, sys.stdout, sys.stderr):
+        return None
+    try:
+        return os.open(f"{store}/{SERVER_DIRECTORY}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+
+
+def store_for_server(words: Sequence[str]) -> str | None:
+    """Returns the path of the store whose server may run a command, or None for none.
+
+    The server understands the command line itself, so a path that is taken for the store by
+    mistake changes only which server is asked.
+    """
+    command = _command_at(words)
+    if command is None or _STEP in os.environ:
+        return None
+    if any(path in word for word in words for path in _OF_THIS_PROCESS):
+        return None
+    found = os.environ.get("SNAP_STORE") or _default_store()
+    for position, word in enumerate(words):
+        if word == "--store" and position + 1 < len(words):
+            found = words[position + 1]
+        elif word.startswith("--store="):
+            found = word.removeprefix("--store=")
+    return found or None
+
+
+def _command_at(words: Sequence[str]) -> int | None:
+    """Returns where the name of a command stands that a server may run, or None."""
+    program = os.path.basename(words[0])
+    if any(f"_{name.upper()}_COMPLETE" in os.environ for name in (program, "treesnap")):
+        return None
+    position = 1
+    while position < len(words):
+        word = words[position]
+        if word in _WITH_VALUE:
+            position += 2
+        elif word in _FLAGS or word.startswith("--store="):
+            position += 1
+        else:
+            return position if word in SERVED else None
+    return None
+
+
+def _default_store() -> str | None:
+    """Returns the store of the user's data, or None where ``platformdirs`` has to say it."""
+    data = os.environ.get("XDG_DATA_HOME", "")
+    if not data.strip():
+        home = os.environ.get("HOME", "")
+        data = f"{home}/.local/share" if os.path.isabs(home) else ""
+    return f"{data}/treesnap" if os.path.isabs(data) else None

@@ -23,6 +23,15 @@ FORMAT_VERSION = 1
 """Version of every JSON object; grows when a field goes or changes its meaning."""
 
 
+PROGRAMS = {"snap", "treesnap"}
+
+
+def program_name() -> str:
+    """Returns the name that the command of this process was called by."""
+    name = os.path.basename(sys.argv[0])
+    return name if name in PROGRAMS else "treesnap"
+
+
 class Place(NamedTuple):
     """What a command worked on."""
 

@@ -67,6 +67,7 @@ def _counted(default: int | None) -> Key:
 KEYS: Mapping[str, Key] = {
     "automatic": Key(_flag, bool, _flag_text, default=True),
     "background": Key(_flag, bool, _flag_text, default=True),
+    "fork-server": Key(_flag, bool, _flag_text, default=False),
     "max-size": Key(parse_size, (str, int), format_size, None),
     "keep.last": _counted(DEFAULT.keep_last),
     "keep.within": Key(parse_duration, str, format_duration, None),
@@ -88,6 +89,8 @@ class Settings(NamedTuple):
     """Whether old automatic snapshots and garbage are removed automatically."""
     is_in_background: bool
     """Whether the command leaves that to a process of its own."""
+    has_fork_server: bool
+    """Whether the command starts a process that runs the commands that follow."""
     store_size_bytes_max: int | None
     """What the store may take, or None."""
     root_size_bytes_max: int | None
@@ -112,6 +115,7 @@ def settings_of(session: Session) -> Settings:
         policy=policy,
         is_automatic=values["automatic"],
         is_in_background=values["background"],
+        has_fork_server=values["fork-server"],
         store_size_bytes_max=of_store.get("max-size"),
         root_size_bytes_max=of_root.get("max-size"),
     )

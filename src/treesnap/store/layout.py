@@ -28,6 +28,7 @@
 │   ├── plan-<ULID>             a plan; beside it what its steps wrote
 │   ├── plans-lock              held by the process that works on a plan of the root
 │   └── watch/                  of watchers: lock, socket, and a cookie-* of each
+├── fork-server/                of the process that runs commands: lock and socket
 ├── quarantine/                 damaged files that a repair moved out of the way
 └── temporary/                  files before they are renamed into place
     ├── forgotten-<16 hex>      snapshots of a forgotten root, being removed
@@ -83,6 +84,8 @@ class Layout:
             os.path.join(path, "collector", f"reserve-{number}") for number in (0, 1)
         ]
         self.roots = os.path.join(path, "roots")
+        self.fork_server = os.path.join(path, "fork-server")
+        self.fork_server_lock = os.path.join(path, "fork-server", "lock")
         self.quarantine = os.path.join(path, "quarantine")
         self.temporary = os.path.join(path, "temporary")
 

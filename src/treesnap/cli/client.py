@@ -1,0 +1,257 @@
+"""The client of a fork server: a process that stands for the one that runs its command.
+
+The server forks a child for each client, and the child runs the command. In order:
+
+1. The client connects and sends its words, its variables and its standard streams.
+2. The child compares the rights of both, becomes like the client, and says that it is ready.
+3. The client tells it to go. From here on the command runs, and runs once.
+4. The child says its exit code, then the server how the child ended. Each is a wait status.
+
+Whatever goes wrong before the third step, the client does its command itself. Afterwards it passes
+signals on, and ends as the child did. If it is killed, the server kills the child.
+
+Imports nothing that takes long: ``socket`` and ``signal`` take longer than this module does.
+"""
+
+from __future__ import annotations
+
+import _signal as signal  # type: ignore[import-not-found]  # typeshed has only the slow one
+import _socket as socket
+import os
+import sys
+
+import treesnap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from treesnap.ops.context import Context
+
+READY = b"R"
+GO = b"G"
+SIZE_BYTES = 4
+"""Of the numbers in messages: the size of a request, and a wait status."""
+STREAMS = 3
+PATIENCE_S = 1.0
+"""How long the other side may take before a command has begun; it may be suspended."""
+IDLE_S = 600.0
+"""How long a server waits for the next command before it ends."""
+_PROGRAM = (
+    "import sys; from treesnap.cli.fork_server import serve; serve(sys.argv[1], float(sys.argv[2]))"
+)
+_CREDENTIALS_SIZE = 12
+_ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+
+
+def run_in_server(directory_fd: int) -> None:
+    """Has a server run the command of this process, and ends as the command does.
+
+    Returns if no server runs it; then nothing was done. The directory is where the server listens.
+    """
+    connection = connected(directory_fd)
+    if connection is None:
+        return
+    try:
+        child_fd = _prepared_child(connection)
+    except OSError:
+        connection.close()
+        return
+    passed_on = [*_ENDING, signal.SIGTSTP]
+    signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
+    try:
+        connection.send(GO)
+    except OSError:  # the child has ended, and has done nothing
+        connection.close()
+        os.close(child_fd)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
+        return
+    connection.settimeout(None)
+    _pass_signals_on(child_fd)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
+    _end_as_child(connection)
+
+
+def connected(directory_fd: int) -> socket.socket | None:
+    """Returns a connection to the server that listens in a directory, or None."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(PATIENCE_S)
+        # Addresses of sockets have at most 107 bytes, and stores may lie deep.
+        connection.connect(f"/proc/self/fd/{directory_fd}/socket")
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS_SIZE)
+        if int.from_bytes(peer[4:8], sys.byteorder) == os.geteuid():
+            return connection
+    except OSError:
+        pass
+    connection.close()
+    return None
+
+
+def identity() -> bytes:
+    """Returns what must be equal in a server and its clients: program, interpreter, encodings."""
+    variables = sorted(item for item in os.environ.items() if item[0].startswith("PYTHON"))
+    encodings = (sys.getfilesystemencoding(), sys.stdout.encoding, sys.stdout.errors)
+    program = (treesnap.__version__, __file__, sys.version, sys.prefix)
+    return ascii((program, _options(), variables, encodings)).encode()
+
+
+def _options() -> list[str]:
+    """Returns the options of this interpreter, without those that say what it runs."""
+    options = sys.orig_argv[1 : -len(sys.argv)]
+    return [option for option in options if option not in {"-P", "-m", "-c"}]
+
+
+def encode_request(sender: bytes) -> bytes:
+    """Returns the words and variables of this process, with the identity of the sender."""
+    words = [os.fsencode(word) for word in sys.argv]
+    variables = [b"%b=%b" % item for item in os.environb.items()]
+    body = b"\0".join([sender, b"%d" % len(words), *words, *variables])
+    return len(body).to_bytes(SIZE_BYTES, "little") + body
+
+
+def start_server_if_wanted(context: Context) -> None:
+    """Starts the store's server in the background, unless it runs or the settings say no.
+
+    The new process has the server's lock from its start. Only the owner of a store starts one:
+    the superuser does its commands in stores of others itself. Does nothing where none can be
+    started.
+    """
+    from treesnap.errors import TreesnapError
+    from treesnap.fs.durable import ensure_directories, open_lock
+    from treesnap.ops.access import opened
+    from treesnap.ops.config import settings_of
+    from treesnap.store.layout import Layout
+
+    fs, layout = context.fs, Layout(context.store_path)
+    try:
+        with opened(context, "read the settings", recover=False) as session:
+            if not settings_of(session).has_fork_server:
+                return
+        if sys.platform != "linux" or fs.lstat(layout.path).st_uid != os.geteuid():
+            return
+        ensure_directories(fs, layout.fork_server)
+        fd = open_lock(fs, layout.fork_server_lock)
+        try:
+            if fs.lock(fd, exclusive=True):
+                _start_server(layout.path, fd)
+        finally:
+            fs.close(fd)  # not unlocked: the server has the same lock
+    except (TreesnapError, OSError):
+        return
+
+
+def _start_server(store_path: str, lock_fd: int) -> None:
+    import subprocess
+
+    words = [sys.executable, "-P", *_options(), "-c", _PROGRAM, store_path, str(IDLE_S)]
+    subprocess.Popen(  # noqa: S603 - our own program, without a shell
+        words,
+        stdin=lock_fd,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def end_server(store_path: str) -> None:
+    """Ends the server of a store, if there is one, once its commands have ended."""
+    from treesnap.store.layout import Layout
+
+    try:
+        directory_fd = os.open(Layout(store_path).fork_server, os.O_PATH | os.O_DIRECTORY)
+    except OSError:
+        return
+    try:
+        connection = connected(directory_fd)
+        if connection is not None:
+            _send(connection, encode_request(b""))  # which is refused, as from another version
+            connection.recv(1)
+            connection.close()
+    except OSError:
+        pass
+    finally:
+        os.close(directory_fd)
+
+
+def _send(connection: socket.socket, request: bytes) -> None:
+    streams = b"".join(number.to_bytes(4, sys.byteorder) for number in range(STREAMS))
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)]
+    sent = connection.sendmsg([request], ancillary)
+    if sent < len(request):
+        connection.sendall(request[sent:])
+
+
+def _prepared_child(connection: socket.socket) -> int:
+    """Returns a descriptor of the child that is ready; raises OSError if there is none."""
+    _send(connection, encode_request(identity()))
+    answer, ancillary, _, _ = connection.recvmsg(1, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
+    if answer != READY or not ancillary:
+        raise ConnectionError("refused")
+    return int.from_bytes(ancillary[0][2], sys.byteorder)
+
+
+def _pass_signals_on(child_fd: int) -> None:
+    """Makes signals that would end or suspend this process do that to the child."""
+
+    def tell(number: int) -> None:
+        try:
+            signal.pidfd_send_signal(child_fd, number)
+        except ProcessLookupError:  # it has ended, and this process is about to
+            return
+
+    def suspend(number: int, _: object) -> None:
+        tell(signal.SIGSTOP)  # no terminal is there for the child, so SIGTSTP would not stop it
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)  # goes on when this process is continued
+        signal.signal(number, suspend)
+        tell(signal.SIGCONT)
+
+    handlers = {**dict.fromkeys(_ENDING, lambda number, _: tell(number)), signal.SIGTSTP: suspend}
+    for number, handler in handlers.items():
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def _end_as_child(connection: socket.socket) -> NoReturn:
+    """Waits for the child and ends as it did, with its exit code or by its signal."""
+    statuses = b""
+    try:
+        while len(statuses) < 2 * SIZE_BYTES and (piece := connection.recv(2 * SIZE_BYTES)):
+            statuses += piece
+    except OSError:  # the same as its end
+        pass
+    if len(statuses) < SIZE_BYTES:
+        _report_lost_child()
+        _die(signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(int.from_bytes(statuses[-SIZE_BYTES:], "little"))
+    if code < 0:
+        _die(-code)
+    os._exit(code)
+
+
+def _die(number: int) -> NoReturn:
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
+def _report_lost_child() -> None:
+    """Prints that the child and the server were both killed, so that no process knows more."""
+    from treesnap.cli.failure import ExitCode, Failure
+    from treesnap.cli.streams import Output, program_name
+
+    program = program_name()
+    output = Output(program)
+    output.as_json = "--json" in sys.argv
+    output.error(
+        Failure(
+            "operation-failed",
+            "The command was killed together with the fork server that ran it",
+            ExitCode.FAILED,
+            f"'{program} list' shows whether it made a snapshot, '{program} doctor' what it left",
+        )
+    )

@@ -1,0 +1,425 @@
+"""The fork server: a process that has imported the commands, and forks to run each of them.
+
+A child becomes like its client (streams, directory, variables, limits, signals) and then is the
+command: it runs ``cli.main``. So output, exit codes and errors are those of the same code. The
+protocol is in ``cli.client``.
+
+The server imports, forks and waits, and does nothing else. It has no threads, holds no lock but
+its own and opens no file of the store, so a child inherits nothing that it must not have. A store
+has at most one, which the lock ensures; it is its standard input from its start to its end,
+however it ends. It ends after a time without a command, and when its socket is gone or
+replaced, when its program or the modules it needs have changed on disk, or when a client is of
+another version.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from importlib import import_module
+from pkgutil import walk_packages
+from typing import NoReturn
+
+import treesnap
+from treesnap.cli import streams
+from treesnap.cli.client import (
+    GO,
+    PATIENCE_S,
+    READY,
+    SIZE_BYTES,
+    STREAMS,
+    identity,
+)
+from treesnap.cli.main import execute, make_collections_rare, snap
+from treesnap.cli.start import INTERRUPTED, SERVED
+from treesnap.errors import Corrupt
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import read_file, unlink_if_present
+from treesnap.fs.local import LocalFileSystem
+from treesnap.named_tuple import NamedTuple, make_constructors
+from treesnap.ops.known_changes import socket_address
+from treesnap.store.layout import Layout
+
+CHILDREN_MAX = 16
+"""Commands that it runs at once; further clients do theirs themselves."""
+
+_PACKAGES = ("cli", "codec", "fs", "ops", "store", "worktree")
+_SELDOM = {f"treesnap.cli.cmd_{name}" for name in ("doctor", "maker", "plan", "session", "watch")}
+"""Modules of these packages that no command needs which it runs."""
+_LIBRARIES = (
+    "ctypes",
+    "difflib",
+    "json",
+    "pyfastcdc",
+    "rich.progress",
+    "subprocess",
+    "threading",
+    "tomllib",
+    "zstandard",
+)
+"""What the commands import when they need it."""
+_RIGHTS = (
+    "Uid",
+    "Gid",
+    "Groups",
+    "CapInh",
+    "CapPrm",
+    "CapEff",
+    "CapBnd",
+    "CapAmb",
+    "NoNewPrivs",
+    "Seccomp",
+    "Seccomp_filters",
+)
+"""Lines of a process's status that decide what it may do; see proc_pid_status(5)."""
+_STATUS_SIZE_MAX = 4 << 20
+_REQUEST_SIZE_MAX = 16 << 20
+_CREDENTIALS_SIZE = 12
+_REFUSED = 1
+_ALL_LIMITS = sorted({vars(resource)[name] for name in dir(resource) if name.startswith("RLIMIT_")})
+
+
+class _Refused(Exception):
+    """This client has to do its command itself."""
+
+
+class _Outdated(_Refused):
+    """And the server is to end, so that the next one is as its clients are."""
+
+
+class ServedCommand(NamedTuple):
+    """A child of the server that runs a command, as the server knows it."""
+
+    process_id: int
+    process_fd: int
+    connection: socket.socket
+
+
+def serve(store_path: str, idle_s: float) -> None:
+    """Runs commands as a process of its own. Standard input is the lock, which it keeps."""
+    program = Program()
+    preload()
+    if not program.has_changed():  # else an upgrade is under way
+        make_collections_rare()
+        ForkServer(LocalFileSystem(), Layout(store_path).fork_server, program).run(idle_s)
+
+
+def preload() -> None:
+    """Imports and makes what the commands import and make first, so that children share it."""
+    for package in _PACKAGES:
+        found = import_module(f"treesnap.{package}")
+        for module in walk_packages(found.__path__, f"treesnap.{package}."):
+            if module.name not in _SELDOM:
+                import_module(module.name)
+    for name in _LIBRARIES:
+        import_module(name)
+    make_constructors()  # of the records, which takes 1 ms of a command; so do the parsers
+    with snap.make_context("snap", ["list"], resilient_parsing=True) as context:
+        for name in SERVED:
+            command = snap.get_command(context, name)
+            assert command is not None
+            command.make_context(name, [], parent=context, resilient_parsing=True).close()
+
+
+class Program:
+    """The files of this program, and whether they are as they were."""
+
+    def __init__(self) -> None:
+        package = os.path.dirname(treesnap.__file__)
+        self._paths = list(filter(os.path.exists, sys.path))
+        """Each name that is installed or removed there changes the time of a directory."""
+        for directory, _, names in os.walk(package):
+            if not directory.endswith("__pycache__"):
+                self._paths.append(directory)
+                self._paths += [f"{directory}/{name}" for name in names if name.endswith(".py")]
+        self._before = self._looked_up()
+
+    def _looked_up(self) -> list[tuple[int, int]]:
+        return [(found.st_ino, found.st_mtime_ns) for found in map(os.stat, self._paths)]
+
+    def has_changed(self) -> bool:
+        """Returns whether a part was replaced or removed."""
+        try:
+            return self._looked_up() != self._before
+        except OSError:
+            return True
+
+
+class ForkServer:
+    """Listens in a directory and forks for each client."""
+
+    def __init__(self, fs: FileSystem, directory: str, program: Program) -> None:
+        self._fs = fs
+        self._program = program
+        self._directory_fd = fs.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        self._rights = _rights(fs, "/proc/self")
+        self._is_ending = False
+        self._children: dict[int, ServedCommand] = {}
+        """By the descriptors of the processes and of the connections."""
+        # Children say here that the server is outdated.
+        self._told_fd, self._telling_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        unlink_if_present(
+            fs, os.path.join(directory, "socket")
+        )  # of a killed one: we have its lock
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        old_mask = os.umask(0o177)
+        try:
+            self._listening.bind(socket_address(self._directory_fd))
+        finally:
+            os.umask(old_mask)
+        self._socket = self._found_socket()
+        self._listening.settimeout(0)
+        self._listening.listen(CHILDREN_MAX)
+        self._poll = select.poll()
+
+    def run(self, idle_s: float) -> None:
+        """Runs the commands of clients, until it has to end and the last one has ended."""
+        self._poll.register(self._listening, select.POLLIN)
+        self._poll.register(self._told_fd, select.POLLIN)
+        while self._children or not self._is_ending:
+            events = self._poll.poll(None if self._children else idle_s * 1000)
+            if not events or self._found_socket() != self._socket:
+                self._end()
+            for fd, _ in events:
+                if fd == self._told_fd:
+                    self._end()
+                elif fd != self._listening.fileno():
+                    self._attend(fd)
+                elif not self._is_ending:
+                    self._accept()
+
+    def _found_socket(self) -> tuple[int, int] | None:
+        try:
+            found = self._fs.lstat("socket", dir_fd=self._directory_fd)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _end(self) -> None:
+        """Takes no more commands; those that run go on."""
+        if not self._is_ending:
+            self._is_ending = True
+            self._poll.unregister(self._told_fd)
+            self._poll.unregister(self._listening)
+            if self._found_socket() == self._socket:
+                with suppress(OSError):
+                    self._fs.unlink("socket", dir_fd=self._directory_fd)
+            self._listening.close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listening.accept()
+        except BlockingIOError:  # the client has left
+            return
+        except OSError:  # for example, because too many files are open
+            self._end()
+            return
+        try:
+            if len(self._children) >= 2 * CHILDREN_MAX:
+                raise BlockingIOError("too many at once")
+            process_id = os.fork()
+        except OSError:
+            connection.close()
+            return
+        if process_id == 0:
+            self._become_command(connection)
+        process_fd = os.pidfd_open(process_id)
+        child = ServedCommand(process_id, process_fd, connection)
+        self._children[process_fd] = self._children[connection.fileno()] = child
+        self._poll.register(process_fd, select.POLLIN)
+        self._poll.register(connection, 0)  # which reports a client that is gone
+
+    def _attend(self, fd: int) -> None:
+        """Tells a client how its child ended, or ends the child of a client that is gone."""
+        child = self._children.get(fd)
+        if child is None:  # forgotten just now
+            return
+        if fd != child.process_fd:
+            self._poll.unregister(fd)
+            os.kill(child.process_id, signal.SIGKILL)  # which is not waited for, so it is ours
+            return
+        _, status = os.waitpid(child.process_id, 0)
+        with suppress(OSError):
+            child.connection.send(status.to_bytes(SIZE_BYTES, "little"), socket.MSG_DONTWAIT)
+        self._poll.unregister(fd)
+        with suppress(KeyError):
+            self._poll.unregister(child.connection)
+        del self._children[child.process_fd], self._children[child.connection.fileno()]
+        child.connection.close()
+        os.close(child.process_fd)
+
+    def _become_command(self, connection: socket.socket) -> NoReturn:
+        """Runs in a child; becomes like the client and runs its command, or ends."""
+        try:
+            connection.settimeout(PATIENCE_S)
+            self._close_inherited()
+            try:
+                self._prepare(connection)
+            except _Outdated:
+                os.write(self._telling_fd, b"x")
+                raise
+        except (_Refused, OSError, ValueError, LookupError, Corrupt):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            os._exit(_REFUSED)
+        except KeyboardInterrupt:
+            os._exit(INTERRUPTED)
+        try:
+            code = execute(sys.argv[1:], streams.program_name())
+            with suppress(OSError):  # in case that the server is killed before it can say so
+                connection.send((code << 8).to_bytes(SIZE_BYTES, "little"))
+            streams.end_process(code)
+        except KeyboardInterrupt:
+            os._exit(INTERRUPTED)
+
+    def _close_inherited(self) -> None:
+        """Closes what is the server's, so that other clients notice when they are left."""
+        self._listening.close()
+        for child in self._children.values():
+            child.connection.close()
+            with suppress(OSError):  # each child is there twice
+                os.close(child.process_fd)
+
+    def _prepare(self, connection: socket.socket) -> None:
+        """Makes this process like the client. When it returns, the command may begin."""
+        request, fds = _received_request(connection)
+        sender, count, *items = request.split(b"\0")
+        if sender != identity() or self._program.has_changed():
+            raise _Outdated
+        words, variables = items[: int(count)], items[int(count) :]
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS_SIZE)
+        client = int.from_bytes(peer[:4], sys.byteorder)
+        # Open to the end: another process that got the number of this one is not found through it.
+        client_fd = self._fs.open(f"/proc/{client}", os.O_PATH | os.O_DIRECTORY)
+        facts = f"/proc/self/fd/{client_fd}"
+        if _rights(self._fs, facts) != self._rights:
+            raise _Refused
+        _replace_environment(variables)
+        os.chdir(f"{facts}/cwd")
+        status = _status(self._fs, facts)
+        os.umask(int(status["Umask"], 8))
+        _take_signals(status, _status(self._fs, "/proc/self"))
+        _take_limits(client)
+        _take_streams(fds)
+        sys.argv[:] = map(os.fsdecode, words)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        own_fd = os.pidfd_open(os.getpid())
+        socket.send_fds(connection, [READY], [own_fd])
+        os.close(own_fd)
+        answer, ancillary, _, _ = connection.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS_SIZE))
+        # The kernel says which process sent it. The client was there before and is there now.
+        (_, _, credentials), *_ = ancillary or [(0, 0, b"")]
+        if answer != GO or int.from_bytes(credentials[:4], sys.byteorder) != client:
+            raise _Refused
+        _status(self._fs, facts)
+        self._fs.close(client_fd)
+
+
+def _received_request(connection: socket.socket) -> tuple[bytes, list[int]]:
+    data, fds, _, _ = socket.recv_fds(connection, 1 << 16, STREAMS, socket.MSG_CMSG_CLOEXEC)
+    if len(fds) != STREAMS:
+        raise _Refused
+    size_bytes = int.from_bytes(data[:SIZE_BYTES], "little") + SIZE_BYTES
+    if size_bytes > _REQUEST_SIZE_MAX:
+        raise _Refused
+    while len(data) < size_bytes:
+        piece = connection.recv(size_bytes - len(data))
+        if not piece:
+            raise _Refused
+        data += piece
+    return data[SIZE_BYTES:], fds
+
+
+def _status(fs: FileSystem, directory: str) -> dict[str, str]:
+    """Returns the lines of a process's status; raises OSError when it has ended."""
+    text = read_file(fs, f"{directory}/status", _STATUS_SIZE_MAX).decode()
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {name: value.strip() for name, _, value in pairs}
+
+
+def _rights(fs: FileSystem, directory: str) -> tuple[object, ...]:
+    """Returns what decides what a process may do and see, and which user it is."""
+    status = _status(fs, directory)
+    places = [
+        fs.read_link(f"{directory}/ns/{name}".encode())
+        for name in fs.list_names(f"{directory}/ns")
+        if not name.endswith("_for_children")
+    ]
+    top = os.stat(f"{directory}/root")
+    try:
+        label = read_file(fs, f"{directory}/attr/current", _STATUS_SIZE_MAX)
+    except OSError as error:  # no security module has labels
+        label = str(error.errno).encode()
+    return (
+        [status.get(name) for name in _RIGHTS],
+        sorted(places),
+        (top.st_dev, top.st_ino),
+        label,
+    )
+
+
+def _replace_environment(variables: list[bytes]) -> None:
+    pairs = (variable.partition(b"=") for variable in variables)
+    wanted = {name: value for name, _, value in pairs}
+    for name in os.environb.keys() - wanted.keys():
+        del os.environb[name]
+    for name, value in wanted.items():
+        if os.environb.get(name) != value:
+            os.environb[name] = value
+    time.tzset()
+
+
+def _take_signals(client: dict[str, str], own: dict[str, str]) -> None:
+    """Ignores and blocks the signals that the client ignores and blocks."""
+    for number in _signals_in(client["SigIgn"]) ^ _signals_in(own["SigIgn"]):
+        is_ignored = number in _signals_in(client["SigIgn"])
+        usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN if is_ignored else usual)
+    if client["SigBlk"] != own["SigBlk"]:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _signals_in(client["SigBlk"]))
+
+
+def _signals_in(mask: str) -> set[int]:
+    number = int(mask, 16)
+    return {position + 1 for position in range(number.bit_length()) if number >> position & 1}
+
+
+def _take_limits(client: int) -> None:
+    """Takes the limits of the client, its priority and its cores; raises OSError, ValueError."""
+    for limit in _ALL_LIMITS:
+        wanted = resource.prlimit(client, limit)
+        if wanted != resource.getrlimit(limit):
+            resource.setrlimit(limit, wanted)
+    priority = os.getpriority(os.PRIO_PROCESS, client)
+    if priority != os.getpriority(os.PRIO_PROCESS, 0):
+        os.setpriority(os.PRIO_PROCESS, 0, priority)
+    cores = os.sched_getaffinity(client)
+    if cores != os.sched_getaffinity(0):
+        os.sched_setaffinity(0, cores)
+
+
+def _take_streams(fds: list[int]) -> None:
+    """Makes the streams of the client those of this process, as Python makes them at its start."""
+    for number, (name, fd) in enumerate(zip(("stdin", "stdout", "stderr"), fds, strict=True)):
+        old = getattr(sys, name)
+        os.dup2(fd, number)
+        os.close(fd)
+        mode = "wb" if number else "rb"
+        is_unbuffered = number and old.write_through
+        raw = os.fdopen(number, mode, 0 if is_unbuffered else -1, closefd=False)
+        stream = io.TextIOWrapper(
+            raw,
+            old.encoding,
+            old.errors,
+            newline="\n",
+            line_buffering=name == "stderr" or os.isatty(number),
+            write_through=old.write_through,
+        )
+        setattr(sys, name, stream)
