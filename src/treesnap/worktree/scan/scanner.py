@@ -31,7 +31,12 @@ from typing import Any
 
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader
-from treesnap.codec.statcache import Row, decode_observations, encode_observations
+from treesnap.codec.statcache import (
+    Observation,
+    Row,
+    decode_observations,
+    encode_observations,
+)
 from treesnap.codec.tree import is_storable, put_tree
 from treesnap.errors import Corrupt, InvalidArgument, WarningCode, printable
 from treesnap.events import Monitor
@@ -329,6 +334,8 @@ class _Stored(NamedTuple):
     totals: Totals
     is_new: bool
     """Whether the tree is not the cached one."""
+    totals_before: Totals | None
+    """The cached sums, or None without a row."""
 
 
 class _Directory:
@@ -371,13 +378,15 @@ class _Directory:
         self._entries: dict[bytes, Entry] = {}
         """What was captured or reused, when the directory is not the same."""
         self._old: dict[bytes, Entry] | None = None
+        self._before: dict[bytes, Observation] | None = None
+        """What the row says of the names, once it was needed."""
         self._skipped: list[tuple[bytes, int]] = []
         self._racy: set[bytes] = set()
         self._fresh: set[bytes] = set()
         """Subdirectories whose own metadata must be read again."""
         self._reused: set[bytes] = set()
         """Subdirectories that are not entered, because nothing in them changed."""
-        self._children: dict[bytes, tuple[ObjectId, Totals]] = {}
+        self._children: dict[bytes, _Stored] = {}
         self._has_changed_children = False
 
         # Third: look at the names, which may put rules of the directory in force.
@@ -477,19 +486,18 @@ class _Directory:
         horizon_ns, future_ns = self._walk.horizon_ns, self._walk.future_ns
         for item in self._observations:
             name, mode = item[0], item[1]
+            is_known = seen.get(name) == item
+            if is_known and not S_ISDIR(mode):
+                self._entries[name] = known[name]
+                continue
             if name in hidden:
                 self._skip(name, SkipReason(hidden[name]))
                 continue
-            old = known.get(name)
-            is_known = old is not None and old.kind != _SKIPPED and seen.get(name) == item
             is_young = item[4] >= horizon_ns or horizon_ns <= item[3] < future_ns
             if is_young or name in self._mapped:
                 self._racy.add(name)
             if S_ISDIR(mode):
                 self._plan_descent(item, is_known=is_known)
-            elif is_known:
-                assert old is not None
-                self._entries[name] = old
             else:
                 self._capture_name(fd, item)
         self.subdirectories.reverse()
@@ -498,18 +506,26 @@ class _Directory:
         self._note_skipped_below()
 
     def _known(self) -> tuple[dict[bytes, Any], dict[bytes, Entry] | None]:
-        """Returns the last observations that may be trusted, and the entries of that time."""
+        """Returns the last observations that may be trusted, and the entries of that time.
+
+        The former are of names that were captured then: each of them has an entry.
+        """
         row = self._row
         if row is None:
             return {}, None
         try:
+            self._before = decode_observations(row.observations)
             old = {entry.name: entry for entry in self._walk.trees.entries(row.tree_id)}
-            seen: dict[bytes, Any] = dict(decode_observations(row.observations))
         except Corrupt:
             return {}, None
+        seen: dict[bytes, Any] = self._before.copy()
         for name in self._mapped.union(self._written, row.racy):
             if self._looked is None or name in self._looked:
                 seen.pop(name, None)
+        for name, _ in row.skipped:
+            seen.pop(name, None)
+        for name in seen.keys() - old.keys():
+            del seen[name]
         return seen, old
 
     def _plan_descent(self, item: Any, *, is_known: bool) -> None:
@@ -598,7 +614,7 @@ class _Directory:
     def add_child(self, child: _Directory, stored: _Stored) -> None:
         """Takes what a subdirectory became."""
         name, tree_id = child.name, stored.tree_id
-        self._children[name] = (tree_id, stored.totals)
+        self._children[name] = stored
         self._has_changed_children |= stored.is_new
         is_fresh = name in self._fresh
         if not self._is_same or is_fresh:
@@ -615,7 +631,7 @@ class _Directory:
                 if builder is not None:
                     assert self._place is not None
                     builder.keep(row, self._place)
-                return _Stored(row.tree_id, row.totals, is_new=False)
+                return _Stored(row.tree_id, row.totals, is_new=False, totals_before=row.totals)
             self._complete_from_row(row)
         try:
             return self._store()
@@ -633,8 +649,8 @@ class _Directory:
         changed = self._entries
         self._old = {entry.name: entry for entry in self._walk.trees.entries(row.tree_id)}
         self._entries = dict(self._old)
-        for name, (tree_id, _) in self._children.items():
-            self._entries[name] = self._entries[name]._replace(content=tree_id)
+        for name, stored in self._children.items():
+            self._entries[name] = self._entries[name]._replace(content=stored.tree_id)
         for name in self._racy:
             self._entries.pop(name, None)
         self._entries.update(changed)
@@ -660,7 +676,9 @@ class _Directory:
                 ),
                 is_listed=bool(self._mapped),
             )
-        return _Stored(tree_id, totals, is_new=row is None or row.tree_id != tree_id)
+        if row is None:
+            return _Stored(tree_id, totals, is_new=True, totals_before=None)
+        return _Stored(tree_id, totals, row.tree_id != tree_id, totals_before=row.totals)
 
     def _still_racy(self) -> set[bytes]:
         """Returns the names that were racy and have not been looked at since.
@@ -678,11 +696,10 @@ class _Directory:
             return
         before: Iterable[Any] = self._observations
         if not self._is_same:
-            try:
-                before = decode_observations(self._row.observations).values()
-            except Corrupt:
+            if self._before is None:  # it is damaged
                 builder.remove(self.path)
                 return
+            before = self._before.values()
         for item in before:
             name = item[0]
             is_walked = name in self._children or name in self._reused
@@ -695,16 +712,18 @@ class _Directory:
         Where most is as it was, costs as much as what is not.
         """
         row, old = self._row, self._old
+        children = {name: stored.totals for name, stored in self._children.items()}
         if row is None or old is None or self._changed is None or TOTAL_MAX in row.totals:
-            return self._sums(entries, self._children)
-        gone: list[Entry] = []
-        new: list[Entry] = []
-        for name in old.keys() | self._entries.keys():
-            before, now = old.get(name), self._entries.get(name)
-            if before is not now and before != now:
-                gone += [before] if before is not None else []
-                new += [now] if now is not None else []
-        removed, added = self._sums(gone, {}), self._sums(new, self._children)
+            return self._sums(entries, children)
+        children_before = {
+            name: stored.totals_before
+            for name, stored in self._children.items()
+            if stored.totals_before is not None
+        }
+        gone = [entry for name, entry in old.items() if self._entries.get(name) is not entry]
+        new = [entry for entry in entries if old.get(entry.name) is not entry]
+        removed = self._sums(gone, children_before)
+        added = self._sums(new, children)
         return Totals(
             *(
                 min(number - less + more, TOTAL_MAX)
@@ -712,12 +731,12 @@ class _Directory:
             )
         )
 
-    def _sums(self, entries: list[Entry], children: dict[bytes, tuple[ObjectId, Totals]]) -> Totals:
+    def _sums(self, entries: list[Entry], children: dict[bytes, Totals]) -> Totals:
         """Returns the sums over some entries and everything below them.
 
         ``children`` are subdirectories that were entered; of others the cached rows tell.
         """
-        files = others = size_bytes = skipped = incomplete = 0
+        files = directories = others = size_bytes = skipped = incomplete = 0
         sums = Totals()
         for entry in entries:
             kind = entry.kind
@@ -725,15 +744,15 @@ class _Directory:
                 files += 1
                 size_bytes += entry.size
             elif kind == _DIRECTORY:
-                child = children.get(entry.name)
-                path = treepath.join(self.path, entry.name)
-                sums = sums.plus(
-                    child[1] if child is not None else self._walk.totals_below(path, entry.tree_id)
-                )
-                sums = sums._replace(directories=sums.directories + 1)
+                below = children.get(entry.name)
+                if below is None:
+                    path = treepath.join(self.path, entry.name)
+                    below = self._walk.totals_below(path, entry.tree_id)
+                directories += 1
+                sums = sums.plus(below)
             elif kind == _SKIPPED:
                 skipped += 1
                 incomplete += entry.skip_reason == SkipReason.UNREADABLE
             else:
                 others += 1
-        return sums.plus(Totals(files, 0, others, size_bytes, skipped, incomplete))
+        return sums.plus(Totals(files, directories, others, size_bytes, skipped, incomplete))
