@@ -233,6 +233,10 @@ def _end_as_child(connection: socket.socket) -> NoReturn:
 
 def _die(number: int) -> NoReturn:
     if number != signal.SIGKILL:
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, most))  # the child has left its own
         signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
     os.kill(os.getpid(), number)

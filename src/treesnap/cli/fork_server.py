@@ -136,9 +136,7 @@ class Program:
         self._paths = list(filter(os.path.exists, sys.path))
         """Each name that is installed or removed there changes the time of a directory."""
         for directory, _, names in os.walk(package):
-            if not directory.endswith("__pycache__"):
-                self._paths.append(directory)
-                self._paths += [f"{directory}/{name}" for name in names if name.endswith(".py")]
+            self._paths += [f"{directory}/{name}" for name in names if name.endswith(".py")]
         self._before = self._looked_up()
 
     def _looked_up(self) -> list[tuple[int, int]]:
@@ -159,7 +157,8 @@ class ForkServer:
         self._fs = fs
         self._program = program
         self._directory_fd = fs.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        self._rights = _rights(fs, "/proc/self")
+        self._status = _status(fs, "/proc/self")
+        self._rights = _rights(fs, "/proc/self", self._status)
         self._is_ending = False
         self._children: dict[int, ServedCommand] = {}
         """By the descriptors of the processes and of the connections."""
@@ -299,13 +298,13 @@ class ForkServer:
         # Open to the end: another process that got the number of this one is not found through it.
         client_fd = self._fs.open(f"/proc/{client}", os.O_PATH | os.O_DIRECTORY)
         facts = f"/proc/self/fd/{client_fd}"
-        if _rights(self._fs, facts) != self._rights:
+        status = _status(self._fs, facts)
+        if _rights(self._fs, facts, status) != self._rights:
             raise _Refused
         _replace_environment(variables)
         os.chdir(f"{facts}/cwd")
-        status = _status(self._fs, facts)
         os.umask(int(status["Umask"], 8))
-        _take_signals(status, _status(self._fs, "/proc/self"))
+        _take_signals(status, self._status)
         _take_limits(client)
         _take_streams(fds)
         sys.argv[:] = map(os.fsdecode, words)
@@ -313,12 +312,13 @@ class ForkServer:
         own_fd = os.pidfd_open(os.getpid())
         socket.send_fds(connection, [READY], [own_fd])
         os.close(own_fd)
+        connection.settimeout(None)  # a client that is late must find this child, or none
         answer, ancillary, _, _ = connection.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS_SIZE))
         # The kernel says which process sent it. The client was there before and is there now.
         (_, _, credentials), *_ = ancillary or [(0, 0, b"")]
         if answer != GO or int.from_bytes(credentials[:4], sys.byteorder) != client:
             raise _Refused
-        _status(self._fs, facts)
+        self._fs.lstat(f"{facts}/status")
         self._fs.close(client_fd)
 
 
@@ -338,15 +338,14 @@ def _received_request(connection: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _status(fs: FileSystem, directory: str) -> dict[str, str]:
-    """Returns the lines of a process's status; raises OSError when it has ended."""
+    """Returns the lines of a process's status."""
     text = read_file(fs, f"{directory}/status", _STATUS_SIZE_MAX).decode()
     pairs = (line.partition(":") for line in text.splitlines())
     return {name: value.strip() for name, _, value in pairs}
 
 
-def _rights(fs: FileSystem, directory: str) -> tuple[object, ...]:
+def _rights(fs: FileSystem, directory: str, status: dict[str, str]) -> tuple[object, ...]:
     """Returns what decides what a process may do and see, and which user it is."""
-    status = _status(fs, directory)
     places = [
         fs.read_link(f"{directory}/ns/{name}".encode())
         for name in fs.list_names(f"{directory}/ns")
