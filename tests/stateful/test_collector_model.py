@@ -74,10 +74,12 @@ class Machine(RuleBasedStateMachine):
     @rule(
         needs=st.sets(st.integers(0, OBJECTS - 1), min_size=1, max_size=3),
         is_full=st.booleans(),
+        is_helped=st.booleans(),
         count=st.integers(1, 12),
     )
-    def start_a_writer(self, needs: set[int], is_full: bool, count: int) -> None:
-        self.processes.append(Writer(self.world, frozenset(needs), is_full=is_full))
+    def start_a_writer(self, needs: set[int], is_full: bool, is_helped: bool, count: int) -> None:
+        writer = Writer(self.world, frozenset(needs), is_full=is_full, is_helped=is_helped)
+        self.processes.append(writer)
         self.take_steps(self.processes[-1], count)
 
     @precondition(lambda self: len(self.processes) < PROCESSES_MAX)
@@ -139,7 +141,8 @@ def wander(broken: str, seed: int) -> None:
         has_room = len(machine.processes) < PROCESSES_MAX
         turn, which = random.random(), random.randrange(6)
         if has_room and turn < 0.2:
-            machine.start_a_writer(needs(), random.random() < 0.5, random.randrange(1, 13))
+            is_full, is_helped = random.random() < 0.5, random.random() < 0.3
+            machine.start_a_writer(needs(), is_full, is_helped, random.randrange(1, 13))
         elif has_room and turn < 0.3:
             machine.start_a_collector(random.randrange(1, 30))
         elif turn < 0.33:

@@ -78,3 +78,21 @@ def die() -> None:
 def refuse() -> int:
     """Takes the place of ``fork`` where the user may have no more processes."""
     raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def fork_in_turn(before: Callable[[], None] = lambda: None) -> Callable[[], int]:
+    """Returns what takes the place of ``fork``: each child ends before its parent goes on.
+
+    So the first helper does all that no other has to begin with. What it reports has to fit into
+    the pipe. ``before`` is called in the parent before each fork.
+    """
+    fork = os.fork
+
+    def fork_and_wait() -> int:
+        before()
+        process = fork()
+        if process:
+            os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+        return process
+
+    return fork_and_wait

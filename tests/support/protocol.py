@@ -21,6 +21,7 @@ BROKEN_RULES = {
     "publishes at two epochs more",
     "looks at the epoch before it is pending",
     "begins before it reads the epoch",
+    "begins after its helper",
     "relies on condemned packs",
     "resumes a condemned pack",
     "raises the epoch once",
@@ -117,11 +118,17 @@ class Process:
 
 
 class Writer(Process):
-    """Stores what it needs, where it is not there already, and publishes one snapshot."""
+    """Stores what it needs, where it is not there already, and publishes one snapshot.
 
-    def __init__(self, world: World, needs: Needs, *, is_full: bool = True) -> None:
+    A helper may store a part of it, in a session of its own that begins later.
+    """
+
+    def __init__(
+        self, world: World, needs: Needs, *, is_full: bool = True, is_helped: bool = False
+    ) -> None:
         self.needs = needs
         self.is_full = is_full
+        self.helped = frozenset({max(needs)} if is_helped else ())
         super().__init__(world)
 
     def run(self) -> Steps:
@@ -133,19 +140,12 @@ class Writer(Process):
         yield
         begun, avoid = world.epoch, world.condemned
         yield
-        own: Pack | None = None
-        opened: set[Pack] = set()
-        for item in sorted(self.needs):
-            places = opened.union(world.linked)
-            if not self.breaks("relies on condemned packs"):
-                places -= avoid
-            holds = next((pack for pack in places if item in pack.objects), None)
-            if holds is not None:
-                opened.add(holds)
+        if self.helped:
+            yield from self.help()
+        if self.breaks("begins after its helper"):
+            begun = world.epoch
             yield
-            if holds is None:
-                own = self.append(slot, own, avoid, item)
-                yield
+        yield from self.store(self.needs - self.helped, slot, avoid)
         if self.breaks("begins before it reads the epoch"):
             begun = world.epoch
             yield
@@ -167,6 +167,32 @@ class Writer(Process):
             slot.pending = None
         yield
         slot.holder = None
+
+    def help(self) -> Steps:
+        slot = self.world.free_slot(is_full=self.is_full)
+        slot.holder = self
+        yield
+        avoid = self.world.condemned
+        yield
+        yield from self.store(self.helped, slot, avoid)
+        slot.holder = None
+        yield
+
+    def store(self, needs: Needs, slot: Slot, avoid: frozenset[Pack]) -> Steps:
+        world = self.world
+        own: Pack | None = None
+        opened: set[Pack] = set()
+        for item in sorted(needs):
+            places = opened.union(world.linked)
+            if not self.breaks("relies on condemned packs"):
+                places -= avoid
+            holds = next((pack for pack in places if item in pack.objects), None)
+            if holds is not None:
+                opened.add(holds)
+            yield
+            if holds is None:
+                own = self.append(slot, own, avoid, item)
+                yield
 
 
 class Collector(Process):

@@ -16,10 +16,12 @@ import io
 import marshal
 import os
 import signal
+import struct
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
 from functools import partial
+from itertools import chain
 from typing import Any, Self, TypeVar
 
 from treesnap.fs.local import shared_with_children
@@ -31,6 +33,11 @@ _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _PIPE_SIZE = 1 << 20
 """Results wait in the pipe while the parent works itself; if it is full, so does the helper."""
+
+_ENTRY = struct.Struct("H")
+_QUEUE_LENGTH = 1024
+_FINISHED = -1
+"""Stands in the place of an item's number."""
 
 Report = Callable[[Any], None]
 Item = TypeVar("Item")
@@ -59,50 +66,90 @@ def share_out(
     there: Callable[[Item], Result],
     take: Callable[[Item, Result], None],
     again: Callable[[Item], None],
+    finish: Callable[[], Any] | None = None,
+    accept: Callable[[list[tuple[Item, Result]], Any], bool] | None = None,
 ) -> None:
-    """Does the work on items in this process and in helpers, each with about the same weight.
+    """Does the work on items in this process and in helpers; each takes the next when it is free.
 
-    A helper calls ``there`` for each of its items. When it has ended, ``take`` gets here what
-    that returned, and ``again`` each item of which nothing was reported, which may be half done.
-    ``here`` does the items that have no helper: all of them if no process can be started.
-    Results have to be what :mod:`marshal` can write. An exception here ends the helpers first.
+    Heavy items come first, the heaviest in this process, and each helper gets one at least. A
+    helper calls ``there`` for each of its items. When it has ended, ``take`` gets here what that
+    returned, and ``again`` each item of which nothing was reported, which may be half done.
+    ``here`` does the items of this process: all of them if no other can be started.
+
+    With ``finish``, which a helper calls after its last item, all that it did counts or nothing:
+    it counts if ``finish`` returned, and ``accept`` returns True for the items with their results
+    and for what ``finish`` returned. Results have to be what :mod:`marshal` can write. An
+    exception here ends the helpers first.
     """
-    own, *piles = _dealt(items, weight, helpers + 1)
-
-    def help_with(pile: list[Item], report: Report) -> None:
-        for item in pile:
-            report(there(item))
-
-    with ExitStack() as ends:
-        helped = []
-        for pile in piles:
-            try:
-                helper = ends.enter_context(Helper(partial(help_with, pile)))
-            except OSError:
-                own += pile
-            else:
-                helped.append((pile, helper))
-        for item in own:
+    ordered = sorted(items, key=weight, reverse=True)
+    queue = None
+    if helpers and len(ordered) > 1:
+        with suppress(OSError):
+            queue = _Queue(len(ordered), 1 + helpers)
+    if queue is None:
+        for item in ordered:
             here(item)
-        for pile, helper in helped:
-            results = helper.results()
-            for item, result in zip(pile, results, strict=False):
+        return
+    left = dict(enumerate(ordered))
+    own = [0]
+    started: list[Helper] = []
+    with closing(queue), ExitStack() as ends:
+
+        def help_with(first: int, report: Report) -> None:
+            for number in queue.numbers([first]):
+                report((number, there(ordered[number])))
+            if finish is not None:
+                report((_FINISHED, finish()))
+
+        for first in range(1, min(1 + helpers, len(ordered))):
+            try:
+                started.append(ends.enter_context(Helper(partial(help_with, first))))
+            except OSError:
+                own.append(first)
+        for number in queue.numbers(own):
+            here(left.pop(number))
+        for helper in started:
+            results = dict(helper.results())
+            finished = results.pop(_FINISHED, None)
+            done = [(left[number], result) for number, result in results.items()]
+            if accept is not None and (finished is None or not accept(done, finished)):
+                continue
+            for number, (item, result) in zip(results, done, strict=True):
+                del left[number]
                 take(item, result)
-            for item in pile[len(results) :]:
-                again(item)
+        for item in left.values():
+            again(item)
 
 
-def _dealt(items: Sequence[Item], weight: Callable[[Item], int], piles: int) -> list[list[Item]]:
-    """Returns all items in piles of about the same weight."""
-    found: list[list[Item]] = [[] for _ in range(piles)]
-    sums = [0] * piles
-    for item_weight, item in sorted(
-        [(weight(item), item) for item in items], key=lambda pair: -pair[0]
-    ):
-        lightest = sums.index(min(sums))
-        found[lightest].append(item)
-        sums[lightest] += item_weight
-    return found
+class _Queue:
+    """The numbers of items, which several processes take, each number once.
+
+    A pipe: each read of it is one step. It takes one page, which every pipe has; where there are
+    more items, an entry stands for several, as heavy together as those of any other entry.
+    """
+
+    def __init__(self, count: int, taken: int) -> None:
+        """Makes a queue without the first entries, which are ``taken``; raises OSError."""
+        self._count = count
+        self._entry_count = min(count, _QUEUE_LENGTH)
+        self._read_fd, write_fd = os.pipe()
+        try:
+            os.write(write_fd, b"".join(map(_ENTRY.pack, range(taken, self._entry_count))))
+        finally:
+            os.close(write_fd)
+
+    def numbers(self, taken: Sequence[int]) -> Iterator[int]:
+        """Yields the numbers of entries that are taken, and then of all that this process takes."""
+        for entry in chain(taken, iter(self._take, None)):
+            yield from range(entry, self._count, self._entry_count)
+
+    def _take(self) -> int | None:
+        data = os.read(self._read_fd, _ENTRY.size)
+        return _ENTRY.unpack(data)[0] if data else None
+
+    def close(self) -> None:
+        """Closes the queue, in this process."""
+        os.close(self._read_fd)
 
 
 class Helper:

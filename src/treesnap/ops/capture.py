@@ -12,6 +12,7 @@ from treesnap.codec.reader import check_object
 from treesnap.codec.watch import WatchNote
 from treesnap.errors import Corrupt, ErrorCode, NotFound, Refused, WarningCode, quoted
 from treesnap.events import Phase
+from treesnap.fs.forked import helper_count
 from treesnap.hashing import object_id
 from treesnap.model import (
     IgnoreRules,
@@ -38,6 +39,10 @@ from treesnap.worktree.scan.statcache import StatCache, StatCacheBuilder, load
 
 if TYPE_CHECKING:
     from treesnap.worktree.apply.preconditions import Observed
+
+HELPERS_MIN = 2
+"""Helper processes from which on they capture, too. On two cores, the threads that compress keep
+the second one busy already."""
 
 Observations = dict[bytes, bytes]
 """Packed observations of directories that are not in the stat cache, by path."""
@@ -166,8 +171,9 @@ class Capture:
         rules_of_id: SnapshotId | None = None,
         revealed: frozenset[bytes] = frozenset(),
         keeps_nothing: bool = False,
+        is_shared: bool = False,
     ) -> None:
-        """Prepares a walk.
+        """Prepares a walk, in several processes if ``is_shared`` and the tree is large.
 
         With ``keeps_nothing`` no byte is written, and nothing can be published.
 
@@ -190,6 +196,8 @@ class Capture:
             if keeps_nothing
             else Writer(session.store, size_bytes_max=size_bytes_max, earlier=earlier)
         )
+        # What helpers store twice must not count against a limit.
+        self._is_shared = is_shared and size_bytes_max is None
         self._builder: StatCacheBuilder | None = None
         self._is_published = False
 
@@ -256,7 +264,7 @@ class Capture:
                 revealed=self._revealed,
             )
         self._started_ns = settings.started_ns
-        return Scanner(
+        scanner = Scanner(
             context.fs,
             settings,
             self.writer,
@@ -264,7 +272,15 @@ class Capture:
             self.cache,
             self._builder,
             self._observations,
-        ).scan()
+        )
+        is_shared = self._is_shared and self.cache is None and self._scope is None
+        if is_shared and isinstance(self.writer, Writer) and helper_count() >= HELPERS_MIN:
+            from treesnap.worktree.scan.parallel_capture import ParallelScanner
+
+            scanner = ParallelScanner(
+                context.fs, settings, self.writer, context.monitor, self._builder
+            )
+        return scanner.scan()
 
     def _expected(self) -> tuple[int | None, int | None]:
         """Returns files and bytes of the last snapshot of the same paths, to show progress."""

@@ -107,7 +107,12 @@ def create(context: Context, request: CreateRequest, claim: Claim | None = None)
     _refuse_links(context, scope or ())
     if request.paths and not request.options.allow_absent:
         _refuse_unknown(context, request.paths)
-    result = with_room(context, lambda: _create(context, request, scope, rules, claim))
+    # Tried again alone: what several processes stored twice may be what found no room.
+    shared = iter([True])
+    result = with_room(
+        context,
+        lambda: _create(context, request, scope, rules, claim, is_shared=next(shared, False)),
+    )
     if not result.unchanged:
         maintain(context, result.snapshot.sequence)
     return result
@@ -158,6 +163,8 @@ def _create(
     scope: tuple[bytes, ...] | None,
     rules: tuple[IgnoreRules, ...],
     claim: Claim | None,
+    *,
+    is_shared: bool,
 ) -> CreateResult:
     with opened(context, "take a snapshot", create=True, recover=False) as session:
         session.root.register()
@@ -176,6 +183,7 @@ def _create(
                     rules=rules,
                     size_bytes_max=size_bytes_max,
                     earlier=earlier,
+                    is_shared=is_shared,
                 )
                 try:
                     with reported("take a snapshot"), capture:

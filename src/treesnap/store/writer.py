@@ -50,6 +50,10 @@ class Added(NamedTuple):
     size_bytes: int
 
 
+Finished = list[tuple[bytes, int, int]]
+"""What a session added: pack, objects and bytes of each."""
+
+
 class EpochChanged(Exception):
     """Collections overtook this session; the capture must be done again.
 
@@ -117,6 +121,7 @@ class Writer:
         self.added_bytes = 0
         self._added_to: dict[bytes, Added] = dict(earlier or {})
         self._earlier_bytes = 0
+        self._helped_bytes = 0
 
     def __enter__(self) -> Self:
         sweep_temporary(self._fs, self._store.layout.temporary)
@@ -162,8 +167,12 @@ class Writer:
 
     @property
     def needed_bytes(self) -> int:
-        """How many bytes the session has needed in the store so far, at least."""
-        return self.added_bytes - self._earlier_bytes + self._store.index.written_bytes
+        """How many bytes the session has needed in the store so far, at least.
+
+        What helpers added does not count: alone, the session might have needed less.
+        """
+        alone_bytes = self.added_bytes - self._earlier_bytes - self._helped_bytes
+        return alone_bytes + self._store.index.written_bytes
 
     def put(self, kind: ObjectKind, data: bytes) -> ObjectId:
         """Stores an object unless the store has it, and returns its id.
@@ -301,6 +310,44 @@ class Writer:
         """Makes everything that was put durable, and findable by others."""
         self._drain()
         self._flush_index()
+
+    def pause(self) -> None:
+        """Appends everything that was put so far and ends the threads; more may be put then.
+
+        The process can be forked then: a lock that a thread holds stays locked in the child.
+        """
+        self._drain()
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def of_helper(self) -> Writer:
+        """Returns a session for this process, which was forked from that of the present one.
+
+        It has a slot and a pack of its own, and publishes nothing. It may not have a limit: what
+        several sessions store twice would count.
+        """
+        return Writer(self._store).__enter__()
+
+    def finish(self) -> Finished:
+        """Makes everything durable and findable; returns what :meth:`take` needs of it."""
+        self.flush()
+        return [(pack_id, *added) for pack_id, added in self._added_to.items()]
+
+    def take(self, finished: Finished) -> None:
+        """Counts what the session of a helper added, and finds it from now on.
+
+        It began later than this session. So if no more than one collection condemned packs since
+        this one began, the same holds for it.
+        """
+        for pack_id, objects, size_bytes in finished:
+            before = self._added_to.get(pack_id, Added(0, 0))
+            after = Added(before.objects + objects, before.size_bytes + size_bytes)
+            self._added_to[pack_id] = after
+            self.objects_added += objects
+            self.added_bytes += size_bytes
+            self._helped_bytes += size_bytes
+        self._store.index.refresh()
 
     def copy(self, entries: Iterable[IndexEntry], avoid: frozenset[bytes]) -> None:
         """Appends objects of other packs, verified, and makes them durable; for the collector.

@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
-from helping import die, refuse
+from helping import die, fork_in_turn, refuse
+from treesnap.fs import forked
 from treesnap.fs.forked import Helper, helper_count, share_out
 
 TIMEOUT_S = 60
@@ -24,7 +26,7 @@ class Shared:
         self.taken: list[tuple[str, bytes]] = []
         self.done_again: list[str] = []
 
-    def out(self, shares: list[str], helpers: int) -> None:
+    def out(self, shares: list[str], helpers: int, **options: Any) -> None:
         share_out(
             shares,
             lambda share: 1,
@@ -33,6 +35,7 @@ class Shared:
             there=self.help,
             take=lambda share, result: self.taken.append((share, result)),
             again=self.done_again.append,
+            **options,
         )
 
     def help(self, share: str) -> bytes:
@@ -52,9 +55,64 @@ def test_each_share_is_done_once():
 
     shared.out(["a", "b", "c", "d", "e", "f", "g"], 2)
 
-    assert shared.done_here == ["a", "d", "g"]
-    assert shared.taken == [("b", b"b"), ("e", b"e"), ("c", b"c"), ("f", b"f")]
+    taken = [share for share, _ in shared.taken]
+    assert sorted([*shared.done_here, *taken]) == ["a", "b", "c", "d", "e", "f", "g"]
+    assert all(result == share.encode() for share, result in shared.taken)
+    assert shared.done_here[0] == "a"
+    assert {"b", "c"} <= set(taken)
     assert shared.done_again == []
+
+
+def test_a_process_that_is_free_takes_what_is_left(monkeypatch):
+    monkeypatch.setattr(os, "fork", fork_in_turn())
+    shared = Shared()
+
+    shared.out(["a", "b", "c", "d", "e"], 2)
+
+    assert shared.done_here == ["a"]
+    assert shared.taken == [("b", b"b"), ("d", b"d"), ("e", b"e"), ("c", b"c")]
+
+
+def test_more_shares_than_the_queue_has_entries_are_done_once(monkeypatch):
+    monkeypatch.setattr(forked, "_QUEUE_LENGTH", 4)
+    shares = [str(number) for number in range(103)]
+    shared = Shared()
+
+    shared.out(shares, 2)
+
+    taken = [share for share, _ in shared.taken]
+    assert sorted([*shared.done_here, *taken], key=int) == shares
+
+
+def test_all_is_done_here_where_there_is_no_pipe(monkeypatch):
+    monkeypatch.setattr(os, "pipe", refuse)
+    shared = Shared()
+
+    shared.out(["a", "b"], 1)
+
+    assert shared.done_here == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("last", "is_accepted", "again"),
+    [("done", True, []), ("done", False, ["b", "c"]), ("deadly", True, ["b", "c"])],
+)
+def test_what_a_helper_did_counts_when_it_finished(monkeypatch, last, is_accepted, again):
+    monkeypatch.setattr(os, "fork", fork_in_turn())
+    shared = Shared()
+    accepted = []
+
+    def accept(done, finished):
+        accepted.append((done, finished))
+        return is_accepted
+
+    shared.out(["a", "b", "c"], 1, finish=lambda: shared.help(last), accept=accept)
+
+    assert shared.done_here == ["a"]
+    assert shared.done_again == again
+    assert [share for share, _ in shared.taken] == ([] if again else ["b", "c"])
+    everything = ([("b", b"b"), ("c", b"c")], b"done")
+    assert accepted == ([everything] if last == "done" else [])
 
 
 def test_equal_shares_are_done_as_often_as_they_are_there():
@@ -80,14 +138,15 @@ def test_what_no_process_can_be_started_for_is_done_here(monkeypatch):
     assert (open_files(), signal.pthread_sigmask(signal.SIG_BLOCK, [])) == before
 
 
-def test_of_a_helper_that_is_killed_is_taken_what_it_reported():
+def test_of_a_helper_that_is_killed_is_taken_what_it_reported(monkeypatch):
+    monkeypatch.setattr(os, "fork", fork_in_turn())
     shared = Shared()
 
-    shared.out(["a", "done", "b", "deadly", "c", "left"], 1)
+    shared.out(["a", "done", "too", "deadly", "b", "left"], 1)
 
-    assert shared.done_here == ["a", "b", "c"]
-    assert shared.taken == [("done", b"done")]
-    assert shared.done_again == ["deadly", "left"]
+    assert shared.done_here == ["a", "b", "left"]
+    assert shared.taken == [("done", b"done"), ("too", b"too")]
+    assert shared.done_again == ["deadly"]
 
 
 def test_when_the_work_here_fails_the_helpers_end_first():

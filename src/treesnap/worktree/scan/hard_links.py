@@ -39,6 +39,15 @@ class LinkGroups:
         self._paths.setdefault((device, inode), []).append(path)
         self._link_counts[device, inode] = link_count
 
+    @property
+    def names(self) -> list[tuple[int, int, int, bytes]]:
+        """All names, as :meth:`add` takes them."""
+        return [
+            (*identity, self._link_counts[identity], path)
+            for identity, paths in self._paths.items()
+            for path in paths
+        ]
+
     def shared(self, *, is_broken_by_changes: bool = False) -> frozenset[bytes]:
         """Returns the names of files that must not be changed in place.
 

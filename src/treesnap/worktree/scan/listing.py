@@ -9,7 +9,7 @@ import errno
 import os
 import sys
 from collections.abc import Container, Iterable
-from stat import S_ISDIR, S_ISLNK, S_ISREG
+from stat import S_IFDIR, S_ISDIR, S_ISLNK, S_ISREG
 from typing import Any
 
 from treesnap import treepath
@@ -167,6 +167,36 @@ def list_changed(
     ]
     listing.observations = sorted([*known.values(), *listing.observations])
     return listing
+
+
+def count_names(
+    fs: FileSystem, fd: int, path: bytes, exclusions: Exclusions
+) -> tuple[int, list[bytes], Exclusions]:
+    """Returns how many names a directory has, its subdirectories, and what is excluded in it.
+
+    Looks at no name, so it costs a third of a listing. Subdirectories that are excluded, or have
+    a name of our own, are left out, and all of a directory whose rules cannot be read. Raises
+    OSError.
+    """
+    listing = DirectoryListing(exclusions.at(path))
+    count, names, has_ignore_file = 0, [], False
+    with fs.scan(fd) as entries:
+        for entry in entries:
+            count += 1
+            text = entry.name
+            if entry.is_dir(follow_symlinks=False):
+                names.append(os.fsencode(text))
+            has_ignore_file |= text == ".snapignore"
+    if has_ignore_file:
+        _read_ignore_file(fs, fd, path, listing)
+    in_force = listing.exclusions
+    hides = in_force.names_in(path) if in_force else None
+    kept = [
+        name
+        for name in sorted(names)
+        if not name.startswith(STAGE_PREFIX) and not (hides and hides(name, S_IFDIR))
+    ]
+    return count, kept, in_force
 
 
 def _observe_all(fs: FileSystem, fd: int, listing: DirectoryListing) -> tuple[bool, bool]:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import errno
 import os
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from stat import S_ISDIR
 from typing import Any
@@ -197,7 +198,7 @@ class Scanner:
                 self.mapped = mapped_now(self.fs, self.settings.root).inodes
             self._look_ahead(root_fd)
             with DirectoryChain(self.fs, root_fd) as chain:
-                root, totals = self._walk(chain, root_fd)
+                root, totals = self.walk(chain, root_fd)
         finally:
             self.fs.close(root_fd)
             close_unlocked(self.fs)
@@ -228,36 +229,74 @@ class Scanner:
         if self._changed is not None and self.builder is not None:
             self.builder.keep_unseen()
 
-    def _walk(self, chain: DirectoryChain, root_fd: int) -> tuple[Entry, Totals]:
+    def walk(self, chain: DirectoryChain, root_fd: int) -> tuple[Entry, Totals]:
+        """Walks the open root and returns its entry and totals; raises OSError."""
+        root = self.enter_root(root_fd)
+        stored = self.finish(chain, root, [])
+        return root.entry(stored.tree_id), stored.totals
+
+    def enter_root(self, root_fd: int) -> Directory:
+        """Returns the root, looked at; raises OSError."""
         settings = self.settings
         exclusions = Exclusions(settings.rules, heeds_files=settings.heeds_ignore_files)
         paths = settings.scope
         scope = path_tree(whole=paths) if paths is not None and b"" not in paths else None
         try:
-            root = _Directory(
+            return Directory(
                 self, root_fd, b"", b"", exclusions, scope, self._changed, is_fresh=True
             )
         except OSError as error:
             error.filename = error.filename or settings.root
             raise
-        stack = [root]
-        names: list[bytes] = []
-        while True:
-            directory = stack[-1]
-            if directory.subdirectories:
-                names.append(directory.subdirectories.pop())
-                child = directory.descend(chain, names)
-                if child is None:
-                    names.pop()
-                else:
-                    stack.append(child)
-                continue
-            stored = directory.leave()
-            stack.pop()
-            if not stack:
-                return root.entry(stored.tree_id), stored.totals
-            names.pop()
-            stack[-1].add_child(directory, stored)
+
+    def finish(self, chain: DirectoryChain, top: Directory, names: list[bytes]) -> Stored:
+        """Walks what is below a directory, which has a path of ``names``, and leaves it."""
+        stack = [top]
+        while (stored := self.step(chain, stack, names)) is None:
+            pass
+        return stored
+
+    def step(
+        self, chain: DirectoryChain, stack: list[Directory], names: list[bytes]
+    ) -> Stored | None:
+        """Enters one directory or leaves one; returns what the first of the stack became.
+
+        ``names`` lead to the last of the stack.
+        """
+        directory = stack[-1]
+        if directory.subdirectories:
+            names.append(directory.subdirectories.pop())
+            child = directory.descend(chain, names)
+            if child is None:
+                names.pop()
+            else:
+                stack.append(child)
+            return None
+        stored = directory.leave()
+        stack.pop()
+        if not stack:
+            return stored
+        names.pop()
+        stack[-1].add_child(directory, stored)
+        return None
+
+    def enter(self, chain: DirectoryChain, path: bytes, exclusions: Exclusions) -> Directory:
+        """Returns a directory of which nothing is known, looked at; raises OSError.
+
+        ``exclusions`` are those of the directory above it.
+        """
+        name = treepath.split(path)[1]
+        return Directory(self, chain.open(path), path, name, exclusions, None, None, is_fresh=True)
+
+    @property
+    def own_rules(self) -> list[IgnoreRules]:
+        """The rules of ignore files that were met."""
+        return self._rules[len(self.settings.rules) :]
+
+    def have_room(self, rules: Iterable[IgnoreRules]) -> bool:
+        """Returns whether :meth:`note_rule` takes these rules."""
+        new = {rule for rule in rules if rule not in self._known_rules}
+        return self._rules_size + sum(map(size_of, new)) <= RULES_SIZE_MAX
 
     def note_rule(self, rule: IgnoreRules) -> None:
         """Adds rules of an ignore file; raises UnreadableRules when they are too many.
@@ -284,14 +323,13 @@ class Scanner:
         noted ones of directories in scope that were not.
         """
         settings, found, changed = self.settings, self._rules, self._changed
-        if changed is None:
-            return found
         given_count = len(settings.rules)
         scope = settings.scope if settings.scope is not None else (b"",)
         elsewhere = [
             rule
             for rule in settings.noted_rules
-            if rule not in found
+            if changed is not None
+            and rule not in found
             and changed.find(rule.directory) is None
             and any(treepath.is_within(rule.directory, path) for path in scope)
         ]
@@ -327,7 +365,7 @@ class Scanner:
                 pending += [treepath.join(path, name) for name in subdirectories(row)]
 
 
-class _Stored(NamedTuple):
+class Stored(NamedTuple):
     """What a directory became."""
 
     tree_id: ObjectId
@@ -338,7 +376,7 @@ class _Stored(NamedTuple):
     """The cached sums, or None without a row."""
 
 
-class _Directory:
+class Directory:
     """One directory on the way down: what was seen in it, and what is captured of it.
 
     Making it looks at its names and captures those that differ. The walk then enters what is
@@ -386,12 +424,13 @@ class _Directory:
         """Subdirectories whose own metadata must be read again."""
         self._reused: set[bytes] = set()
         """Subdirectories that are not entered, because nothing in them changed."""
-        self._children: dict[bytes, _Stored] = {}
+        self._children: dict[bytes, Stored] = {}
         self._has_changed_children = False
 
         # Third: look at the names, which may put rules of the directory in force.
         listing, self._looked = self._look(fd, exclusions, changed)
-        self._exclusions = listing.exclusions
+        self.exclusions = listing.exclusions
+        """What is excluded in it."""
         self._observations = listing.observations
         self._linked = listing.linked
         self._packed = encode_observations(listing.observations)
@@ -403,13 +442,13 @@ class _Directory:
         # Fourth: compare with the row, and decide what to look at below.
         row = self._row
         if changed is not None and scope is None:
-            changed.is_whole |= row is None or row.rules != self._exclusions.fingerprint
+            changed.is_whole |= row is None or row.rules != self.exclusions.fingerprint
         self._changed = None if changed is not None and changed.is_whole else changed
         """What to look at below, or None for everything."""
         self._is_same = (
             row is not None
             and row.observations == self._packed
-            and row.rules == self._exclusions.fingerprint
+            and row.rules == self.exclusions.fingerprint
             and not (self._mapped or self._written)
             and not any(self._looked is None or name in self._looked for name in row.racy)
         )
@@ -574,7 +613,30 @@ class _Directory:
             self._racy.add(name)
             walk.unstable.append(treepath.join(self.path, name))
 
-    def descend(self, chain: DirectoryChain, names: list[bytes]) -> _Directory | None:
+    @property
+    def name_count(self) -> int:
+        """How many names it has."""
+        return len(self._observations)
+
+    @property
+    def observed(self) -> tuple[int, ...]:
+        """What was observed of it when it was entered."""
+        stat = self._stat
+        return (
+            stat.st_mode,
+            stat.st_size,
+            stat.st_mtime_ns,
+            stat.st_ctime_ns,
+            stat.st_ino,
+            stat.st_dev,
+        )
+
+    def has_observed(self, name: bytes, observed: tuple[int, ...]) -> bool:
+        """Returns whether the same was observed of one of its names."""
+        position = bisect_left(self._observations, (name,))
+        return self._observations[position : position + 1] == [(name, *observed)]
+
+    def descend(self, chain: DirectoryChain, names: list[bytes]) -> Directory | None:
         """Returns the subdirectory that ``names`` leads to from the root.
 
         Returns None when it is gone or cannot be read.
@@ -586,12 +648,12 @@ class _Directory:
         try:
             if len(names) > DEPTH_MAX:
                 raise OSError(errno.ENAMETOOLONG, "It is too deep")
-            return _Directory(
+            return Directory(
                 self._walk,
                 chain.open_names(names),
                 path,
                 name,
-                Exclusions(heeds_files=False) if is_revealed else self._exclusions,
+                Exclusions(heeds_files=False) if is_revealed else self.exclusions,
                 scope if scope is not None and not scope.is_whole else None,
                 self._changed.at(name) if self._changed is not None else None,
                 is_fresh=name in self._fresh,
@@ -611,7 +673,7 @@ class _Directory:
         """Returns the directory's own entry."""
         return entry_without_size(self.name, EntryKind.DIRECTORY, self._stat, tree_id, self._xattrs)
 
-    def add_child(self, child: _Directory, stored: _Stored) -> None:
+    def add_child(self, child: Directory, stored: Stored) -> None:
         """Takes what a subdirectory became."""
         name, tree_id = child.name, stored.tree_id
         self._children[name] = stored
@@ -623,7 +685,13 @@ class _Directory:
                 child.entry(tree_id) if old is None else old._replace(content=tree_id)
             )
 
-    def leave(self) -> _Stored:
+    def add_captured(self, entry: Entry, totals: Totals) -> None:
+        """Takes a subdirectory that another process captured."""
+        self._entries[entry.name] = entry
+        self._children[entry.name] = Stored(entry.tree_id, totals, is_new=True, totals_before=None)
+        self._has_changed_children = True
+
+    def leave(self) -> Stored:
         """Stores the directory's tree, unless it is the cached one, and adds its row."""
         row, builder = self._row, self._walk.builder
         if row is not None and self._is_same:
@@ -631,7 +699,7 @@ class _Directory:
                 if builder is not None:
                     assert self._place is not None
                     builder.keep(row, self._place)
-                return _Stored(row.tree_id, row.totals, is_new=False, totals_before=row.totals)
+                return Stored(row.tree_id, row.totals, is_new=False, totals_before=row.totals)
             self._complete_from_row(row)
         try:
             return self._store()
@@ -655,7 +723,7 @@ class _Directory:
             self._entries.pop(name, None)
         self._entries.update(changed)
 
-    def _store(self) -> _Stored:
+    def _store(self) -> Stored:
         walk, row = self._walk, self._row
         entries = [self._entries[name] for name in sorted(self._entries)]
         totals = self._totals(entries)
@@ -668,7 +736,7 @@ class _Directory:
                     path=self.path,
                     tree_id=tree_id,
                     totals=totals,
-                    rules=self._exclusions.fingerprint,
+                    rules=self.exclusions.fingerprint,
                     racy=tuple(sorted(self._racy | self._still_racy())),
                     linked=bool(self._linked),
                     skipped=tuple(self._skipped),
@@ -677,8 +745,8 @@ class _Directory:
                 is_listed=bool(self._mapped),
             )
         if row is None:
-            return _Stored(tree_id, totals, is_new=True, totals_before=None)
-        return _Stored(tree_id, totals, row.tree_id != tree_id, totals_before=row.totals)
+            return Stored(tree_id, totals, is_new=True, totals_before=None)
+        return Stored(tree_id, totals, row.tree_id != tree_id, totals_before=row.totals)
 
     def _still_racy(self) -> set[bytes]:
         """Returns the names that were racy and have not been looked at since.

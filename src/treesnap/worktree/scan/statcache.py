@@ -197,6 +197,11 @@ def _load_file(fs: FileSystem, path: str) -> CacheFile | None:
         fs.close(fd)
 
 
+Rows = tuple[bytes, list[int], list[int], list[bytes]]
+"""New rows on their way to another process: their bytes; the hash of each, and where it begins
+in them; and the directories in which a watcher does not learn of every change."""
+
+
 class StatCacheBuilder:
     """Writes the next stat cache during a walk.
 
@@ -254,6 +259,14 @@ class StatCacheBuilder:
     def _note_if_listed(self, row: Row) -> None:
         if row.linked or any(reason == SkipReason.UNREADABLE for _, reason in row.skipped):
             self._listed.append(row.path)
+
+    def take(self, rows: Rows) -> None:
+        """Adds rows that another process gathered."""
+        data, hashes, offsets, listed = rows
+        begin = self._position
+        self._table += [(hashed, begin + at) for hashed, at in zip(hashes, offsets, strict=True)]
+        self._listed += listed
+        self._write(data)
 
     def remove(self, path: bytes) -> None:
         """Removes the old rows of a directory and of everything below it.
@@ -346,6 +359,24 @@ class StatCacheBuilder:
         if self._file is not None:
             self._file.discard()
             self._file = None
+
+
+class RowGatherer(StatCacheBuilder):
+    """Keeps new rows in memory, for :meth:`StatCacheBuilder.take` in another process."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        super().__init__(fs, "", None)
+        self._position = 0
+
+    def _write(self, data: bytes | memoryview) -> None:
+        self._buffer += data
+        self._position += len(data)
+
+    @property
+    def rows(self) -> Rows:
+        """All rows that were added."""
+        hashes, offsets = [item[0] for item in self._table], [item[1] for item in self._table]
+        return bytes(self._buffer), hashes, offsets, self._listed
 
 
 def _is_new(watch: WatchNote | None, old: WatchNote | None) -> bool:
