@@ -47,7 +47,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--checkpoints", type=int, help=f"in the series of many; default {DEFAULT.checkpoints}"
     )
-    made.add_argument("--linux", type=Path, help="an unpacked Linux source; it is copied")
+    made.add_argument(
+        "--source",
+        type=Path,
+        help="the source tree, which is copied; default: the Linux source of a Debian package",
+    )
+    made.add_argument("--source-title", help="what the page calls it, such as 'U-Boot 2026.10'")
     made.add_argument(
         "--all-tools-with-many",
         action="store_true",
@@ -81,7 +86,9 @@ def options_of(arguments: argparse.Namespace) -> Options:
         "repeat_s": arguments.repeat_seconds,
         "minutes": arguments.minutes,
         "checkpoints": arguments.checkpoints,
-        "linux": arguments.linux and arguments.linux.absolute(),
+        "source": arguments.source and arguments.source.absolute(),
+        "source_title": arguments.source_title
+        or (arguments.source and f"the source tree {arguments.source.name}"),
         "out": arguments.out and arguments.out.absolute(),
         "numbers": arguments.out and arguments.out.absolute() / "results.json",
         "work": arguments.work and arguments.work.absolute(),

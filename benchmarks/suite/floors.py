@@ -9,14 +9,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.suite import peers, process
-from benchmarks.suite.results import Case, Results
+from benchmarks.suite import peers, process, serving
+from benchmarks.suite.results import CPU, Case, Results
 
 FLOOR = "floor"
 C_WALK = "walk, compiled"
 PYTHON_WALK = "walk, Python"
 EVERYTHING = "read, hash, compress"
 CLICK = "python -c 'import click'"
+FEW = 10
+CREATE_FEW = f"snap create -q, {FEW} files"
 PROJECT = Path(__file__).resolve().parents[2]
 
 
@@ -73,13 +75,21 @@ def measure_tree(
 def measure_starts(
     root: Path, store: Path, environment: Mapping[str, str], results: Results, *, rounds: int
 ) -> None:
-    """Measures how long programs take to start, in turn; the first round only warms up."""
+    """Measures how long small commands take, in turn; the first round only warms up.
+
+    Raises CommandFailed.
+    """
     snap = peers.snap_command()
+    few, few_store = store.with_name("few-files"), store.with_name("store-of-few-files")
+    few.mkdir()
+    for number in range(FEW):
+        (few / f"{number}").write_text(f"{number}\n", encoding="ascii")
     commands = {
         Case("", CLICK, FLOOR): f"{sys.executable} -c 'import click'",
         Case("", "python -c pass", FLOOR): f"{sys.executable} -c pass",
         Case("", "snap --version", "treesnap"): f"{snap} --version",
         Case("", "snap list", "treesnap"): f"{snap} --store {store} list",
+        Case("", CREATE_FEW, "treesnap"): f"{snap} -C {few} --store {few_store} create -q",
         Case("", "git --version", "git"): "git --version",
     }
     for number in range(rounds + 1):
@@ -87,3 +97,10 @@ def measure_starts(
             outcome = process.timed(command, root, environment)
             if number:
                 results.add(case, outcome.seconds)
+                results.add(case._replace(quantity=CPU), outcome.cpu_seconds)
+    if serving.is_there(environment):
+        case = Case("", CREATE_FEW, serving.SERVER)
+        words = ("create",)
+        serving.measure(case, words, few, few_store, environment, results, rounds=rounds)
+    shutil.rmtree(few)
+    shutil.rmtree(few_store)

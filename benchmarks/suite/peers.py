@@ -17,10 +17,12 @@ from pathlib import Path
 
 FIRST = "first snapshot"
 SAME = "nothing changed"
+STATUS = "status"
 CHANGED = "{edit}"
 BACK = "roll back, {edit}"
 RESTORE = "restore all"
-WORKS = (FIRST, SAME, RESTORE, CHANGED, BACK)
+COLLECT = "collect garbage"
+WORKS = (FIRST, SAME, STATUS, RESTORE, CHANGED, BACK)
 """In the order in which they are done; ``{edit}`` stands for what a tree's edit is called."""
 
 
@@ -35,14 +37,16 @@ class Tool:
     setup: str
     first: str
     again: str | None = None
+    status: str | None = None
     back: str | None = None
     restore: str | None = None
     usage: str = ""
 
     def command(self, work: str) -> str | None:
         """Returns the command line for one of ``WORKS``."""
-        lines = {FIRST: self.first, SAME: self.again, CHANGED: self.again}
-        return {**lines, BACK: self.back, RESTORE: self.restore}[work]
+        captures = {FIRST: self.first, SAME: self.again, CHANGED: self.again}
+        others = {STATUS: self.status, BACK: self.back, RESTORE: self.restore}
+        return {**captures, **others}[work]
 
 
 def snap_command() -> str:
@@ -66,6 +70,7 @@ def _treesnap() -> Tool:
         setup="true",
         first=f"{snap} create",
         again=f"{snap} create",
+        status=f"{snap} status",
         back=f"{snap} restore latest~1",
         restore=f"{snap} restore latest --to {{out}}",
         usage="every work syncs; rolling back captures the state before first",
@@ -84,6 +89,7 @@ def _git() -> Tool:
         " && git --git-dir={store} config gc.auto 0",
         first=capture,
         again=capture,
+        status=f"{git} status --porcelain",
         back=f"{git} reset -q --hard HEAD~1",
         # with an index of its own: else the shadow's would describe the files in {out}
         restore="mkdir {out} && GIT_INDEX_FILE={out}.index git --git-dir={store}"

@@ -39,7 +39,7 @@ def draw(results: Results, directory: Path) -> list[tuple[str, str]]:
     mpl.rcParams["svg.hashsalt"] = "treesnap"  # equal numbers give an equal file
     mpl.rcParams["svg.fonttype"] = "none"
     pictures: list[tuple[str, str, Callable[[Results], Any]]] = [
-        (HEADLINE, "Five tasks on the Linux source; a shorter bar is better", _headline),
+        (HEADLINE, "Five tasks on a source tree; a shorter bar is better", _headline),
         ("sizes.svg", "Cost against the size of the tree", _sizes),
         ("changes.svg", "Cost against the number of changed files", _changes),
         ("checkpoints.svg", "Many checkpoints with one small change each", _checkpoints),
@@ -96,7 +96,7 @@ def _finish(axes: Any, title: str, x: str, y: str, *, logarithmic: bool = True) 
 
 
 def _headline(results: Results) -> Any:
-    """Returns the time of five tasks for each tool, as bars on the Linux source."""
+    """Returns the time of five tasks for each tool, as bars on the source tree."""
     from matplotlib import pyplot as plt
 
     tasks = (peers.FIRST, peers.SAME, promises.TEN, promises.BACK, peers.RESTORE)
@@ -104,7 +104,7 @@ def _headline(results: Results) -> Any:
     has_bars = False
     for axes, task in zip(panels, tasks, strict=True):
         for place, tool in enumerate(reversed(HEADLINE_TOOLS)):
-            value = results.median(Case(trees.LINUX, task, tool))
+            value = results.median(Case(trees.SOURCE, task, tool))
             if value is not None:
                 has_bars = True
                 axes.barh(place, value, color=COLOURS[tool])
@@ -118,7 +118,7 @@ def _headline(results: Results) -> Any:
 
 def _sizes(results: Results) -> Any:
     """Returns the times of snapshots over the number of files, for source trees."""
-    names = [name for name in results.trees if name == trees.LINUX or name.startswith("files-")]
+    names = [name for name in results.trees if name == trees.SOURCE or name.startswith("files-")]
     if len(names) < 2:
         return None
     figure, panels = _panels(3)
@@ -146,7 +146,7 @@ def _by_size(results: Results, names: list[str], work: str, tool: str) -> list[t
 
 
 def _changes(results: Results) -> Any:
-    """Returns the times over the number of changed files, in the Linux source."""
+    """Returns the times over the number of changed files, in the source tree."""
     figure, panels = _panels(2)
     has_points = False
     for axes, work in zip(panels, (peers.CHANGED, peers.BACK), strict=True):
@@ -154,7 +154,7 @@ def _changes(results: Results) -> Any:
             points = []
             for count in sorted({*CHANGES, 10}):
                 name = "1 file changed" if count == 1 else f"{count:,} files changed"
-                value = results.median(Case(trees.LINUX, work.format(edit=name), tool))
+                value = results.median(Case(trees.SOURCE, work.format(edit=name), tool))
                 if value is not None:
                     points.append((float(count), value))
             has_points = has_points or len(points) > 1

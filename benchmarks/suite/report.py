@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.suite import floors, peers, plots, promises, trees, watching
+from benchmarks.suite import floors, peers, plots, promises, serving, trees, watching
 from benchmarks.suite.promises import PROMISES, Form, Promise, State, Verdict
 from benchmarks.suite.results import ADDED, CPU, MEMORY, SECONDS, STORE, Case, Results, distinct
 
-OWN = {"treesnap", watching.WATCH, watching.LIBRARY, watching.LIBRARY_WATCH}
+OWN = {"treesnap", watching.WATCH, watching.LIBRARY, watching.LIBRARY_WATCH, serving.SERVER}
 COMMAND = "tox -e bench"
 QUANTITIES = {
     SECONDS: "time",
@@ -23,17 +23,17 @@ QUANTITIES = {
 }
 
 HEADLINE_TASKS = (
-    ("first snapshot", Case(trees.LINUX, peers.FIRST, "")),
-    ("snapshot, nothing changed", Case(trees.LINUX, peers.SAME, "")),
-    ("snapshot, 10 files changed", Case(trees.LINUX, promises.TEN, "")),
-    ("roll those 10 files back", Case(trees.LINUX, promises.BACK, "")),
-    ("restore everything", Case(trees.LINUX, peers.RESTORE, "")),
-    ("size of the store", Case(trees.LINUX, peers.FIRST, "", STORE)),
+    ("first snapshot", Case(trees.SOURCE, peers.FIRST, "")),
+    ("snapshot, nothing changed", Case(trees.SOURCE, peers.SAME, "")),
+    ("snapshot, 10 files changed", Case(trees.SOURCE, promises.TEN, "")),
+    ("roll those 10 files back", Case(trees.SOURCE, promises.BACK, "")),
+    ("restore everything", Case(trees.SOURCE, peers.RESTORE, "")),
+    ("size of the store", Case(trees.SOURCE, peers.FIRST, "", STORE)),
 )
 """The rows that the page begins with; the tool of each case is left open."""
 
 HEADLINE_WORDS = """\
-The Linux source; medians; **the best of each row** in bold. A cell is empty where the tool cannot
+{source}; medians; **the best of each row** in bold. A cell is empty where the tool cannot
 do the task. *treesnap, watch* runs beside `snap watch`. treesnap syncs everything before it reports
 success; tar and rsync sync nothing. Below: [every number in which a peer is
 better](#where-a-peer-is-better), and the complete tables.
@@ -56,6 +56,8 @@ METHOD = """\
   count; rsync makes all of them anew each time. New bytes are what the store grew by.
 - Peak memory is that of the largest single process, also for tools that use several. The process
   that starts a program takes about 14 MB itself, so smaller numbers cannot be seen.
+- Processor time is that of all processes of a command, and of the fork server and its children
+  where *treesnap, fork server* is measured; not of the watcher. Bytecode is compiled.
 - *+ 20 %* in a promise raises the limit of the row above it by a fifth.
 - The library, the walk in Python, and reading, hashing and compressing are measured inside a
   process, without its start.
@@ -171,7 +173,8 @@ def _headline(results: Results) -> str:
         )
     if not any("".join(cells) for _, *cells in rows):
         return ""
-    return table(("task", *plots.HEADLINE_TOOLS), rows) + "\n" + HEADLINE_WORDS
+    words = HEADLINE_WORDS.format(source=_capital(_title(results, trees.SOURCE)))
+    return table(("task", *plots.HEADLINE_TOOLS), rows) + "\n" + words
 
 
 def _machine(results: Results) -> str:
@@ -225,7 +228,7 @@ def _promises(results: Results) -> str:
         for verdict in verdicts
     ]
     return (
-        f"## Promises\n\n{summary[:1].upper()}{summary[1:]}. A row is about the Linux source unless"
+        f"## Promises\n\n{_capital(summary)}. A row is about the source tree unless"
         " it names another tree.\n\n" + table(("task", "promise", "measured", "verdict"), rows)
     )
 
@@ -282,8 +285,16 @@ def _tree(results: Results, tree: str) -> str:
     words = f"{about}n is at most {most}. In brackets: the number as a multiple of treesnap's."
     if floor_words:
         words += f" Floors: {', '.join(floor_words)}."
-    title = trees.tree_named(tree).title
-    return f"## {title[:1].upper()}{title[1:]}\n\n{words}\n\n" + table(("task", *tools), rows)
+    title = _capital(_title(results, tree))
+    return f"## {title}\n\n{words}\n\n" + table(("task", *tools), rows)
+
+
+def _title(results: Results, tree: str) -> str:
+    return str(results.facts["source"]) if tree == trees.SOURCE else trees.tree_named(tree).title
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _cell(results: Results, case: Case) -> str:
@@ -302,13 +313,23 @@ def _starts(results: Results) -> str:
     click = results.median(promises.CLICK)
     for case in results.samples:
         value = results.median(case)
-        if not case.tree and click and value is not None:
-            rows.append((f"`{case.work}`", shown(value, SECONDS), f"{value / click:.2f} ×"))
+        if not case.tree and case.quantity == SECONDS and click and value is not None:
+            rows.append(_start(results, case, value, click))
     if not rows:
         return ""
-    return "## Start of programs\n\n" + table(
-        ("command", "time", "relative to `import click`"), rows
+    return "## Small commands\n\n" + table(
+        ("command", "time", "relative to `import click`", "processor time", "relative"), rows
     )
+
+
+def _start(results: Results, case: Case, value: float, click: float) -> tuple[str, ...]:
+    words = f"`{case.work}`" + (f", {case.tool}" if case.tool == serving.SERVER else "")
+    spent = results.median(case._replace(quantity=CPU))
+    click_spent = results.median(promises.CLICK._replace(quantity=CPU))
+    if spent is None or not click_spent:
+        return words, shown(value, SECONDS), f"{value / click:.2f} ×", "", ""
+    relative = f"{spent / click_spent:.2f} ×"
+    return words, shown(value, SECONDS), f"{value / click:.2f} ×", shown(spent, CPU), relative
 
 
 def _images(pictures: Sequence[tuple[str, str]]) -> str:

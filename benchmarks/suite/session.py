@@ -22,7 +22,7 @@ from benchmarks.suite import (
     watching,
 )
 from benchmarks.suite.peers import Tool
-from benchmarks.suite.results import Results
+from benchmarks.suite.results import Case, Results
 from benchmarks.suite.trees import Tree
 from benchmarks.suite.works import Clock, Comparison, Contender
 
@@ -31,16 +31,17 @@ TREES = (
     promises.CHECKPOINT_TREE,
     trees.MILLION,
     "database",
-    trees.LINUX,
+    trees.SOURCE,
     "node_modules",
     "venv",
 )
 """What no promise speaks of comes last: it is what a short time leaves out."""
 
-QUICK_TREES = ("files-1000", trees.LINUX, "database-128", promises.CHECKPOINT_TREE)
+QUICK_TREES = ("files-1000", trees.SOURCE, "database-128", promises.CHECKPOINT_TREE)
 FEW_FILES_MAX = 200_000
 """Trees with more files are captured only by the tools that are quick with them."""
 
+SOURCE_TITLE = trees.LINUX_TITLE
 QUICK_WITH_MANY = {"treesnap", "tar | zstd"}
 RESTORED_MAX_BYTES = 2_000_000_000
 LIBRARY_ROUNDS = 5
@@ -67,7 +68,8 @@ class Options:
     repeat_s: float = 12.0
     minutes: float = 25.0
     checkpoints: int = 1_000
-    linux: Path | None = None
+    source: Path | None = None
+    source_title: str = SOURCE_TITLE
     all_tools_with_many: bool = False
     quick: bool = False
 
@@ -91,6 +93,7 @@ class Session:
         self._tools = self._chosen_tools()
         self.results.facts = machine.facts(options.work, self._tools, self._environment)
         self.results.facts["quick"] = options.quick
+        self.results.facts["source"] = options.source_title
         self._clock = Clock.of(options.minutes, options.repeat_s)
         self._has_watch = watching.is_there(self._environment)
         if not self._has_watch:
@@ -112,7 +115,7 @@ class Session:
     def run(self) -> None:
         """Measures everything that was chosen; what cannot be measured is noted, and no more."""
         for name in self._options.trees:
-            tree = trees.tree_named(name, linux=self._options.linux)
+            tree = trees.tree_named(name, source=self._options.source)
             if self._clock.is_over():
                 self.results.leave_out(f"{name}: no time was left.")
                 continue
@@ -135,9 +138,7 @@ class Session:
         size = self.results.trees[name]
         has_many = size["files"] > FEW_FILES_MAX
         works = tuple(
-            work
-            for work in peers.WORKS
-            if work != peers.RESTORE or not (has_many or name.startswith("database"))
+            work for work in peers.WORKS if work != peers.RESTORE or not name.startswith("database")
         )
         contenders = self._contenders(name, only_quick=has_many and not options.all_tools_with_many)
         rounds = 1 if has_many else options.rounds
@@ -156,7 +157,9 @@ class Session:
         if not store.exists():
             return
         self._measure_own(tree, root, store, has_many=has_many)
-        if name == trees.LINUX:
+        if has_many:
+            self._measure_collection(name, root, store)
+        if name == trees.SOURCE:
             rounds = options.rounds
             floors.measure_starts(
                 root, store, self._environment, self.results, rounds=START_ROUNDS * rounds
@@ -194,6 +197,13 @@ class Session:
             watching.measure_library(*arguments, rounds=rounds * LIBRARY_ROUNDS, tools=kinds)
         except process.CommandFailed as error:
             self.results.leave_out(f"{tree.name}: library or watcher: failed, {error}.")
+
+    def _measure_collection(self, name: str, root: Path, store: Path) -> None:
+        """Measures a collection after everything but one snapshot was deleted."""
+        snap = f"{peers.snap_command()} -q --store {store}"
+        process.timed(f"{snap} prune --keep-last 1", root, self._environment)
+        outcome = process.timed(f"{snap} gc", root, self._environment)
+        watching.note(self.results, Case(name, peers.COLLECT, "treesnap"), outcome)
 
     def _measure_checkpoints(self, name: str, root: Path) -> None:
         contenders = self._contenders(f"{name}-checkpoints", only_quick=False)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.suite.edits import ChangedFiles, ChangedRow, Edit, row_content
 
-LINUX = "linux"
+SOURCE = "source"
 MILLION = "files-1000000"
 LINUX_ARCHIVE = Path("/usr/src/linux-source-6.1.tar.xz")
 NODE_PACKAGES = ("typescript@5.4.5", "webpack@5.91.0", "eslint@8.57.0", "jest@29.7.0")
@@ -48,7 +48,10 @@ def ten_files(root: Path) -> Edit:
     return ChangedFiles(root, 10)
 
 
-def tree_named(name: str, *, linux: Path | None = None) -> Tree:
+LINUX_TITLE = "Linux 6.1 source (Debian's package linux-source-6.1)"
+
+
+def tree_named(name: str, *, source: Path | None = None) -> Tree:
     """Returns a tree by its name, which may hold a number of files or MiB. Raises ValueError."""
     if name.startswith("database"):
         size_mib = int(name.removeprefix("database").removeprefix("-") or 1024)
@@ -65,9 +68,9 @@ def tree_named(name: str, *, linux: Path | None = None) -> Tree:
         return Tree(name, title, lambda path: make_files(path, count), count * 14_000, ten_files)
     trees = [
         Tree(
-            LINUX,
-            "Linux 6.1 source (Debian's package linux-source-6.1)",
-            lambda path: make_linux(path, linux),
+            SOURCE,
+            "the source tree",
+            lambda path: make_source(path, source),
             11_000 * MIB,
             ten_files,
         ),
@@ -141,8 +144,8 @@ def make_files(path: Path, count: int) -> None:
         os.close(opened)
 
 
-def make_linux(path: Path, source: Path | None) -> None:
-    """Copies a given Linux source, or unpacks the one of Debian's package."""
+def make_source(path: Path, source: Path | None) -> None:
+    """Copies a given tree, or unpacks the Linux source of Debian's package."""
     if source is not None:
         subprocess.run(["cp", "-a", f"{source}/.", path], check=True)
     elif LINUX_ARCHIVE.exists():

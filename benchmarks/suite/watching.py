@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.suite import floors, peers, process
+from benchmarks.suite import floors, peers, process, serving
 from benchmarks.suite.edits import ChangedFiles, Edit
 from benchmarks.suite.results import CPU, MEMORY, Case, Results
 from benchmarks.suite.works import Clock
@@ -15,6 +15,8 @@ WATCH = "treesnap, watch"
 LIBRARY = "library"
 LIBRARY_WATCH = "library, watch"
 IN_PROCESS = "create in one process, 1 file changed"
+MANY = 1_000
+"""As many files are changed as make the work of a roll back one of files."""
 
 
 def is_there(environment: Mapping[str, str]) -> bool:
@@ -40,7 +42,8 @@ def measure(
         results.leave_out(f"{tree}: snap watch: no time was left.")
         return
     snap = f"{peers.snap_command()} -q -C {root} --store {store}"
-    edits: list[Edit] = [ChangedFiles(root, 1), ChangedFiles(root, 10)]
+    counts = [1, 10, *([MANY] if results.trees[tree]["files"] >= 4 * MANY else [])]
+    edits: list[Edit] = [ChangedFiles(root, count) for count in counts]
     process.timed(f"{snap} watch --detach", root, environment)
     try:
         for _ in range(2):  # the first may still walk, and the second tells what it left
@@ -48,6 +51,13 @@ def measure(
         for number in range(rounds):
             print(f"{tree}: round {number + 1} of {rounds} with a watcher", file=sys.stderr)
             _round(tree, root, snap, edits, number, environment, results)
+        for edit in edits:
+            edit.take_back()
+        process.timed(f"{snap} create", root, environment)
+        if serving.is_there(environment):
+            case = Case(tree, peers.STATUS, serving.SERVER)
+            words = ("status",)
+            serving.measure(case, words, root, store, environment, results, rounds=5 * rounds)
     finally:
         for edit in edits:
             edit.take_back()
@@ -65,22 +75,25 @@ def _round(
 ) -> None:
     click = f"{sys.executable} -c 'import click'"
     outcome = process.timed(click, root, environment)
-    results.add(Case("", floors.CLICK, floors.FLOOR), outcome.seconds)
+    note(results, Case("", floors.CLICK, floors.FLOOR), outcome)
     outcome = process.timed(f"{snap} create", root, environment)
-    _note(results, Case(tree, peers.SAME, WATCH), outcome)
+    note(results, Case(tree, peers.SAME, WATCH), outcome)
+    outcome = process.timed(f"{snap} status", root, environment)
+    note(results, Case(tree, peers.STATUS, WATCH), outcome)
     for edit in edits:
         edit.apply(number)
         outcome = process.timed(f"{snap} create", root, environment)
-        _note(results, Case(tree, peers.CHANGED.format(edit=edit.name), WATCH), outcome)
+        note(results, Case(tree, peers.CHANGED.format(edit=edit.name), WATCH), outcome)
         edit.apply(number + 1_000)
         outcome = process.timed(f"{snap} restore latest~1", root, environment)
-        _note(results, Case(tree, peers.BACK.format(edit=edit.name), WATCH), outcome)
+        note(results, Case(tree, peers.BACK.format(edit=edit.name), WATCH), outcome)
         if not edit.is_undone():
             results.leave_out(f"{tree}: roll back, {WATCH}: the content was not what it was.")
         process.timed(f"{snap} create", root, environment)
 
 
-def _note(results: Results, case: Case, outcome: process.Outcome) -> None:
+def note(results: Results, case: Case, outcome: process.Outcome) -> None:
+    """Notes the time of a command, its processor time and its memory."""
     results.add(case, outcome.seconds)
     results.add(case._replace(quantity=CPU), outcome.cpu_seconds)
     results.add(case._replace(quantity=MEMORY), outcome.memory_bytes)

@@ -167,7 +167,7 @@ class Comparison:
         elif work == peers.RESTORE:
             self._check(_is_whole(contender.out, self.root), case)
             shutil.rmtree(contender.out)
-        else:
+        elif work != peers.STATUS:
             size_bytes = trees.measure(contender.store)["size_bytes"]
             if work == peers.FIRST:
                 self.results.add(case._replace(quantity=STORE), size_bytes)
