@@ -33,7 +33,7 @@ from serving import (
     status_of,
 )
 from treesnap import __version__
-from treesnap.cli.client import encode_request, identity
+from treesnap.cli.client import HELLO, encode_request, identity
 from treesnap.cli.start import store_for_server
 from treesnap.errors import OperationFailed
 from treesnap.ops.context import default_store_path
@@ -368,18 +368,32 @@ def other_rights() -> list[list[str]]:
     ]
 
 
+LIAR = CLIENT.replace(
+    "from treesnap", "treesnap.cli.client.rights_of = lambda *_: 0; from treesnap"
+)
+"""A client that does not look at the rights of the server's child."""
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("by", other_rights(), ids=" ".join)
-def test_a_client_with_other_rights_does_its_command_itself(place, server, by):
+@pytest.mark.parametrize("program", [CLIENT, LIAR], ids=["client", "child"])
+def test_a_client_with_other_rights_does_its_command_itself(place, server, by, program):
     if os.geteuid() != 0 or shutil.which(by[0]) is None:
         pytest.skip("the rights of a process cannot be changed here")
 
-    words = [*by, sys.executable, "-c", CLIENT, "status"]
+    words = [*by, sys.executable, "-c", program, "status"]
     done = subprocess.run(words, cwd=place.root, env=place.variables, check=False)
 
     assert done.returncode == FELL_BACK
     assert server.is_running()
     assert place.by_server("status")[0] == 0
+
+
+def test_a_client_that_asks_no_questions_is_served_with_the_same_rights(place):
+    words = [sys.executable, "-c", LIAR, "status"]
+    done = subprocess.run(words, cwd=place.root, env=place.variables, check=False)
+
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize("words", [["gc"], ["run", "--", "true"], ["-q"], ["--no", "create"], []])
@@ -472,7 +486,7 @@ def test_a_command_that_is_killed_with_its_server_is_reported(place, tmp_path, h
 
 
 STEPS = {
-    "accept": [],
+    "greet": [],
     "read": ["read"],
     "refuse": ["read", b"X"],
     "ready without a child": ["read", b"R"],
@@ -492,6 +506,7 @@ def test_a_server_that_ends_before_the_command_begins_changes_nothing(place, tmp
         def serve() -> None:
             connection, _ = listening.accept()
             with connection:
+                connection.send(HELLO)
                 for action in STEPS[step]:
                     if action == "read":
                         connection.recv(1 << 20)
@@ -531,10 +546,17 @@ def test_what_is_in_the_place_of_a_server_changes_nothing(place, tmp_path, damag
 
 
 def test_the_first_command_starts_a_server_and_the_setting_ends_it(place):
+    """Whatever signals that command ignores: the server must learn how its children end."""
+
+    def prepare() -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
     (place.store / "fork-server").unlink()
     words = [sys.executable, "-m", "treesnap"]
     options = {"cwd": place.root, "env": place.variables, "timeout": TIMEOUT_S}
-    subprocess.run([*words, "config", "fork-server", "true"], check=True, **options)
+    subprocess.run(
+        [*words, "config", "fork-server", "true"], check=True, preexec_fn=prepare, **options
+    )
     wait_until((place.store / "fork-server" / "socket").exists)
 
     assert place.by_server("status")[0] == 0

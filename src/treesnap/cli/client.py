@@ -2,13 +2,18 @@
 
 The server forks a child for each client, and the child runs the command. In order:
 
-1. The client connects and sends its words, its variables and its standard streams.
-2. The child compares the rights of both, becomes like the client, and says that it is ready.
+1. The client connects; the child greets it. The client compares the rights of both.
+2. The client sends its words, its variables and its standard streams. The child compares the
+   rights as well, becomes like the client, and says that it is ready.
 3. The client tells it to go. From here on the command runs, and runs once.
 4. The child says its exit code, then the server how the child ended. Each is a wait status.
 
 Whatever goes wrong before the third step, the client does its command itself. Afterwards it passes
 signals on, and ends as the child did. If it is killed, the server kills the child.
+
+With each message the kernel says which process sent it. Each side opens the directory of the other
+in ``/proc``, looks there, and takes a later message of the same process as the proof that it
+looked at the right one: an ended process cannot send, and its number may belong to another.
 
 Imports nothing that takes long: ``socket`` and ``signal`` take longer than this module does.
 """
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
 
     from treesnap.ops.context import Context
 
+HELLO = b"H"
 READY = b"R"
 GO = b"G"
 SIZE_BYTES = 4
@@ -41,15 +47,25 @@ _PROGRAM = (
     "import sys; from treesnap.cli.fork_server import serve; serve(sys.argv[1], float(sys.argv[2]))"
 )
 _CREDENTIALS_SIZE = 12
+_RIGHTS = (
+    b"Uid:",
+    b"Gid:",
+    b"Groups:",
+    b"Cap",
+    b"NoNewPrivs:",
+    b"Seccomp",
+)
+"""Lines of a process's status that decide what it may do; see proc_pid_status(5)."""
+_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
-def run_in_server(directory_fd: int) -> None:
+def run_in_server(directory: str) -> None:
     """Has a server run the command of this process, and ends as the command does.
 
     Returns if no server runs it; then nothing was done. The directory is where the server listens.
     """
-    connection = connected(directory_fd)
+    connection = connected(directory)
     if connection is None:
         return
     try:
@@ -72,20 +88,56 @@ def run_in_server(directory_fd: int) -> None:
     _end_as_child(connection)
 
 
-def connected(directory_fd: int) -> socket.socket | None:
+def connected(directory: str) -> socket.socket | None:
     """Returns a connection to the server that listens in a directory, or None."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.settimeout(PATIENCE_S)
-        # Addresses of sockets have at most 107 bytes, and stores may lie deep.
-        connection.connect(f"/proc/self/fd/{directory_fd}/socket")
-        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS_SIZE)
-        if int.from_bytes(peer[4:8], sys.byteorder) == os.geteuid():
-            return connection
+        directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            connection.settimeout(PATIENCE_S)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            # Addresses of sockets have at most 107 bytes, and stores may lie deep.
+            connection.connect(f"/proc/self/fd/{directory_fd}/socket")
+        finally:
+            os.close(directory_fd)
     except OSError:
-        pass
-    connection.close()
-    return None
+        connection.close()
+        return None
+    return connection
+
+
+def read_facts(directory: str, name: str) -> bytes:
+    """Returns the content of a file in the directory of a process; raises OSError."""
+    fd = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return b"".join(iter(lambda: os.read(fd, 1 << 16), b""))
+    finally:
+        os.close(fd)
+
+
+def rights_of(directory: str, status: bytes) -> tuple[object, ...]:
+    """Returns what decides what a process may do and see, and which user it is.
+
+    The directory is that of the process in ``/proc``, and the status what it says there.
+    """
+    lines = [line for line in status.splitlines() if line.startswith(_RIGHTS)]
+    spaces = [os.readlink(f"{directory}/ns/{name}") for name in _NAMESPACES]
+    top = os.stat(f"{directory}/root")
+    label: bytes | int | None
+    try:
+        label = read_facts(directory, "attr/current")
+    except OSError as error:  # no security module has labels
+        label = error.errno
+    return lines, spaces, top.st_dev, top.st_ino, label
+
+
+def received(connection: socket.socket, size_bytes: int) -> tuple[bytes, int, bytes]:
+    """Returns a message, the process that sent it, and the descriptors in it; raises OSError."""
+    room = socket.CMSG_SPACE(_CREDENTIALS_SIZE) + socket.CMSG_SPACE(STREAMS * 4)
+    message, ancillary, _, _ = connection.recvmsg(size_bytes, room, socket.MSG_CMSG_CLOEXEC)
+    found = {kind: data for _, kind, data in ancillary}
+    sender = int.from_bytes(found.get(socket.SCM_CREDENTIALS, b"")[:4], sys.byteorder)
+    return message, sender, found.get(socket.SCM_RIGHTS, b"")
 
 
 def identity() -> bytes:
@@ -159,20 +211,17 @@ def end_server(store_path: str) -> None:
     """Ends the server of a store, if there is one, once its commands have ended."""
     from treesnap.store.layout import Layout
 
-    try:
-        directory_fd = os.open(Layout(store_path).fork_server, os.O_PATH | os.O_DIRECTORY)
-    except OSError:
+    connection = connected(Layout(store_path).fork_server)
+    if connection is None:
         return
     try:
-        connection = connected(directory_fd)
-        if connection is not None:
-            _send(connection, encode_request(b""))  # which is refused, as from another version
-            connection.recv(1)
-            connection.close()
+        _send(connection, encode_request(b""))  # which is refused, as from another version
+        while connection.recv(1):
+            pass
     except OSError:
         pass
     finally:
-        os.close(directory_fd)
+        connection.close()
 
 
 def _send(connection: socket.socket, request: bytes) -> None:
@@ -185,11 +234,21 @@ def _send(connection: socket.socket, request: bytes) -> None:
 
 def _prepared_child(connection: socket.socket) -> int:
     """Returns a descriptor of the child that is ready; raises OSError if there is none."""
-    _send(connection, encode_request(identity()))
-    answer, ancillary, _, _ = connection.recvmsg(1, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
-    if answer != READY or not ancillary:
+    greeting, child, _ = received(connection, 1)
+    directory_fd = os.open(f"/proc/{child}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        own, other = "/proc/self", f"/proc/self/fd/{directory_fd}"
+        own_rights = rights_of(own, read_facts(own, "status"))
+        if greeting != HELLO or rights_of(other, read_facts(other, "status")) != own_rights:
+            raise ConnectionError("refused")
+        _send(connection, encode_request(identity()))
+        answer, sender, descriptor = received(connection, 1)
+        os.lstat(f"{other}/status")  # there is no such process if it has ended
+    finally:
+        os.close(directory_fd)
+    if answer != READY or sender != child or not descriptor:
         raise ConnectionError("refused")
-    return int.from_bytes(ancillary[0][2], sys.byteorder)
+    return int.from_bytes(descriptor, sys.byteorder)
 
 
 def _pass_signals_on(child_fd: int) -> None:

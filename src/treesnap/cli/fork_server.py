@@ -31,17 +31,20 @@ import treesnap
 from treesnap.cli import streams
 from treesnap.cli.client import (
     GO,
+    HELLO,
     PATIENCE_S,
     READY,
     SIZE_BYTES,
     STREAMS,
     identity,
+    read_facts,
+    received,
+    rights_of,
 )
 from treesnap.cli.main import execute, make_collections_rare, snap
 from treesnap.cli.start import INTERRUPTED, SERVED
-from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import read_file, unlink_if_present
+from treesnap.fs.durable import unlink_if_present
 from treesnap.fs.local import LocalFileSystem
 from treesnap.named_tuple import NamedTuple, make_constructors
 from treesnap.ops.known_changes import socket_address
@@ -65,23 +68,7 @@ _LIBRARIES = (
     "zstandard",
 )
 """What the commands import when they need it."""
-_RIGHTS = (
-    "Uid",
-    "Gid",
-    "Groups",
-    "CapInh",
-    "CapPrm",
-    "CapEff",
-    "CapBnd",
-    "CapAmb",
-    "NoNewPrivs",
-    "Seccomp",
-    "Seccomp_filters",
-)
-"""Lines of a process's status that decide what it may do; see proc_pid_status(5)."""
-_STATUS_SIZE_MAX = 4 << 20
 _REQUEST_SIZE_MAX = 16 << 20
-_CREDENTIALS_SIZE = 12
 _REFUSED = 1
 _ALL_LIMITS = sorted({vars(resource)[name] for name in dir(resource) if name.startswith("RLIMIT_")})
 
@@ -108,6 +95,7 @@ def serve(store_path: str, idle_s: float) -> None:
     preload()
     if not program.has_changed():  # else an upgrade is under way
         make_collections_rare()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would keep no wait statuses
         ForkServer(LocalFileSystem(), Layout(store_path).fork_server, program).run(idle_s)
 
 
@@ -157,8 +145,8 @@ class ForkServer:
         self._fs = fs
         self._program = program
         self._directory_fd = fs.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        self._status = _status(fs, "/proc/self")
-        self._rights = _rights(fs, "/proc/self", self._status)
+        self._status = read_facts("/proc/self", "status")
+        self._rights = rights_of("/proc/self", self._status)
         self._is_ending = False
         self._children: dict[int, ServedCommand] = {}
         """By the descriptors of the processes and of the connections."""
@@ -264,7 +252,7 @@ class ForkServer:
             except _Outdated:
                 os.write(self._telling_fd, b"x")
                 raise
-        except (_Refused, OSError, ValueError, LookupError, Corrupt):
+        except (_Refused, OSError, ValueError, LookupError):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             os._exit(_REFUSED)
@@ -288,80 +276,58 @@ class ForkServer:
 
     def _prepare(self, connection: socket.socket) -> None:
         """Makes this process like the client. When it returns, the command may begin."""
-        request, fds = _received_request(connection)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        connection.send(HELLO)
+        request, client, fds = _received_request(connection)
         sender, count, *items = request.split(b"\0")
         if sender != identity() or self._program.has_changed():
             raise _Outdated
         words, variables = items[: int(count)], items[int(count) :]
-        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS_SIZE)
-        client = int.from_bytes(peer[:4], sys.byteorder)
-        # Open to the end: another process that got the number of this one is not found through it.
         client_fd = self._fs.open(f"/proc/{client}", os.O_PATH | os.O_DIRECTORY)
         facts = f"/proc/self/fd/{client_fd}"
-        status = _status(self._fs, facts)
-        if _rights(self._fs, facts, status) != self._rights:
+        text = read_facts(facts, "status")
+        if rights_of(facts, text) != self._rights:
             raise _Refused
+        _take_limits(client)
         _replace_environment(variables)
         os.chdir(f"{facts}/cwd")
+        status, own = _fields(text), _fields(self._status)
         os.umask(int(status["Umask"], 8))
-        _take_signals(status, self._status)
-        _take_limits(client)
+        _take_signals(status, own)
         _take_streams(fds)
         sys.argv[:] = map(os.fsdecode, words)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         own_fd = os.pidfd_open(os.getpid())
         socket.send_fds(connection, [READY], [own_fd])
         os.close(own_fd)
         connection.settimeout(None)  # a client that is late must find this child, or none
-        answer, ancillary, _, _ = connection.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS_SIZE))
-        # The kernel says which process sent it. The client was there before and is there now.
-        (_, _, credentials), *_ = ancillary or [(0, 0, b"")]
-        if answer != GO or int.from_bytes(credentials[:4], sys.byteorder) != client:
+        answer, sender_again, _ = received(connection, 1)
+        if answer != GO or sender_again != client:
             raise _Refused
-        self._fs.lstat(f"{facts}/status")
+        self._fs.lstat(f"{facts}/status")  # there is no such process if it has ended
         self._fs.close(client_fd)
 
 
-def _received_request(connection: socket.socket) -> tuple[bytes, list[int]]:
-    data, fds, _, _ = socket.recv_fds(connection, 1 << 16, STREAMS, socket.MSG_CMSG_CLOEXEC)
-    if len(fds) != STREAMS:
-        raise _Refused
+def _received_request(connection: socket.socket) -> tuple[bytes, int, list[int]]:
+    """Returns the request, the process that sent it, and its standard streams."""
+    data, client, descriptors = received(connection, 1 << 16)
+    fds = [
+        int.from_bytes(descriptors[at : at + 4], sys.byteorder)
+        for at in range(0, len(descriptors), 4)
+    ]
     size_bytes = int.from_bytes(data[:SIZE_BYTES], "little") + SIZE_BYTES
-    if size_bytes > _REQUEST_SIZE_MAX:
+    if len(fds) != STREAMS or size_bytes > _REQUEST_SIZE_MAX:
         raise _Refused
     while len(data) < size_bytes:
         piece = connection.recv(size_bytes - len(data))
         if not piece:
             raise _Refused
         data += piece
-    return data[SIZE_BYTES:], fds
+    return data[SIZE_BYTES:], client, fds
 
 
-def _status(fs: FileSystem, directory: str) -> dict[str, str]:
-    """Returns the lines of a process's status."""
-    text = read_file(fs, f"{directory}/status", _STATUS_SIZE_MAX).decode()
-    pairs = (line.partition(":") for line in text.splitlines())
+def _fields(status: bytes) -> dict[str, str]:
+    pairs = (line.partition(":") for line in status.decode().splitlines())
     return {name: value.strip() for name, _, value in pairs}
-
-
-def _rights(fs: FileSystem, directory: str, status: dict[str, str]) -> tuple[object, ...]:
-    """Returns what decides what a process may do and see, and which user it is."""
-    places = [
-        fs.read_link(f"{directory}/ns/{name}".encode())
-        for name in fs.list_names(f"{directory}/ns")
-        if not name.endswith("_for_children")
-    ]
-    top = os.stat(f"{directory}/root")
-    try:
-        label = read_file(fs, f"{directory}/attr/current", _STATUS_SIZE_MAX)
-    except OSError as error:  # no security module has labels
-        label = str(error.errno).encode()
-    return (
-        [status.get(name) for name in _RIGHTS],
-        sorted(places),
-        (top.st_dev, top.st_ino),
-        label,
-    )
 
 
 def _replace_environment(variables: list[bytes]) -> None:
@@ -391,7 +357,18 @@ def _signals_in(mask: str) -> set[int]:
 
 
 def _take_limits(client: int) -> None:
-    """Takes the limits of the client, its priority and its cores; raises OSError, ValueError."""
+    """Takes the limits of the client, its priority and its cores.
+
+    Raises _Outdated where that would raise those that the server was started with, which are no
+    use for such clients.
+    """
+    try:
+        _take_limits_of(client)
+    except (OSError, ValueError) as error:
+        raise _Outdated from error
+
+
+def _take_limits_of(client: int) -> None:
     for limit in _ALL_LIMITS:
         wanted = resource.prlimit(client, limit)
         if wanted != resource.getrlimit(limit):

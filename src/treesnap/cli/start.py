@@ -33,12 +33,11 @@ _FLAGS = frozenset({"--json", "-q", "--quiet"})
 def main() -> NoReturn:
     """Runs the command line of this process and ends it, with 130 when it is interrupted."""
     try:
-        directory_fd = open_server_directory(sys.argv)
-        if directory_fd is not None:
+        directory = server_directory(sys.argv)
+        if directory is not None:
             from treesnap.cli.client import run_in_server
 
-            run_in_server(directory_fd)  # returns where no server runs the command
-            os.close(directory_fd)
+            run_in_server(directory)  # returns where no server runs the command
         from treesnap.cli.main import main as run
 
         run(may_start_server=_STEP not in os.environ)
@@ -46,20 +45,21 @@ def main() -> NoReturn:
         os._exit(INTERRUPTED)
 
 
-def open_server_directory(words: Sequence[str]) -> int | None:
-    """Returns a descriptor of the directory where a fork server listens, or None.
+def server_directory(words: Sequence[str]) -> str | None:
+    """Returns the directory where a fork server may listen, or None where there is no socket.
 
-    ``words`` are the program and its arguments. None where this process has to do the work in any
-    case: it is another command, it belongs to a step of another one, a standard stream is closed,
-    or a path leads to open files.
+    ``words`` are the program and its arguments. None as well where this process has to do the work
+    in any case: it is another command, it belongs to a step of another one, a standard stream is
+    closed, or a path leads to open files.
     """
     store = store_for_server(words)
     if store is None or None in (sys.stdin, sys.stdout, sys.stderr):
         return None
     try:
-        return os.open(f"{store}/{SERVER_DIRECTORY}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        os.lstat(f"{store}/{SERVER_DIRECTORY}/socket")
     except (OSError, ValueError):
         return None
+    return f"{store}/{SERVER_DIRECTORY}"
 
 
 def store_for_server(words: Sequence[str]) -> str | None:
