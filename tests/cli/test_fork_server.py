@@ -33,7 +33,7 @@ from serving import (
     status_of,
 )
 from treesnap import __version__
-from treesnap.cli.client import HELLO, encode_request, identity
+from treesnap.cli.client import HELLO, READY, encode_request, identity
 from treesnap.cli.start import store_for_server
 from treesnap.errors import OperationFailed
 from treesnap.ops.context import default_store_path
@@ -485,17 +485,36 @@ def test_a_command_that_is_killed_with_its_server_is_reported(place, tmp_path, h
     assert "was killed together with the fork server" in message
 
 
+def ready(connection: socket.socket) -> None:
+    process_fd = os.pidfd_open(os.getpid())
+    socket.send_fds(connection, [READY], [process_fd])
+    os.close(process_fd)
+
+
+def nothing_more_is_read(connection: socket.socket) -> None:
+    connection.shutdown(socket.SHUT_RD)
+
+
+def request_or_go(connection: socket.socket) -> None:
+    connection.recv(1 << 20)
+
+
 STEPS = {
-    "greet": [],
-    "read": ["read"],
-    "refuse": ["read", b"X"],
-    "ready without a child": ["read", b"R"],
+    "accepted": (FELL_BACK, []),
+    "greeted": (FELL_BACK, [HELLO]),
+    "greeted wrongly": (FELL_BACK, [b"X"]),
+    "read": (FELL_BACK, [HELLO, request_or_go]),
+    "refused": (FELL_BACK, [HELLO, request_or_go, b"X"]),
+    "ready without a child": (FELL_BACK, [HELLO, request_or_go, READY]),
+    "ready and gone": (FELL_BACK, [HELLO, request_or_go, nothing_more_is_read, ready]),
+    "told to go": (-signal.SIGKILL, [HELLO, request_or_go, ready, request_or_go]),
 }
-"""What a server has done when it ends, before a command can have begun."""
+"""What a server and its child have done when both end, and how the client ends then."""
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_server_that_ends_before_the_command_begins_changes_nothing(place, tmp_path, step):
+def test_nothing_is_done_twice_wherever_a_server_ends(place, tmp_path, step):
+    code, actions = STEPS[step]
     directory = tmp_path / "fork-server"
     directory.mkdir()
     with socket.socket(socket.AF_UNIX) as listening:
@@ -506,20 +525,19 @@ def test_a_server_that_ends_before_the_command_begins_changes_nothing(place, tmp
         def serve() -> None:
             connection, _ = listening.accept()
             with connection:
-                connection.send(HELLO)
-                for action in STEPS[step]:
-                    if action == "read":
-                        connection.recv(1 << 20)
-                    else:
+                for action in actions:
+                    if isinstance(action, bytes):
                         connection.send(action)
+                    else:
+                        action(connection)
 
         thread = threading.Thread(target=serve)
         thread.start()
-        process = client(["status", "--store", str(tmp_path)], cwd=place.root, env=place.variables)
+        process = client(["create", "--store", str(tmp_path)], cwd=place.root, env=place.variables)
         process.communicate(timeout=TIMEOUT_S)
         thread.join()
 
-    assert process.returncode == FELL_BACK
+    assert process.returncode == code
 
 
 def test_a_socket_that_no_process_listens_to_changes_nothing(place, tmp_path):

@@ -73,18 +73,17 @@ def run_in_server(directory: str) -> None:
     except OSError:
         connection.close()
         return
-    passed_on = [*_ENDING, signal.SIGTSTP]
-    signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*_ENDING, signal.SIGTSTP])
     try:
         connection.send(GO)
     except OSError:  # the child has ended, and has done nothing
         connection.close()
         os.close(child_fd)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
         return
     connection.settimeout(None)
     _pass_signals_on(child_fd)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
+    signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
     _end_as_child(connection)
 
 
