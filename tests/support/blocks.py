@@ -46,6 +46,16 @@ def chunk_blocks(*chunks: bytes) -> Encoded:
     return Encoded(data, tables)
 
 
+def one_block(*chunks: bytes) -> Encoded:
+    """Returns one block of all chunks, not compressed."""
+    block = block_of(
+        [(ObjectKind.CHUNK, object_id(ObjectKind.CHUNK, chunk), chunk) for chunk in chunks]
+    )
+    table = decode_table(block, b"", 0)
+    assert table is not None
+    return Encoded(block, [table])
+
+
 def damaging(pack: Path | str, entry: IndexEntry, mask: int = 0xFF) -> int:
     """Returns a position in a pack where flipping some bits damages an object.
 

@@ -45,6 +45,7 @@ from treesnap.fs.durable import (
     write_all,
     write_all_at,
 )
+from treesnap.model import ObjectId, ObjectKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.store.layout import Layout, is_hex
 
@@ -119,9 +120,15 @@ class PackReader:
         self._tables: OrderedDict[Block, dict[int, IndexEntry]] = OrderedDict()
         self._blocks: OrderedDict[Block, OpenBlock] = OrderedDict()
         self._blocks_size = 0
+        self._last: dict[int, OpenBlock] = {}
+        """For each kind, the block of which an object was read last."""
+        self._near: dict[int, dict[ObjectId, IndexEntry]] = {}
+        """The objects of that block by their ids, if more than one of them was read in turn."""
 
     def close(self) -> None:
         """Closes all packs, and forgets what was read of them."""
+        self._last.clear()
+        self._near.clear()
         self._tables.clear()
         self._blocks.clear()
         self._blocks_size = 0
@@ -169,13 +176,34 @@ class PackReader:
 
     def read(self, entry: IndexEntry) -> bytes:
         """Returns an object's verified bytes; raises Corrupt or FileNotFoundError."""
-        path = self._layout.pack(entry.pack_id)
         try:
-            return self._block(entry.block).find(entry)
+            block = self._block(entry.block)
+            data = block.find(entry)
         except PermissionError as error:
-            raise closed(path) from error
+            raise closed(self._layout.pack(entry.pack_id)) from error
         except Corrupt as error:
-            raise Corrupt(error.message, path=path) from error
+            raise Corrupt(error.message, path=self._layout.pack(entry.pack_id)) from error
+        if self._last.get(entry.kind) is not block:
+            self._last[entry.kind] = block
+            self._near[entry.kind] = {}
+        elif not self._near[entry.kind]:
+            self._near[entry.kind] = {item.id: item for item in block.entries.values()}
+        return data
+
+    def read_near(self, kind: ObjectKind, identity: ObjectId) -> bytes | None:
+        """Returns an object's verified bytes if it lies where the last of its kind was read.
+
+        None if it does not, or cannot be read there. What is read in the order in which it was
+        captured mostly does, and is found without the index.
+        """
+        near = self._near.get(kind)
+        entry = near.get(identity) if near else None
+        if entry is None or entry.kind != kind:
+            return None
+        try:
+            return self._last[kind].find(entry)
+        except Corrupt:
+            return None
 
     def read_unchecked(self, entry: IndexEntry) -> bytes:
         """Returns the bytes of a damaged object as far as there are any; raises OSError.

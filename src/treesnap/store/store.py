@@ -269,6 +269,9 @@ class Store:
         Searches further after each failure: other places that the index knows, index parts
         written meanwhile, packs that no part covers, all packs.
         """
+        data = self.packs.read_near(kind, identity)
+        if data is not None:
+            return data
         damage: Corrupt | None = None
         for widen in (None, self.index.refresh, self.scan_uncovered, self.scan_everything):
             if widen is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blocks import ONE_OBJECT_SIZE, chunk_blocks
+from blocks import ONE_OBJECT_SIZE, chunk_blocks, one_block
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, header
 from treesnap.codec.pack import (
     PACK_SIZE_TARGET,
@@ -184,6 +184,59 @@ def test_damaged_content_is_named(store, layout, pack):
 
     with pytest.raises(Corrupt, match=entries[1].id.hex()):
         store.packs.read(entries[1])
+
+
+class TestNear:
+    """What lies in the block of which objects were read last."""
+
+    CHUNKS = (b"first", b"second", b"third")
+
+    @pytest.fixture
+    def entries(self, fs, layout):
+        """The places of all chunks, in one block."""
+        appender = PackAppender.create(fs, layout)
+        entries = appender.append(one_block(*self.CHUNKS))
+        appender.close()
+        assert len({entry.block for entry in entries}) == 1
+        return entries
+
+    @pytest.fixture
+    def read(self, store, entries):
+        """Reads the first two chunks."""
+
+        def read() -> None:
+            for entry in entries[:2]:
+                store.packs.read(entry)
+
+        return read
+
+    def test_is_found_without_a_place(self, store, entries, read):
+        read()
+
+        assert store.packs.read_near(ObjectKind.CHUNK, entries[2].id) == self.CHUNKS[2]
+        assert store.get(ObjectKind.CHUNK, entries[2].id) == self.CHUNKS[2]
+
+    def test_is_of_the_same_kind(self, store, entries, read):
+        read()
+
+        assert store.packs.read_near(ObjectKind.TREE, entries[2].id) is None
+
+    def test_is_nowhere_else(self, store, pack, read):
+        read()
+
+        assert store.packs.read_near(ObjectKind.CHUNK, pack[1][0].id) is None
+
+    def test_is_verified(self, store, layout, entries, read):
+        flip(path_of(layout, entries[0].pack_id), entries[0].offset + entries[0].block.size - 1)
+        read()
+
+        assert store.packs.read_near(ObjectKind.CHUNK, entries[2].id) is None
+
+    def test_is_forgotten_with_all_packs(self, store, entries, read):
+        read()
+        store.packs.close()
+
+        assert store.packs.read_near(ObjectKind.CHUNK, entries[2].id) is None
 
 
 def test_reading_keeps_few_packs_open(fs, store, layout):
