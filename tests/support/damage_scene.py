@@ -79,6 +79,8 @@ class Scene:
     """What its files hold."""
     known: dict[bytes, set[tuple[str, str]]] = field(default_factory=dict)
     """What could be read, by what the files of the store held."""
+    looks: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
+    """How each name in the store looked when it was put back."""
 
     @property
     def store(self) -> Path:
@@ -105,12 +107,24 @@ class Scene:
         return made
 
     def reset(self) -> None:
-        """Puts the whole store back."""
+        """Puts the whole store back: what is not as after the last time, else everything."""
         for name in ("copy", "target"):
             shutil.rmtree(self.base / name, ignore_errors=True)
+        now = looks_of(self.store)
+        changed = [name for name, look in now.items() if look != self.looks.get(name)]
+        if (
+            self.looks
+            and now.keys() == self.looks.keys()
+            and not any(now[name] is None for name in changed)
+        ):
+            for name in changed:
+                shutil.copy2(self.base / "whole" / name, self.store / name)
+                self.looks[name] = look_of(self.store / name)
+            return
         for path in self.store.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         shutil.copytree(self.base / "whole", self.store, dirs_exist_ok=True)
+        self.looks = looks_of(self.store)
 
     def readable(self, store: Path | None = None) -> set[tuple[str, str]]:
         """Returns the snapshots that restore exactly; any other must fail cleanly.
@@ -124,19 +138,24 @@ class Scene:
         return self.known[digest]
 
     def _readable(self, store: Path | None) -> set[tuple[str, str]]:
+        return {
+            (root, identity)
+            for root, identity in self.kept
+            if self.is_readable(root, identity, store)
+        }
+
+    def is_readable(self, root: str, identity: str, store: Path | None = None) -> bool:
+        """Returns whether a snapshot restores exactly; else it must fail cleanly."""
         target = self.base / "target"
-        found = set()
-        for (root, identity), expected in self.kept.items():
-            try:
-                self.handle(root, store).restore(identity, to=target)
-            except TreesnapError:
-                assert not target.exists()
-                continue
-            restored = oracle.record(target)
-            assert not oracle.difference(expected, restored), (root, identity)
-            found.add((root, identity))
-            shutil.rmtree(target)
-        return found
+        try:
+            self.handle(root, store).restore(identity, to=target)
+        except TreesnapError:
+            assert not target.exists()
+            return False
+        restored = oracle.record(target)
+        assert not oracle.difference(self.kept[root, identity], restored), (root, identity)
+        shutil.rmtree(target)
+        return True
 
     def unreadable_files(self, root: str, identity: str) -> set[bytes]:
         """Returns the files of a snapshot that cannot be read one by one."""
@@ -149,6 +168,27 @@ class Scene:
             else:
                 assert found == content, (root, identity, name)
         return lost
+
+
+def looks_of(directory: Path) -> dict[str, tuple[int, ...] | None]:
+    """Returns how each name below a directory looks."""
+    found = {}
+    for above, directories, files in os.walk(directory):
+        inside = above.removeprefix(str(directory)).lstrip("/")
+        for name in directories:
+            found[f"{inside}/{name}"] = None
+        for name in files:
+            found[f"{inside}/{name}".lstrip("/")] = look_of(Path(above, name))
+    return found
+
+
+def look_of(path: Path) -> tuple[int, ...]:
+    """Returns what changes when a file is written, replaced, or given another mode.
+
+    What is put back has the times of its model, and what is written has those of the present.
+    """
+    found = path.lstat()
+    return found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def digest_of(store: Path) -> bytes:
