@@ -70,6 +70,8 @@ class Machine(RuleBasedStateMachine):
         self.handle = treesnap.open(self.root, self.directory / "store")
         self.moments: dict[str, Moment] = {}
         self.pinned: set[str] = set()
+        self.collected: set[str] = set()
+        """What there was at the last collection; another would find nothing to do."""
         self.undo_stack: list[str] = []
         self.redo_stack: list[str] = []
 
@@ -118,9 +120,10 @@ class Machine(RuleBasedStateMachine):
         result = self.handle.create()
         assert result.complete
         assert difference(self.live, record(self.root)) == []
+        now = captured(self.live)
         for moment in self.moments.values():
             if moment.scope is None:
-                is_same = moment.state == captured(self.live)
+                is_same = moment.state == now
                 hash_is_same = self.handle.resolve(moment.id).root_hash == result.root_hash
                 assert is_same == hash_is_same
         self.keep(result.id, None)
@@ -255,7 +258,7 @@ class Machine(RuleBasedStateMachine):
             rest = {path: facts for path, facts in self.live.items() if path not in made}
             assert difference(outside(before, scope), outside(rest, scope)) == []
         else:
-            left_out = {path for path in before if path not in captured(before)}
+            left_out = before.keys() - captured(before).keys()
             for path in left_out:
                 assert before[path] == self.live[path]
         known = [path for path in scope or () if path in now]
@@ -330,12 +333,14 @@ class Machine(RuleBasedStateMachine):
             self.handle.pin(identity)
             self.pinned.add(identity)
 
+    @precondition(lambda self: self.collected != {*self.moments})
     @rule()
     def collect(self) -> None:
         would_free = self.handle.gc(dry_run=True)
         result = self.handle.gc()
         assert result.removed_objects == would_free.removed_objects
         assert self.handle.gc().removed_objects == 0
+        self.collected = {*self.moments}
         self.verify()
         for moment in list(self.moments.values())[-4:]:
             self.export(moment)
