@@ -8,7 +8,7 @@ and signed, so that every time has one encoding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgpack  # type: ignore[import-untyped]  # the library has no types
@@ -42,12 +42,28 @@ def pack(value: Any) -> bytes:
     )
 
 
-def pack_object(value: Any, what: str) -> bytes:
-    """Returns the canonical bytes of a tree or list; raises InvalidArgument for odd values."""
+def pack_object(value: Any, what: str, times_ns: Callable[[], Iterable[int]] = tuple) -> bytes:
+    """Returns the canonical bytes of a tree or list; raises InvalidArgument for odd values.
+
+    ``times_ns`` returns the times in it. They alone may be wider than an integer of msgpack:
+    in any other place, a wide number would read back as bytes.
+    """
+    wide: list[int] = []
+
+    def pack_wide(number: Any) -> bytes:
+        packed = _wide_time(number)
+        wide.append(number)
+        return packed
+
     try:
-        return pack(value)
-    except (TypeError, ValueError, ArithmeticError) as error:
+        data: bytes = msgpack.packb(value, use_bin_type=True, default=pack_wide)
+        if wide and wide != [
+            time_ns for time_ns in times_ns() if not INTEGER_MIN <= time_ns <= INTEGER_MAX
+        ]:
+            raise OverflowError("a number that is not a time is out of range")
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise InvalidArgument(f"A {what} cannot hold this: {error}") from error
+    return data
 
 
 def _wide_time(value: Any) -> bytes:

@@ -75,7 +75,7 @@ def put_tree(
     entries that none can hold.
     """
     if len(entries) <= UNPAGED_ENTRIES_MAX:
-        data = pack_object((VERSION, totals, 0, entries), "directory")
+        data = _pack_rows(totals, entries)
         if len(data) <= PAGE_SIZE_MAX:
             return put(ObjectKind.TREE, data)
     pages = [
@@ -87,6 +87,12 @@ def put_tree(
     if len(pages) > PAGES_MAX or len(data) > TREE_SIZE_MAX:
         raise InvalidArgument(f"A directory with {len(entries)} entries is too large to store")
     return put(ObjectKind.TREE, data)
+
+
+def _pack_rows(totals: Totals, entries: Sequence[Entry]) -> bytes:
+    return pack_object(
+        (VERSION, totals, 0, entries), "directory", lambda: (entry.mtime_ns for entry in entries)
+    )
 
 
 def _page_runs(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
@@ -107,7 +113,7 @@ def _page_runs(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
 
 def _encoded_pages(run: Sequence[Entry]) -> Iterator[tuple[Sequence[Entry], bytes]]:
     """Yields pages and their bytes; halves a page that would be too large."""
-    data = pack_object((VERSION, Totals(), 0, run), "directory")
+    data = _pack_rows(Totals(), run)
     if len(data) <= PAGE_SIZE_MAX or len(run) == 1:
         yield run, data
         return
@@ -288,7 +294,7 @@ def _check_xattrs(value: Any) -> None:
 def is_storable(entry: Entry) -> bool:
     """Returns whether a reader would accept an entry."""
     try:
-        check_tree(pack_object((VERSION, Totals(), 0, (entry,)), "directory"))
+        check_tree(_pack_rows(Totals(), (entry,)))
     except (Corrupt, InvalidArgument):
         return False
     return True

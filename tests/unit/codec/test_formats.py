@@ -264,6 +264,14 @@ def test_every_time_of_the_kernel_has_one_encoding(mtime_ns):
     assert put_tree([entry], ours.Totals(), objects.put) == tree_id
 
 
+def test_a_wide_number_that_is_not_a_time_is_refused():
+    """As bytes, which it would be stored as, it would read back as the value of an attribute."""
+    spoilt = ours.Entry(b"name", 4, 0o600, 0, 0, 1 << 64, 0, None, ((b"user.note", 1 << 80),))
+
+    with pytest.raises(InvalidArgument, match="out of range"):
+        put_tree([spoilt], ours.Totals(), Objects().put)
+
+
 def test_a_file_that_is_too_large_for_its_reader_is_not_written():
     small = Format(SNAPSHOT.kind, SNAPSHOT.encode, SNAPSHOT.decode, 100)
 
