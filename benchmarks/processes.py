@@ -6,8 +6,8 @@
 Makes a tree of files of text, a hundred to a directory, and takes its first snapshot over and
 over, into a new store each time, with each number of processes in turn. Prints for each the
 smallest processor time, of all processes together, and the smallest wall time; the ratio of
-each to that of one process; and how much of the work the busiest process did. With fewer cores
-than processes the wall time says little. What it would be is estimated: see ``expected_s``.
+each to that of one process; and what the store takes. With fewer cores than processes, or on a
+busy machine, the wall time says little.
 """
 
 from __future__ import annotations

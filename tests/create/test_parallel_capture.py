@@ -487,6 +487,8 @@ def test_the_division_is_a_hint(root, tmp_path, monkeypatch, change, helper):
     assert not handle.verify().problems
     assert found.snapshot.record.root.content == expected.record.root.content
     assert found.skipped == expected.skipped
+    headers_bytes = HEADER_SIZE * len(os.listdir(tmp_path / "store" / "packs"))
+    assert found.stats.added_bytes == store_bytes(tmp_path / "store") - headers_bytes
     assert handle.create().root_hash == expected.root_hash
     assert handle.create().stats.files_read == 0
 

@@ -174,7 +174,7 @@ def count_names(
 ) -> tuple[int, list[bytes], Exclusions]:
     """Returns how many names a directory has, its subdirectories, and what is excluded in it.
 
-    Looks at no name, so it costs a third of a listing. Subdirectories that are excluded, or have
+    Looks at no name, so it costs a sixth of a listing. Subdirectories that are excluded, or have
     a name of our own, are left out, and all of a directory whose rules cannot be read. Raises
     OSError.
     """

@@ -328,9 +328,9 @@ class _SharedCapture:
         walk = self._walk
         stored, rows, links, skipped, unstable, rules, read, progress, warnings = finished
         rules = [IgnoreRules(*rule) for rule in rules]
+        self._sink.take(stored)  # it is in the store in any case
         if not all(self._fits(*each) for each in done) or not walk.have_room(rules):
             return False
-        self._sink.take(stored)
         if walk.builder is not None:
             walk.builder.take(rows)
         for name in links:
