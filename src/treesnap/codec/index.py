@@ -101,26 +101,26 @@ class IndexPart:
 
     def find(self, object_id: ObjectId) -> IndexEntry | None:
         """Returns one entry of an object, or None."""
-        position = self._position(object_id)
+        position = self.position(object_id)
         return self._entry(object_id, position) if position is not None else None
 
     def find_all(self, object_id: ObjectId) -> Iterator[IndexEntry]:
         """Yields the entries of an object: more than one when several packs hold it."""
-        position = self._position(object_id)
+        position = self.position(object_id)
         while position is not None:
             entry = self._entry(object_id, position)
             if entry is not None:
                 yield entry
-            position = self._position(object_id, position + 1)
+            position = self.position(object_id, position + 1)
 
-    def _position(self, object_id: ObjectId, start: int = 0) -> int | None:
+    def position(self, object_id: ObjectId, start: int = 0) -> int | None:
         """Returns the first position from ``start`` on at which an object stands, or None."""
         (wanted,) = _FIRST.unpack_from(object_id)
-        rest = object_id[8:]
-        position = bisect_left(self._first, wanted, start)
-        while position < self.count and self._first[position] == wanted:
+        first = self._first
+        position = bisect_left(first, wanted, start)
+        while position < self.count and first[position] == wanted:
             place = self._rest_start + 24 * position
-            if self._data[place : place + 24] == rest:
+            if self._data[place : place + 24] == object_id[8:]:
                 return position
             position += 1
         return None

@@ -102,7 +102,8 @@ class _Collection:
         old_parts = list(store.index.parts) + list(store.index.damaged)
         sweep_pending(self._fs, store.layout)
         self._monitor.begin(Phase.MARK, None, None)
-        self._mark()  # before any pack is read: what a snapshot needs is there by then
+        for _ in self._mark():  # before any pack is read: what a snapshot needs is there by then
+            pass
         usage = StoreUsage(store, self._reachable.seen)
         kept = len(self._reachable.seen)
         if dry_run:
@@ -131,16 +132,15 @@ class _Collection:
             postponed=" and ".join([*usage.postponed, *self._postponed]) or None,
         )
 
-    def _mark(self) -> list[ObjectId]:
+    def _mark(self) -> Iterator[ObjectId]:
         """Walks every snapshot that was not walked yet; pending ones first.
 
         Pending ones have writers, and cannot be skipped: an unreadable one stops the collection.
-        Of a damaged published one, everything that its bytes still name is needed. Returns what
+        Of a damaged published one, everything that its bytes still name is needed. Yields what
         they need and no earlier one needed.
         """
         log = self._store.snapshots
         layout = self._store.layout
-        new: list[ObjectId] = []
         for name in self._fs.list_names(layout.pending):
             if not is_slot_name(name):
                 continue  # it will not be published
@@ -149,7 +149,8 @@ class _Collection:
                 record = log.load_record(path, None)
             except NotFound:
                 continue
-            new += [reference.id for reference in self._reachable.add(record)]
+            for reference in self._reachable.add(record):
+                yield reference.id
         for root_id, snapshot_name in list(log.all_names()):
             if snapshot_name.id in self._marked:
                 continue
@@ -159,14 +160,14 @@ class _Collection:
                 continue
             except Corrupt:
                 self._damaged[snapshot_name.id] = None
-                new += self._remains(log.path(root_id, snapshot_name))
+                yield from self._remains(log.path(root_id, snapshot_name))
                 continue
             damaged = len(self._reachable.damaged)
-            new += [reference.id for reference in self._reachable.add(record)]
+            for reference in self._reachable.add(record):
+                yield reference.id
             self._marked.add(snapshot_name.id)
             if len(self._reachable.damaged) > damaged:
                 self._damaged[snapshot_name.id] = None
-        return new
 
     def _remains(self, path: str) -> list[ObjectId]:
         """Returns the objects that only the damaged file of a snapshot still names."""

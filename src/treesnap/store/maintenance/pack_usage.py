@@ -1,19 +1,20 @@
 """What is in the packs, what of it snapshots need, and which packs should go.
 
 Memory is that of an index part for each pack, 45 bytes for each object, and for each needed
-object the place that is kept. Entries come out of it one at a time.
+object the place that is kept, 8 bytes. Entries come out of it one at a time.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 
 from treesnap.codec.index import IndexPart, encode_index
 from treesnap.codec.pack import BLOCK_SIZE_TARGET, PACK_SIZE_TARGET, IndexEntry
-from treesnap.model import ObjectId, ObjectKind
 from treesnap.quantities import count_text
+from treesnap.store.maintenance.seen_objects import SeenObjects
 from treesnap.store.packs import Sound
 from treesnap.store.slot import NO_PACK, slot_states
 from treesnap.store.store import Store
@@ -103,9 +104,9 @@ class StoreUsage:
     object is needed from one pack.
     """
 
-    def __init__(self, store: Store, kinds: Mapping[ObjectId, ObjectKind]) -> None:
+    def __init__(self, store: Store, needed: SeenObjects) -> None:
         self._store = store
-        self._kinds = kinds
+        self._needed = needed
         """What snapshots need."""
         self.packs: dict[bytes, PackUsage] = {}
         self.dead: list[PackUsage] = []
@@ -153,7 +154,7 @@ class StoreUsage:
     def _judge(self) -> None:
         """Chooses for each needed object one pack, and the packs that can go."""
         claimed = self._claim()
-        is_lost = claimed < len(self._kinds)
+        is_lost = claimed < len(self._needed)
         for pack in self.packs.values():
             pack.is_damaged = (
                 pack.is_broken
@@ -180,16 +181,17 @@ class StoreUsage:
         """
         packs = sorted(self.packs.values(), key=lambda item: (not item.is_busy, item.is_broken))
         starts: list[int] = []
-        places = dict.fromkeys(self._kinds, -1)  # shares the ids, which are most of the memory
+        places = array("q", [-1]) * self._needed.number_end
         claimed = 0
         is_right = self._store.packs.is_right
         start = 0
         for pack in packs:
             starts.append(start)
             for number, entry in enumerate(pack):
-                if self._kinds.get(entry.id) != entry.kind:
+                needed = self._needed.number_of(entry.id)
+                if needed is None or self._needed.kind_of(needed) != entry.kind:
                     continue
-                place = places[entry.id]
+                place = places[needed]
                 if place >= 0:
                     which = bisect_right(starts, place) - 1
                     other, position = packs[which], place - starts[which]
@@ -199,7 +201,7 @@ class StoreUsage:
                     other.need(position, kept, is_needed=False)
                     claimed -= 1
                 pack.need(number, entry, is_needed=True)
-                places[entry.id] = start + number
+                places[needed] = start + number
                 claimed += 1
             start += pack.count
         return claimed

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from treesnap.codec.reader import Reference, TreeReader, root_references
 from treesnap.errors import Corrupt
 from treesnap.model import ObjectId, ObjectKind, SnapshotRecord
+from treesnap.store.maintenance.seen_objects import SeenObjects
 from treesnap.store.store import Store
 
 _ID = re.compile(rb"(?=\xc4\x20(.{32}))", re.DOTALL)
@@ -17,7 +18,7 @@ _ID = re.compile(rb"(?=\xc4\x20(.{32}))", re.DOTALL)
 class Reachability:
     """Walks snapshots and yields every object once; equal directories are walked once.
 
-    Memory is one id per object. Raises Corrupt when a tree or a list is missing or
+    Memory is that of :class:`SeenObjects`. Raises Corrupt when a tree or a list is missing or
     damaged, unless ``around_damage``: then the walk goes on, notes what is damaged, and
     counts every id that stands in its bytes as needed. OSError is not damage.
     """
@@ -29,7 +30,7 @@ class Reachability:
         self.damaged: set[ObjectId] = set()
         """Trees and lists that were missing or damaged."""
         self._trees = TreeReader(store.get, kept_max=2)  # a directory and its page, read once
-        self.seen: dict[ObjectId, ObjectKind] = {}
+        self.seen = SeenObjects(store.index)
 
     def add(self, record: SnapshotRecord) -> Iterator[Reference]:
         """Yields the objects that a snapshot needs and no earlier one needed."""
@@ -95,7 +96,4 @@ class Reachability:
 
     def _is_new(self, reference: Reference) -> bool:
         """Notes an object; returns whether that changed anything, for it and all below it."""
-        if reference.id in self.seen:
-            return False
-        self.seen[reference.id] = reference.kind
-        return True
+        return self.seen.add(reference.id, reference.kind)
