@@ -139,6 +139,8 @@ class Reader:
             for _, objects in blocks_of(pack):
                 self.objects |= objects
         self._opened: tuple[Block, bytes] | None = None
+        self._digests: dict[tuple[Any, int], str] = {}
+        """Of contents; a hole of many megabytes is in several snapshots."""
 
     def get(self, kind: int, identity: bytes) -> bytes:
         """Returns an object, verified."""
@@ -273,6 +275,9 @@ class Reader:
         return one | ({"xattrs": users} if users else {})
 
     def _digest(self, content: Any, size: int) -> str:
+        found = self._digests.get((content, size))
+        if found is not None:
+            return found
         hasher = hashlib.sha256()
         zeros = bytes(1 << 20)
         total = 0
@@ -285,6 +290,7 @@ class Reader:
                 total += len(piece)
                 hasher.update(piece)
         assert total == size
+        self._digests[content, size] = hasher.hexdigest()
         return hasher.hexdigest()
 
 

@@ -91,7 +91,7 @@ def report(request, numbers: object) -> None:
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("case", parameters(CASES))
 def test_a_power_cut_leaves_the_old_state_or_the_new_one(scene, case, request):
-    report(request, try_cuts(scene, case, seed=0, states_max=STATES_MAX))
+    report(request, try_cuts(scene, case, seed=0, states_max=STATES_MAX, more=MORE))
 
 
 @pytest.mark.slow

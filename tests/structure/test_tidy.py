@@ -10,7 +10,7 @@ import ast
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -101,6 +101,12 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(text_of(path) or "", filename=str(path))
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Returns everything in the syntax tree of a Python file."""
+    return tuple(ast.walk(parsed(path)))
+
+
 def shown(path: Path, line: int | None = None) -> str:
     """Returns a place as people write it."""
     name = str(path.relative_to(PROJECT))
@@ -108,10 +114,12 @@ def shown(path: Path, line: int | None = None) -> str:
 
 
 def test_every_module_says_what_it_is():
+    begins_with_docstring = re.compile(r'(?:#.*\n|\s)*(?:"""|")\s*[^\s"]')
+
     assert [
         shown(path)
         for path in python_files()
-        if (text_of(path) or "").strip() and not ast.get_docstring(parsed(path))
+        if (text := text_of(path) or "").strip() and not begins_with_docstring.match(text)
     ] == []
 
 
@@ -119,7 +127,7 @@ def test_effects_stay_in_their_homes():
     assert [
         f"{shown(path, line)} {name}"
         for path in python_files(PACKAGE)
-        for name, line in effects(parsed(path))
+        for name, line in effects(nodes_of(path))
         if not may_name(name, str(path.relative_to(PACKAGE)))
     ] == []
 
@@ -128,7 +136,7 @@ def test_files_are_read_and_written_through_the_seam():
     assert [
         f"{shown(path, node.lineno)} {node.func.attr}"
         for path in python_files(PACKAGE)
-        for node in ast.walk(parsed(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in BANNED_METHODS
@@ -151,7 +159,7 @@ def test_objects_are_stored_by_sinks_that_read_them_back():
     sinks = {
         shown(path)
         for path in python_files(PACKAGE)
-        for node in ast.walk(parsed(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef)
         and node.name == "put"
         and [argument.arg for argument in node.args.args] == ["self", "kind", "data"]
@@ -214,19 +222,19 @@ def test_messages_of_the_library_name_no_command():
 
 def places_of(pattern: str, suffix: str = "") -> list[str]:
     """Returns every place in the project's text files where a pattern matches."""
-    expression = re.compile(pattern)
+    expression = re.compile(pattern, re.MULTILINE)
     return [
         shown(path, number)
         for path in project_files()
-        if path.name.endswith(suffix)
+        if path.name.endswith(suffix) and expression.search(text_of(path) or "")
         for number, line in enumerate((text_of(path) or "").splitlines(), start=1)
         if expression.search(line)
     ]
 
 
-def effects(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def effects(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
     """Yields every name with an effect that a module uses, with its line."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Call(func=ast.Name(id="open" | "print" as name)):
                 yield name, node.lineno
@@ -241,8 +249,10 @@ def effects(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 def may_name(name: str, module_path: str) -> bool:
     """Returns whether a module of the package may use a name."""
-    return all(
-        any(fnmatch(module_path, home) for home in homes)
-        for pattern, homes in HOMES.items()
-        if fnmatch(name, pattern)
-    )
+    return all(any(fnmatch(module_path, home) for home in homes) for homes in homes_of(name))
+
+
+@cache
+def homes_of(name: str) -> list[list[str]]:
+    """Returns where a name is at home, by each pattern that it matches."""
+    return [homes for pattern, homes in HOMES.items() if fnmatch(name, pattern)]
