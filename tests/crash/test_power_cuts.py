@@ -67,7 +67,7 @@ def parameters(cases: list[Case], *, slow: bool = False) -> list[object]:
 def try_cuts(scene, case: Case, *, seed: int, states_max: int, more: int = 50) -> dict[str, object]:
     """Tries every state, or a sample with the first and the last; returns numbers about it."""
     recording = recorded(scene, case)
-    found = cuts_of(case, recording, seed, more=more)
+    found = cuts_of(case, recording, seed, more=more, is_each_new=states_max > STATES_MAX)
     chosen = found
     if len(found) > states_max:
         chosen = [found[0], found[-1], *Random(seed).sample(found[1:-1], states_max - 2)]

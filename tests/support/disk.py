@@ -18,7 +18,7 @@ import shutil
 import stat as stat_module
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 TOP = 0
@@ -41,8 +41,7 @@ class DiskPlace(NamedTuple):
     name: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(NamedTuple):
     """What ``lstat`` and the extended attributes say of a node."""
 
     mode: int
@@ -55,8 +54,7 @@ class Facts:
     xattrs: tuple[tuple[str, bytes], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(NamedTuple):
     """A file, a directory, or anything else that has names."""
 
     facts: Facts
@@ -168,21 +166,20 @@ class Disk:
         content = node.content[:offset].ljust(offset, b"\0")
         if data is not None:
             content += data + node.content[offset + len(data) :]
-        self.nodes[writing.node] = replace(node, content=content)
+        self.nodes[writing.node] = Node(node.facts, content)
 
     def _state(self, stating: Stating) -> None:
         node = self.nodes[stating.node]
         facts = node.facts
-        mode = facts.mode if stating.mode is None else stating.mode
-        changed = replace(
-            facts,
-            mode=mode,
+        changed = Facts(
+            mode=facts.mode if stating.mode is None else stating.mode,
             uid=facts.uid if stating.uid is None else stating.uid,
             gid=facts.gid if stating.gid is None else stating.gid,
             mtime_ns=facts.mtime_ns if stating.mtime_ns is None else stating.mtime_ns,
+            device=facts.device,
             xattrs=facts.xattrs if stating.xattrs is None else stating.xattrs,
         )
-        self.nodes[stating.node] = replace(node, facts=changed)
+        self.nodes[stating.node] = Node(changed, node.content)
 
     def walk(self) -> Iterator[tuple[bytes, int]]:
         """Yields path and node of everything that has a name, parents first, sorted.

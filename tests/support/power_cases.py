@@ -114,11 +114,25 @@ def names_of_syncs(recording: Recording) -> list[str]:
 
 
 def cuts_of(
-    case: Case, recording: Recording, seed: int, *, more: int = 50, first: int = 0
+    case: Case,
+    recording: Recording,
+    seed: int,
+    *,
+    more: int = 50,
+    first: int = 0,
+    is_each_new: bool = True,
 ) -> list[Cut]:
-    """Returns the power cuts that are tried; times in the store make no difference."""
+    """Returns the power cuts that are tried; times in the store make no difference.
+
+    To leave out those that leave the same disk as another, all disks are made.
+    """
     first = -1 if case.is_cut_at_end else first
-    return [*cuts(recording, random=Random(seed), more=more, untimed=b"store", first=first)]
+    random = Random(seed)
+    if not is_each_new:
+        return [
+            cut for moment in [*moments(recording)][first:] for cut in cuts_at(moment, random, more)
+        ]
+    return [*cuts(recording, random=random, more=more, untimed=b"store", first=first)]
 
 
 def after(scene, cut: Cut, case: Case) -> str:
