@@ -223,11 +223,19 @@ def test_the_directory_of_the_client_counts(place):
     assert code == 0
 
 
+def test_a_client_that_was_spawned_is_served(place):
+    """Unlike a forked one, it ignores the signals that the C library keeps for itself."""
+    words = [sys.executable, "-c", CLIENT, "-C", str(place.root), "status"]
+    process_id = os.posix_spawn(sys.executable, words, place.variables)
+
+    assert os.waitpid(process_id, 0)[1] == 0
+
+
 def test_a_removed_directory_is_reported(place):
     gone = place.root / "gone"
     gone.mkdir()
-    program = f"import os; os.chdir({str(gone)!r}); os.rmdir('.'); {CLIENT}"
-    words = [sys.executable, "-c", program.replace("os.rmdir('.')", f"os.rmdir({str(gone)!r})")]
+    program = f"import os; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); {CLIENT}"
+    words = [sys.executable, "-c", program]
 
     done = subprocess.run([*words, "status"], env=place.variables, capture_output=True, check=False)
 

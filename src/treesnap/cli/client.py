@@ -29,6 +29,7 @@ import treesnap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import NoReturn
 
     from treesnap.ops.context import Context
@@ -214,7 +215,9 @@ def end_server(store_path: str) -> None:
     if connection is None:
         return
     try:
-        _send(connection, encode_request(b""))  # which is refused, as from another version
+        send(
+            connection, encode_request(b""), range(STREAMS)
+        )  # which is refused, as from another version
         while connection.recv(1):
             pass
     except OSError:
@@ -223,12 +226,12 @@ def end_server(store_path: str) -> None:
         connection.close()
 
 
-def _send(connection: socket.socket, request: bytes) -> None:
-    streams = b"".join(number.to_bytes(4, sys.byteorder) for number in range(STREAMS))
-    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)]
-    sent = connection.sendmsg([request], ancillary)
-    if sent < len(request):
-        connection.sendall(request[sent:])
+def send(connection: socket.socket, message: bytes, fds: Sequence[int]) -> None:
+    """Sends a message with descriptors. ``socket.send_fds`` would have to import something."""
+    data = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
+    sent = connection.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, data)])
+    if sent < len(message):
+        connection.sendall(message[sent:])
 
 
 def _prepared_child(connection: socket.socket) -> int:
@@ -240,7 +243,7 @@ def _prepared_child(connection: socket.socket) -> int:
         own_rights = rights_of(own, read_facts(own, "status"))
         if greeting != HELLO or rights_of(other, read_facts(other, "status")) != own_rights:
             raise ConnectionError("refused")
-        _send(connection, encode_request(identity()))
+        send(connection, encode_request(identity()), range(STREAMS))
         answer, sender, descriptor = received(connection, 1)
         os.lstat(f"{other}/status")  # there is no such process if it has ended
     finally:

@@ -40,6 +40,7 @@ from treesnap.cli.client import (
     read_facts,
     received,
     rights_of,
+    send,
 )
 from treesnap.cli.main import execute, make_collections_rare, snap
 from treesnap.cli.start import INTERRUPTED, SERVED
@@ -297,7 +298,7 @@ class ForkServer:
         _take_streams(fds)
         sys.argv[:] = map(os.fsdecode, words)
         own_fd = os.pidfd_open(os.getpid())
-        socket.send_fds(connection, [READY], [own_fd])
+        send(connection, READY, [own_fd])
         os.close(own_fd)
         connection.settimeout(None)  # a client that is late must find this child, or none
         answer, sender_again, _ = received(connection, 1)
@@ -352,8 +353,12 @@ def _take_signals(client: dict[str, str], own: dict[str, str]) -> None:
 
 
 def _signals_in(mask: str) -> set[int]:
+    """Returns the signals of a mask that a process may handle.
+
+    The C library keeps two of the others for itself, and ``posix_spawn`` lets children ignore them.
+    """
     number = int(mask, 16)
-    return {position + 1 for position in range(number.bit_length()) if number >> position & 1}
+    return {known for known in signal.valid_signals() if number >> known - 1 & 1}
 
 
 def _take_limits(client: int) -> None:
