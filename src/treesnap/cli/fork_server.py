@@ -56,7 +56,7 @@ CHILDREN_MAX = 16
 
 _PACKAGES = ("cli", "codec", "fs", "ops", "store", "worktree")
 _SELDOM = {f"treesnap.cli.cmd_{name}" for name in ("doctor", "maker", "plan", "session", "watch")}
-"""Modules of these packages that no command needs which it runs."""
+"""Modules of these packages that none of its commands needs."""
 _LIBRARIES = (
     "ctypes",
     "difflib",
@@ -153,9 +153,8 @@ class ForkServer:
         """By the descriptors of the processes and of the connections."""
         # Children say here that the server is outdated.
         self._told_fd, self._telling_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        unlink_if_present(
-            fs, os.path.join(directory, "socket")
-        )  # of a killed one: we have its lock
+        # That of a killed server, because this one has the lock.
+        unlink_if_present(fs, os.path.join(directory, "socket"))
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         old_mask = os.umask(0o177)
         try:
@@ -175,6 +174,8 @@ class ForkServer:
             events = self._poll.poll(None if self._children else idle_s * 1000)
             if not events or self._found_socket() != self._socket:
                 self._end()
+            # In the order in which they were registered, so a client is accepted before any
+            # descriptor is closed, and no event is of a number that is in use again.
             for fd, _ in events:
                 if fd == self._told_fd:
                     self._end()
@@ -210,7 +211,7 @@ class ForkServer:
             self._end()
             return
         try:
-            if len(self._children) >= 2 * CHILDREN_MAX:
+            if len(self._children) >= 2 * CHILDREN_MAX:  # each child is there twice
                 raise BlockingIOError("too many at once")
             process_id = os.fork()
         except OSError:
@@ -280,15 +281,15 @@ class ForkServer:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         connection.send(HELLO)
         request, client, fds = _received_request(connection)
-        sender, count, *items = request.split(b"\0")
-        if sender != identity() or self._program.has_changed():
-            raise _Outdated
-        words, variables = items[: int(count)], items[int(count) :]
         client_fd = self._fs.open(f"/proc/{client}", os.O_PATH | os.O_DIRECTORY)
         facts = f"/proc/self/fd/{client_fd}"
         text = read_facts(facts, "status")
         if rights_of(facts, text) != self._rights:
             raise _Refused
+        sender, count, *items = request.split(b"\0")
+        if sender != identity() or self._program.has_changed():
+            raise _Outdated
+        words, variables = items[: int(count)], items[int(count) :]
         _take_limits(client)
         _replace_environment(variables)
         os.chdir(f"{facts}/cwd")
@@ -327,7 +328,7 @@ def _received_request(connection: socket.socket) -> tuple[bytes, int, list[int]]
 
 
 def _fields(status: bytes) -> dict[str, str]:
-    pairs = (line.partition(":") for line in status.decode().splitlines())
+    pairs = (line.partition(":") for line in status.decode(errors="replace").splitlines())
     return {name: value.strip() for name, _, value in pairs}
 
 
