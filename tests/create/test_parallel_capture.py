@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing import get_context
@@ -29,7 +30,7 @@ from treesnap.errors import StorageFull, WarningCode
 from treesnap.events import CollectingMonitor
 from treesnap.fs import forked
 from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.context import context_at
+from treesnap.ops.context import Context, context_at
 from treesnap.ops.create import CreateOptions
 from treesnap.ops.handle import Handle
 from treesnap.results import CreateResult
@@ -40,6 +41,7 @@ from treesnap.testing.doubles import Call, WrappedFileSystem
 from treesnap.worktree.scan import parallel_capture
 
 TIMEOUT_S = 60
+LATER_NS = 3_600_000_000_000
 SEEDS = range(sized(1, 20))
 FILES = 90
 SIZE = 100
@@ -95,12 +97,16 @@ class Seen(NamedTuple):
     warnings: list[str]
 
 
+def context_of(root: Path, store: Path, **fields: Any) -> Context:
+    """Returns a context for which nothing that was written until now is young any more."""
+    now_ns = time.time_ns() + LATER_NS
+    return context_at(root=root, store_path=str(store), clock_ns=lambda: now_ns, **fields)
+
+
 def captured(root: Path, store: Path, fs: Any = None, **options: Any) -> Seen:
     """Returns what a capture says; checks that the store holds it and the cache fits it."""
     monitor = Monitor()
-    context = context_at(
-        root=root, store_path=str(store), fs=fs or LocalFileSystem(), monitor=monitor
-    )
+    context = context_of(root, store, fs=fs or LocalFileSystem(), monitor=monitor)
     result = Handle(context).create(options=CreateOptions(**options))
     check(root, store, result.root_hash, **options)
     return seen(result, monitor)
@@ -124,11 +130,12 @@ def seen(result: CreateResult, monitor: Monitor) -> Seen:
 
 def check(root: Path, store: Path, root_hash: str, **options: Any) -> None:
     """Checks that the store holds what was captured, and that the next capture reads nothing."""
-    handle = Handle(context_at(root=root, store_path=str(store)))
+    handle = Handle(context_of(root, store))
     assert not handle.verify().problems
     again = handle.create(options=CreateOptions(**options))
     assert again.root_hash == root_hash
     assert again.stats.added_bytes == 0
+    assert again.stats.files_read == 0
 
 
 def alone(root: Path, store: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Seen:
@@ -270,6 +277,31 @@ def test_does_itself_what_a_helper_failed_at(root, tmp_path, monkeypatch, method
     assert found == expected
 
 
+class Growing(WrappedFileSystem):
+    """Lets each file grow when a helper has read it."""
+
+    def __init__(self) -> None:
+        super().__init__(LocalFileSystem())
+        self._process = os.getpid()
+
+    def around(self, call: Call) -> Any:
+        result = call.proceed()
+        is_file = call.method == "read_at" and "/file-" in call.path
+        if is_file and os.getpid() != self._process:
+            with open(call.path, "ab") as file:
+                file.write(b"more")
+        return result
+
+
+@pytest.mark.usefixtures("in_turn")
+def test_names_files_that_changed_while_a_helper_read_them(root, tmp_path):
+    result = Handle(context_of(root, tmp_path / "store", fs=Growing())).create()
+
+    assert set(result.snapshot.record.unstable) == {
+        os.fsencode(path.relative_to(root)) for path in root.rglob("file-*")
+    }
+
+
 def test_captures_itself_where_no_process_can_be_started(root, tmp_path, monkeypatch):
     expected = alone(root, tmp_path / "alone", monkeypatch)
     monkeypatch.setattr(os, "fork", refuse)
@@ -295,16 +327,18 @@ def test_helpers_take_new_slots_where_others_are_held(root, tmp_path, monkeypatc
 class Full(Noting):
     """A disk that becomes full after some bytes of packs; notes who writes to them."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, store: Path, room: int, *, free: int = 0) -> None:
         super().__init__("write_at")
+        self._free = free
+        self._store = store
         self._room = room
 
     def around(self, call: Call) -> Any:
         if call.method == "write_at" and "/packs/" in call.path:
-            packs = Path(call.path).parent
-            used = sum(path.stat().st_size for path in packs.iterdir())
-            if used + len(call.arguments[1]) > self._room:
+            if store_bytes(self._store) + len(call.arguments[1]) > self._room:
                 fail()
+        elif call.method == "free_bytes":
+            return self._free
         return super().around(call)
 
 
@@ -313,27 +347,26 @@ def store_bytes(store: Path) -> int:
 
 
 @pytest.mark.usefixtures("in_turn")
-def test_finds_room_alone_where_helpers_found_none(root, tmp_path, monkeypatch):
-    """What several processes store twice has no room; what one stores has."""
-    for number in range(3):
-        for name in ("top-0", "top-2"):
-            (root / name / "inner-0" / f"twice-{number}").write_bytes(bytes([number]) * 5000)
-    for path in sorted(root.rglob("twice-*")):
-        path.write_bytes(random.Random(path.name).randbytes(5000))
+def test_finds_room_alone_where_several_processes_found_none(root, tmp_path, monkeypatch):
+    """What they store in several packs takes more room, and the last tree finds none."""
     expected = alone(root, tmp_path / "alone", monkeypatch)
-    room = store_bytes(tmp_path / "alone")
-    captured(root, tmp_path / "twice")
-    assert store_bytes(tmp_path / "twice") > room
+    captured(root, tmp_path / "several")
+    room = store_bytes(tmp_path / "several") - 1
+    free = store_bytes(tmp_path / "alone")  # what one process needs is known to be no more
+    assert free < room
 
-    found = captured(root, tmp_path / "store", Full(room))
+    fs = Full(tmp_path / "store", room, free=free)
+    found = captured(root, tmp_path / "store", fs)
 
     assert found.root_hash == expected.root_hash
+    assert store_bytes(tmp_path / "store") == store_bytes(tmp_path / "alone")
+    assert len(fs.noted()) == len(CORES)
 
 
 @pytest.mark.usefixtures("in_turn")
 def test_fails_as_one_process_does_on_a_full_disk(root, tmp_path):
     with pytest.raises(StorageFull):
-        captured(root, tmp_path / "store", Full(1000))
+        captured(root, tmp_path / "store", Full(tmp_path / "store", 1000))
 
     assert not Handle(context_at(root=root, store_path=str(tmp_path / "store"))).list()
     assert captured(root, tmp_path / "store").stats[0] == FILES + 2
@@ -480,17 +513,18 @@ def test_the_division_is_a_hint(root, tmp_path, monkeypatch, change, helper):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fork", fork_in_turn(change_once))
-        found = Handle(context_at(root=root, store_path=str(tmp_path / "store"))).create()
+        found = Handle(context_of(root, tmp_path / "store")).create()
     expected = alone(root, tmp_path / "alone", monkeypatch)
 
-    handle = Handle(context_at(root=root, store_path=str(tmp_path / "store")))
+    handle = Handle(context_of(root, tmp_path / "store"))
     assert not handle.verify().problems
     assert found.snapshot.record.root.content == expected.record.root.content
     assert found.skipped == expected.skipped
     headers_bytes = HEADER_SIZE * len(os.listdir(tmp_path / "store" / "packs"))
     assert found.stats.added_bytes == store_bytes(tmp_path / "store") - headers_bytes
-    assert handle.create().root_hash == expected.root_hash
-    assert handle.create().stats.files_read == 0
+    again = handle.create()
+    assert again.root_hash == expected.root_hash
+    assert again.stats.files_read == 0
 
 
 INTERRUPTED_CREATE = """
