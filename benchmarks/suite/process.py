@@ -6,6 +6,7 @@ Run as a program, this module starts the commands that it is sent, one in a line
 from __future__ import annotations
 
 import atexit
+import fcntl
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -130,6 +132,15 @@ def _launch(order: dict[str, Any]) -> dict[str, float]:
         "memory_bytes": usage.ru_maxrss * 1024,
         "exit_code": process.returncode,
     }
+
+
+def wait_for_background(store: Path) -> None:
+    """Waits until the process has ended that a command left to tidy up its store, if any.
+
+    What it does is not part of the command, and must not slow the next one down.
+    """
+    with suppress(FileNotFoundError), (store / "collector" / "background").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def works(command: list[str], environment: Mapping[str, str]) -> bool:

@@ -41,7 +41,7 @@ def measure(
     if clock.is_over():
         results.leave_out(f"{tree}: snap watch: no time was left.")
         return
-    snap = f"{peers.snap_command()} -q -C {root} --store {store}"
+    snap = _snap(root, store)
     counts = [1, 10, *([MANY] if results.trees[tree]["files"] >= 4 * MANY else [])]
     edits: list[Edit] = [ChangedFiles(root, count) for count in counts]
     process.timed(f"{snap} watch --detach", root, environment)
@@ -50,7 +50,7 @@ def measure(
             process.timed(f"{snap} create", root, environment)
         for number in range(rounds):
             print(f"{tree}: round {number + 1} of {rounds} with a watcher", file=sys.stderr)
-            _round(tree, root, snap, edits, number, environment, results)
+            _round(tree, root, store, edits, number, environment, results)
         for edit in edits:
             edit.take_back()
         process.timed(f"{snap} create", root, environment)
@@ -64,15 +64,20 @@ def measure(
         process.timed(f"{snap} watch --stop", root, environment)
 
 
+def _snap(root: Path, store: Path) -> str:
+    return f"{peers.snap_command()} -q -C {root} --store {store}"
+
+
 def _round(
     tree: str,
     root: Path,
-    snap: str,
+    store: Path,
     edits: list[Edit],
     number: int,
     environment: Mapping[str, str],
     results: Results,
 ) -> None:
+    snap = _snap(root, store)
     click = f"{sys.executable} -c 'import click'"
     outcome = process.timed(click, root, environment)
     note(results, Case("", floors.CLICK, floors.FLOOR), outcome)
@@ -86,6 +91,7 @@ def _round(
         note(results, Case(tree, peers.CHANGED.format(edit=edit.name), WATCH), outcome)
         edit.apply(number + 1_000)
         outcome = process.timed(f"{snap} restore latest~1", root, environment)
+        process.wait_for_background(store)
         note(results, Case(tree, peers.BACK.format(edit=edit.name), WATCH), outcome)
         if not edit.is_undone():
             results.leave_out(f"{tree}: roll back, {WATCH}: the content was not what it was.")

@@ -158,6 +158,7 @@ class Comparison:
         if work in {peers.FIRST, peers.CHANGED}:
             subprocess.run("tar cf - . | cat >/dev/null", shell=True, cwd=self.root, check=True)
         outcome = contender.run(command, self.root)
+        process.wait_for_background(contender.store)
         self.results.add(case, outcome.seconds)
         self.results.add(case._replace(quantity=CPU), outcome.cpu_seconds)
         self.results.add(case._replace(quantity=MEMORY), outcome.memory_bytes)
