@@ -238,6 +238,7 @@ REPORTS = 15
 
 
 @pytest.mark.usefixtures("in_turn")
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", evenly(REPORTS + 1, 5))
 @pytest.mark.parametrize("instead", [die, break_pipe])
 def test_does_itself_what_a_helper_did_not_report(root, tmp_path, monkeypatch, number, instead):

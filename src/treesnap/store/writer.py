@@ -126,6 +126,11 @@ class Writer:
     def __enter__(self) -> Self:
         sweep_temporary(self._fs, self._store.layout.temporary)
         sweep_pending(self._fs, self._store.layout)
+        self._begin()
+        return self
+
+    def _begin(self) -> None:
+        """Takes a slot, and notes the epoch in it."""
         slot = acquire(self._fs, self._store.layout)
         try:
             unlink_if_present(self._fs, slot.pending_path)
@@ -140,7 +145,6 @@ class Writer:
             slot.release()
             raise
         self._slot = slot
-        return self
 
     def _count_earlier(self) -> None:
         """Counts what earlier attempts added, except to packs that go: that is added again."""
@@ -327,7 +331,9 @@ class Writer:
         It has a slot and a pack of its own, and publishes nothing. It may not have a limit: what
         several sessions store twice would count.
         """
-        return Writer(self._store).__enter__()
+        writer = Writer(self._store)
+        writer._begin()  # without a sweep, which could take a file that another has not locked yet
+        return writer
 
     def finish(self) -> Finished:
         """Makes everything durable and findable; returns what :meth:`take` needs of it."""
