@@ -6,6 +6,7 @@ import gc
 import os
 import posix
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -62,24 +63,52 @@ NOT_QUICK = (
 """Modules among them that take a second or more."""
 
 UNMEASURED = (
+    "compat/",
     "costs/",
     "crash/test_black_box.py",
     "crash/test_kill_points.py",
     "crash/test_plans.py",
     "crash/test_power_cuts.py",
+    "create/test_complete.py",
+    "damage/test_every_file.py",
+    "damage/test_partial.py",
     "docs/",
+    "ignore/test_gitignore.py",
+    "soak/",
+    "space/test_auto_maintenance.py",
     "stateful/",
+    "steps/test_way_back.py",
+    "store/test_compaction.py",
     "structure/",
+    "unit/codec/test_fuzz.py",
 )
 """Tests that are not measured: they go again and again where others go once."""
-MEASURED_ALONE = ("cli/", "compat_faces/", "plans/")
-"""Tests of which the processes that they start are not measured, which takes 0.1 s for each."""
+MEASURED_ALONE = (
+    "cli/",
+    "compat_faces/",
+    "crash/",
+    "create/",
+    "damage/",
+    "plans/",
+    "restore/",
+    "roots/",
+    "space/",
+    "steps/",
+    "unit/ops/",
+)
+"""Tests of which the processes that they start or fork are not measured, which takes 0.05 s and
+more for each: most of them are killed on a way that the tests' own process goes to its end."""
 MEASURED_WITH_CHILDREN = (
     "cli/test_fork_server.py",
     "cli/test_start.py",
     "cli/test_streams.py",
     "cli/test_watch.py",
+    "create/test_parallel_capture.py",
+    "create/test_parallel_scan.py",
     "plans/test_process.py",
+    "restore/test_parallel_restore.py",
+    "space/test_background_maintenance.py",
+    "space/test_displaced_files.py",
 )
 """Exceptions from these, which are about processes."""
 PROCESSES_MEASURED = "COVERAGE_PROCESS_CONFIG"
@@ -100,6 +129,9 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.dont_write_bytecode = False
         sys.pycache_prefix = str(config.rootpath / ".pytest_cache" / "bytecode")
         os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_IGN:  # as for what a shell runs with "&"
+            signal.signal(number, signal.SIG_DFL)
     settings.register_profile(
         "sample",
         max_examples=EXAMPLES,

@@ -375,7 +375,7 @@ def test_ci_runs_the_test_command_of_the_readme_and_measures_coverage():
     lines = (PROJECT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
 
     assert lines[-1] == readme_commands()[1]
-    assert "export PYTEST_ADDOPTS=--cov" in lines
+    assert "    export PYTEST_ADDOPTS=--cov COVERAGE_CORE=sysmon" in lines
     assert all("\n" not in command for command in readme_commands())
 
 
