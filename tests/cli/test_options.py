@@ -141,7 +141,7 @@ def test_current_directory_that_is_gone_is_not_found(environment, tmp_path):
     program = "import os, sys; os.rmdir(os.getcwd()); from treesnap.cli.main import execute; "
 
     result = subprocess.run(
-        [sys.executable, "-c", program + "sys.exit(execute(['list', '--json']))"],
+        [sys.executable, "-P", "-c", program + "sys.exit(execute(['list', '--json']))"],
         cwd=gone,
         env=environment,
         capture_output=True,
