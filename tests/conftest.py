@@ -99,7 +99,6 @@ MEASURED_ALONE = (
 """Tests of which the processes that they start or fork are not measured, which takes 0.05 s and
 more for each: most of them are killed on a way that the tests' own process goes to its end."""
 MEASURED_WITH_CHILDREN = (
-    "cli/test_fork_server.py",
     "cli/test_start.py",
     "cli/test_streams.py",
     "cli/test_watch.py",
