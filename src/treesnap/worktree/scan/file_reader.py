@@ -250,7 +250,7 @@ def _read_once(fs: FileSystem, fd: int, put: Put, size: int) -> tuple[FileConten
     ``size`` is how many bytes the file had.
     """
     # The blocks that stat counts cannot tell: attributes and reserved space take some too.
-    # Less than a block is data in any case; asking first refuses what is no file, unread.
+    # Less than a block is data in any case; asking first refuses a pipe or a device unread.
     is_dense = size == 0 or fs.next_hole(fd, 0) >= size or size < _BLOCK_SIZE
     if size <= SINGLE_SIZE_MAX and is_dense:
         data = fs.read_at(fd, size + 1, 0)
