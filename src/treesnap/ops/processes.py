@@ -4,6 +4,9 @@ What a command started is found by two marks, even if process ids were reused:
 
 - a variable of its environment, which names the command. It survives closing all files.
 - a file that all of them inherit, open for writing. It survives clearing the environment.
+
+A process that changes its program, by execve(2), shows no environment for a moment; it is
+looked at again.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
 from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, WarningCode, printable
+from treesnap.fs import process_files
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file
 from treesnap.fs.os_errors import reported
@@ -33,6 +37,8 @@ _GRACE_S = 5.0
 """How long a command that is asked to end may take to clean up."""
 _PAUSE_S = 0.05
 _PROC_FILE_SIZE_MAX = 1 << 24
+_EXEC_LOOKS_MAX = 100
+_EXEC_PAUSE_S = 0.002
 _ACCESS_MODE = 0o3
 _LAST_LINE_BYTES = 4096
 
@@ -181,8 +187,8 @@ def _end_leftovers(fs: FileSystem, log_path: str, mark: str, wait_s: float) -> N
 def processes_of(fs: FileSystem, mark: str, mark_file: os.stat_result | None) -> Iterator[int]:
     """Yields the other processes of a command, as Linux lists them."""
     with suppress(OSError):
-        for name in fs.list_names("/proc"):
-            if name.isdigit() and int(name) != os.getpid():
+        for name in process_files.process_names():
+            if int(name) != os.getpid():
                 directory = f"/proc/{name}"
                 if _has_mark(fs, directory, mark) or (
                     mark_file is not None and _writes(fs, directory, mark_file)
@@ -192,11 +198,32 @@ def processes_of(fs: FileSystem, mark: str, mark_file: os.stat_result | None) ->
 
 def _has_mark(fs: FileSystem, directory: str, mark: str) -> bool:
     start = f"{VARIABLE}=".encode()
-    variables = _content(fs, f"{directory}/environ").split(b"\0")
+    variables = _environment(fs, directory).split(b"\0")
     return any(
         item.startswith(start) and mark.encode() in item.removeprefix(start).split()
         for item in variables
     )
+
+
+def _environment(fs: FileSystem, directory: str) -> bytes:
+    """Returns a process's environment; waits up to 0.2 seconds while it changes its program."""
+    with suppress(OSError):
+        for _ in range(_EXEC_LOOKS_MAX):
+            shown = read_file(fs, f"{directory}/environ", _PROC_FILE_SIZE_MAX)
+            if shown or not _changes_program(fs, directory):
+                return shown
+            time.sleep(_EXEC_PAUSE_S)
+    return b""
+
+
+def _changes_program(fs: FileSystem, directory: str) -> bool:
+    """Returns whether a process that showed no environment has one, or will, by proc_pid_stat(5).
+
+    Its memory is replaced first; where the environment lies in it is known only later.
+    """
+    fields = read_file(fs, f"{directory}/stat", _PROC_FILE_SIZE_MAX).rpartition(b")")[2].split()
+    memory_bytes, start, end = int(fields[20]), int(fields[47]), int(fields[48])
+    return memory_bytes > 0 and (end == 0 or start < end)
 
 
 def _writes(fs: FileSystem, directory: str, wanted: os.stat_result) -> bool:
