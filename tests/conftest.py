@@ -19,7 +19,9 @@ from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
 from sampling import IS_FULL, chosen, sized
+from treesnap.fs import process_files
 from watching import WatchedWorld
+from younger_processes import all_names, hide_older_processes
 
 TESTS = Path(__file__).parent
 MEMORY = Path("/dev/shm")
@@ -139,6 +141,8 @@ def pytest_configure(config: pytest.Config) -> None:
         derandomize=settings().derandomize or config.option.markexpr == "quick",
     )
     settings.load_profile("sample")
+    if not IS_FULL:
+        hide_older_processes()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -238,6 +242,12 @@ def of_any_depth(tmp_path: Path) -> Iterator[None]:
     """
     yield
     subprocess.run(["rm", "-rf", "--", str(tmp_path)], check=True)
+
+
+@pytest.fixture
+def every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets operations see those that ran before the tests: of the system, and of other users."""
+    monkeypatch.setattr(process_files, "process_names", all_names)
 
 
 @pytest.fixture

@@ -5,6 +5,10 @@ equal content below, so nothing below them is looked at.
 
 A name that either side skipped is unknown, and never a change. The modification
 time of a directory alone is not a change either: it follows from changes inside.
+
+What others changed since a third tree, the *base*, is judged more coarsely: the time of a file
+alone is not a change either, because the same bytes were written again. But what the base skipped
+counts as changed, because it may have been anything.
 """
 
 from __future__ import annotations
@@ -57,6 +61,15 @@ def change_at(path: bytes, old: Entry | None, new: Entry | None) -> Change | Non
         return Change(path, ChangeKind.REMOVED, old, None)
     kind = kind_of_change(old, new)
     return Change(path, kind, old, new) if kind is not None else None
+
+
+def is_time_alone(change: Change) -> bool:
+    """Returns whether nothing of a path changed but its modification time."""
+    old, new = change.old, change.new
+    if change.change != ChangeKind.METADATA or old is None or new is None:
+        return False
+    rest = [entry._replace(mtime_ns=0, content=None) for entry in (old, new)]
+    return old.mtime_ns != new.mtime_ns and rest[0] == rest[1]
 
 
 def differing(
@@ -118,3 +131,18 @@ def changes(
         change = change_at(path, old, new)
         if change is not None:
             yield change
+
+
+def changes_by_others(
+    base_root: Entry, live_root: Entry, base_entries: Entries, live_entries: Entries
+) -> dict[bytes, Change]:
+    """Returns what others changed since the base, by path."""
+
+    def known(tree_id: ObjectId) -> Iterator[Entry]:
+        return (entry for entry in base_entries(tree_id) if not entry.is_skipped)
+
+    return {
+        change.path: change
+        for change in changes(base_root, live_root, known, live_entries)
+        if not is_time_alone(change)
+    }

@@ -18,6 +18,8 @@ class Phase(StrEnum):
     SCAN = "scan"
     STAGE = "stage"
     APPLY = "apply"
+    TIDY = "tidy"
+    """A restore is done; what it put aside is removed."""
     MARK = "mark"
     REWRITE = "rewrite"
     VERIFY = "verify"

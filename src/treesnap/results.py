@@ -30,7 +30,8 @@ class CreateResult(NamedTuple):
     """Outcome of ``create``.
 
     ``snapshot`` is the one that was published; with ``skip_unchanged`` and
-    nothing changed it is the newest existing one, and ``unchanged`` is true.
+    nothing changed it is the newest existing one, and ``unchanged`` is true. So it is for a
+    step of an agent that was captured before.
     """
 
     snapshot: Snapshot
@@ -97,7 +98,7 @@ class RestoreResult(NamedTuple):
     deleted: int
     """Paths that the snapshot proves were absent, and that are gone."""
     unchanged: int
-    """Paths that were already as in the snapshot and were not touched."""
+    """Paths that are as in the snapshot and were not touched."""
     untouched: tuple[Skipped, ...]
     """Paths left alone because one of both states does not hold them."""
     changes: tuple[Change, ...]
@@ -110,10 +111,15 @@ class RestoreResult(NamedTuple):
     open_files: tuple[OpenFile, ...] = ()
     """Files that were replaced while open: the processes still have the old ones."""
     links_broken: tuple[bytes, ...] = ()
-    """Replaced files with hard links outside the scope or the root, which still name the old
-    file."""
+    """Replaced files with hard links outside the scope or the root, or that are conflicts, which
+    still name the old file."""
     plan_id: str | None = None
     """The plan that went with the files, or None when none did."""
+    base_ids: tuple[SnapshotId, ...] = ()
+    """The bases that the restore was given."""
+    conflicts: tuple[Change, ...] = ()
+    """What others changed since the first base where the snapshot differs: left as it is, with
+    the directories above it, or overwritten, as the caller wanted."""
 
 
 class PositionResult(NamedTuple):

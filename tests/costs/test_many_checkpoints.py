@@ -34,7 +34,7 @@ MEASURED = sized(1, 2) * EVERY
 FLAT = 1.3
 BACK = 20
 """How many checkpoints are gone back in the end; the default policy keeps the last 50."""
-FEW = 60
+FEW = 120
 """After so many the index has parts that are too large to be checked whenever it is opened."""
 
 

@@ -22,9 +22,11 @@ from treesnap.store.index import PARTS_MAX
 from treesnap.testing.doubles import MUTATING, Kind, RecordingFileSystem
 from treesnap.testing.state import tree_state
 
-FILES = sized(400, 1000)
+FILES = sized(200, 1000)
 EACH = FILES // 10
 """Files of a directory."""
+UNCHECKED_ENTRIES = 400
+"""So many make an index that is too large to be checked when it is opened."""
 OLD_NS = 1_600_000_000_000_000_000
 LATER_NS = 3_600_000_000_000
 
@@ -191,6 +193,32 @@ class TestCreate:
         handle.create()
 
         assert syncs() == CREATE_SYNCS
+
+    def test_beside_a_watcher_gives_no_block_of_a_file_back(self, handle, fs, root):
+        """To empty a file, or to put another one in its place, takes milliseconds on ext4."""
+        with handle.watch() as watching:
+            for count in (1, 2, 3):
+                fs.clear()
+                change_files(root, count)
+                watching.create()
+
+        names = [item for item in fs.log if item.method in {"rename", "unlink"}]
+        put = [item.paths[1] for item in names if item.method == "rename"]
+        (recent,) = (path for path in put if path.endswith("cache-recent"))
+        gone = [item.path for item in names if item.method == "unlink"]
+        assert recent in gone
+        assert len(put) == len(set(put))
+        assert fs.calls("truncate") == []
+
+    def test_beside_a_watcher_reads_no_directory_again(self, handle, fs, root, store):
+        with handle.watch() as watching:
+            for count in (1, 1, 1):
+                fs.clear()
+                change_files(root, count)
+                watching.create()
+
+        header_size = fs.read_bytes(below=str(store / "packs"))
+        assert header_size <= 16
 
     def test_done_often_leaves_few_files(self, handle, fs, root, store):
         parts = []
@@ -367,6 +395,9 @@ def test_delete_costs_one_sync_for_any_number(handle, syncs, fs):
 
 
 def test_collecting_costs_eight_syncs(handle, syncs, fs, root, store):
+    for number in range(UNCHECKED_ENTRIES - FILES):
+        (root / f"more-{number}").write_bytes(b"more content of %d\n" % number * 10)
+    handle.create(name="more")
     (root / "garbage").write_bytes(os.urandom(100_000))
     handle.create(name="garbage")
     handle.delete("garbage")

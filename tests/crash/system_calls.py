@@ -11,11 +11,14 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 NAMES = ("mkdir", "mkdirat", "rename", "renameat", "renameat2", "link", "linkat")
 NODES = ("symlink", "symlinkat", "mknod", "mknodat")
@@ -49,6 +52,8 @@ ERRORS: dict[str, tuple[int, ...]] = {
 
 STREAMS = ("1", "2")
 """Descriptors to which a command prints."""
+_KILLED = 128 + signal.SIGKILL
+"""What a shell says of a command that SIGKILL ended."""
 _CALL = re.compile(r"^(?:\d+ +)?(\w+)\(([^,)]*)")
 
 
@@ -84,6 +89,8 @@ class Ended:
     err: str
     words: str
     """The command line without what traces it, for people."""
+    failed_call: str = ""
+    """The call that was made to fail first, with its arguments; empty if none was."""
 
     @property
     def was_killed(self) -> bool:
@@ -101,16 +108,19 @@ def run(command: Sequence[str], env: Mapping[str, str], injection: str | None = 
 
     The working directory is the file system's root, which no test removes.
     """
-    prefix = [] if injection is None else _strace("-o", os.devnull, "-e", injection)
-    traced = [*prefix, *command]
-    ended = subprocess.run(
-        traced, env=dict(env), cwd="/", capture_output=True, timeout=120, check=False
-    )
+    with NamedTemporaryFile("r", encoding="utf-8", errors="replace") as log:
+        prefix = [] if injection is None else _strace("-o", log.name, "-e", injection)
+        traced = [*prefix, *command]
+        ended = subprocess.run(
+            traced, env=dict(env), cwd="/", capture_output=True, timeout=120, check=False
+        )
+        failed_call = next((line for line in log if line.endswith(" (INJECTED)\n")), "")
     return Ended(
-        code=ended.returncode,
+        code=-signal.SIGKILL if ended.returncode == _KILLED else ended.returncode,
         out=ended.stdout.decode("utf-8", "replace"),
         err=ended.stderr.decode("utf-8", "replace"),
         words=shlex.join([os.path.basename(command[0]), *command[1:]]),
+        failed_call=failed_call,
     )
 
 
@@ -125,17 +135,39 @@ def points(command: Sequence[str], env: Mapping[str, str], log: Path) -> list[Po
         if call is None:
             continue
         counts[call[1]] += 1
-        if call[1] != OPEN or "O_CREAT" in line:
+        if is_writing(line):
             prints = call[1] in CONTENT and call[2] in STREAMS
             found.append(Point(call[1], counts[call[1]], prints))
     log.unlink()
     return found
 
 
+def is_writing(line: str) -> bool:
+    """Returns whether a call in strace's log may write: not one that opens what is there already.
+
+    A line that says too little counts as a call that writes.
+    """
+    call = _CALL.match(line)
+    return call is None or call[1] != OPEN or "O_CREAT" in line
+
+
 def _strace(*options: str) -> list[str]:
     """Returns strace with the calls to look at; the question mark is for other processors.
 
-    No filter in the kernel: with one, strace would kill only after the call.
+    No filter in the kernel: with one, strace would kill only after the call. Where that is
+    permitted, the command sees no process but its own: it looks into each one for mapped files,
+    so that calls would have other numbers whenever something else starts or ends.
     """
     calls = ",".join(f"?{name}" for name in WRITING)
-    return ["strace", "-f", "-qq", "-s", "0", "-e", f"trace={calls}", *options]
+    return [*_alone(), "strace", "-f", "-qq", "-s", "0", "-e", f"trace={calls}", *options]
+
+
+@cache
+def _alone() -> tuple[str, ...]:
+    """Returns what runs a command in a namespace of processes, below a shell that is its first."""
+    unshare = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "--")
+    try:
+        subprocess.run([*unshare, "true"], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ()
+    return *unshare, "sh", "-c", '"$@"; exit $?', "sh"

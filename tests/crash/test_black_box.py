@@ -18,7 +18,7 @@ from crash.black_box import (
     message_problems,
 )
 from crash.scene import OPERATIONS, Scene, populate
-from crash.system_calls import OPEN, Ended, Point, has_strace, points, run
+from crash.system_calls import OPEN, Ended, Point, has_strace, is_writing, points, run
 
 SEED = 5
 SAMPLES = {"restore": 1, "undo": 1, "create": 1, "first create": 1, "gc": 1}
@@ -158,8 +158,15 @@ class TestPoints:
     def test_a_failed_call_has_no_effect(self, command, tmp_path):
         ended = run(command, os.environ, Point("mkdir", 1).failing(errno.EDQUOT))
 
+        assert '/one"' in ended.failed_call
         assert os.strerror(errno.EDQUOT) in ended.err
         assert os.listdir(tmp_path) == ["two"]
+
+    def test_a_call_that_opens_for_reading_does_not_write(self):
+        ended = run(["cat", os.__file__], os.environ, Point(OPEN, 1).failing(errno.EACCES))
+
+        assert OPEN in ended.failed_call
+        assert not is_writing(ended.failed_call)
 
     def test_a_lasting_error_is_that_of_all_later_calls(self, command, tmp_path):
         run(command, os.environ, Point("mkdir", 1).failing(errno.EIO, lasting=True))

@@ -13,6 +13,8 @@ Power cuts, where effects that were not synced get lost, are in test_power_cuts.
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
+from stat import S_ISDIR
 
 import pytest
 
@@ -22,7 +24,7 @@ from sampling import sized
 from treesnap.ops.restore import transaction
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, RecordingFileSystem, kill_at, kill_halfway
-from treesnap.testing.state import tree_state
+from treesnap.testing.state import TreeState, tree_state
 
 NO_EXCHANGE = Fault(methods=frozenset({"exchange"}), errno=errno.EINVAL, lasting=True)
 
@@ -106,6 +108,32 @@ class TestRestore:
 
         assert_turns_once(outcomes, "after", "partly")
 
+    def test_with_a_base_leaves_all_that_others_changed(self, scene):
+        def restore(handle):
+            return handle.restore("before", base="base")
+
+        scene.reset("changed")
+        scene.handle().create(name="base")
+        (scene.root / "changes-1").write_bytes(b"edited")
+        (scene.root / "appears-too/inner/added").write_bytes(b"added")
+        (scene.root / "becomes-directory/added").write_bytes(b"added")
+        (scene.root / "vanishes-too").write_bytes(b"a file now")
+        scene.note("edited")
+        scene.keep("edited")
+        assert len(restore(scene.handle()).conflicts) == 4
+        scene.note("merged")
+
+        def check() -> str:
+            scene.handle().recover()
+            found = without_directory_times(tree_state(scene.root))
+            return next(
+                name
+                for name in ("edited", "merged")
+                if found == without_directory_times(scene.states[name])
+            )
+
+        assert_turns_once(kill_everywhere(scene, "edited", restore, check), "edited", "merged")
+
     def test_of_a_root_that_was_removed_leaves_nothing_or_everything(self, scene):
         def check() -> str:
             scene.handle().recover()
@@ -115,6 +143,14 @@ class TestRestore:
         outcomes = kill_everywhere(scene, "removed", lambda handle: handle.restore("before"), check)
 
         assert_turns_once(outcomes, "absent", "before")
+
+
+def without_directory_times(state: TreeState) -> TreeState:
+    """Returns a state without what changes when only some of a directory is restored."""
+    return {
+        path: replace(item, mtime_ns=0) if S_ISDIR(item.mode) else item
+        for path, item in state.items()
+    }
 
 
 def recovered_but_for_root_time(scene) -> str:

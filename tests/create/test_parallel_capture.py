@@ -154,8 +154,9 @@ def test_finds_what_one_process_finds(tmp_path, monkeypatch, seed):
     places = [root / f"part-{number}" for number in range(3)]
     for number, place in enumerate(places):
         build(place, seed + number % 2)
-    directories = sorted(path for path in root.rglob("*") if path.is_dir())
-    files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    everything = [path for path in root.rglob("*") if not path.is_symlink()]
+    directories = sorted(path for path in everything if path.is_dir())
+    files = sorted(path for path in everything if path.is_file())
     for number in range(12):
         name = chance.choice(directories) / f"link-{number}"
         os.link(chance.choice(files), name, follow_symlinks=False)
@@ -310,6 +311,7 @@ def test_captures_itself_where_no_process_can_be_started(root, tmp_path, monkeyp
     assert captured(root, tmp_path / "store") == expected
 
 
+@pytest.mark.usefixtures("in_turn")
 def test_helpers_take_new_slots_where_others_are_held(root, tmp_path, monkeypatch):
     expected = alone(root, tmp_path / "alone", monkeypatch)
     store = tmp_path / "store"
@@ -322,7 +324,8 @@ def test_helpers_take_new_slots_where_others_are_held(root, tmp_path, monkeypatc
 
     held.release()
     assert found == expected
-    assert len(os.listdir(store / "slots")) == 1 + len(CORES)
+    # One is held, one is the capture's own, and one each helper leaves to the next.
+    assert len(os.listdir(store / "slots")) == 3
 
 
 class Full(Noting):
@@ -345,6 +348,11 @@ class Full(Noting):
 
 def store_bytes(store: Path) -> int:
     return sum(path.stat().st_size for path in (store / "packs").iterdir())
+
+
+def bytes_in_packs(store: Path) -> int:
+    """How much was put into packs: a helper may go on with the pack of one that has ended."""
+    return store_bytes(store) - HEADER_SIZE * len(os.listdir(store / "packs"))
 
 
 @pytest.mark.usefixtures("in_turn")
@@ -437,7 +445,7 @@ def test_counts_what_it_stored_when_collections_overtake_it(root, tmp_path, monk
         patch.setattr(os, "sched_getaffinity", lambda _: {0})
         expected = Handle(context_at(root=root, store_path=str(tmp_path / "alone"))).create()
     assert result.stats.objects_added == expected.stats.objects_added
-    assert result.stats.added_bytes == store_bytes(store) - len(CORES) * HEADER_SIZE
+    assert result.stats.added_bytes == bytes_in_packs(store)
     check(root, store, result.root_hash)
 
 
@@ -521,8 +529,7 @@ def test_the_division_is_a_hint(root, tmp_path, monkeypatch, change, helper):
     assert not handle.verify().problems
     assert found.snapshot.record.root.content == expected.record.root.content
     assert found.skipped == expected.skipped
-    headers_bytes = HEADER_SIZE * len(os.listdir(tmp_path / "store" / "packs"))
-    assert found.stats.added_bytes == store_bytes(tmp_path / "store") - headers_bytes
+    assert found.stats.added_bytes == bytes_in_packs(tmp_path / "store")
     again = handle.create()
     assert again.root_hash == expected.root_hash
     assert again.stats.files_read == 0

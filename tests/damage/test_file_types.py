@@ -133,7 +133,7 @@ def test_what_is_in_the_place_of_a_lock_stops_nothing(made, tmp_path, limit, nam
     assert handle.verify(read_data=True).ok
 
 
-@pytest.mark.parametrize("name", ["root", "history", "cache", "cache-recent", "names"])
+@pytest.mark.parametrize("name", ["root", "history", "cache", "cache-recent", "names", "gaps"])
 def test_a_directory_in_the_place_of_a_file_keeps_no_command_from_going_back(made, tmp_path, name):
     copy = tmp_path / "store"
     shutil.copytree(made.store, copy)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sampling import sized
 from treesnap.codec.envelope import FileKind, seal, unseal
 from treesnap.codec.journal import Stage, decode_journal, encode_journal
 from treesnap.errors import Corrupt, ErrorCode, TreesnapError
@@ -19,7 +20,8 @@ from treesnap.testing.doubles import Fault, UnsyncedFileSystem
 from treesnap.testing.state import tree_state
 from world import World, damage
 
-GIVEN_UP_EVERY = 16
+GIVEN_UP_EVERY = sized(4, 16)
+"""Of so many damages one is also given up, because all are refused alike."""
 MOVES = frozenset({"exchange", "rename_to_absent"})
 
 
@@ -63,12 +65,10 @@ def interrupted(tmp_path_factory) -> Interrupted:
 
 @pytest.mark.parametrize("step", [97, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_damaged_journal_costs_no_snapshot_and_is_given_up_on_request(interrupted, step):
-    """In full size one damage in sixteen is also given up, because all are refused alike."""
-    every = 1 if step > 1 else GIVEN_UP_EVERY
     interrupted.reset()
     for number, content in enumerate(list(interrupted.damages())[::step]):
         check_refused(interrupted, content, number)
-        if number % every == 0:
+        if number % GIVEN_UP_EVERY == 0:
             check_given_up(interrupted)
             interrupted.reset()
 

@@ -102,7 +102,7 @@ class TestJournal:
         root_id="0" * 32,
         stage_name=b".treesnap-restore-0123456789abcdef",
         root_before=None,
-        device=0,
+        file_system=0,
         inode=None,
         started_at_ns=0,
     )
@@ -113,7 +113,7 @@ class TestJournal:
             root_id=path.parent.name,
             **{
                 name: getattr(self.JOURNAL, name)
-                for name in ("stage_name", "root_before", "device", "inode", "started_at_ns")
+                for name in ("stage_name", "root_before", "file_system", "inode", "started_at_ns")
             },
             **fields,
         )

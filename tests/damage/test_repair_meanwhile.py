@@ -13,6 +13,7 @@ from interfering import Interfering
 from treesnap.codec.envelope import FileKind, seal
 from treesnap.codec.journal import Journal, encode_journal
 from treesnap.events import CollectingMonitor
+from treesnap.hashing import root_id
 from treesnap.plans import Planner, Step
 from world import World, damage
 
@@ -45,7 +46,7 @@ def journal(world: World) -> Path:
         root_id=path.parent.name,
         stage_name=b".treesnap-restore-0123456789abcdef",
         root_before=None,
-        device=0,
+        file_system=0,
         inode=None,
         started_at_ns=0,
     )
@@ -141,3 +142,17 @@ def test_the_damaged_record_of_a_root_of_which_nothing_is_there_is_removed(world
     )
     assert not record.exists()
     assert world.handle().verify().ok
+
+
+def test_the_record_of_a_root_is_not_missed_that_is_captured_for_the_first_time(world, tmp_path):
+    """A command that was killed in between has left its directory without the record."""
+    (tmp_path / "new").mkdir()
+    new = treesnap.open(tmp_path / "new", world.store)
+    roots = world.store / "roots"
+    (roots / root_id(os.fsencode(new.root))).mkdir()
+    # First the names of all roots are listed, then, as there is no record, those of its copies.
+    fs = Interfering("list_names", 2, new.create, where=lambda call: call.path == str(roots))
+
+    assert world.handle(fs=fs).verify().problems == ()
+    assert fs.left <= 0
+    assert (roots / root_id(os.fsencode(new.root)) / "root").exists()

@@ -248,7 +248,7 @@ def test_a_damaged_journal_is_named_and_the_tree_is_left_alone(world, how):
                     root_id=journal.parent.name,
                     stage_name=b".treesnap-restore-0",
                     root_before=None,
-                    device=0,
+                    file_system=0,
                     inode=None,
                     started_at_ns=0,
                 )
@@ -288,7 +288,7 @@ def test_a_journal_cannot_have_a_directory_of_the_user_removed(world, commit):
         root_id=path.parent.name,
         stage_name=b"precious",
         root_before=None,
-        device=0,
+        file_system=0,
         inode=None,
         started_at_ns=0,
         commit=commit,

@@ -4,29 +4,51 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from plan_bench import STEPS, Bench, noted
+from prepared import Prepared
 from treesnap.plans import Plan
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+@pytest.fixture(scope="session")
+def plan_made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Plan]:
+    place = tmp_path_factory.mktemp("plan")
+    plan = Bench(place).run(*STEPS)
+    return Prepared(place), plan
+
+
+@pytest.fixture(scope="session")
+def failed_made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Plan]:
+    place = tmp_path_factory.mktemp("failed")
+    plan = Bench(place).run(noted("one"), noted("two", "test -e ready"), noted("three"))
+    return Prepared(place), plan
 
 
 @pytest.fixture
-def plan(bench: Bench) -> Plan:
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """A place in which nothing has run, or where the plans of another fixture were made."""
+    made = [name for name in request.fixturenames if name.endswith("_made")]
+    if made:
+        (name,) = made
+        with request.getfixturevalue(name)[0].placed() as place:
+            yield Bench(place)
+    else:
+        yield Bench(request.getfixturevalue("tmp_path"))
+
+
+@pytest.fixture
+def plan(plan_made: tuple[Prepared, Plan]) -> Plan:
     """A completed plan of three steps, with a checkpoint before each."""
-    return bench.run(*STEPS)
+    return plan_made[1]
 
 
 @pytest.fixture
-def failed(bench: Bench) -> Plan:
+def failed(failed_made: tuple[Prepared, Plan]) -> Plan:
     """A plan of which the second step failed."""
-    return bench.run(noted("one"), noted("two", "test -e ready"), noted("three"))
+    return failed_made[1]
 
 
 @pytest.fixture

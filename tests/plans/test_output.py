@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from plan_bench import NONE, Bench, end, is_alive, noted
 from sampling import sized
 from treesnap.fs.local import LocalFileSystem
+from treesnap.fs.process_files import process_names
 from treesnap.plans import PlanState, Step
 from treesnap.plans.process import (
     HEAD_BYTES,
@@ -117,23 +119,29 @@ def written_bytes(process_id: int) -> int:
     return int(next(line for line in lines if line.startswith("wchar")).split()[1])
 
 
-def test_nothing_reads_for_a_step_that_leaves_nothing(bench):
-    before = children()
+def test_something_reads_only_for_a_step_that_leaves_something(bench, monkeypatch):
+    monkeypatch.setenv("STARTED_BY", str(bench.directory))
 
     bench.run(Step(name="plain", run="echo said"), milestones=NONE)
+    assert readers_of(bench) == []
 
-    assert children() == before
+    bench.run(Step(name="server", run="sleep 600 & echo $! > ../number"), milestones=NONE)
+    process_id = int((bench.directory / "number").read_text())
+    while not readers_of(bench):  # the shell that becomes it may not be so far
+        assert is_alive(process_id)
+    assert len(readers_of(bench)) == 1
+    end(process_id)
 
 
-def children() -> set[str]:
-    """The processes that read into nothing."""
-    found = set()
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if Path(f"/proc/{name}/cmdline").read_bytes() == b"cat\0":
-                found.add(name)
-        except OSError:
-            continue
+def readers_of(bench: Bench) -> list[str]:
+    """The processes that read into nothing what steps write; other tests have their own."""
+    mark = b"STARTED_BY=" + os.fsencode(bench.directory)
+    found = []
+    for name in process_names():
+        with suppress(OSError):
+            is_reader = Path(f"/proc/{name}/comm").read_text() == "cat\n"
+            if is_reader and mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                found.append(name)
     return found
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from plan_bench import NONE, Bench, noted, shortest
+from prepared import Prepared
 from treesnap import Busy, Corrupt, ErrorCode, InvalidArgument, NotFound
 from treesnap.plans import Plan, PlanState, Step
 from treesnap.plans.repository import FINISHED_MAX, forget_old, plan_lock, save
@@ -16,10 +17,18 @@ YES = Step(name="yes", run="true")
 NO = Step(name="no", run="false")
 
 
+@pytest.fixture(scope="module")
+def plans_made(tmp_path_factory) -> tuple[Prepared, list[Plan]]:
+    bench = Bench(tmp_path_factory.mktemp("plans"))
+    names = ("first", "second", "second")
+    plans = [bench.run(YES, name=name, milestones=NONE) for name in names]
+    return Prepared(bench.directory), plans
+
+
 @pytest.fixture
-def plans(bench) -> list[Plan]:
+def plans(plans_made) -> list[Plan]:
     """Three plans of the root, oldest first; the last two have one name."""
-    return [bench.run(YES, name=name, milestones=NONE) for name in ("first", "second", "second")]
+    return plans_made[1]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from pathlib import Path
 from random import Random
 
@@ -230,3 +231,27 @@ def test_a_restore_where_another_user_forbids_it_names_the_path(open_directory, 
     as_nobody(go_back)
 
     assert contents(root.parent) == edited
+
+
+def test_a_device_that_only_the_superuser_may_make_is_named(open_directory):
+    if os.geteuid() != 0:
+        pytest.skip("only the superuser makes the device")
+    everything_is_loaded(open_directory)
+    root, store = open_directory / "root", open_directory / "store"
+    make(root, "below/file")
+    root.chmod(0o777)
+    os.mknod(root / "below" / "null", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    (root / "below").chmod(0o777)
+    as_nobody(treesnap.open(root, store).create)
+    (root / "below" / "null").unlink()
+
+    def go_back() -> None:
+        for to in (None, open_directory / "to"):
+            with pytest.raises(
+                treesnap.OperationFailed, match="'below/null' is a device"
+            ) as caught:
+                treesnap.open(root, store).restore("latest", to=to)
+            assert (caught.value.code, caught.value.path) == ("not-permitted", b"below/null")
+        treesnap.open(root, store).restore("latest", [root / "below" / "file"])
+
+    as_nobody(go_back)

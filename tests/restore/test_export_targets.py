@@ -96,6 +96,16 @@ class TestMountPoint:
 
         assert state_of(place) == before
 
+    def test_a_read_only_one_is_named(self, mounted):
+        world, place = mounted
+        with mounting() as mounter:
+            mounter.read_only(place)
+
+            with pytest.raises(OperationFailed, match=f"at '{place}': Read-only"):
+                world.handle().restore("third", to=place)
+
+        assert records(world) == []
+
     def test_one_that_holds_something_is_refused(self, mounted):
         world, place = mounted
         (place / "lost+found").mkdir()

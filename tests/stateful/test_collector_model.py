@@ -30,8 +30,10 @@ from sampling import IS_FULL, sized
 
 EXAMPLES = sized(25, 1_000)
 WALKS = sized(500, 50_000)
-"""Each costs a thirtieth of an example; the rule that is hardest to find needs 5,000."""
+"""Each costs a thirtieth of an example."""
 WALKS_TO_FIND_MAX = 50_000
+HARD_TO_FIND = {"looks at snapshots before pending ones": 6156}
+"""Walks that find what thousands of others do not, as long as the model does not change."""
 STEPS = 40
 PROCESSES_MAX = 3
 
@@ -176,11 +178,10 @@ def test_no_order_of_steps_loses_anything_when_many_are_tried():
         wander("", seed)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("broken", sorted(BROKEN_RULES))
 def test_a_broken_rule_is_found(broken):
     def search() -> None:
-        for seed in range(WALKS_TO_FIND_MAX):
+        for seed in (HARD_TO_FIND.get(broken, 0), *range(WALKS_TO_FIND_MAX)):
             wander(broken, seed)
 
     with pytest.raises(AssertionError, match="misses"):

@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -120,10 +121,10 @@ class Machine(RuleBasedStateMachine):
         result = self.handle.create()
         assert result.complete
         assert difference(self.live, record(self.root)) == []
-        now = captured(self.live)
+        now = without_extents(captured(self.live))
         for moment in self.moments.values():
             if moment.scope is None:
-                is_same = moment.state == now
+                is_same = without_extents(moment.state) == now
                 hash_is_same = self.handle.resolve(moment.id).root_hash == result.root_hash
                 assert is_same == hash_is_same
         self.keep(result.id, None)
@@ -375,6 +376,11 @@ class Machine(RuleBasedStateMachine):
     def no_litter_is_in_the_root(self) -> None:
         if self.root.exists():
             assert not [name for name in os.listdir(self.root) if name.startswith(".treesnap")]
+
+
+def without_extents(state: Record) -> Record:
+    """Returns a record that does not say which zeros are stored: they are the same as holes."""
+    return {path: replace(facts, extents=()) for path, facts in state.items()}
 
 
 class SmallMachine(Machine):

@@ -144,7 +144,7 @@ class WatchedMachine(RuleBasedStateMachine):
     def exclude(self, seed: int, patterns: str) -> None:
         directory = pick(self.top(), Random(seed), trees.is_directory) or self.top()
         path = os.path.join(directory, b".snapignore")
-        if os.path.isdir(path) or os.path.islink(path):
+        if os.path.lexists(path) and not trees.is_file(path):
             return
         trees.write(path, patterns.encode())
 

@@ -72,7 +72,8 @@ def test_many_small_packs_become_few_and_each_byte_is_rarely_copied(
     assert handle.verify(read_data=True).problems == ()
 
 
-def test_small_snapshots_in_one_pack_are_copied_once_to_join_their_blocks(handle, fs, tmp_path):
+def test_small_snapshots_in_one_pack_are_rarely_copied_to_join_their_blocks(handle, fs, tmp_path):
+    """Half of the pack is small blocks before each copy, so copies double in size."""
     created_bytes = copied_bytes = collections = 0
     for number in range(CREATES):
         (tmp_path / "root/changing").write_bytes(os.urandom(500))
@@ -85,7 +86,7 @@ def test_small_snapshots_in_one_pack_are_copied_once_to_join_their_blocks(handle
         copied_bytes += written(fs, handle, "packs")
         collections += written(fs, handle, "packs") > 0
 
-    assert 0 < copied_bytes < created_bytes
+    assert 0 < copied_bytes < 2 * created_bytes
     assert collections <= CREATES // 30
     assert len(pack_files(tmp_path / "store")) <= collections + 1
     handle.gc()

@@ -36,6 +36,8 @@ os._exit(server.recv(1)[0])
 """
 """Imports ``_socket``, because ``socket`` takes as long as all the rest of it."""
 
+NO_COMMANDS = ("treesnap.__main__", "treesnap.integrations.", "treesnap.testing")
+
 
 @contextmanager
 def warm_snap(directory: Path, variables: Mapping[str, str]) -> Iterator[Path]:
@@ -76,13 +78,14 @@ def serve(address: str) -> None:
 
 
 def load_everything() -> None:
-    """Imports all modules, and makes what is made once when it is first used."""
+    """Imports what commands may need, and makes what is made once when it is first used."""
     import treesnap
 
     for module in pkgutil.walk_packages(treesnap.__path__, "treesnap."):
-        if not module.name.startswith("treesnap.testing") and "__main__" not in module.name:
+        if not module.name.startswith(NO_COMMANDS):
             importlib.import_module(module.name)
     importlib.import_module("calling")
+    importlib.import_module("younger_processes").hide_older_processes()
     with tempfile.TemporaryDirectory() as directory:
         root, store = Path(directory, "root"), Path(directory, "store")
         root.mkdir()

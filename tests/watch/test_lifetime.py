@@ -140,6 +140,26 @@ def test_starts_again_without_a_question(world, monkeypatch):
     assert world.listed_by_create() == 0
 
 
+def test_starts_again_when_an_empty_root_was_made_anew(tmp_path, monkeypatch):
+    """Nothing in it could be reported to go, and its own end is not reported while it is open."""
+    monkeypatch.setattr(watcher, "PAUSE_S", 0.0)
+    monkeypatch.setattr(watcher, "RETRY_S", 0.0)
+    root, cookies = tmp_path / "root", tmp_path / "cookies"
+    root.mkdir()
+    cookies.mkdir()
+    with watcher.Watcher(LocalFileSystem(), str(root), str(cookies)) as asked:
+        root.rmdir()
+        assert asked.changed.wait(DEADLINE_S)
+        asked.changed.clear()
+        root.mkdir()
+        while not asked.directories:
+            assert asked.changed.wait(DEADLINE_S)
+            asked.changed.clear()
+        (root / "file").write_text("new")
+
+        assert asked.changed.wait(DEADLINE_S)
+
+
 class AtOne(WrappedFileSystem):
     """Does something before the first call of one kind that is about one path."""
 

@@ -56,6 +56,7 @@ class FileKind(IntEnum):
     NAMES = 14
     HOLD = 15
     EXPORT_MOVES = 16
+    GAPS = 17
 
 
 def header(kind: FileKind, version: int = 1) -> bytes:

@@ -10,7 +10,7 @@ nothing, until the journal is gone.
 A journal names its root, by which a copy in another root's corner of the store is known.
 It says nothing about the inodes of files or about progress. So it means the same for a copy of
 the tree, however much of the work a power cut undid. It is about the tree that holds its staging
-directory; before that is made, or once it is gone, about the one with the root's device and
+directory; before that is made, or once it is gone, about the one with the root's file system and
 inode.
 """
 
@@ -28,7 +28,7 @@ from treesnap.model import Entry, PlanCopy, SnapshotId
 from treesnap.named_tuple import NamedTuple
 from treesnap.treepath import is_valid_name, parse, parse_scope
 
-VERSION = 4
+VERSION = 5
 STAGE_PREFIX = b".treesnap-restore-"
 """How the names of staging directories begin; what has such a name is removed with its journal."""
 
@@ -93,8 +93,8 @@ class Journal(NamedTuple):
     """Name of the staging directory in the root."""
     root_before: Entry | None
     """The root's own metadata, or None when the root was absent."""
-    device: int
-    """Device number of the file system that holds the root."""
+    file_system: int
+    """What the file system that holds the root is known by."""
     inode: int | None
     """Inode of the root, or None as long as there is none."""
     started_at_ns: int
@@ -150,7 +150,7 @@ def decode_journal(payload: bytes) -> Journal:
         root_id=fields.get("root_id", str),
         stage_name=stage_name,
         root_before=decode_entry(root_before) if root_before is not None else None,
-        device=fields.get("device", int),
+        file_system=fields.get("file_system", int),
         inode=fields.optional("inode", int),
         started_at_ns=fields.time("started_at_ns"),
         subvolumes=tuple(_decode_subvolume(row) for row in fields.get("subvolumes", tuple)),

@@ -74,8 +74,12 @@ class Reference(NamedTuple):
 class TreeReader:
     """Reads directories; keeps a few hundred decoded ones at hand, or as many as asked for."""
 
-    def __init__(self, get: Get, *, kept_max: int = _CACHED_TREES) -> None:
+    def __init__(
+        self, get: Get, *, kept_max: int = _CACHED_TREES, known: dict[ObjectId, Tree] | None = None
+    ) -> None:
+        """``known`` are directories that need not be read."""
         self._get = get
+        self._known = known or {}
         self._kept_max = kept_max
         self._cache: OrderedDict[ObjectId, Tree] = OrderedDict()
         self._cached_entries = 0
@@ -92,13 +96,18 @@ class TreeReader:
             self._room -= len(tree.entries) + 1
             self._first[tree_id] = tree
 
+    @property
+    def first(self) -> dict[ObjectId, Tree]:
+        """The first directories, as far as they are kept."""
+        return self._first
+
     def share(self, other: TreeReader) -> None:
         """Takes over what another reader has kept first: equal ids are equal directories."""
         self._first = other._first
 
     def tree(self, tree_id: ObjectId) -> Tree:
         """Returns one stored tree, pages not followed; raises Corrupt."""
-        tree = self._first.get(tree_id) or self._cache.get(tree_id)
+        tree = self._first.get(tree_id) or self._cache.get(tree_id) or self._known.get(tree_id)
         if tree is None:
             tree = decode_tree(self._get(ObjectKind.TREE, tree_id))
             self.keep(tree_id, tree)

@@ -1,7 +1,7 @@
 """The small files of a root, besides its journal and stat cache.
 
-Its restore history, its name table, and the records of processes that work on it: holds, and
-restores to other directories. Of plans only the outline is known here.
+Its restore history, its name table, its gaps, and the records of processes that work on it:
+holds, and restores to other directories. Of plans only the outline is known here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.codec.message import (
     LONG_ARRAY_LENGTH_MAX,
     Fields,
+    decode_time,
     pack,
     refused,
     require,
@@ -147,6 +148,52 @@ def decode_names(payload: bytes) -> NameTable:
 
 
 NAMES = Format(FileKind.NAMES, encode_names, decode_names)
+
+
+GAPS_LENGTH_MAX = 1000
+"""Gaps that are kept; older ones are forgotten."""
+
+
+class Gap(NamedTuple):
+    """A moment in the work of an agent that was not captured."""
+
+    time_ns: int
+    host: str
+    session: str
+    key: str
+    """As of an event, see :mod:`treesnap.agents.event`; so are phase and tool."""
+    phase: str
+    tool: str | None
+    reason: str
+    """Why, as a sentence."""
+
+
+def encode_gaps(gaps: tuple[Gap, ...]) -> bytes:
+    """Returns the payload of a list of gaps, oldest first."""
+    return pack({"version": 1, "gaps": tuple(map(tuple, gaps))})
+
+
+def decode_gaps(payload: bytes) -> tuple[Gap, ...]:
+    """Returns the gaps of a payload, or raises Corrupt."""
+    what = "list of gaps"
+    fields = Fields(unpack(payload, what), what)
+    fields.require_version(1)
+    rows = fields.get("gaps", tuple)
+    require(len(rows) <= GAPS_LENGTH_MAX, what, "it is too long")
+    return tuple(map(_decode_gap, rows))
+
+
+def _decode_gap(row: Any) -> Gap:
+    what = "list of gaps"
+    require(type(row) is tuple and len(row) == len(Gap._fields), what, "a gap is not whole")
+    time_ns, *texts = row
+    gap = Gap(decode_time(time_ns, what), *texts)
+    texts = [text for text in texts if text is not None or text is not gap.tool]
+    require(all(type(text) is str for text in texts), what, "a word of a gap is not text")
+    return gap
+
+
+GAPS = Format(FileKind.GAPS, encode_gaps, decode_gaps)
 
 
 HOLD_SIZE_MAX = 16 << 20

@@ -72,6 +72,11 @@ def snapshot_id(payload: bytes) -> SnapshotId:
     return SnapshotId(object_id(ObjectKind.SNAPSHOT, payload).hex())
 
 
+def tag_bytes(key: str, value: str) -> bytes:
+    """Returns what an encoded snapshot with a tag contains; another one may do so by chance."""
+    return pack(key) + pack(value)
+
+
 def records_in(data: bytes) -> tuple[bytes, ...]:
     """Returns what may be the payload in the damaged file of a snapshot; nothing is checked.
 

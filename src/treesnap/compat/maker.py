@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from treesnap import treepath
 from treesnap.arguments import checked
+from treesnap.compare import is_time_alone
 from treesnap.compat.maker_block import Cleanup, CleanupMode, Create, Restore, parse
 from treesnap.compat.maker_result import (
     Cleaned,
@@ -45,7 +46,6 @@ from treesnap.fs.os_errors import error_text
 from treesnap.model import ChangeKind, Skipped, Snapshot, utc_time
 from treesnap.ops.context import absolute
 from treesnap.ops.create import CreateOptions, CreateRequest, create
-from treesnap.ops.diff import is_time_alone
 from treesnap.ops.handle import Handle
 from treesnap.ops.handle import open as open_root
 from treesnap.ops.restore.plan import RestoreRequest

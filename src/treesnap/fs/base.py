@@ -87,6 +87,13 @@ class FileSystem(Protocol):
     def free_bytes(self, fd: int) -> int:
         """Returns how many bytes an unprivileged writer may still add to the file system."""
 
+    def file_system_id(self, place: Name | int, /) -> int:
+        """Returns by what a file system is known after the next mount too, as far as it says so.
+
+        Device numbers of btrfs and overlayfs are given anew at each mount. See f_fsid in statfs(2);
+        it is the device number where there is no other, and never 0.
+        """
+
     def is_read_only(self, fd: int) -> bool:
         """Returns whether the file system is mounted read-only."""
 

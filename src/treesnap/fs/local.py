@@ -178,6 +178,9 @@ class LocalFileSystem:
         facts = _statx(name, dir_fd, 0)
         return facts is not None and bool(_number(facts, _ATTRIBUTES, 8) & _PROTECTED)
 
+    def file_system_id(self, place: Name | int, /) -> int:
+        return os.statvfs(place).f_fsid or os.stat(place).st_dev
+
     def mount_id(self, fd: int) -> int | None:
         facts = _statx(fd, None, _STATX_MNT_ID)
         if facts is None or not _number(facts, _MASK, 4) & _STATX_MNT_ID:

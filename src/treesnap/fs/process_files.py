@@ -26,7 +26,6 @@ _QUESTION = struct.Struct("<9Q4I2Q")
 device; sizes and addresses of the buffers for a name and a build id."""
 _NEXT_SHARED_FILE = 0x08 | 0x10 | 0x20
 """Asks for the first mapping at an address or after it that is shared and of a file."""
-_IS_ANYTHING_SHARED = _QUESTION.pack(_QUESTION.size, _NEXT_SHARED_FILE, *(0,) * 13)
 _WRITABLE = 0x02
 _NAME_SIZE_MAX = 4096
 _SHARED = re.compile(
@@ -53,6 +52,11 @@ class Descriptor(NamedTuple):
     """A path in /proc by which the kernel leads to the open file, whatever its name is now."""
 
 
+def process_names() -> list[str]:
+    """Returns the ids of the processes that are shown, as they are named in /proc."""
+    return [name for name in os.listdir("/proc") if name.isdigit()]
+
+
 def descriptors() -> Iterator[Descriptor]:
     """Yields the first 50,000 descriptors of the processes that are shown, this one's included.
 
@@ -60,9 +64,7 @@ def descriptors() -> Iterator[Descriptor]:
     """
     count = 0
     with suppress(OSError):
-        for name in os.listdir("/proc"):
-            if not name.isdigit():
-                continue
+        for name in process_names():
             with suppress(OSError):  # the process has ended, or is not shown
                 for number in os.listdir(f"/proc/{name}/fd"):
                     count += 1
@@ -120,9 +122,7 @@ def writable_mappings(exactly_below: bytes = b"/", *, asks: bool = True) -> Iter
     is read, which costs as much again for each MiB that the process uses. Raises OSError when
     there are too many open files, or no memory.
     """
-    for name in _shown(partial(os.listdir, "/proc"), list[str]()):
-        if not name.isdigit():
-            continue
+    for name in _shown(process_names, list[str]()):
         look = partial(_shared_mappings, f"/proc/{name}", asks=asks)
         task, found = _shown(look, ("", list[_Shared]()))
         read_only: set[int] | None = None
@@ -180,12 +180,11 @@ def _mappings_of(task: str, *, asks: bool) -> list[_Shared] | None:
 
 
 def _asked(fd: int) -> list[_Shared]:
-    """Returns the shared mappings, each of which is a query to the kernel."""
+    """Returns the shared mappings, each of which is a query to the kernel.
+
+    A query goes over all mappings until it finds one, so none is asked twice.
+    """
     found: list[_Shared] = []
-    try:
-        fcntl.ioctl(fd, _QUERY, _IS_ANYTHING_SHARED)
-    except FileNotFoundError:
-        return found
     name = array("B", bytes(_NAME_SIZE_MAX))
     name_address, _ = name.buffer_info()
     end = 0

@@ -28,6 +28,7 @@ from treesnap.treepath import PathLike
 
 if TYPE_CHECKING:  # a command that asks no watcher needs none of it
     from treesnap.codec.watch import Answer, Mark
+    from treesnap.model import ObjectId, Tree
     from treesnap.store.roots import Root
     from treesnap.store.store import Store
 
@@ -87,6 +88,8 @@ class Context(NamedTuple):
     """How long an operation waits for another one in the same root."""
     watcher: ChangeSource | None = None
     """Knows what changed in the root, or None; then another process may."""
+    recent_trees: dict[ObjectId, Tree] | None = None
+    """Beside a watcher of this process: directories that the last walk read or stored."""
     may_start_processes: bool = False
     """Whether work that need not be waited for may go on in a process of its own. The command
     says so; a program that uses the library does not expect one."""
@@ -168,6 +171,22 @@ def default_store_path() -> str:
             "There is no home directory to keep a store in, and SNAP_STORE is not set",
             code=ErrorCode.STORE_UNAVAILABLE,
         )
+    return path
+
+
+def user_state_directory() -> str:
+    """Returns where treesnap keeps what it did for this user outside of stores.
+
+    Raises OperationFailed where there is no home directory.
+    """
+    from platformdirs import user_state_dir
+
+    try:
+        path = user_state_dir("treesnap", appauthor=False)
+    except RuntimeError:  # neither HOME nor an entry in the table of users
+        path = ""
+    if not os.path.isabs(path):
+        raise OperationFailed("There is no home directory")
     return path
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,7 @@ from treesnap.worktree.scan.ignore import given
 if TYPE_CHECKING:
     from treesnap.ops.claim import Claim
 
+_NO_STATS = CreateStats(*[0] * len(CreateStats._fields))
 _NAME_SHOWN_MAX = 80
 """Characters of a name that is refused, which may be very long."""
 _NOTHING: dict[str, Any] = {
@@ -91,6 +92,9 @@ class CreateRequest(NamedTuple):
     complete_only: bool = False
     """Whether nothing is published when something could not be read."""
     options: CreateOptions = CreateOptions()
+    settle: Callable[[Session], Snapshot | CreateRequest] | None = None
+    """Asked under the root's lock, before anything is read: what to publish after all, or the
+    snapshot that is there already and makes another one needless."""
 
 
 def create(context: Context, request: CreateRequest, claim: Claim | None = None) -> CreateResult:
@@ -173,8 +177,11 @@ def _create(
             session.root.note_identity()
             if claim is not None:
                 claim.refuse_overlap(session, scope)
-            if request.name is not None:
-                check_name(session, request.name)
+            settled = request.settle(session) if request.settle is not None else request
+            if isinstance(settled, Snapshot):
+                return CreateResult(settled, unchanged=True, skipped=(), absent=(), stats=_NO_STATS)
+            if settled.name is not None:
+                check_name(session, settled.name)
 
             def attempt(earlier: Mapping[bytes, Added]) -> CreateResult:
                 capture = Capture(
@@ -187,7 +194,7 @@ def _create(
                 )
                 try:
                     with reported("take a snapshot"), capture:
-                        return _publish(session, capture, request)
+                        return _publish(session, capture, settled)
                 except StorageFull as error:
                     error.needed_bytes = capture.writer.needed_bytes
                     raise

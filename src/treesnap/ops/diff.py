@@ -58,15 +58,6 @@ def diff(
         return _compared(left, right, scope)
 
 
-def is_time_alone(change: Change) -> bool:
-    """Returns whether nothing of a path changed but its modification time."""
-    old, new = change.old, change.new
-    if change.change != ChangeKind.METADATA or old is None or new is None:
-        return False
-    rest = [entry._replace(mtime_ns=0, content=None) for entry in (old, new)]
-    return old.mtime_ns != new.mtime_ns and rest[0] == rest[1]
-
-
 def _compared(old: State, new: State, scope: tuple[bytes, ...] | None) -> tuple[Change, ...]:
     """Returns the differing paths in order; names that moved between hard-link groups too."""
     spine = treepath.ancestors(scope) if scope is not None else set()

@@ -399,6 +399,8 @@ class Handle:
         touch: bool = False,
         force: bool = False,
         list_changes: bool = True,
+        base: str | None = None,
+        conflicts: str = "keep",
     ) -> RestoreResult:
         """Makes the root, or only ``paths`` of it, exactly as in a snapshot.
 
@@ -411,8 +413,16 @@ class Handle:
         into the safety snapshot and starts again instead of raising Conflict. Paths that
         an incomplete snapshot does not hold are left as they are. Without ``list_changes`` the
         result only counts what changed: its ``changes`` are empty, which saves some 500 bytes
-        of memory for each path. Raises NotFound, Conflict,
-        Refused, Busy, Corrupt, StorageFull, OperationFailed.
+        of memory for each path.
+
+        With ``base``, the restore undoes what was done up to that snapshot, and nothing later:
+        paths that differ between it and the live tree were changed by others. Where the restore
+        would change them, they are in the result's ``conflicts``, and with ``conflicts="keep"``
+        they stay as they are, with the directories above them; with ``"overwrite"`` they are
+        restored like the others. A modification time alone is not a conflict, and a repository
+        (``.git``) is one path.
+
+        Raises NotFound, Conflict, Refused, Busy, Corrupt, StorageFull, OperationFailed.
         """
         from treesnap.ops.restore.plan import RestoreRequest
         from treesnap.ops.undo import restore
@@ -425,6 +435,8 @@ class Handle:
             touch=touch,
             force=force,
             list_changes=list_changes,
+            bases=(base,) if base is not None else (),
+            conflicts=conflicts,
         )
         return restore(self.context, request)
 

@@ -181,12 +181,12 @@ def ask(
         return receive(connection, ANSWER_SIZE_MAX)
 
 
-def socket_address(directory_fd: int) -> str:
-    """Returns the address of the socket in an open directory.
+def socket_address(directory_fd: int, name: str = "socket") -> str:
+    """Returns the address of a socket in an open directory.
 
     Addresses of sockets have at most 107 bytes, and stores may lie deep.
     """
-    return f"/proc/self/fd/{directory_fd}/socket"
+    return f"/proc/self/fd/{directory_fd}/{name}"
 
 
 def send(connection: socket.socket, message: bytes) -> None:

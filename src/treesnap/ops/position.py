@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from treesnap.compare import is_time_alone
 from treesnap.errors import ErrorCode, InvalidArgument, Refused, StoreMissing, quoted
 from treesnap.model import IgnoreRules, Retag, Snapshot, SnapshotKind
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.capture import publish_again, uncaptured
 from treesnap.ops.context import Context, Session, check_root
 from treesnap.ops.create import CreateRequest, check_name, check_words, create, metadata_of
-from treesnap.ops.diff import is_time_alone, status
+from treesnap.ops.diff import status
 from treesnap.ops.history import retag_restored
 from treesnap.ops.maintenance import maintain
 from treesnap.ops.references import position, resolve_in, unknown

@@ -63,7 +63,11 @@ def recorded_state(
     objects = MemoryObjects(session.store)
     trees = TreeReader(objects.get)
     root = _subset(record.root, trees, objects, scope)
-    groups = _subset_groups(load_groups(record.links, session.store.get), scope)
+    groups = load_groups(record.links, session.store.get)
+    if scope is not None:
+        groups = subset_groups(
+            groups, lambda path: any(treepath.is_within(path, mine) for mine in scope)
+        )
     return State(root=root, trees=trees, groups=groups)
 
 
@@ -225,15 +229,11 @@ def totals_of_entry(entry: Entry, trees: TreeReader) -> Totals:
     return Totals(others=1)
 
 
-def _subset_groups(groups: Groups, scope: tuple[bytes, ...] | None) -> Groups:
-    """Returns the hard-link groups with nothing but the names in scope."""
-    if scope is None:
-        return groups
+def subset_groups(groups: Groups, is_wanted: Callable[[bytes], bool]) -> Groups:
+    """Returns the hard-link groups with nothing but some names; one name alone is no group."""
     found: Groups = {}
     for group in set(groups.values()):
-        inside = tuple(
-            path for path in group if any(treepath.is_within(path, mine) for mine in scope)
-        )
-        if len(inside) > 1:
-            found.update((path, inside) for path in inside)
+        wanted = tuple(filter(is_wanted, group))
+        if len(wanted) > 1:
+            found.update(dict.fromkeys(wanted, wanted))
     return found

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 
 from treesnap.codec.root_files import RestoreHistory
-from treesnap.errors import ErrorCode, NotFound, Refused, StoreMissing, quoted
+from treesnap.errors import (
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    Refused,
+    StoreMissing,
+    quoted,
+)
 from treesnap.ops.access import locked_root, opened, recover
 from treesnap.ops.context import Context, Session, refuse_dangerous
 from treesnap.ops.history import retag_restored
@@ -13,7 +21,14 @@ from treesnap.ops.maintenance import maintain
 from treesnap.ops.references import reading, resolve_in
 from treesnap.ops.restore.attempt import dry_run, restore_to
 from treesnap.ops.restore.export import export
-from treesnap.ops.restore.plan import Goal, HistoryStep, RestoreRequest, goal_of
+from treesnap.ops.restore.plan import (
+    KEEP,
+    OVERWRITE,
+    Goal,
+    HistoryStep,
+    RestoreRequest,
+    goal_of,
+)
 from treesnap.results import RestoreResult
 from treesnap.store.plan_files import move_to
 from treesnap.store.roots import load_history
@@ -24,6 +39,10 @@ _VERBS = {"undo": "restore", "redo": "undo"}
 
 def restore(context: Context, request: RestoreRequest) -> RestoreResult:
     """Restores; see :meth:`treesnap.Handle.restore`."""
+    if request.conflicts not in {KEEP, OVERWRITE}:
+        raise InvalidArgument(f"conflicts is 'keep' or 'overwrite', not {request.conflicts!r}")
+    if request.bases and request.to is not None:
+        raise InvalidArgument("base is about the files in the root, so it excludes to")
     changes_root = request.to is None and not request.dry_run
     if request.dry_run:
         recover(context)
@@ -39,7 +58,9 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
                 maintain(context)
             return result
         goal = goal_of(session, request)
-        with reading(session, goal.snapshot):
+        with ExitStack() as stack:
+            for snapshot in (goal.snapshot, *goal.bases):
+                stack.enter_context(reading(session, snapshot))
             if request.to is not None:
                 return export(session, goal, request.to, dry_run=request.dry_run)
             return dry_run(session, goal)

@@ -61,6 +61,6 @@ def watched(context: Context, *, force: bool = False) -> Iterator[tuple[Context,
                 path=context.root,
             ) from error
     try:
-        yield context._replace(watcher=watcher), watcher
+        yield context._replace(watcher=watcher, recent_trees={}), watcher
     finally:
         watcher.__exit__(None, None, None)

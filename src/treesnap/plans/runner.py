@@ -26,6 +26,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
+from treesnap.compare import is_time_alone
 from treesnap.errors import ErrorCode, InvalidArgument, WarningCode, quoted
 from treesnap.facts import CheckpointType
 from treesnap.model import Snapshot
@@ -36,7 +37,7 @@ from treesnap.ops.checkpoint import (
     held_snapshot,
     warn_of_untouched,
 )
-from treesnap.ops.diff import diff, is_time_alone
+from treesnap.ops.diff import diff
 from treesnap.ops.processes import end_leftovers
 from treesnap.plans import process
 from treesnap.plans.checkpoints import (

@@ -14,6 +14,7 @@
 ├── roots/lock                  held while a root is registered, moved or forgotten
 ├── roots/path-<root>           a copy of the record of a root that was moved
 ├── roots/inode-<device>-<inode> the same, to notice a move; can be deleted
+├── roots/hook-<device>-<inode> the socket for hooks of the root's watcher
 ├── roots/<root>/               one per captured directory
 │   ├── root                    its path, and which directory it is
 │   ├── config.toml             settings of the root, once there are any
@@ -23,6 +24,8 @@
 │   ├── names                   which snapshots had names; can be deleted
 │   ├── journal                 a restore that is past its commit point
 │   ├── history                 what undo and redo go back and forth over
+│   ├── gaps                    what of the work of agents was not captured
+│   ├── gaps-lock               held while a gap is added
 │   ├── export-<16 hex>         a restore to another directory that is under way
 │   ├── hold-<id>               a snapshot that a process at work goes back to if it fails
 │   ├── plan-<ULID>             a plan; beside it what its steps wrote

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
 
@@ -74,6 +74,16 @@ def position_in(snapshots: Iterable[Snapshot]) -> Snapshot | None:
         if snapshot.kind != SnapshotKind.SAFETY and snapshot.record.scope is None:
             return snapshot
     return None
+
+
+def _decoded(path: str, expected: SnapshotId | None, data: bytes) -> SnapshotRecord:
+    try:
+        payload = unseal(data, FileKind.SNAPSHOT, path)
+    except UnsupportedFormat as error:
+        raise Corrupt(error.message, path=path) from error
+    if expected is not None and snapshot_id(payload) != expected:
+        raise Corrupt(f"Snapshot file {path!r} does not match its id", path=path)
+    return decode_snapshot(payload)
 
 
 class SnapshotListing:
@@ -154,7 +164,10 @@ class SnapshotLog:
     def load(self, root_id: str, name: SnapshotName) -> Snapshot:
         """Returns a snapshot, or raises Corrupt, or NotFound when it was just deleted."""
         path = self.path(root_id, name)
-        record = self.load_record(path, name.id)
+        return self._snapshot(name, path, self._read(path, name.id))
+
+    def _snapshot(self, name: SnapshotName, path: str, data: bytes) -> Snapshot:
+        record = _decoded(path, name.id, data)
         return Snapshot(
             id=name.id,
             sequence=name.sequence,
@@ -164,12 +177,22 @@ class SnapshotLog:
         )
 
     def readable(
-        self, root_id: str, damaged: list[SnapshotName] | None = None
+        self,
+        root_id: str,
+        damaged: list[SnapshotName] | None = None,
+        may_matter: Callable[[bytes], bool] = lambda _: True,
     ) -> Iterator[Snapshot]:
-        """Yields the readable snapshots of a root, newest first; adds the others to ``damaged``."""
+        """Yields the readable snapshots of a root, newest first; adds the others to ``damaged``.
+
+        Leaves out those whose file does not matter by its bytes, in which texts stand as they are:
+        a look at them takes an eighth of the time.
+        """
         for name in self.listing(root_id):
+            path = self.path(root_id, name)
             try:
-                yield self.load(root_id, name)
+                data = self._read(path, name.id)
+                if may_matter(data):
+                    yield self._snapshot(name, path, data)
             except NotFound:
                 continue
             except Corrupt:
@@ -182,19 +205,15 @@ class SnapshotLog:
         An unknown version is damage too: a program that writes newer files into a store
         first says so in its format file.
         """
+        return _decoded(path, expected, self._read(path, expected))
+
+    def _read(self, path: str, expected: SnapshotId | None) -> bytes:
         try:
-            data = read_file(self._fs, path, RECORD_SIZE_MAX)
+            return read_file(self._fs, path, RECORD_SIZE_MAX)
         except FileNotFoundError:
             raise NotFound(f"Snapshot {expected} does not exist any more") from None
         except PermissionError as error:  # others can be read; the collector stops here
             raise closed(path) from error
-        try:
-            payload = unseal(data, FileKind.SNAPSHOT, path)
-        except UnsupportedFormat as error:
-            raise Corrupt(error.message, path=path) from error
-        if expected is not None and snapshot_id(payload) != expected:
-            raise Corrupt(f"Snapshot file {path!r} does not match its id", path=path)
-        return decode_snapshot(payload)
 
     def state(self, identity: SnapshotId) -> SnapshotState:
         """Returns a snapshot's mutable state. A damaged one counts as pinned: nothing is lost."""

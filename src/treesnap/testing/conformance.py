@@ -162,6 +162,7 @@ class FileSystemTests:
             fs.sync_file_system(fd)
             assert fs.free_bytes(fd) >= 0
             assert not fs.is_read_only(fd)
+            assert fs.file_system_id(fd) == fs.file_system_id(directory) != 0
 
         assert _content(fs, f"{directory}/file") == b"content"
 

@@ -49,8 +49,9 @@ MUTATING = frozenset({Kind.WRITE, Kind.NAME, Kind.ATTRIBUTE})
 
 _METHODS = {
     Kind.READ: "read read_at map",
-    Kind.LOOK: "open next_data next_hole scan list_names lstat fstat free_bytes is_read_only "
-    "is_protected mount_id birth_time_ns read_link list_xattrs get_xattr",
+    Kind.LOOK: "open next_data next_hole scan list_names lstat fstat free_bytes "
+    "file_system_id is_read_only is_protected mount_id birth_time_ns read_link list_xattrs "
+    "get_xattr",
     Kind.WRITE: "write write_at truncate allocate",
     Kind.NAME: "make_directory remove_directory unlink rename rename_to_absent exchange link "
     "make_symlink make_node",

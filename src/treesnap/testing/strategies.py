@@ -19,6 +19,7 @@ from treesnap.codec.root_files import (
     EXPORT_STAGE_PREFIX,
     ExportMoves,
     ExportRecord,
+    Gap,
     Moment,
     Move,
     NameTable,
@@ -207,6 +208,12 @@ def name_tables() -> SearchStrategy[NameTable]:
     return st.builds(NameTable, numbers, st.lists(rows, max_size=3).map(tuple))
 
 
+def gap_lists() -> SearchStrategy[tuple[Gap, ...]]:
+    words = [st.text(max_size=8)] * 4
+    gaps = st.builds(Gap, _TIMES_NS, *words, st.none() | st.text(max_size=8), st.text(max_size=8))
+    return st.lists(gaps, max_size=3).map(tuple)
+
+
 def plan_copies() -> SearchStrategy[PlanCopy]:
     """Plans as they stood at a moment."""
     ids = st.text("0123456789ABCDEFGHJKMNPQRSTVWXYZ", min_size=25, max_size=25).map("7".__add__)
@@ -235,7 +242,7 @@ def journals() -> SearchStrategy[Journal]:
         root_id=st.binary(min_size=16, max_size=16).map(bytes.hex),
         stage_name=st.integers(0, 1 << 30).map(lambda number: STAGE_PREFIX + b"%x" % number),
         root_before=none | root_entries(),
-        device=_UINT64,
+        file_system=_UINT64,
         inode=none | _UINT64,
         started_at_ns=_TIMES_NS,
         subvolumes=st.lists(st.builds(Subvolume, paths(), entries()), max_size=2).map(tuple),

@@ -16,7 +16,7 @@ import os
 import stat as stat_module
 
 from treesnap.fs.base import FileSystem
-from treesnap.model import Entry, Xattrs
+from treesnap.model import Entry, EntryKind, Xattrs
 
 _UNSUPPORTED = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _VANISHED = errno.ENODATA
@@ -118,6 +118,20 @@ def apply_owner(
     return True
 
 
+def unlent_mode(entry: Entry, stat: os.stat_result) -> int:
+    """Returns an entry's mode without bits that would lend the rights of another owner or group.
+
+    ``stat`` says who has the file: its set-user-ID bit was meant for the owner in the entry.
+    """
+    mode = entry.mode
+    if entry.kind == EntryKind.FILE:
+        if stat.st_uid != entry.uid:
+            mode &= ~stat_module.S_ISUID
+        if stat.st_gid != entry.gid:
+            mode &= ~stat_module.S_ISGID
+    return mode
+
+
 def apply_metadata(
     fs: FileSystem, where: int, entry: Entry, xattrs: Xattrs, *, touch: bool = False
 ) -> bool:
@@ -131,8 +145,9 @@ def apply_metadata(
     if (stat.st_uid, stat.st_gid) != (entry.uid, entry.gid):
         permitted = apply_owner(fs, where, entry.uid, entry.gid)
         stat = fs.fstat(where)
-    if stat_module.S_IMODE(stat.st_mode) != entry.mode:
-        fs.change_mode(where, entry.mode)
+    mode = entry.mode if permitted else unlent_mode(entry, stat)
+    if stat_module.S_IMODE(stat.st_mode) != mode:
+        fs.change_mode(where, mode)
     permitted &= apply_xattrs(fs, where, xattrs)
     if not touch and fs.fstat(where).st_mtime_ns != entry.mtime_ns:
         fs.change_times(where, entry.mtime_ns)

@@ -389,6 +389,8 @@ class WatchedTree:
 
         When too much is reported, it takes in some of it. Raises Lost, OSError.
         """
+        if not self._fs.fstat(self._root_fd).st_nlink:  # not reported while it is open here
+            raise Lost("the root was removed")
         has_changed = False
         for _ in range(_TAKES_MAX):
             reports = self._notifier.take()

@@ -37,6 +37,7 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
     "history": root_files.decode_history,
     "journal": journal.decode_journal,
     "name table": root_files.decode_names,
+    "gaps": root_files.decode_gaps,
     "row": lambda data: statcache.decode_row(memoryview(data)),
     "observations": statcache.decode_observations,
     "hard links": lambda data: links(data),  # noqa: PLW0108 - it is defined below

@@ -22,7 +22,7 @@ from treesnap.codec.envelope import Format, seal, unseal
 from treesnap.codec.journal import JOURNAL
 from treesnap.codec.message import TIME_MAX_NS, TIME_MIN_NS
 from treesnap.codec.reader import TreeReader, check_object, read_segments
-from treesnap.codec.root_files import EXPORT, EXPORT_MOVES, HISTORY, NAMES
+from treesnap.codec.root_files import EXPORT, EXPORT_MOVES, GAPS, HISTORY, NAMES
 from treesnap.codec.snapshot import SNAPSHOT, state_format
 from treesnap.codec.tree import decode_tree, put_tree
 from treesnap.errors import InvalidArgument
@@ -112,6 +112,7 @@ FORMATS: dict[str, tuple[Format[Any], st.SearchStrategy[Any]]] = {
     "history": (HISTORY, ours.histories()),
     "journal": (JOURNAL, ours.journals()),
     "name table": (NAMES, ours.name_tables()),
+    "gaps": (GAPS, ours.gap_lists()),
     "export record": (EXPORT, ours.export_records()),
     "list of moves": (EXPORT_MOVES, ours.export_moves()),
     "root": (

@@ -185,6 +185,11 @@ CASES = {
         ours.name_tables().map(root_files.encode_names),
         root_files.encode_names,
     ),
+    "gaps": Case(
+        root_files.decode_gaps,
+        ours.gap_lists().map(root_files.encode_gaps),
+        root_files.encode_gaps,
+    ),
     "journal": Case(
         journal.decode_journal, ours.journals().map(journal.encode_journal), journal.encode_journal
     ),

@@ -14,6 +14,8 @@ import pytest
 
 from treesnap.fs.process_files import writable_mappings
 
+pytestmark = pytest.mark.usefixtures("every_process")
+
 HOLDER = """
 import mmap, sys
 with open(sys.argv[1], "r+b") as file:

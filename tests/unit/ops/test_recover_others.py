@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -443,6 +444,35 @@ def test_recovery_knows_its_tree_after_a_kill_of_its_own(make_handle, handle, ro
     assert list(root.glob(".treesnap-restore-*"))
     assert handle.recover() == "completed an interrupted restore"
     assert (root / "one").read_bytes() == b"one"
+
+
+class Remounted(WrappedFileSystem):
+    """A file system that got another device number at its last mount, as those of btrfs do."""
+
+    def around(self, call: Call) -> Any:
+        found = call.proceed()
+        if call.method not in ("fstat", "lstat"):
+            return found
+        mode, inode, device, *rest = found
+        named = {name: getattr(found, name) for name in dir(found) if name.startswith("st_")}
+        return os.stat_result((mode, inode, device + 1, *rest), named)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content"),
+    [("make_directory", "/.treesnap-restore-", b"changed one"), ("unlink", "/journal", b"one")],
+)
+def test_recovery_knows_the_tree_by_its_file_system(
+    make_handle, root, changed, crash, method, path, content
+):
+    """Where nothing is staged yet or any more, after a mount with another device number."""
+    crash(Fault(number=1, methods=frozenset({method}), where=lambda call: path in call.path))
+    assert not list(root.glob(".treesnap-restore-*"))
+
+    assert make_handle(fs=Remounted()).recover()
+
+    assert (root / "one").read_bytes() == content
+    assert make_handle().create().complete
 
 
 def test_a_restore_that_is_not_tidied_up_after_is_not_forgotten(handle, root, crash):

@@ -36,8 +36,33 @@ def test_owners_that_may_not_be_put_back_are_named_up_to_a_number(
 
     assert [(root / name).read_text() for name in names] == names
     (said,) = refusing.context.monitor.warnings
-    assert said.startswith("The owner or privileged attributes could not be put back")
+    assert said.startswith("The owner or some attributes could not be put back")
     assert said.endswith(", ".join(map(repr, names[:5])) + end)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser gives a file away")
+@pytest.mark.parametrize("name", ["one", "one-link", "directory", "."])
+@pytest.mark.parametrize("is_export", [False, True])
+def test_an_owner_that_is_not_put_back_is_named_whatever_has_it(
+    make_handle, handle, root, tmp_path, name, is_export
+):
+    if name == "one-link":
+        (root / name).symlink_to("two")
+    os.chown(root / name, 1, 1, follow_symlinks=False)
+    if name == "one":
+        (root / name).chmod(0o6755)
+    handle.create()
+    os.chown(root / name, 2, 2, follow_symlinks=False)
+    fault = Fault(errno=errno.EPERM, methods=frozenset({"change_owner"}), lasting=True)
+    refusing = make_handle(fs=FaultyFileSystem(fault))
+
+    refusing.restore("latest", to=tmp_path / "other" if is_export else None)
+
+    (said,) = refusing.context.monitor.warnings
+    assert said.startswith("The owner or some attributes could not be put back")
+    assert said.endswith(f": {name!r}")
+    restored = (tmp_path / "other" if is_export else root) / "one"
+    assert restored.stat().st_mode & 0o6000 == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser gives a directory away")

@@ -60,6 +60,20 @@ def hours(*numbers: float) -> list[timedelta]:
     return [timedelta(hours=number) for number in numbers]
 
 
+def test_many_calls_of_tools_do_not_displace_a_prompt():
+    def step(age_s: int, phase: str) -> Snapshot:
+        tags = {"treesnap.host": "claude", "treesnap.phase": phase}
+        return snapshot(timedelta(seconds=age_s), kind=SnapshotKind.AUTOMATIC, tags=tags)
+
+    history = [step(0, "end"), *(step(age, "pre") for age in range(1, 100)), step(100, "turn")]
+    history += [snapshot(timedelta(seconds=age)) for age in range(101, 200)]
+    policy = Policy(keep_last=50, kinds=AUTOMATIC)
+
+    left = [decision.snapshot for decision in decide(history, policy, NOW_NS) if decision.is_kept]
+
+    assert left == [*history[:51], *history[100:151]]
+
+
 class TestRules:
     def test_the_last_ones(self):
         assert kept(hours(1, 2, 3), Policy(keep_last=2)) == hours(1, 2)

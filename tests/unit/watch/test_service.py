@@ -120,6 +120,15 @@ def directory(handle: Handle) -> Callable[[], str]:
     return path
 
 
+def test_ends_when_no_process_has_asked_it_for_a_while(watch):
+    watched = watch(idle_s=0.05, on_change=True)
+
+    watched.thread.join(DEADLINE_S)
+
+    assert not watched.thread.is_alive()
+    assert watched.last.on_change
+
+
 def asked(directory: str, asking: Asked = Asked.STATUS, view: bytes = b"") -> bytes:
     question = encode_question(Question(asking, view=view))
     return ask(LocalFileSystem(), directory, question, DEADLINE_S)

@@ -29,6 +29,7 @@ from stat import S_ISDIR
 from treesnap import treepath
 from treesnap.codec.journal import Commit, Journal
 from treesnap.codec.root_files import HISTORY, Moment, RestoreHistory
+from treesnap.codec.snapshot import state_hash
 from treesnap.errors import (
     Busy,
     Conflict,
@@ -45,7 +46,14 @@ from treesnap.fs.os_errors import error_text, is_full
 from treesnap.model import PlanCopy, Skipped, SkipReason, Snapshot, SnapshotKind
 from treesnap.ops.capture import Capture, preview, publish_again
 from treesnap.ops.context import Context, Session
-from treesnap.ops.restore.plan import Goal, RestorePlan, make_plan, refuse_blocked, result_of
+from treesnap.ops.restore.plan import (
+    Goal,
+    RestorePlan,
+    make_plan,
+    refuse_blocked,
+    result_of,
+    safety_label,
+)
 from treesnap.ops.restore.recover import Completion
 from treesnap.ops.restore.transaction import RestoreWork, Transaction
 from treesnap.ops.state import State, empty_state, require_paths
@@ -87,15 +95,31 @@ def _refuse_in_the_way(
 def dry_run(session: Session, goal: Goal) -> RestoreResult:
     """Returns what a restore would do; writes nothing."""
     target = goal.state(session)
+    seen: Capture | None = None
     if os.path.lexists(session.context.root):
-        current = preview(session, goal.scope, goal.rules).state
+        seen = preview(session, goal.scope, goal.rules)
+        current = seen.state
     else:
         current = empty_state(session, target.root)
     require_paths(goal.paths, current, target)
-    plan = make_plan(current, target, goal.scope, list_changes=goal.list_changes)
+    plan = make_plan(
+        current,
+        target,
+        goal.scope,
+        list_changes=goal.list_changes,
+        bases=goal.base_states(session),
+        overwrites=goal.overwrites,
+    )
     refuse_blocked(plan)
     _refuse_in_the_way(session.context, plan, goal.scope)
-    return result_of(goal, plan, current, target, is_dry_run=True)
+    _ask_approval(goal, seen)
+    return result_of(goal, plan, target, is_dry_run=True)
+
+
+def _ask_approval(goal: Goal, seen: Capture | None) -> None:
+    """Shows the caller which state would be replaced; None stands for a root that is absent."""
+    if goal.approve is not None:
+        goal.approve(state_hash(seen.record()) if seen is not None else "")
 
 
 class NoRoomToKeep(StorageFull):
@@ -183,23 +207,32 @@ def _attempt(
             target.trees.share(current.trees)
             require_paths(goal.paths, current, target)
             made = _made_since(context, goal, target) if way_back is not None else frozenset()
-            plan = make_plan(current, target, goal.scope, made, list_changes=goal.list_changes)
+            plan = make_plan(
+                current,
+                target,
+                goal.scope,
+                made,
+                list_changes=goal.list_changes,
+                bases=goal.base_states(session),
+                overwrites=goal.overwrites,
+            )
             if way_back is not None:
                 new = [path for path in plan.blocked if path not in revealed]
                 _make_way(context, target, capture.result.skipped, new)
             refuse_blocked(plan)
             _refuse_in_the_way(context, plan, goal.scope)
+            _ask_approval(goal, None if was_absent else capture)
             if plan.is_empty and goal.move is None:
                 transaction.abandon()
                 if goal.removes_root and not was_absent:
                     transaction.remove_root()
                 _record_history(session, goal, Moment(goal.snapshot.id, goal.scope, was_absent))
-                return result_of(goal, plan, current, target)
+                return result_of(goal, plan, target)
             if not plan.is_empty:
                 _refuse_unchangeable(context)
             if capture.trusts_watcher and not goal.force:
                 _refuse_stale(context, plan, observed)
-            label = f"{goal.label} {goal.snapshot.id[:12]}"
+            label = safety_label(goal)
             if goal.not_kept is not None:
                 safety = _publish_in_place(session, goal.snapshot, f"not kept {label}")
             else:
@@ -257,7 +290,7 @@ def _attempt(
         with suppress(OSError):  # the files are back; only a later move might go unnoticed
             session.root.note_identity()
     safety_id = safety.id if goal.not_kept is None else None
-    result = result_of(goal, plan, current, target, safety_id=safety_id)
+    result = result_of(goal, plan, target, safety_id=safety_id)
     return result._replace(open_files=open_files, not_kept=goal.not_kept)
 
 

@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
+from treesnap import treepath
 from treesnap.codec.root_files import (
     EXPORT_MOVES,
     EXPORT_MOVES_NAME,
@@ -41,7 +42,13 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import ensure_directories, read_all, write_all
 from treesnap.model import ChangeKind, Entry
 from treesnap.ops.context import Context, Session
-from treesnap.ops.restore.plan import RestorePlan, count_of, make_plan, result_of
+from treesnap.ops.restore.plan import (
+    RestorePlan,
+    count_of,
+    make_plan,
+    result_of,
+    warn_of_degraded,
+)
 from treesnap.ops.state import State, empty_state, require_paths
 from treesnap.results import RestoreResult
 from treesnap.store.records import LockedRecord
@@ -85,7 +92,7 @@ def export(session: Session, goal: Goal, target_path: str, *, dry_run: bool) -> 
         plan.counts[ChangeKind.ADDED] = count_of(target)
     if not dry_run:
         _Export(session, goal, target).write(target_path)
-    return result_of(goal, plan, nothing, target, is_dry_run=dry_run)
+    return result_of(goal, plan, target, is_dry_run=dry_run)
 
 
 def _refuse_inside_store(context: Context, target_path: str) -> None:
@@ -118,9 +125,14 @@ class _Export:
         self._fs = session.fs
         self._target = target
         self._touch = goal.touch
+        self._degraded: list[bytes] = []
 
     def write(self, target_path: str) -> None:
         """Builds the tree beside the target, with its absent parents, and renames it there."""
+        self._write(target_path)
+        warn_of_degraded(self._session, self._degraded)
+
+    def _write(self, target_path: str) -> None:
         fs = self._fs
         if _is_fixed(fs, target_path):
             self._fill(os.path.realpath(target_path))
@@ -141,6 +153,7 @@ class _Export:
             whole = self._build(parent_fd, stage_fd, stage_name, names[1:])
             fs.rename(whole, names[0], source_dir_fd=parent_fd, target_dir_fd=parent_fd)
             fs.sync(parent_fd)
+            self._session.monitor.begin(Phase.TIDY, None, None)
 
     def _fill(self, place: str) -> None:
         """Builds the tree in an empty directory and moves it up there, all or nothing."""
@@ -152,9 +165,13 @@ class _Export:
             with self._recorded(place_fd, stage_path, in_place=True):
                 try:
                     stage_fd = make_private_directory(fs, place_fd, stage_name)
-                finally:
-                    fs.change_times(place_fd, before.st_mtime_ns)
+                except OSError as error:
+                    error.filename = place
+                    with suppress(OSError):
+                        fs.change_times(place_fd, before.st_mtime_ns)
+                    raise
                 try:
+                    fs.change_times(place_fd, before.st_mtime_ns)
                     self._fill_from(stage_fd, place_fd, before)
                 finally:
                     fs.close(stage_fd)
@@ -184,10 +201,12 @@ class _Export:
             fs.rename_to_absent(staged, name, source_dir_fd=stage_fd, target_dir_fd=place_fd)
             if entry.is_directory:
                 _finish_moved(fs, place_fd, entry, touch=self._touch)
-        apply_metadata(fs, place_fd, root, trees.xattrs(root), touch=self._touch)
+        if not apply_metadata(fs, place_fd, root, trees.xattrs(root), touch=self._touch):
+            self._degraded.append(treepath.ROOT)
         fs.sync_file_system(place_fd)
         fs.unlink(EXPORT_MOVES_NAME, dir_fd=stage_fd)
         fs.sync(stage_fd)
+        self._session.monitor.begin(Phase.TIDY, None, None)
 
     def _put(self, stage_fd: int, items: list[Item]) -> None:
         """Builds entries of the target in a staging directory."""
@@ -207,6 +226,7 @@ class _Export:
             stager.put_all(items)
         finally:
             stager.close()
+        self._degraded += stager.degraded
 
     def _build(
         self, parent_fd: int, stage_fd: int, stage_name: bytes, below: Sequence[str]

@@ -7,19 +7,31 @@ directory that both sides have. So steps can be done in any order.
 
 A name that either side skipped is left alone, and so is every directory that
 holds one.
+
+A restore may have a *base*: a third tree, the state up to which it undoes. What differs between
+the base and the live tree was changed by others. Where the target differs there too, that is a
+conflict: the path is left alone like a skipped one, unless conflicts are to be overwritten. With
+several bases, what is as in any of them was not changed by others. A repository is one thing: its
+files refer to each other, so a conflict in one is a conflict of all.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from treesnap import treepath
 from treesnap.codec.journal import Finish
 from treesnap.codec.root_files import Moment, RestoreHistory
-from treesnap.compare import change_at, differing, kind_of_change
-from treesnap.errors import ErrorCode, Refused, quoted
+from treesnap.compare import (
+    change_at,
+    changes_by_others,
+    differing,
+    is_time_alone,
+    kind_of_change,
+)
+from treesnap.errors import ErrorCode, InvalidArgument, Refused, WarningCode, quoted
 from treesnap.model import (
     Change,
     ChangeKind,
@@ -29,15 +41,30 @@ from treesnap.model import (
     Skipped,
     Snapshot,
     SnapshotId,
+    SnapshotKind,
 )
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Session
 from treesnap.ops.references import resolve_in
-from treesnap.ops.state import State, effective_scope, recorded_state
+from treesnap.ops.state import State, effective_scope, recorded_state, subset_groups
+from treesnap.quantities import first_few
 from treesnap.results import RestoreResult
 from treesnap.store.plan_files import PlanMove
+from treesnap.worktree.scan.hard_links import Groups
 
 HistoryStep = Callable[[RestoreHistory, Moment], RestoreHistory]
+Approve = Callable[[str], None]
+"""Gets the identity of the state that would be replaced; what it raises ends the restore."""
+
+KEEP, OVERWRITE = "keep", "overwrite"
+"""What may become of conflicts."""
+
+_LABELS = {"before restore", "before undo to", "before redo to"}
+"""What the safety snapshots of restores, undo and redo are labelled with, before an id."""
+_REPOSITORIES = {b".git": b"index", b".hg": b"dirstate"}
+"""Names of directories that hold a repository, each with the file that looking at it writes."""
+_INSIDE = {ChangeKind.REMOVED, ChangeKind.METADATA}
+"""Changes of a directory that are none of those to be made when only some paths in it are."""
 
 
 class WayBack(NamedTuple):
@@ -68,6 +95,12 @@ class RestoreRequest(NamedTuple):
     """The plan that goes with the files."""
     list_changes: bool = True
     """Whether the result lists what changed, or only counts it."""
+    bases: tuple[str, ...] = ()
+    """REFs of states; where there are any, others changed what differs from all of them."""
+    conflicts: str = KEEP
+    """What becomes of that where the restore would change it."""
+    approve: Approve | None = None
+    """Called under the root's lock before anything is changed, or in a dry run."""
 
 
 class Goal(NamedTuple):
@@ -86,6 +119,10 @@ class Goal(NamedTuple):
     """Whether the goal is that there is no root; the snapshot holds an empty one."""
     move: PlanMove | None = None
     list_changes: bool = True
+    bases: tuple[Snapshot, ...] = ()
+    overwrites: bool = False
+    """Whether conflicts are restored like all else."""
+    approve: Approve | None = None
 
     @property
     def rules(self) -> tuple[IgnoreRules, ...]:
@@ -101,20 +138,45 @@ class Goal(NamedTuple):
         """Returns the snapshot's tree, with nothing but the paths in scope."""
         return recorded_state(session, self.snapshot.record, self.scope)
 
+    def base_states(self, session: Session) -> tuple[State, ...]:
+        """Returns the trees of the bases, with nothing but the paths in scope."""
+        return tuple(recorded_state(session, base.record, self.scope) for base in self.bases)
+
+
+def safety_label(goal: Goal) -> str:
+    """Returns the label of the snapshot of the state before; :func:`restored_ref` reads it."""
+    return f"{goal.label} {goal.snapshot.id[:12]}"
+
+
+def restored_ref(safety: Snapshot) -> str | None:
+    """Returns the beginning of the id of what was restored after a safety snapshot, or None."""
+    label, _, ref = (safety.label or "").rpartition(" ")
+    return ref if safety.kind == SnapshotKind.SAFETY and label in _LABELS else None
+
 
 def goal_of(session: Session, request: RestoreRequest) -> Goal:
     """Returns what a request asks for; raises NotFound or InvalidArgument."""
     anywhere = request.to is not None
     snapshot = resolve_in(session, request.ref, paths=request.paths, anywhere=anywhere)
+    scope = effective_scope(snapshot, request.paths or None)
+    bases = tuple(resolve_in(session, base, paths=scope or ()) for base in request.bases)
+    for base in bases:
+        if not base.record.covers(scope or ()):
+            raise InvalidArgument(
+                f"The base, snapshot {base.id[:12]}, was not taken of all paths to restore"
+            )
     return Goal(
         snapshot=snapshot,
-        scope=effective_scope(snapshot, request.paths or None),
+        scope=scope,
         paths=request.paths if snapshot.record.scope is None else (),
         touch=request.touch,
         force=request.force,
         way_back=request.way_back,
         move=request.move,
         list_changes=request.list_changes,
+        bases=bases,
+        overwrites=request.conflicts == OVERWRITE,
+        approve=request.approve,
     )
 
 
@@ -130,7 +192,7 @@ class RestorePlan:
         self.directories: dict[bytes, tuple[Entry, Entry | None]] = {}
         """By path: metadata before, and after, or None to keep it."""
         self.retained: set[bytes] = set()
-        """Directories that the new state lacks, but that hold something to leave alone."""
+        """Directories that the new state does not have, but that hold something to leave alone."""
         self.untouched: list[Skipped] = []
         self.blocked: list[bytes] = []
         """Directories that should be replaced, but hold something to leave alone."""
@@ -138,6 +200,12 @@ class RestorePlan:
         """How many paths change in each way."""
         self.changes: tuple[Change, ...] = ()
         """Each of them, unless they are only counted."""
+        self.conflicts: list[Change] = []
+        """What others changed, of paths that differ from the new state."""
+        self.kept_count = 0
+        """How many paths of the new state are not put because of what is kept."""
+        self.links_broken: list[bytes] = []
+        """Files to be replaced that have names elsewhere, which keep the old file; sorted."""
 
     @property
     def is_empty(self) -> bool:
@@ -191,15 +259,89 @@ def make_plan(
     made_since: AbstractSet[bytes] = frozenset(),
     *,
     list_changes: bool = True,
+    bases: Sequence[State] = (),
+    overwrites: bool = False,
 ) -> RestorePlan:
     """Returns the steps from the current state to the target.
 
     With a ``scope``, both trees hold nothing but the paths in it and the
     directories above them, which are then not part of the restore themselves. Except those of
     ``made_since``, which hold nothing else, and were absent in the target. A list of changes takes
-    some 500 bytes for each path, also below directories that are one step.
+    some 500 bytes for each path, also below directories that are one step. So does what differs
+    from all ``bases``, whether it is kept or ``overwrites`` is given.
     """
-    return _Planner(current, target, scope, made_since, list_changes=list_changes).plan()
+    others = _Others(bases, current, overwrites=overwrites)
+    return _Planner(current, target, scope, made_since, others, list_changes=list_changes).plan()
+
+
+class _Others:
+    """What others changed: what differs between the live tree and all bases, if there are any."""
+
+    def __init__(self, bases: Sequence[State], live: State, *, overwrites: bool) -> None:
+        self._changes: dict[bytes, Change] = {}
+        """By path."""
+        self._repositories: dict[bytes, Change] = {}
+        """By path, those with changes by others: one change stands for all."""
+        self.overwrites = overwrites
+        """Whether nothing of it is kept."""
+        if bases:
+            self._compare(bases, live)
+            self._find_repositories(bases[0], live)
+        there = [path for path, change in self._changes.items() if change.new is not None]
+        self.holders = treepath.ancestors([] if overwrites else [*there, *self._repositories])
+        """Directories that hold something that is kept."""
+
+    def _compare(self, bases: Sequence[State], live: State) -> None:
+        first, *others = (
+            changes_by_others(base.root, live.root, base.trees.entries, live.trees.entries)
+            for base in bases
+        )
+        self._changes = {
+            path: change for path, change in first.items() if all(path in each for each in others)
+        }
+
+    def _find_repositories(self, base: State, live: State) -> None:
+        """Finds those of which more has changed than what looking at them writes.
+
+        That is forgotten: the prompts of shells look all the time.
+        """
+        changed: dict[bytes, list[bytes]] = {}
+        for path in self._changes:
+            top = _repository_of(path)
+            if top is not None:
+                changed.setdefault(top, []).append(path)
+        for top, paths in changed.items():
+            here = live.entry(top)
+            if paths == [treepath.join(top, _REPOSITORIES[treepath.split(top)[1]])]:
+                del self._changes[paths[0]]
+            elif here is not None and here.is_directory:
+                whole = Change(top, ChangeKind.MODIFIED, base.entry(top), here)
+                self._repositories[top] = self._changes.get(top, whole)
+
+    def at(self, path: bytes) -> Change | None:
+        """Returns what others did to a path, or to the repository that it is in."""
+        if self._repositories:
+            top = _repository_of(path)
+            if top is not None and top in self._repositories:
+                return self._repositories[top]
+        return self._changes.get(path)
+
+    def without_kept(self, groups: Groups, conflicts: Iterable[Change]) -> Groups:
+        """Returns the hard-link groups without the names that are kept."""
+        kept = {change.path for change in conflicts}
+        return subset_groups(
+            groups,
+            lambda path: path not in kept and _repository_of(path) not in self._repositories,
+        )
+
+
+def _repository_of(path: bytes) -> bytes | None:
+    """Returns the path of the repository that a path is in, or is; None if it is in none."""
+    names = treepath.components(path)
+    for count, name in enumerate(names, 1):
+        if name in _REPOSITORIES:
+            return b"/".join(names[:count])
+    return None
 
 
 class _Planner:
@@ -209,6 +351,7 @@ class _Planner:
         target: State,
         scope: tuple[bytes, ...] | None,
         made_since: AbstractSet[bytes],
+        others: _Others,
         *,
         list_changes: bool,
     ) -> None:
@@ -219,6 +362,7 @@ class _Planner:
         self._plan = RestorePlan()
         self._paired: dict[bytes, tuple[Entry, Entry | None]] = {}
         """Directories that differ and are not put or removed as a whole."""
+        self._others = others
 
     def plan(self) -> RestorePlan:
         """Returns the whole plan."""
@@ -250,49 +394,64 @@ class _Planner:
 
     def _compare(self) -> None:
         """Walks both trees side by side, once: for the steps, and for what changes."""
-        plan = self._plan
+        plan, others = self._plan, self._others
         current, target = self._current, self._target
         found: list[Change] = []
-        whole = b"/"
+        whole = kept = b"/"
         for path, old, new in differing(
             current.root, target.root, current.trees.entries, target.trees.entries
         ):
-            if not path.startswith(whole) and not self._decide(path, old, new):
-                whole = path + b"/"
-            if path in plan.retained:
-                continue
             change = change_at(path, old, new)
-            if change is not None and (
-                path not in self._spine or change.change == ChangeKind.ADDED
-            ):
-                plan.counts[change.change] += 1
-                if self._list_changes:
-                    found.append(change)
+            theirs = others.at(path)
+            if theirs is not None and (change is None or is_time_alone(change)):
+                theirs = None
+            is_kept = theirs is not None and not others.overwrites
+            if not path.startswith(whole) and not self._decide(path, old, new, is_kept=is_kept):
+                whole = path + b"/"
+                if is_kept:
+                    kept = whole
+            if change is None or (path in self._spine and change.change in _INSIDE):
+                continue
+            if theirs is not None and theirs not in plan.conflicts[-1:]:
+                plan.conflicts.append(theirs)
+            if is_kept or path in plan.retained or path.startswith(kept):
+                plan.kept_count += new is not None
+                continue
+            plan.counts[change.change] += 1
+            if self._list_changes:
+                found.append(change)
         plan.changes = tuple(found)
 
-    def _pair(self, path: bytes, old: Entry, new: Entry) -> None:
+    def _pair(self, path: bytes, old: Entry, new: Entry, *, is_kept: bool) -> None:
         """Records two directories whose content is compared path by path."""
+        if is_kept:
+            self._paired[path] = (old, None)
+            return
         self._paired[path] = (old, new)
         if path not in self._spine and old._replace(content=None, name=b"") != new._replace(
             content=None, name=b""
         ):
             self._plan.directories[path] = (old, new)
 
-    def _decide(self, path: bytes, old: Entry | None, new: Entry | None) -> bool:
+    def _decide(self, path: bytes, old: Entry | None, new: Entry | None, *, is_kept: bool) -> bool:
         """Plans one path; returns whether what is below it must be planned by itself."""
         plan = self._plan
         if (old is not None and old.is_skipped) or (new is not None and new.is_skipped):
             self._leave_alone(path, old, new)
             return False
+        if is_kept and (old is None or not old.is_directory):
+            return False
         if old is None:
             assert new is not None
             plan.puts[path] = (new, None)
             return False
+        if old.is_directory and new is not None and new.is_directory:
+            self._pair(path, old, new, is_kept=is_kept)
+            return True
+        if is_kept or path in self._others.holders:
+            return self._retain(path, old)
         if new is None:
             return self._decide_removal(path, old)
-        if old.is_directory and new.is_directory:
-            self._pair(path, old, new)
-            return True
         if kind_of_change(old, new) == ChangeKind.METADATA:
             plan.metadata[path] = (old, new)
             return False
@@ -304,11 +463,15 @@ class _Planner:
 
     def _decide_removal(self, path: bytes, old: Entry) -> bool:
         if old.is_directory and (path in self._spine or self._holds_skipped(old)):
-            self._plan.retained.add(path)
-            self._paired[path] = (old, None)
-            return True
+            return self._retain(path, old)
         self._plan.removals[path] = old
         return False
+
+    def _retain(self, path: bytes, old: Entry) -> bool:
+        """Plans that a directory stays, and some of what is in it."""
+        self._plan.retained.add(path)
+        self._paired[path] = (old, None)
+        return True
 
     def _holds_skipped(self, directory: Entry) -> bool:
         return self._current.trees.totals(directory.tree_id).skipped > 0
@@ -339,9 +502,17 @@ class _Planner:
         Also replaces a file that has names elsewhere, which must not change, by another one.
         """
         plan = self._plan
-        current, target = self._current.groups, self._target.groups
+        linked, target = self._current.groups, self._target.groups
+        current = linked
+        if not self._others.overwrites and (plan.conflicts or self._others.holders):
+            current = self._others.without_kept(linked, plan.conflicts)
+            target = self._others.without_kept(target, plan.conflicts)
+
+        def is_shared(path: bytes) -> bool:
+            return path in self._current.shared or linked.get(path) != current.get(path)
+
         wanted = {path for path in {*current, *target} if current.get(path) != target.get(path)}
-        wanted.update(path for path in plan.metadata if path in self._current.shared)
+        wanted.update(filter(is_shared, plan.metadata))
         for path in list(plan.puts):
             wanted.update(target.get(path, ()))
         for path in sorted(wanted):
@@ -355,6 +526,11 @@ class _Planner:
                 if not new.is_directory and not old.is_directory:
                     plan.metadata.pop(path, None)
                     plan.puts[path] = (new, old)
+        plan.links_broken = sorted(
+            path
+            for path in plan.puts
+            if path in self._current.linked_outside or linked.get(path) != current.get(path)
+        )
 
     def _is_covered(self, path: bytes) -> bool:
         plan = self._plan
@@ -370,7 +546,6 @@ def count_of(state: State) -> int:
 def result_of(
     goal: Goal,
     plan: RestorePlan,
-    current: State,
     target: State,
     *,
     safety_id: SnapshotId | None = None,
@@ -386,11 +561,24 @@ def result_of(
         restored=restored,
         created=created,
         deleted=deleted,
-        unchanged=max(0, held - created - restored),
+        unchanged=max(0, held - created - restored - plan.kept_count),
         untouched=tuple(plan.untouched),
         changes=plan.changes,
         safety_id=safety_id,
         dry_run=is_dry_run,
-        links_broken=tuple(sorted(current.linked_outside.intersection(plan.puts))),
+        links_broken=tuple(plan.links_broken),
         plan_id=goal.move.before.plan_id if goal.move is not None else None,
+        conflicts=tuple(plan.conflicts),
+        base_ids=tuple(base.id for base in goal.bases),
     )
+
+
+def warn_of_degraded(session: Session, paths: Sequence[bytes]) -> None:
+    """Warns of paths whose owner or privileged attributes were not permitted to be put back."""
+    if paths:
+        named = first_few(paths, lambda path: quoted(path or b"."))
+        session.monitor.warn(
+            WarningCode.METADATA_NOT_RESTORED,
+            "The owner or some attributes could not be put back, which needs privileges "
+            f"or another file system: {named}",
+        )

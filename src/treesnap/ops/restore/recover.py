@@ -136,13 +136,17 @@ def _opened_root(context: Context) -> Iterator[int]:
 def is_its_tree(fs: FileSystem, root_fd: int, journal: Journal) -> bool:
     """Returns whether an open directory is the tree of a journal, or a copy of it."""
     stat = fs.fstat(root_fd)
-    if stat.st_dev == journal.device and journal.inode in (None, stat.st_ino):
+    if journal.inode in (None, stat.st_ino) and _is_its_file_system(fs, root_fd, journal):
         return True
     stage_fd = open_stage(fs, root_fd, journal.stage_name)
     if stage_fd is None:
         return False
     fs.close(stage_fd)
     return True
+
+
+def _is_its_file_system(fs: FileSystem, root_fd: int, journal: Journal) -> bool:
+    return fs.file_system_id(root_fd) == journal.file_system
 
 
 def _refuse_other_directory(
@@ -155,7 +159,7 @@ def _refuse_other_directory(
     """
     if is_its_tree(context.fs, root_fd, journal):
         return
-    if context.fs.fstat(root_fd).st_dev != journal.device:
+    if not _is_its_file_system(context.fs, root_fd, journal):
         what = "file system"
     elif journal.commit is not None and not transaction.is_finished():
         what = "directory"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,10 +28,9 @@ from treesnap.model import Entry, IgnoreRules, Totals
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.capture import scan_settings
 from treesnap.ops.context import Session
-from treesnap.ops.restore.plan import RestorePlan
+from treesnap.ops.restore.plan import RestorePlan, warn_of_degraded
 from treesnap.ops.restore.preserve import preserve_foreign_edits
 from treesnap.ops.state import MemoryObjects, State, totals_of_entry, walked_state
-from treesnap.quantities import first_few
 from treesnap.store.layout import plan_file_name
 from treesnap.store.reserve import Reserve
 from treesnap.worktree.apply.applier import Applier, Finisher, open_files, settle
@@ -121,13 +121,13 @@ class Transaction:
                 code=ErrorCode.RESTORE_INTERRUPTED,
                 path=self._root,
             )
-        stat = self._fs.lstat(self._root if root_before else os.path.dirname(self._root))
+        place = self._root if root_before else os.path.dirname(self._root)
         self._journal = Journal(
             root_id=self._session.root.id,
             stage_name=new_stage_name(),
             root_before=root_before,
-            device=stat.st_dev,
-            inode=stat.st_ino if root_before else None,
+            file_system=self._fs.file_system_id(place),
+            inode=self._fs.lstat(place).st_ino if root_before else None,
             started_at_ns=self._session.context.clock_ns(),
             subvolumes=subvolumes,
         )
@@ -165,7 +165,7 @@ class Transaction:
                 # Through the open root: by its path it may not be found any more.
                 self.abandon(root_fd)
                 raise
-        self._warn_of_degraded(steps.degraded)
+        warn_of_degraded(self._session, steps.degraded)
         return steps.open_files
 
     def _run(self, root_fd: int, steps: Steps, places: StagePlaces, commit: Commit) -> None:
@@ -197,12 +197,16 @@ class Transaction:
 
     def _committed(self, root_fd: int, commit: Commit) -> Journal:
         """Returns the journal with a commit, and the root's identity: it may be new."""
-        stat = self._fs.fstat(root_fd)
-        return self._open_journal._replace(device=stat.st_dev, inode=stat.st_ino, commit=commit)
+        return self._open_journal._replace(
+            file_system=self._fs.file_system_id(root_fd),
+            inode=self._fs.fstat(root_fd).st_ino,
+            commit=commit,
+        )
 
     def _end_or_warn(
         self, root_fd: int, prepared: _Prepared, work: RestoreWork | None = None
     ) -> None:
+        self._session.monitor.begin(Phase.TIDY, None, None)
         try:
             may_wait = work is not None and self._may_wait(root_fd, work)
             self.end(root_fd, prepared, may_wait=may_wait)
@@ -271,7 +275,7 @@ class Transaction:
                 self.end(root_fd, prepared)
             else:
                 self.give_up(root_fd)
-        self._warn_of_degraded(steps.degraded)
+        warn_of_degraded(self._session, steps.degraded)
 
     def _subvolumes(self, work: RestoreWork, places: StagePlaces) -> tuple[Subvolume, ...]:
         """Returns the subvolumes in which something is staged, and adds them to the plan.
@@ -331,14 +335,6 @@ class Transaction:
         self._fs.sync_file_system(root_fd)
         applier.check_aside()
 
-    def _warn_of_degraded(self, paths: tuple[bytes, ...]) -> None:
-        if paths:
-            self._session.monitor.warn(
-                WarningCode.METADATA_NOT_RESTORED,
-                "The owner or privileged attributes could not be put back, "
-                f"which needs privileges: {first_few(paths, quoted)}",
-            )
-
     def _warn_of_denied(self, paths: list[bytes]) -> None:
         for path in paths:
             self._session.monitor.warn(
@@ -365,6 +361,7 @@ class Transaction:
                 code=ErrorCode.RESTORE_INTERRUPTED,
                 path=self._root,
             ) from error
+        warn_of_degraded(self._session, applier.degraded)
         for path in applier.left:
             self._session.monitor.warn(
                 WarningCode.LEFT_ALONE,
@@ -426,6 +423,7 @@ class Transaction:
             )
             finisher.finish_tops(journal.stage_tops)
             self._warn_of_denied(finisher.denied)
+            warn_of_degraded(self._session, finisher.degraded)
         self._fs.sync(root_fd)
         if commit.removes_root:
             self.remove_root()
@@ -476,11 +474,18 @@ class Transaction:
         """Removes a root that was absent before, unless something is in it by now."""
         try:
             self._fs.remove_directory(self._root)
-        except OSError:
+        except OSError as error:
+            if error.errno not in _IS_NEEDED:
+                self._session.monitor.warn(
+                    WarningCode.LEFT_ALONE,
+                    f"The root was absent before, and could not be removed: {error_text(error)}",
+                )
             return
         sync_directory(self._fs, os.path.dirname(self._root))
 
 
+_IS_NEEDED = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT})
+"""Why a root is not removed of which that may be expected: it holds something, or is gone."""
 _RESERVE_BASE_BYTES = 64 << 10
 _BLOCK_BYTES = 4096
 
@@ -557,6 +562,7 @@ class Steps:
                 fs.sync_file_system(main_fd)
                 self._session.monitor.begin(Phase.APPLY, len(steps), None)
                 yield applier
+                self.degraded += tuple(applier.degraded)
 
     def _build(self, stage_fd: int, top: bytes, places: StagePlaces) -> list[RestoreStep]:
         """Builds what will be put from one staging directory; returns the steps that put it."""

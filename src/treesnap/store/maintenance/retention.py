@@ -3,23 +3,26 @@
 A rule keeps what it names; what no rule keeps may go. Pinned and named snapshots are kept
 whatever the policy, and so are those of kinds that the policy does not mention. Snapshots made
 by hand and automatic ones are counted separately, and so are those of the whole root and those
-of some paths, so that the many of one sort do not displace the few of another. Times are those
-in the snapshots; a clock that jumps keeps more, never fewer than ``keep_last``.
+of some paths, and those that an agent's prompts, its tools and the ends of its turns made: so the
+many of one sort do not displace the few of another. Times are those in the snapshots; a clock
+that jumps keeps more, never fewer than ``keep_last``.
 """
 
 from __future__ import annotations
 
-import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime
 
 from treesnap.arguments import checked_methods
-from treesnap.model import Snapshot, SnapshotKind, utc_time
+from treesnap.model import RESERVED_TAGS, Snapshot, SnapshotKind, utc_time
 from treesnap.named_tuple import NamedTuple
 
 AUTOMATIC = frozenset(SnapshotKind) - {SnapshotKind.MANUAL}
 """Kinds of snapshots that are made unasked."""
+_HOST, _PHASE = f"{RESERVED_TAGS}host", f"{RESERVED_TAGS}phase"
+"""Facts that the snapshots of an agent have."""
 
 
 @checked_methods
@@ -68,9 +71,7 @@ class Decision(NamedTuple):
 
 def decide(snapshots: Iterable[Snapshot], policy: Policy, now_ns: int) -> list[Decision]:
     """Returns a decision for each snapshot, in the order given, which is newest first."""
-    rules = {
-        sort: _Rules(policy, now_ns) for sort in itertools.product((False, True), (False, True))
-    }
+    rules: dict[object, _Rules] = defaultdict(lambda: _Rules(policy, now_ns))
     return [
         Decision(
             snapshot,
@@ -86,8 +87,14 @@ def _is_safe(snapshot: Snapshot, policy: Policy) -> bool:
     return snapshot.pinned or snapshot.name is not None or is_by_hand
 
 
-def _sort_of(snapshot: Snapshot) -> tuple[bool, bool]:
-    return snapshot.kind in AUTOMATIC, snapshot.record.scope is None
+def _sort_of(snapshot: Snapshot) -> tuple[bool, bool, str | None]:
+    """Returns what snapshots have in common that are counted together.
+
+    A turn of an agent has one prompt and may have hundreds of calls of tools.
+    """
+    tags = snapshot.record.tags
+    phase = tags.get(_PHASE) if _HOST in tags else None
+    return snapshot.kind in AUTOMATIC, snapshot.record.scope is None, phase
 
 
 class _Rules:

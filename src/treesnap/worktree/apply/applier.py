@@ -85,6 +85,7 @@ class Applier:
         self._finisher = Finisher(fs, self._chain, directories, xattrs, touch=touch)
         self._changed_files: dict[FileIdentity, int] = {}
         """Files whose metadata was changed in place, under whichever of their names."""
+        self._degraded: list[bytes] = []
         self.left: list[bytes] = []
         """Paths that were not undone, because another process changed them."""
 
@@ -92,6 +93,11 @@ class Applier:
     def denied(self) -> list[bytes]:
         """Directories of others, whose metadata only they may put back."""
         return self._finisher.denied
+
+    @property
+    def degraded(self) -> list[bytes]:
+        """Paths whose owner or privileged attributes were not permitted to be put back."""
+        return [*self._degraded, *self._finisher.degraded]
 
     def __enter__(self) -> Self:
         return self
@@ -151,6 +157,8 @@ class Applier:
         What another process changed meanwhile is newer than both states and stays; see
         ``left``. The state before is in the safety snapshot.
         """
+        self._degraded.clear()
+        self._finisher.degraded.clear()
         for step in reversed(self._steps):
             try:
                 with blaming(step.path):
@@ -306,15 +314,19 @@ class Applier:
             return
         touch = self._touch and wanted is step.new
         if wanted.kind == EntryKind.SYMLINK:
-            apply_owner(self._fs, name, wanted.uid, wanted.gid, dir_fd=fd)
-            apply_xattrs(self._fs, path_of(fd, name), self._xattrs(wanted))
+            permitted = apply_owner(self._fs, name, wanted.uid, wanted.gid, dir_fd=fd)
+            permitted &= apply_xattrs(self._fs, path_of(fd, name), self._xattrs(wanted))
+            if not permitted:
+                self._degraded.append(step.path)
             if not touch:
                 self._fs.change_times(name, wanted.mtime_ns, dir_fd=fd)
             return
         with opened_file(self._fs, name, _OPEN_ANY, fd) as opened:
             if self._fs.fstat(opened).st_ino == inode:
+                xattrs = self._xattrs(wanted)
                 try:
-                    apply_metadata(self._fs, opened, wanted, self._xattrs(wanted), touch=touch)
+                    if not apply_metadata(self._fs, opened, wanted, xattrs, touch=touch):
+                        self._degraded.append(step.path)
                 finally:
                     # An overlay copies a file of a lower layer up when it is changed.
                     now = self._fs.fstat(opened).st_ino
@@ -369,6 +381,8 @@ class Finisher:
         self._touch = touch
         self.denied: list[bytes] = []
         """Directories of others, whose metadata only they may put back."""
+        self.degraded: list[bytes] = []
+        """Directories whose owner or privileged attributes were not permitted to be put back."""
 
     def finish(self, *, forward: bool) -> None:
         """Gives all directories but the root their metadata, the deepest first.
@@ -398,7 +412,8 @@ class Finisher:
         try:
             if wanted is not None:
                 known = (item.old, item.new or item.old)
-                settle(self._fs, fd, known, wanted, self._xattrs, touch=touch)
+                if not settle(self._fs, fd, known, wanted, self._xattrs, touch=touch):
+                    self.degraded.append(item.path)
             elif stat_module.S_IMODE(self._fs.fstat(fd).st_mode) != item.old.mode:
                 self._fs.change_mode(fd, item.old.mode)
         except PermissionError as error:
@@ -417,8 +432,10 @@ def settle(
     xattrs: Callable[[Entry], Xattrs],
     *,
     touch: bool = False,
-) -> None:
+) -> bool:
     """Gives a directory the metadata of an entry, as far as it has what is known of it.
+
+    Returns whether all of it was permitted.
 
     Permissions, owner and attributes that are none of the known ones were set by
     another process, and stay. The time follows from changes inside, and is always set.
@@ -434,7 +451,7 @@ def settle(
     if any(tuple(found) == tuple(xattrs(entry)) for entry in known):
         found = xattrs(wanted)
     entry = wanted._replace(mode=mode, uid=owner[0], gid=owner[1])
-    apply_metadata(fs, fd, entry, found, touch=touch)
+    return apply_metadata(fs, fd, entry, found, touch=touch)
 
 
 def _is_changed(item: Finish) -> bool:

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from treesnap import treepath
 from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.codec.reader import Get, TreeReader, read_segments
-from treesnap.errors import Corrupt
+from treesnap.errors import Corrupt, ErrorCode, OperationFailed, quoted
 from treesnap.events import Monitor, NullMonitor
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import opened_file, sync_directory, write_all_at
@@ -32,7 +32,13 @@ from treesnap.fs.forked import helper_count, share_out
 from treesnap.model import Entry, EntryKind, ObjectKind, Totals
 from treesnap.named_tuple import NamedTuple
 from treesnap.worktree.apply.removal import remove_below
-from treesnap.worktree.attributes import apply_owner, apply_xattrs, path_of, read_xattrs
+from treesnap.worktree.attributes import (
+    apply_owner,
+    apply_xattrs,
+    path_of,
+    read_xattrs,
+    unlent_mode,
+)
 from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain, current_path
 from treesnap.worktree.folding import collision, spelled
 from treesnap.worktree.scan.hard_links import Groups
@@ -271,7 +277,16 @@ class Stager:
             is_character = entry.kind == EntryKind.CHARACTER_DEVICE
             kind = stat_module.S_IFCHR if is_character else stat_module.S_IFBLK
             device = os.makedev(*entry.device)
-            self._fs.make_node(entry.name, kind | 0o600, device, dir_fd=dir_fd)
+            try:
+                self._fs.make_node(entry.name, kind | 0o600, device, dir_fd=dir_fd)
+            except PermissionError as error:
+                raise OperationFailed(
+                    f"{quoted(path)} is a device, which only the superuser may make: "
+                    f"{error.strerror}",
+                    code=ErrorCode.NOT_PERMITTED,
+                    path=path,
+                    errno=error.errno,
+                ) from error
         permitted = apply_owner(self._fs, entry.name, entry.uid, entry.gid, dir_fd=dir_fd)
         if entry.kind != EntryKind.SYMLINK:
             self._fs.change_mode(entry.name, entry.mode, dir_fd=dir_fd)
@@ -300,8 +315,9 @@ class Stager:
         born = self._fs.fstat(fd)
         is_own = (born.st_uid, born.st_gid) == (entry.uid, entry.gid)
         permitted = is_own or apply_owner(self._fs, fd, entry.uid, entry.gid)
-        if not is_own or stat_module.S_IMODE(born.st_mode) != entry.mode:
-            self._fs.change_mode(fd, entry.mode)
+        mode = entry.mode if permitted else unlent_mode(entry, self._fs.fstat(fd))
+        if not is_own or stat_module.S_IMODE(born.st_mode) != mode:
+            self._fs.change_mode(fd, mode)
         if entry.xattrs is not None:
             permitted &= apply_xattrs(self._fs, fd, self._trees.xattrs(entry))
         if not self._touch:

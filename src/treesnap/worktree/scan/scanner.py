@@ -120,6 +120,8 @@ class ScanSettings(NamedTuple):
     """Inode numbers of files to read whatever their times say."""
     noted_rules: tuple[IgnoreRules, ...] = ()
     """The exclusions that were in force in that walk, when it is known what changed."""
+    recent_trees: dict[ObjectId, Tree] | None = None
+    """Directories that the walk before this one had at hand; afterwards those of this one."""
 
 
 class ScanResult(NamedTuple):
@@ -165,14 +167,16 @@ class Scanner:
         self.fs = fs
         self.settings = settings
         self.sink = sink
-        self.trees = TreeReader(sink.get)
-        if recorder is not None:
-            self.trees.keep_first()
+        self.trees = TreeReader(sink.get, known=settings.recent_trees)
         self.monitor = monitor
         self.cache = cache
         self.builder = builder
         is_usable = cache is not None and settings.cached_rules_hold
         self._changed = settings.changed if is_usable else None
+        if recorder is not None or (
+            settings.recent_trees is not None and self._changed is not None
+        ):
+            self.trees.keep_first()
         self.mapped = settings.mapped or frozenset()
         self.recorder = recorder
         self.mounts = Mounts(fs)
@@ -202,6 +206,9 @@ class Scanner:
         finally:
             self.fs.close(root_fd)
             close_unlocked(self.fs)
+        if self.settings.recent_trees is not None:
+            self.settings.recent_trees.clear()
+            self.settings.recent_trees.update(self.trees.first)
         return ScanResult(
             root=root,
             links=self.links.store(self.sink.put),

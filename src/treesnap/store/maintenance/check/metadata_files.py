@@ -12,7 +12,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from treesnap.codec.envelope import Format
-from treesnap.codec.root_files import HISTORY, PLAN_PAYLOAD
+from treesnap.codec.root_files import GAPS, HISTORY, PLAN_PAYLOAD
 from treesnap.codec.snapshot import state_format
 from treesnap.errors import Corrupt, TreesnapError, printable
 from treesnap.events import Monitor
@@ -55,6 +55,12 @@ class _Sort(NamedTuple):
 
 
 _HISTORY = _Sort(HISTORY, "bad-history", "a history of restores", "'undo' and 'redo' find nothing")
+_GAPS = _Sort(
+    GAPS,
+    "bad-gaps",
+    "a list of what was not captured",
+    "steps of agents that were not captured are not shown",
+)
 _PLAN = _Sort(PLAN_PAYLOAD, "bad-plan", "a plan", "the plan cannot be resumed or rolled back")
 
 
@@ -145,23 +151,29 @@ class MetadataFiles:
     def _root(self, name: str) -> Iterator[Finding]:
         path = self._layout.root_file(name, "root")
         where = f"roots/{name}/root"
-        recorded = None
+        recorded = reason = None
+        # Before the record is read: a root has its record before its first snapshot.
+        had_snapshots = self._has_snapshots(name)
         try:
             recorded = recorded_root(self._fs, self._layout, name)
-            reason = f"File {path!r} is missing"
         except Corrupt as error:
             reason = error.message
         known = recorded or self._record_of(name)
         if recorded is not None and self._store.root(recorded.path).id != name:
             message = f"The root {printable(recorded.path)!r} is not found at its path"
             yield _finding("bad-root", message, where, _registering(name, recorded))
-        # Without snapshots a missing record comes from a killed command, and is not damage.
-        is_needed = bool(self._store.snapshots.names(name))
-        if recorded is None and (is_needed or os.path.lexists(path)):
+        # Without snapshots a missing record comes from a killed command, or from one that forgot
+        # the root meanwhile, and is not damage.
+        if recorded is None and reason is None and had_snapshots and self._has_snapshots(name):
+            reason = f"File {path!r} is missing"
+        if reason is not None:
             yield _finding("bad-root", reason, where, _registering(name, known))
         yield from self._root_files(name)
         if known is not None:
             yield from self._journal(self._store.root_by_id(name, known.path))
+
+    def _has_snapshots(self, name: str) -> bool:
+        return bool(self._store.snapshots.names(name))
 
     def _record_of(self, name: str) -> RootRecord | None:
         """Returns what a damaged record said, from a copy or from the snapshots."""
@@ -183,8 +195,12 @@ class MetadataFiles:
         return own if root_id(own) == name else None
 
     def _root_files(self, name: str) -> Iterator[Finding]:
-        """Looks at the history and the plans of a root. The layer ``plans`` knows all of a plan."""
+        """Looks at the history, the gaps and the plans of a root.
+
+        The layer ``plans`` knows all of a plan.
+        """
         yield from self._root_file(name, "history", _HISTORY)
+        yield from self._root_file(name, "gaps", _GAPS)
         with suppress(FileNotFoundError):
             for file_name in self._fs.list_names(self._layout.root_directory(name)):
                 if file_name.startswith(PLAN_PREFIX) and "." not in file_name:
