@@ -180,7 +180,11 @@ def run_here(arguments: list[str], patch: pytest.MonkeyPatch) -> Outcome:
     streams = {name: io.TextIOWrapper(io.BytesIO(), "utf-8") for name in ("stdout", "stderr")}
     for name, stream in streams.items():
         patch.setattr(sys, name, stream)
-    code = execute(arguments)
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        code = execute(arguments)
+    finally:
+        signal.signal(signal.SIGINT, handler)  # a command that is done ignores it
     contents = {}
     for name, stream in streams.items():
         stream.flush()

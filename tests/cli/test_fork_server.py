@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+import serving as serving_module
 from calling import forked
 from cli.conftest import wait_until
 from oracle import difference, record
@@ -40,6 +41,7 @@ from treesnap.ops.context import default_store_path
 from treesnap.ops.processes import VARIABLE
 
 TIMEOUT_S = 60
+SOON = "import treesnap.cli.client; treesnap.cli.client.END_PATIENCE_S = 0.05; "
 COMMANDS = [
     ("create",),
     ("create", "-q"),
@@ -269,6 +271,7 @@ def test_a_child_has_what_its_client_has(place, server, held_root):
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
     process = started(place, "create", "-q", preexec_fn=prepare)
     (child,) = children_of(server.pid)
@@ -288,6 +291,7 @@ def facts_of(process_id: int) -> dict[str, object]:
         "limits": (directory / "limits").read_text(),
         "directory": (directory / "cwd").readlink(),
         "priority": os.getpriority(os.PRIO_PROCESS, process_id),
+        "scheduler": os.sched_getscheduler(process_id),
         "streams": [(directory / "fd" / name).readlink() for name in "012"],
     }
 
@@ -309,6 +313,22 @@ def test_a_signal_ends_both(place, server, held_root, number, code, message):
     assert process.returncode == code
     assert message in err
     assert children_of(server.pid) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"), [("RLIMIT_DATA", 1 << 26), ("RLIMIT_AS", 1 << 30), ("RLIMIT_NOFILE", 20)]
+)
+def test_limits_that_a_child_may_reach_sooner_are_left_to_the_client(place, server, limit, most):
+    process = client(
+        ["status"],
+        cwd=place.root,
+        env=place.variables,
+        preexec_fn=lambda: resource.setrlimit(getattr(resource, limit), (most, most)),
+    )
+    process.communicate(timeout=TIMEOUT_S)
+
+    assert process.returncode == FELL_BACK
+    assert server.is_running()
 
 
 def test_an_ignored_signal_ends_neither(place, held_root):
@@ -388,6 +408,8 @@ LIAR = CLIENT.replace(
 def test_a_client_with_other_rights_does_its_command_itself(place, server, by, program):
     if os.geteuid() != 0 or shutil.which(by[0]) is None:
         pytest.skip("the rights of a process cannot be changed here")
+    if subprocess.run([*by, sys.executable, "-c", ""], check=False).returncode:
+        pytest.skip("this Python cannot be started with such rights")
 
     words = [*by, sys.executable, "-c", program, "status"]
     done = subprocess.run(words, cwd=place.root, env=place.variables, check=False)
@@ -409,8 +431,13 @@ def test_other_commands_are_left_to_the_client(place, words):
     assert place.by_server(*words)[0] == FELL_BACK
 
 
-def test_commands_of_steps_take_no_part(place):
-    assert place.by_server("status", **{VARIABLE: "mark"})[0] == FELL_BACK
+@pytest.mark.parametrize("variable", [VARIABLE, "LD_PRELOAD", "LD_AUDIT"])
+def test_commands_of_steps_and_those_with_libraries_of_others_take_no_part(place, variable):
+    assert place.by_server("status", **{variable: "mark"})[0] == FELL_BACK
+
+
+def test_a_store_that_the_client_alone_finds_there_is_left_to_it(place):
+    assert place.by_server("status", SNAP_STORE="/proc/self/cwd/../store")[0] == FELL_BACK
 
 
 def test_a_client_of_another_start_ends_the_server(place, tmp_path):
@@ -475,6 +502,32 @@ def test_a_killed_server_leaves_its_commands_alone(place, tmp_path, held_root):
         out, _ = process.communicate(timeout=TIMEOUT_S)
 
     assert (process.returncode, len(out)) == (0, 65)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_suspended_server_does_not_hold_up_the_end_of_a_command(
+    place, tmp_path, held_root, monkeypatch, is_killed
+):
+    monkeypatch.setattr(serving_module, "CLIENT", f"{SOON}{CLIENT}")
+    with serving(tmp_path, place.variables) as server:
+        (place.store / "fork-server").unlink()
+        (place.store / "fork-server").symlink_to(tmp_path / "fork-server")
+        process = started(place, "create", "-q")
+        (child,) = children_of(server.pid)
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            if is_killed:
+                os.kill(child, signal.SIGKILL)
+            fcntl.flock(held_root, fcntl.LOCK_UN)
+            out, err = process.communicate(timeout=TIMEOUT_S)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+
+    if is_killed:
+        assert process.returncode == -signal.SIGKILL
+        assert b"list" in err
+    else:
+        assert (process.returncode, len(out)) == (0, 65)
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
@@ -591,6 +644,17 @@ def test_the_first_command_starts_a_server_and_the_setting_ends_it(place):
     with (place.store / "fork-server" / "lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # which it held to its end
     assert not (place.store / "fork-server" / "socket").exists()
+
+
+def test_no_server_is_started_where_none_could_listen(place):
+    (place.store / "fork-server").unlink()
+    (place.store / "fork-server" / "socket").mkdir(parents=True)
+    words = [sys.executable, "-m", "treesnap", "config", "fork-server", "true"]
+
+    subprocess.run(words, check=True, cwd=place.root, env=place.variables, timeout=TIMEOUT_S)
+
+    with (place.store / "fork-server" / "lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which a server has from its start
 
 
 def test_nothing_is_left_to_import_when_the_server_forks(place):

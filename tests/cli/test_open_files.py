@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("every_process")
+
 HOLDING = "import sys; files = [open(name) for name in sys.argv[1:]]; print(flush=True); input()"
 DATABASE = """
 import sqlite3, sys

@@ -95,3 +95,30 @@ def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback(started, roo
 
     assert (result.returncode, "Traceback" in result.stderr) == (130, False)
     assert result.stdout == ""
+
+
+AT_THE_END = """
+import os, signal, sys
+def hook(event, arguments):
+    if event == {event!r} and b".treesnap-" in os.fsencode(arguments[0]):
+        os.write(2, b"interrupted")
+        signal.raise_signal(signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.addaudithook(hook)
+"""
+"""Sends SIGINT when a staging directory is removed, after everything else was done."""
+
+
+@pytest.mark.parametrize("words", [["restore", "latest"], ["restore", "latest", "--to", "../new"]])
+def test_ctrl_c_after_a_restore_is_done_does_not_deny_it(started, root, words):
+    (root / "a").write_text("old")
+    assert started("", "create").returncode == 0
+    (root / "a").write_text("new")
+
+    result = started(AT_THE_END.format(event="os.rmdir"), *words)
+
+    assert "interrupted" in result.stderr
+    assert result.returncode == 0
+    assert "Restored" in result.stdout
+    assert (root.parent / "new" / "a" if "--to" in words else root / "a").read_text() == "old"
+    assert not [path for path in root.iterdir() if path.name != "a"]

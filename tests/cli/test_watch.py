@@ -296,6 +296,14 @@ def test_says_why_a_snapshot_failed_and_goes_on(snap, root, detach):
     assert watch_status(snap)["last_error"] is None
 
 
+def test_one_that_would_end_by_itself_ends_with_its_root(snap, root, detach):
+    process_id = detach("--idle", "3600")
+
+    shutil.rmtree(root)
+
+    wait_until(lambda: not is_running(process_id))
+
+
 def test_a_root_with_any_name_is_watched(run_snap, tmp_path, store):
     root = Path(os.fsdecode(os.fsencode(tmp_path) + b"/r\xff oot"))
     root.mkdir()

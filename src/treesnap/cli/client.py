@@ -42,6 +42,8 @@ SIZE_BYTES = 4
 STREAMS = 3
 PATIENCE_S = 1.0
 """How long the other side may take before a command has begun; it may be suspended."""
+END_PATIENCE_S = 1.0
+"""How long the server may take to say how a child ended; it may be suspended then, too."""
 IDLE_S = 600.0
 """How long a server waits for the next command before it ends."""
 _PROGRAM = (
@@ -82,13 +84,12 @@ def run_in_server(directory: str) -> None:
         os.close(child_fd)
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
         return
-    connection.settimeout(None)
     _pass_signals_on(child_fd)
     signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
-    _end_as_child(connection)
+    _end_as_child(connection, child_fd)
 
 
-def connected(directory: str) -> socket.socket | None:
+def connected(directory: str, name: str = "socket") -> socket.socket | None:
     """Returns a connection to the server that listens in a directory, or None."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -97,7 +98,7 @@ def connected(directory: str) -> socket.socket | None:
             connection.settimeout(PATIENCE_S)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             # Addresses of sockets have at most 107 bytes, and stores may lie deep.
-            connection.connect(f"/proc/self/fd/{directory_fd}/socket")
+            connection.connect(f"/proc/self/fd/{directory_fd}/{name}")
         finally:
             os.close(directory_fd)
     except OSError:
@@ -142,7 +143,7 @@ def received(connection: socket.socket, size_bytes: int) -> tuple[bytes, int, by
 
 def identity() -> bytes:
     """Returns what must be equal in a server and its clients: program, interpreter, encodings."""
-    variables = sorted(item for item in os.environ.items() if item[0].startswith("PYTHON"))
+    variables = sorted(item for item in os.environ.items() if item[0].startswith(("PYTHON", "LD_")))
     encodings = (sys.getfilesystemencoding(), sys.stdout.encoding, sys.stdout.errors)
     program = (treesnap.__version__, __file__, sys.version, sys.prefix)
     return ascii((program, _options(), variables, encodings)).encode()
@@ -167,7 +168,7 @@ def start_server_if_wanted(context: Context) -> None:
 
     The new process has the server's lock from its start. Only the owner of a store starts one:
     the superuser does its commands in stores of others itself. Does nothing where none can be
-    started.
+    started, or could listen: a directory is in the place of its socket.
     """
     from treesnap.errors import TreesnapError
     from treesnap.fs.durable import ensure_directories, open_lock
@@ -185,7 +186,7 @@ def start_server_if_wanted(context: Context) -> None:
         ensure_directories(fs, layout.fork_server)
         fd = open_lock(fs, layout.fork_server_lock)
         try:
-            if fs.lock(fd, exclusive=True):
+            if fs.lock(fd, exclusive=True) and not os.path.isdir(f"{layout.fork_server}/socket"):
                 _start_server(layout.path, fd)
         finally:
             fs.close(fd)  # not unlocked: the server has the same lock
@@ -275,14 +276,9 @@ def _pass_signals_on(child_fd: int) -> None:
             signal.signal(number, handler)
 
 
-def _end_as_child(connection: socket.socket) -> NoReturn:
+def _end_as_child(connection: socket.socket, child_fd: int) -> NoReturn:
     """Waits for the child and ends as it did, with its exit code or by its signal."""
-    statuses = b""
-    try:
-        while len(statuses) < 2 * SIZE_BYTES and (piece := connection.recv(2 * SIZE_BYTES)):
-            statuses += piece
-    except OSError:  # the same as its end
-        pass
+    statuses = _received_statuses(connection, child_fd)
     if len(statuses) < SIZE_BYTES:
         _report_lost_child()
         _die(signal.SIGKILL)
@@ -290,6 +286,36 @@ def _end_as_child(connection: socket.socket) -> NoReturn:
     if code < 0:
         _die(-code)
     os._exit(code)
+
+
+def _received_statuses(connection: socket.socket, child_fd: int) -> bytes:
+    """Returns what child and server say at the end, as far as they do."""
+    statuses = b""
+    connection.settimeout(END_PATIENCE_S)
+    has_ended = False
+    try:
+        while len(statuses) < 2 * SIZE_BYTES:
+            try:
+                piece = connection.recv(2 * SIZE_BYTES)
+            except TimeoutError:
+                if has_ended:  # and the server, which would have said so since, is suspended
+                    break
+                has_ended = _is_ready(child_fd)
+                continue
+            if not piece:
+                break
+            statuses += piece
+    except OSError:  # the same as its end
+        pass
+    return statuses
+
+
+def _is_ready(fd: int) -> bool:
+    import select
+
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _die(number: int) -> NoReturn:

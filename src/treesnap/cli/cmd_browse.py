@@ -12,6 +12,7 @@ from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, entry_fields, path_fields, snapshot_fields
 from treesnap.cli.text_output import (
+    gap_text,
     list_lines,
     path_text,
     short_id,
@@ -25,7 +26,9 @@ from treesnap.model import Entry, EntryKind, SnapshotList
 from treesnap.quantities import count_text, size_text
 
 if TYPE_CHECKING:
+    from treesnap.codec.root_files import Gap
     from treesnap.model import Skipped, Snapshot
+    from treesnap.ops.handle import Handle
     from treesnap.results import FoundPath
 
 _FILE_TYPES = {
@@ -64,6 +67,7 @@ def list_snapshots(
     """
     with invocation.open(progress=False, needs_root=not all_roots) as handle:
         found = handle.list(session=session, tag=tag, all_roots=all_roots)
+        gaps = _gaps(handle, session) if session is not None else ()
     wanted = {name: fact for name, fact in facts.items() if fact is not None}
     fitting = (item for item in found if wanted.items() <= stated_facts(item).items())
     snapshots = SnapshotList(fitting, found.damaged)
@@ -76,11 +80,22 @@ def list_snapshots(
         delete = invocation.command_text("delete", "ID")
         invocation.output.note(f"To repair or move away what is damaged: {repair}")
         invocation.output.note(f"To delete it: {delete}")
+    invocation.output.note(*map(gap_text, gaps))
     invocation.output.result(
         "list",
-        lambda: {"snapshots": snapshots, "damaged": snapshots.damaged},
+        lambda: {
+            "snapshots": snapshots,
+            "damaged": snapshots.damaged,
+            "gaps": gaps,
+        },
         list_lines(snapshots, with_roots=all_roots),
     )
+
+
+def _gaps(handle: Handle, session: str) -> tuple[Gap, ...]:
+    from treesnap.agents.sessions import recorded_gaps
+
+    return recorded_gaps(handle.context, session)
 
 
 @command(

@@ -56,7 +56,7 @@ def restore(
     All or nothing. The state before is captured first: 'snap undo' goes back to it.
     Relative PATHs and DIR start from the directory of -C, else from the current one.
     """
-    with invocation.open() as handle:
+    with invocation.open(ends_restored=True) as handle:
         absolute = invocation.absolute_all(paths, handle.root)
         result = handle.restore(
             invocation.resolve(handle, ref, absolute),
@@ -83,7 +83,7 @@ def _step_back(name: str, undone: str, undone_by: str) -> click.Command:
     )
     @pass_invocation
     def step_back(invocation: Invocation) -> None:
-        with invocation.open() as handle:
+        with invocation.open(ends_restored=True) as handle:
             result = handle.undo() if name == "undo" else handle.redo()
         _show(invocation, name, result, undone_by=undone_by)
 

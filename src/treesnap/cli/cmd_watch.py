@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treesnap.cli.command import command, pass_invocation
+from treesnap.cli.hook_client import socket_name
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, path_fields
 from treesnap.cli.parameters import Seconds
@@ -49,6 +50,13 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     help="Make a snapshot every SECONDS seconds, if something changed.",
 )
 @click.option("--on-change", is_flag=True, help="Make a snapshot soon after a change.")
+@click.option(
+    "--idle",
+    "idle_s",
+    type=Seconds(min=0.1, max=_EVERY_MAX_S),
+    metavar="SECONDS",
+    help="End when no command has asked it for SECONDS seconds.",
+)
 @click.option("--force", is_flag=True, help="Allow a dangerous root, such as $HOME.")
 @click.option("--detached", is_flag=True, hidden=True)
 @pass_invocation
@@ -80,6 +88,7 @@ def watch(
             _show(invocation, handle, found, is_stopped=stop)
         elif detach:
             options = ["--every", str(wanted["every_s"])] if wanted["every_s"] else []
+            options += ["--idle", str(wanted["idle_s"])] if wanted["idle_s"] else []
             options += ["--on-change"] if wanted["on_change"] else []
             options += ["--force"] if wanted["force"] else []
             _show(invocation, handle, control.start(handle.context, options))
@@ -88,6 +97,7 @@ def watch(
 
 
 def _watch(invocation: Invocation, handle: Handle, *, is_detached: bool, **wanted: Any) -> None:
+    from treesnap.cli.cmd_hook import carry_out
     from treesnap.watch.service import WatchService
 
     output = invocation.output
@@ -102,7 +112,14 @@ def _watch(invocation: Invocation, handle: Handle, *, is_detached: bool, **wante
         if is_detached:
             output.detach()
 
-    service = WatchService(handle.context, **wanted, on_snapshot=made, on_error=output.note)
+    service = WatchService(
+        handle.context,
+        **wanted,
+        on_snapshot=made,
+        on_error=output.note,
+        hook_name=socket_name,
+        carry_out=carry_out,
+    )
     with _stopped_by_signals(service):
         service.run(ready)
 

@@ -55,6 +55,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.INVALID_ARGUMENT: None,
         ErrorCode.INVALID_CONFIG: "correct the file, or remove it to use the defaults",
         ErrorCode.INVALID_PLAN: "correct the plan; nothing was run",
+        ErrorCode.INVALID_SETTINGS: "correct the file, which belongs to the host of the agent",
         ErrorCode.AMBIGUOUS_REF: "give more characters of the id",
     },
     ExitCode.REFUSED: {
@@ -81,6 +82,9 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ),
         ErrorCode.PLAN_NOT_COMPLETED: "'snap plan resume PLAN' continues it",
         ErrorCode.PLAN_APPLIED: "'snap restore REF' still restores any snapshot of 'snap list'",
+        ErrorCode.RESTORE_NOT_ALLOWED: (
+            "'snap restore REF' restores; 'snap mcp --allow-restore' lets the model do it"
+        ),
         ErrorCode.UNSUPPORTED_FORMAT: "use the version of treesnap that made this store",
     },
     ExitCode.NOT_FOUND: {
@@ -93,6 +97,9 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ),
         ErrorCode.PLAN_NOT_FOUND: "'snap plan list --all' shows all plans",
         ErrorCode.CHECKPOINT_NOT_FOUND: "'snap plan rollback PLAN' lists the checkpoints",
+        ErrorCode.SESSION_NOT_FOUND: (
+            "'snap list' shows what was captured; agents are captured by 'snap hook'"
+        ),
         ErrorCode.ROOT_NOT_FOUND: "name the directory with -C DIR",
         ErrorCode.CURRENT_DIRECTORY_GONE: (
             "'cd \"$PWD\"' enters the directory that is in its place now; -C DIR names another one"

@@ -66,11 +66,15 @@ _LIBRARIES = (
     "subprocess",
     "threading",
     "tomllib",
+    "treesnap.agents.hook",
     "zstandard",
 )
 """What the commands import when they need it."""
 _REQUEST_SIZE_MAX = 16 << 20
 _REFUSED = 1
+_MEMORY_LIMITS = {resource.RLIMIT_AS, resource.RLIMIT_DATA}
+_FILES_MIN = 64
+"""Open files of a client that are enough for its command and for what a child has open itself."""
 _ALL_LIMITS = sorted({vars(resource)[name] for name in dir(resource) if name.startswith("RLIMIT_")})
 
 
@@ -366,7 +370,8 @@ def _take_limits(client: int) -> None:
     """Takes the limits of the client, its priority and its cores.
 
     Raises _Outdated where that would raise those that the server was started with, which are no
-    use for such clients.
+    use for such clients. Raises _Refused for a limit that the command alone might keep: a child
+    has more memory and files than a process that does nothing else.
     """
     try:
         _take_limits_of(client)
@@ -378,7 +383,14 @@ def _take_limits_of(client: int) -> None:
     for limit in _ALL_LIMITS:
         wanted = resource.prlimit(client, limit)
         if wanted != resource.getrlimit(limit):
+            if limit in _MEMORY_LIMITS and wanted[0] != resource.RLIM_INFINITY:
+                raise _Refused
             resource.setrlimit(limit, wanted)
+        if limit == resource.RLIMIT_NOFILE and wanted[0] < _FILES_MIN:
+            raise _Refused
+    policy, wanted_policy = os.sched_getscheduler(0), os.sched_getscheduler(client)
+    if policy != wanted_policy:
+        os.sched_setscheduler(0, wanted_policy, os.sched_getparam(client))
     priority = os.getpriority(os.PRIO_PROCESS, client)
     if priority != os.getpriority(os.PRIO_PROCESS, 0):
         os.setpriority(os.PRIO_PROCESS, 0, priority)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.streams import Output, Place, is_terminal
+from treesnap.cli.streams import Output, Place, ignore_interrupts, is_terminal
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -41,15 +41,19 @@ class Invocation:
         progress: bool = True,
         makes_store: bool = False,
         needs_root: bool = True,
+        ends_restored: bool = False,
+        start: str | None = None,
         markers: tuple[str, ...] = (),
     ) -> Iterator[Handle]:
         """Yields a handle on the root; a progress bar is gone when the block is left.
 
-        Without ``-C``, a directory with one of the ``markers`` in it is a root, captured before
+        Without ``-C``, the root is looked for from ``start`` on upwards, or from the current
+        directory. A directory with one of the ``markers`` in it is a root, captured before
         or not. Tells the person which root it is when the command line and the current
         directory do not. Raises StoreMissing when a store was named that does not exist, unless
         ``makes_store``. Raises NotFound or Refused when ``-C`` is neither a directory nor a root
         with a history, unless the command is about the store alone (``needs_root`` is False).
+        With ``ends_restored``, Ctrl-C no longer ends the process once a restore is done.
         """
         from treesnap.cli.progress import ProgressMonitor, WarningMonitor
         from treesnap.ops import handle as library
@@ -63,10 +67,12 @@ class Invocation:
 
         warn = self.output.warn
         store_path = self._store_path()
-        root = self._root(store_path, markers)
+        root = self._root(store_path, start, markers)
         wanted = progress and not (self.output.as_json or self.output.quiet)
         shows_bar = wanted and is_terminal("stderr")
         monitor = ProgressMonitor(warn) if shows_bar else WarningMonitor(warn)
+        if ends_restored:
+            monitor.when_restored = ignore_interrupts
         try:
             handle = library.open(root, store_path, monitor=monitor, wait_s=self.wait_s)
             handle.context = handle.context._replace(may_start_processes=True)
@@ -128,12 +134,12 @@ class Invocation:
             return default_store_path()
         return os.path.abspath(absolute(self.store))
 
-    def _root(self, store_path: str, markers: tuple[str, ...]) -> str:
+    def _root(self, store_path: str, start: str | None, markers: tuple[str, ...]) -> str:
         from treesnap.ops.context import absolute, current_directory, find_root
 
         if self.directory is not None:
             return os.path.abspath(absolute(self.directory))
-        return find_root(current_directory(), store_path, markers)
+        return find_root(start or current_directory(), store_path, markers)
 
 
 def _is_below(path: str, root: str) -> bool:

@@ -144,6 +144,9 @@ def restore_fields(result: RestoreResult) -> Fields:
     """Returns the outcome of ``restore``, ``undo`` and ``redo``, its changes without entries."""
     return {
         "id": result.snapshot.id,
-        **fields_of(result, without={"snapshot", "changes"}),
-        "changes": [fields_of(change, without={"old", "new"}) for change in result.changes],
+        **fields_of(result, without={"snapshot", "changes", "conflicts"}),
+        **{
+            name: [fields_of(change, without={"old", "new"}) for change in changes]
+            for name, changes in (("changes", result.changes), ("conflicts", result.conflicts))
+        },
     }

@@ -55,6 +55,18 @@ COMMANDS = {
         ),
         "plan": ("cmd_plan", "Run steps in order, with checkpoints to go back to."),
     },
+    "Agents": {
+        "agent": ("cmd_agent", "Install hooks in the hosts of agents, and show their state."),
+        "hook": ("cmd_hook", "Capture the root before an agent's prompt or tool."),
+        "rewind": (
+            "cmd_rewind",
+            "Undo what an agent did since its newest prompt, or since STEP.",
+        ),
+        "mcp": (
+            "cmd_mcp",
+            "Serve the history of directories to a model, by the Model Context Protocol.",
+        ),
+    },
     "Compatibility": {
         "session": ("cmd_session", "Make and use the checkpoints of Maestro sessions."),
         "maker": ("cmd_maker", "Carry out one operation block of MAKER from standard input."),

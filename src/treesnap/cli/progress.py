@@ -28,6 +28,7 @@ PHASE_WORDS = {
     Phase.SCAN: "Reading",
     Phase.STAGE: "Preparing",
     Phase.APPLY: "Replacing",
+    Phase.TIDY: "Tidying up",
     Phase.MARK: "Marking",
     Phase.REWRITE: "Rewriting",
     Phase.VERIFY: "Verifying",
@@ -41,6 +42,18 @@ class WarningMonitor(NullMonitor):
 
     def __init__(self, warn: Callable[[WarningCode, str], None]) -> None:
         self._warn = warn
+        self.when_restored: Callable[[], None] | None = None
+        """Called when a restore is done and has only to tidy up."""
+
+    def begin(
+        self,
+        phase: Phase,
+        files: int | None,  # noqa: ARG002 - the signature is Monitor's
+        size_bytes: int | None,  # noqa: ARG002 - likewise
+    ) -> None:
+        """Shows nothing."""
+        if phase is Phase.TIDY and self.when_restored is not None:
+            self.when_restored()
 
     def warn(self, code: WarningCode, message: str) -> None:
         """Passes the warning on."""
@@ -84,6 +97,7 @@ class ProgressMonitor(WarningMonitor):
 
     def begin(self, phase: Phase, files: int | None, size_bytes: int | None) -> None:
         """Starts counting from nothing; a visible bar changes to the new phase."""
+        super().begin(phase, files, size_bytes)
         self._phase = phase
         self._phase_from = self._clock()
         self._files_total, self._bytes_total = files, size_bytes

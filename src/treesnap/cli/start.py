@@ -17,14 +17,18 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """As in ``cli.failure``, which is not imported yet."""
-SERVED = frozenset({"create", "list", "status", "diff", "restore", "undo", "redo"})
+SERVED = frozenset({"create", "list", "status", "diff", "restore", "undo", "redo", "hook"})
 """The commands that a fork server runs."""
 SERVER_DIRECTORY = "fork-server"
 """As in ``store.layout``, which is not imported yet."""
 
 _WITH_VALUE = frozenset({"-C", "--store", "--wait"})
-_STEP = "SNAP_STEP"
-"""As in ``ops.processes``: whatever a step runs ends with it, so it takes no part in a server."""
+_APART = frozenset({"SNAP_STEP", "LD_PRELOAD", "LD_AUDIT"})
+"""Variables of processes that take no part in a server.
+
+Whatever a step runs ends with it; its variable is as in ``ops.processes``. A library that is loaded
+first may change what the calls of this process do, and not those of a server.
+"""
 _OF_THIS_PROCESS = ("/proc/", "/dev/fd", "/dev/std")
 """Paths that lead elsewhere in another process."""
 _FLAGS = frozenset({"--json", "-q", "--quiet"})
@@ -33,6 +37,11 @@ _FLAGS = frozenset({"--json", "-q", "--quiet"})
 def main() -> NoReturn:
     """Runs the command line of this process and ends it, with 130 when it is interrupted."""
     try:
+        store = store_for_server(sys.argv) if "hook" in sys.argv else None
+        if store is not None and not os.environ.get("SNAP_DISABLE"):
+            from treesnap.cli.hook_client import run_in_watcher
+
+            run_in_watcher(sys.argv, store)  # returns where no watcher carries it out
         directory = server_directory(sys.argv)
         if directory is not None:
             from treesnap.cli.client import run_in_server
@@ -40,7 +49,7 @@ def main() -> NoReturn:
             run_in_server(directory)  # returns where no server runs the command
         from treesnap.cli.main import main as run
 
-        run(may_start_server=_STEP not in os.environ)
+        run(may_start_server=not _APART & os.environ.keys())
     except KeyboardInterrupt:
         os._exit(INTERRUPTED)
 
@@ -49,8 +58,8 @@ def server_directory(words: Sequence[str]) -> str | None:
     """Returns the directory where a fork server may listen, or None where there is no socket.
 
     ``words`` are the program and its arguments. None as well where this process has to do the work
-    in any case: it is another command, it belongs to a step of another one, a standard stream is
-    closed, or a path leads to open files.
+    in any case: it is another command, it belongs to a step of another one, a library is loaded
+    before those that it needs, a standard stream is closed, or a path leads to open files.
     """
     store = store_for_server(words)
     if store is None or None in (sys.stdin, sys.stdout, sys.stderr):
@@ -69,9 +78,7 @@ def store_for_server(words: Sequence[str]) -> str | None:
     mistake changes only which server is asked.
     """
     command = _command_at(words)
-    if command is None or _STEP in os.environ:
-        return None
-    if any(path in word for word in words for path in _OF_THIS_PROCESS):
+    if command is None or _APART & os.environ.keys():
         return None
     found = os.environ.get("SNAP_STORE") or _default_store()
     for position, word in enumerate(words):
@@ -79,6 +86,8 @@ def store_for_server(words: Sequence[str]) -> str | None:
             found = words[position + 1]
         elif word.startswith("--store="):
             found = word.removeprefix("--store=")
+    if any(path in word for word in (*words, found or "") for path in _OF_THIS_PROCESS):
+        return None
     return found or None
 
 

@@ -232,6 +232,17 @@ def is_terminal(stream_name: str) -> bool:
     return stream.isatty()
 
 
+def ignore_interrupts() -> None:
+    """Lets Ctrl-C no longer end this process, whose work is done.
+
+    It would exit with 130, which says that the work is not.
+    """
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def end_process(exit_code: int) -> NoReturn:
     """Ends this process without finalising Python, which takes longer than many commands."""
     for stream in (sys.stdout, sys.stderr):

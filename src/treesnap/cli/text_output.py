@@ -17,6 +17,7 @@ from treesnap.quantities import count_text, first_few, first_lines, size_text
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
+    from treesnap.codec.root_files import Gap
     from treesnap.model import Change, Skipped, Snapshot
     from treesnap.results import CreateResult, OpenFile, RestoreResult
 
@@ -183,9 +184,10 @@ def restore_line(result: RestoreResult) -> str:
     if result.scope is not None:
         target += f", {scope_text(result.scope)}"
     if not (result.restored or result.created or result.deleted):
+        but_conflicts = " else" if result.conflicts else ""
         if result.safety_id is not None:
-            return f"Restored {target}: nothing but times of directories differed"
-        return f"Nothing to restore: everything is as in {target}"
+            return f"Restored {target}: nothing{but_conflicts} but times of directories differed"
+        return f"Nothing to restore: everything{but_conflicts} is as in {target}"
     verb = "Would restore" if result.dry_run else "Restored"
     return (
         f"{verb} {target}: {result.restored:,} put back, {result.created:,} created, "
@@ -203,6 +205,13 @@ def restore_notes(result: RestoreResult, undo: str) -> Iterator[str]:
     yield from first_lines(result.open_files, _open_text, SKIPPED_SHOWN_MAX)
     if result.safety_id is not None:
         yield f"To undo this: {undo}"
+
+
+def gap_text(gap: Gap) -> str:
+    """Returns what of an agent's work was not captured, and why, as a sentence."""
+    what = {"turn": "The prompt", "end": "The end of the turn", "session": "The session"}
+    known = what.get(gap.phase, f"The step before {printable(gap.tool or 'a tool')}")
+    return f"{known} at {time_text(gap.time_ns)} was not captured: {printable(gap.reason)}"
 
 
 def _open_text(item: OpenFile) -> str:

@@ -94,17 +94,9 @@ def start(context: Context, options: list[str]) -> WatchStatus:
 
     It is detached from the terminal. Raises the error that kept it from starting.
     """
-    words = [sys.executable, "-m", "treesnap", "--json", "-C", context.root]
-    words += ["--store", context.store_path, "--wait", str(context.wait_s), "watch", *options]
+    wait = ["--wait", str(context.wait_s)]
     try:
-        process = subprocess.Popen(  # noqa: S603 - our own program, without a shell
-            [*words, "--detached"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
+        process = launched(context, [*wait, "watch", *options, "--detached"], subprocess.PIPE)
     except OSError as error:
         raise OperationFailed(f"The watcher cannot be started: {error}") from error
     assert process.stdout is not None
@@ -116,6 +108,24 @@ def start(context: Context, options: list[str]) -> WatchStatus:
         process.wait()
         raise OperationFailed("The watcher ended as soon as it had started")
     return found
+
+
+def launched(
+    context: Context, words: list[str], stdout: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    """Returns a process that carries out a command for the root in the background.
+
+    It is detached from the terminal. Raises OSError where none can be started.
+    """
+    program = [sys.executable, "-m", "treesnap", "--json", "-C", context.root]
+    return subprocess.Popen(  # noqa: S603 - our own program, without a shell
+        [*program, "--store", context.store_path, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
 
 
 def _raise_told(line: bytes, process: subprocess.Popen[bytes]) -> None:

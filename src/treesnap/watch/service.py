@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from treesnap.codec.watch import (
@@ -32,6 +33,7 @@ from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.known_changes import receive, send, socket_address, view_of
 from treesnap.ops.watching import refuse_unwatchable, watch_directory, watched
 from treesnap.results import CreateResult, WatchStatus
+from treesnap.store.layout import Layout
 from treesnap.store.lock import held
 
 if TYPE_CHECKING:
@@ -41,6 +43,11 @@ _TIMEOUT_S = 5.0
 """How long a client may take to send its question."""
 _PAUSE_S = 0.1
 """How long it waits after a connection could not be accepted."""
+_REQUEST_SIZE_MAX = 8 << 20
+"""Of a hook, with its payload and its variables."""
+_HELLO = b"H"
+"""Tells the process of a hook that this one is not suspended."""
+_Answer = Callable[[socket.socket], None]
 QUIET_S = 1.0
 """How long nothing has to change before a snapshot of the changes is made."""
 LATEST_S = 30.0
@@ -102,12 +109,20 @@ class WatchService:
         *,
         every_s: float | None = None,
         on_change: bool = False,
+        idle_s: float | None = None,
         force: bool = False,
         on_snapshot: Callable[[CreateResult], None] = lambda _: None,
         on_error: Callable[[str], None] = lambda _: None,
+        hook_name: Callable[[int, int], str] | None = None,
+        carry_out: Callable[[Context, bytes], bytes] = lambda _, __: b"",
     ) -> None:
         self._context = context
+        self._hook_name = hook_name
+        self._carry_out = carry_out
         self._force = force
+        self._idle_s = idle_s
+        self._asked_s = time.monotonic()
+        """When another process asked for changes last, or the watch began."""
         self._schedule = Schedule(every_s=every_s, on_change=on_change, now_s=time.monotonic())
         self._on_snapshot = on_snapshot
         self._on_error = on_error
@@ -145,11 +160,37 @@ class WatchService:
                 context, watcher = stack.enter_context(watched(context, force=self._force))
                 self._watcher, self._changed = watcher, watcher.changed
             with reported("watch"):
-                self._listen(stack, directory)
+                self._listen(stack, directory, "socket", self._answer)
+                if self._watcher is not None and self._hook_name is not None:
+                    top = context.fs.lstat(context.root)
+                    name = self._hook_name(top.st_dev, top.st_ino)
+                    roots = Layout(context.store_path).roots
+                    self._listen(stack, roots, name, partial(self._take_hook, context))
             on_ready(self.status())
-            while not self._is_stopping:
+            while not self._is_stopping and self._is_of_use():
                 self._wait(context)
             return self.status()
+
+    def _is_of_use(self) -> bool:
+        """Returns False when no process asked for so long, or when none will: the root is gone.
+
+        Without an end of its own, a watch waits until the root is back.
+        """
+        if self._idle_s is None:
+            return True
+        try:
+            self._context.fs.lstat(self._context.root)
+        except FileNotFoundError:
+            return False
+        except OSError:  # it may be there
+            pass
+        return self._idle_left_s() != 0.0
+
+    def _idle_left_s(self) -> float | None:
+        """Returns how long it goes on watching if no process asks for changes, or None."""
+        if self._idle_s is None:
+            return None
+        return max(0.0, self._asked_s + self._idle_s - time.monotonic())
 
     def stop(self) -> None:
         """Ends :meth:`run` after the current snapshot, if any. May be called from any thread."""
@@ -177,10 +218,11 @@ class WatchService:
             stack.enter_context(change_hints(root, store, lambda _: self._changed.set()))
 
     def _wait(self, watching: Context) -> None:
-        due_in_s = self._schedule.due_in_s(time.monotonic())
+        due_in_s, idle_left_s = self._schedule.due_in_s(time.monotonic()), self._idle_left_s()
+        waits_s = [wait_s for wait_s in (due_in_s, idle_left_s) if wait_s is not None]
         if due_in_s == 0.0:
             self._make_snapshot(watching)
-        elif self._changed.wait(due_in_s):
+        elif self._changed.wait(min(waits_s, default=None)):
             self._changed.clear()
             self._schedule.noticed(time.monotonic())
 
@@ -207,9 +249,9 @@ class WatchService:
             self._last_snapshot = result.snapshot.id
             self._on_snapshot(result)
 
-    def _listen(self, stack: ExitStack, directory: str) -> None:
+    def _listen(self, stack: ExitStack, directory: str, name: str, answer: _Answer) -> None:
         fs = self._context.fs
-        path = os.path.join(directory, "socket")
+        path = os.path.join(directory, name)
         with suppress(FileNotFoundError):
             fs.unlink(path)  # of a killed watcher: we have its lock
         fd = fs.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -217,16 +259,16 @@ class WatchService:
         listening = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         old_mask = os.umask(0o177)
         try:
-            listening.bind(socket_address(fd))
+            listening.bind(socket_address(fd, name))
         finally:
             os.umask(old_mask)
         owner = fs.fstat(fd)
         if owner.st_uid != os.geteuid():  # root, in the store of another user, who may ask too
-            fs.change_owner("socket", owner.st_uid, owner.st_gid, dir_fd=fd)
+            fs.change_owner(name, owner.st_uid, owner.st_gid, dir_fd=fd)
         stack.callback(_unlink, self._context, path)
         listening.listen(64)
         thread = threading.Thread(
-            target=self._serve, args=[listening], name="treesnap-watch-socket", daemon=True
+            target=self._serve, args=[listening, answer], name="treesnap-watch-socket", daemon=True
         )
         thread.start()
         stack.callback(thread.join)
@@ -237,7 +279,7 @@ class WatchService:
         with suppress(OSError):
             listening.shutdown(socket.SHUT_RDWR)
 
-    def _serve(self, listening: socket.socket) -> None:
+    def _serve(self, listening: socket.socket, answer: _Answer) -> None:
         while True:
             try:
                 connection, _ = listening.accept()
@@ -248,11 +290,18 @@ class WatchService:
                 continue
             with connection, suppress(OSError, Corrupt):
                 connection.settimeout(_TIMEOUT_S)
-                self._answer(connection)
+                answer(connection)
+
+    def _take_hook(self, watching: Context, connection: socket.socket) -> None:
+        connection.send(_HELLO)
+        request = receive(connection, _REQUEST_SIZE_MAX)
+        self._asked_s = time.monotonic()
+        send(connection, self._carry_out(watching, request))
 
     def _answer(self, connection: socket.socket) -> None:
         asked, since, view = decode_question(receive(connection, QUESTION_SIZE_MAX))
         if asked is Asked.CHANGES:
+            self._asked_s = time.monotonic()
             if view != view_of(self._context):
                 return  # the client may see another tree than this watcher
             answer = self._watcher.answer(since) if self._watcher is not None else None

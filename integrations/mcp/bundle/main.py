@@ -1,0 +1,5 @@
+"""Starts the server."""
+
+from treesnap.cli.start import main
+
+main()

@@ -1,0 +1,58 @@
+"""What an agent's host says and is told, in the same words for all hosts; pure.
+
+A host is a program in which an agent works, such as an editor. It tells a hook what is about to
+happen, waits for the reply, and does as the reply says. ``hosts`` has what each of them writes
+and reads; all else knows only the records of this module.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from treesnap.named_tuple import NamedTuple
+
+
+class EventPhase(StrEnum):
+    """Where in the work of an agent an event happens."""
+
+    SESSION = "session"
+    """A session begins or is resumed."""
+    TURN = "turn"
+    """The user has written a prompt, and the agent has not seen it yet."""
+    PRE = "pre"
+    """A tool is about to run."""
+    POST = "post"
+    """A tool has run."""
+    END = "end"
+    """The agent has done what the prompt asked for."""
+
+
+class Event(NamedTuple):
+    """One thing that happens in a session."""
+
+    host: str
+    """The name of the host, such as ``claude``."""
+    phase: EventPhase
+    root: str
+    """Absolute path of the directory in which the agent works."""
+    session: str
+    """The host's id of the session; a valid name of a session."""
+    key: str = ""
+    """The same for each repetition of one call or prompt. Empty where the host tells nothing to
+    make it of: such an event repeats no other."""
+    tool: str | None = None
+    """The host's name of the tool, before and after it runs."""
+    prompt: str | None = None
+    """What the user wrote."""
+    summary: str | None = None
+    """What the tool does, such as ``rm -rf build``; of any length."""
+    is_read_only: bool = False
+    """Whether the tool is known to change nothing, so that nothing is captured."""
+
+
+class Reply(NamedTuple):
+    """How a hook ends, in the host's own form."""
+
+    stdout: str = ""
+    stderr: str = ""
+    exit_code: int = 0

@@ -1,0 +1,309 @@
+"""What a hook does with an event: a snapshot, a command that was typed as a prompt, or nothing.
+
+A hook must not stand in the way of the agent, so whatever fails lets the host go on, and is kept
+as a gap. Only a strict hook blocks then: no tool runs that cannot be undone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from treesnap.agents.event import Event, EventPhase, Reply
+from treesnap.agents.hosts.base import Host, one_line
+from treesnap.agents.sessions import REASON_LENGTH_MAX, Before, agent_sessions, look_back, note_gap
+from treesnap.errors import Busy, StoreMissing, TreesnapError, printable, quoted
+from treesnap.facts import fact_tags
+from treesnap.fs.durable import ensure_directories, read_file, replace_file
+from treesnap.fs.os_errors import error_text
+from treesnap.model import Change, SkipReason, Snapshot, SnapshotKind
+from treesnap.named_tuple import NamedTuple
+from treesnap.ops.access import opened
+from treesnap.ops.context import Context, Session, check_root, user_state_directory
+from treesnap.ops.create import CreateOptions, CreateRequest, create
+from treesnap.results import CreateResult
+from treesnap.store.lock import held
+
+PROMPT_COMMANDS = frozenset(
+    {"rewind", "undo", "redo", "list", "status", "diff", "show", "ls", "find"}
+)
+"""Commands that a user can type as a prompt."""
+WATCH_IDLE_S = 3600
+"""How long a watcher that a hook has started goes on without being asked."""
+_PROMPTS_MAX = 100
+"""Prompts that were commands and are remembered."""
+_PROMPTS_SIZE_MAX = 1 << 20
+_SHOWN_MAX = 20
+"""Changed paths that a model is told of; it can ask for the others."""
+
+RunCommand = Callable[[Sequence[str]], tuple[int, str]]
+"""Carries out words of the command line; returns the exit code and what was printed."""
+USAGE = 2
+"""The exit code for words that are no command, as in ``cli.failure``."""
+
+
+class OutOfTime(KeyboardInterrupt):
+    """The time of a hook has run out.
+
+    Operations take it as they take Ctrl-C: what has begun is left as a crash would leave it, or
+    undone.
+    """
+
+
+class Capturing(NamedTuple):
+    """The snapshot of an event, and what came before it."""
+
+    result: CreateResult
+    before: Before
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raises OutOfTime in the body after some seconds.
+
+    Handlers of signals belong to the main thread, so there is no limit in another one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise OutOfTime
+
+    old = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+
+
+def respond(
+    event: Event,
+    host: Host,
+    context: Context,
+    run_command: RunCommand | None = None,
+    *,
+    is_strict: bool = False,
+) -> Reply:
+    """Does what an event asks for and returns the reply; keeps as a gap what was not captured.
+
+    Without ``run_command``, prompts are not typed, and all go to the model.
+    """
+    if event.phase is EventPhase.POST or event.is_read_only:
+        return host.go_on(event)
+    done: Capturing | None = None
+    problem = news = None
+    try:
+        if event.phase is EventPhase.SESSION:
+            begin_session(context)
+        elif run_command and (reply := _answered(event, host, context, run_command)) is not None:
+            return reply
+        else:
+            done = record(context, event)
+            problem = problem_of(done.result)
+            news = _news(context, event, done)
+            if host.begins_with_prompt and done.before.newest is None:
+                begin_session(context)
+    except (TreesnapError, OSError, OutOfTime) as error:
+        if done is None:  # else what failed is only of use, and the files are captured
+            problem = reason_of(error)
+            note_gap(context, event, problem)
+            if isinstance(error, OutOfTime):
+                _capture_in_background(context)
+    return reply_to(event, host, problem, context=news, is_strict=is_strict)
+
+
+def reply_to(
+    event: Event | None,
+    host: Host,
+    problem: str | None,
+    *,
+    context: str | None = None,
+    is_strict: bool = False,
+) -> Reply:
+    """Returns the reply that lets the host go on, or blocks it for a problem if that is strict.
+
+    The beginning of a session and the end of a turn are never blocked: the agent would not end.
+    """
+    if problem is None:
+        return host.go_on(event, context=context)
+    reason = printable(problem)[:REASON_LENGTH_MAX]
+    warning = f"treesnap did not capture the files: {reason}"
+    if is_strict and (event is None or event.phase in (EventPhase.TURN, EventPhase.PRE)):
+        return host.block(event, f"{warning}; this hook is strict, so nothing was done")
+    return host.go_on(event, context=context, warning=warning)
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns why something was not captured."""
+    if isinstance(error, OutOfTime):
+        return "it took longer than the hook may take"
+    return error_text(error) if isinstance(error, Exception) else "it was interrupted"
+
+
+def record(context: Context, event: Event) -> Capturing:
+    """Captures the root for an event, and says what came before it.
+
+    An event that was told before gets its first snapshot again: the files have changed since.
+    After tools that changed nothing it is the newest snapshot, whatever that was made for.
+    Decided under the root's lock, so of several processes with one event one captures. Raises
+    what :func:`treesnap.ops.create.create` does.
+    """
+    before: list[Before] = []
+
+    def settle(session: Session) -> Snapshot | CreateRequest:
+        before[:] = [look_back(session, event)]
+        return before[0].same or request._replace(step=before[0].number)
+
+    request = CreateRequest(
+        label=_label(event),
+        tags=fact_tags(
+            host=event.host, key=event.key or None, tool=event.tool, phase=event.phase.value
+        ),
+        session=event.session,
+        kind=SnapshotKind.AUTOMATIC,
+        options=CreateOptions(skip_unchanged=event.phase is EventPhase.POST),
+        settle=settle,
+    )
+    return Capturing(create(context, request), before[0])
+
+
+def begin_session(context: Context) -> None:
+    """Starts what makes the next events cheap: a watcher, and the first snapshot if there is none.
+
+    Waits for neither. Raises Refused for a root that no event would capture.
+    """
+    from treesnap.watch.control import launched, status
+
+    check_root(context, force=False)
+    with suppress(Busy):  # a suspended watcher is one
+        if status(context._replace(wait_s=0.0)) is None:
+            launched(context, ["watch", "--idle", str(WATCH_IDLE_S), "--detached"])
+    with suppress(StoreMissing), opened(context, "look for a snapshot", recover=False) as session:
+        if session.store.snapshots.names(session.root.id):  # which reads no record
+            return
+    _capture_in_background(context)
+
+
+def _capture_in_background(context: Context) -> None:
+    """Starts a snapshot in a process of its own, after which the next one has less to look at.
+
+    Without it, a root that takes longer than a hook may take would never be captured.
+    """
+    from treesnap.watch.control import launched
+
+    label = ["--label", "taken in the background for an agent"]
+    with suppress(OSError):
+        launched(context, ["--wait", "0", "create", "--automatic", "--skip-unchanged", *label])
+
+
+def _label(event: Event) -> str | None:
+    """Returns what tells the step from others in a list."""
+    if event.phase is EventPhase.TURN:
+        return one_line(event.prompt or "") or None
+    if event.phase is EventPhase.END:
+        return "end of the turn"
+    if event.phase is EventPhase.POST:
+        return "after the tools"
+    name = one_line(event.tool or "a tool")
+    summary = one_line((event.summary or "").removeprefix(event.root.rstrip("/") + "/"))
+    return f"{name}: {summary}" if summary else name
+
+
+def problem_of(result: CreateResult) -> str | None:
+    """Returns what a snapshot does not hold, or None. No gap is kept: the snapshot says it."""
+    unreadable = [item.path for item in result.skipped if item.reason == SkipReason.UNREADABLE]
+    return f"{quoted(unreadable[0])} cannot be read" if unreadable else None
+
+
+def _news(context: Context, event: Event, done: Capturing) -> str | None:
+    """Returns which files a restore has changed since the agent's newest step, in a prompt."""
+    before, now = done.before, done.result.snapshot
+    if event.phase is not EventPhase.TURN or before.newest is None or before.last_seen is None:
+        return None
+    from treesnap.ops.diff import diff
+
+    changes = diff(context, before.last_seen.id, now.id, ())
+    paths = [printable(item.path) for item in changes if not _is_of_directory(item)]
+    if not paths:
+        return None
+    more = f" and {len(paths) - _SHOWN_MAX} more" if len(paths) > _SHOWN_MAX else ""
+    return (
+        "The user has restored files since your last step. These are not as you last saw them: "
+        f"{', '.join(paths[:_SHOWN_MAX])}{more}. Read them again before you rely on them."
+    )
+
+
+def _is_of_directory(change: Change) -> bool:
+    """Returns whether a change concerns no file: times, and what a directory itself is."""
+    from treesnap.compare import is_time_alone
+
+    entries = [entry for entry in (change.old, change.new) if entry is not None]
+    return is_time_alone(change) or all(entry.is_directory for entry in entries)
+
+
+def _answered(event: Event, host: Host, context: Context, run_command: RunCommand) -> Reply | None:
+    """Carries out a command that was typed as a prompt; returns None for any other prompt.
+
+    So is what the command line does not understand: it may be a sentence.
+    """
+    words = _typed_words(event)
+    if words is None or host.answer("") is None:
+        return None
+    if not _is_first(context, event):
+        return host.go_on(event)  # the other hook answers
+    import shlex
+
+    if words[0] == "rewind" and "--session" not in words:
+        sessions = {found.id for found in agent_sessions(context)}
+        words += ["--session", event.session] if event.session in sessions else []
+    place = ["-C", context.root, "--store", context.store_path]
+    code, text = run_command([*place, *words])
+    # What it says to type next is typed as a prompt, too.
+    text = text.replace(shlex.join(["snap", *place]), "snap")
+    return host.answer(text.strip() or "Done") if code != USAGE else None
+
+
+def _is_first(context: Context, event: Event) -> bool:
+    """Returns whether no other hook was told a prompt, and remembers that one was.
+
+    A host that has hooks from its settings and from a package tells both. Two would undo twice.
+    """
+    if not event.key:
+        return True
+    import json
+
+    told = f"{event.host} {event.session} {event.key}"
+    with suppress(TreesnapError, OSError):  # where this cannot be kept, one hook has to do
+        directory = user_state_directory()
+        path = os.path.join(directory, "prompts.json")
+        ensure_directories(context.fs, directory)
+        what = "The list of prompts"
+        with held(context.fs, f"{path}.lock", operation="hook", what=what, wait_s=context.wait_s):
+            known: list[str] = []
+            with suppress(OSError, ValueError):
+                known = list(json.loads(read_file(context.fs, path, _PROMPTS_SIZE_MAX)))
+            if told in known:
+                return False
+            content = json.dumps([*known, told][-_PROMPTS_MAX:]).encode()
+            replace_file(context.fs, path, content, temporary=directory)
+    return True
+
+
+def _typed_words(event: Event) -> list[str] | None:
+    """Returns the words after ``snap`` of a prompt that is such a command, or None."""
+    if event.phase is not EventPhase.TURN or not (event.prompt or "").lstrip().startswith("snap "):
+        return None
+    import shlex
+
+    try:
+        words = shlex.split(event.prompt or "")
+    except ValueError:  # a sentence with an apostrophe
+        return None
+    return words[1:] if len(words) > 1 and words[1] in PROMPT_COMMANDS else None

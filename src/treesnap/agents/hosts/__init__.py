@@ -1,0 +1,1 @@
+"""What each host of agents writes to a hook and reads from it; pure."""

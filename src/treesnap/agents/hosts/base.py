@@ -1,0 +1,291 @@
+"""What all hosts have in common: a payload becomes an event, a decision becomes a reply; pure.
+
+Most hosts have followed Claude Code: a JSON object on standard input, exit code 2 to block. So
+:class:`Host` is that contract as data and a few methods, and a host says in ``table`` where it
+differs. What a payload lacks, or has in another type than expected, is absent: a new version of
+a host must not end the captures. Only without the event, the root or the session nothing can be
+done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from treesnap.agents.event import Event, EventPhase, Reply
+from treesnap.arguments import problem_of_name
+from treesnap.errors import InvalidArgument, quoted
+from treesnap.hashing import checksum
+from treesnap.named_tuple import NamedTuple
+
+_OWN_TOOL = re.compile(r"(mcp_+)?(plugin_treesnap_)?treesnap(_+|[.-])[a-z_]+")
+"""The tools of ``snap mcp``, as hosts name those of a server that is called treesnap."""
+BLOCKED = 2
+"""The exit code that keeps most hosts from going on."""
+_SUMMARY_LENGTH_MAX = 80
+_SUMMARISING = (
+    *("command", "cmd", "commands", "command_line"),
+    *("file_path", "filePath", "path", "url"),
+)
+"""Inputs of tools that say in a line what a call does."""
+
+
+class Payload(NamedTuple):
+    """What a host wrote to a hook, and how it called it."""
+
+    fields: Mapping[str, Any]
+    """The JSON object from standard input."""
+    event_name: str | None = None
+    """The event, where the installed line says it."""
+    root: str | None = None
+    """The root, where the installed line says it."""
+    environ: Mapping[str, str] = {}
+    directory: str = ""
+    """Where the hook was started."""
+
+    def value(self, name: str) -> object:
+        """Returns a field, or None; ``a.b`` is the field b of the object a, ``a.0`` an item."""
+        found: Any = self.fields
+        for part in name.split("."):
+            if isinstance(found, list) and part.isdigit() and int(part) < len(found):
+                found = found[int(part)]
+            else:
+                found = found.get(part) if isinstance(found, dict) else None
+        return found
+
+    def text(self, *names: str) -> str | None:
+        """Returns the first of some fields that has text, as valid UTF-8, or None.
+
+        A number is text as well: some hosts have times and ids as numbers.
+        """
+        for name in names:
+            found = self.value(name)
+            if isinstance(found, str | int | float) and not isinstance(found, bool) and found != "":
+                return _valid(str(found))
+        return None
+
+
+def _valid(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
+class Host:
+    """One host: its words as data, and its replies."""
+
+    name: ClassVar[str]
+    phases: ClassVar[Mapping[str, EventPhase]] = {
+        "SessionStart": EventPhase.SESSION,
+        "UserPromptSubmit": EventPhase.TURN,
+        "PreToolUse": EventPhase.PRE,
+        "PostToolUse": EventPhase.POST,
+        "PostToolUseFailure": EventPhase.POST,
+        "Stop": EventPhase.END,
+    }
+    """The events that are told apart, by the host's names; others need nothing."""
+    event_fields: ClassVar[tuple[str, ...]] = ("hook_event_name",)
+    session_fields: ClassVar[tuple[str, ...]] = ("session_id",)
+    key_fields: ClassVar[Mapping[EventPhase, tuple[str, ...]]] = {
+        EventPhase.TURN: ("prompt_id", "turn_id"),
+        EventPhase.PRE: ("tool_use_id",),
+    }
+    """What is the same when one prompt or call is told again, and at no other time."""
+    root_variables: ClassVar[tuple[str, ...]] = ()
+    """Variables that the host sets to the root. Others are those of a host around it."""
+    root_fields: ClassVar[tuple[str, ...]] = ("cwd",)
+    tool_fields: ClassVar[tuple[str, ...]] = ("tool_name",)
+    input_fields: ClassVar[tuple[str, ...]] = ("tool_input",)
+    """The object with what a tool is called with; empty for the payload itself."""
+    prompt_fields: ClassVar[tuple[str, ...]] = ("prompt",)
+    read_only_tools: ClassVar[frozenset[str]] = frozenset()
+    begins_with_prompt: ClassVar[bool] = False
+    """Whether the first event of a session is its first prompt."""
+    nothing: ClassVar[str] = ""
+    """What standard output holds when there is nothing to say."""
+    warning_field: ClassVar[str | None] = None
+    """The field of a reply that is shown to the user."""
+    session_default: ClassVar[str | None] = None
+    """The session of payloads that name none."""
+    context_form: ClassVar[Any] = {
+        "hookSpecificOutput": {"hookEventName": "{event}", "additionalContext": "{text}"}
+    }
+    """The reply to a prompt that tells the model a text beside it; JSON, or text as it stands."""
+    answer_form: ClassVar[Mapping[str, Any] | None] = None
+    """The reply to a prompt that shows a text in place of the model's answer."""
+    block_forms: ClassVar[Mapping[EventPhase, Mapping[str, Any]]] = {}
+    """The replies that keep something from being carried out, where that is not the exit code."""
+
+    def parse(self, payload: Payload) -> Event | None:
+        """Returns the event of a payload, or None for one that needs nothing.
+
+        Raises InvalidArgument for what is no payload of this host.
+        """
+        name = payload.event_name or payload.text(*self.event_fields)
+        if name is None:
+            raise InvalidArgument(f"The input is not a payload of {self.name}: it names no event")
+        phase = self.phases.get(name)
+        if phase is None:
+            return None
+        tool = (
+            payload.text(*self.tool_fields) if phase in (EventPhase.PRE, EventPhase.POST) else None
+        )
+        return Event(
+            host=self.name,
+            phase=phase,
+            root=self.root(payload),
+            session=self.session(payload),
+            key=self.key(payload, phase),
+            tool=tool,
+            prompt=self.prompt(payload) if phase is EventPhase.TURN else None,
+            summary=self.summary(payload) if tool is not None else None,
+            is_read_only=self.is_read_only(tool),
+        )
+
+    def is_read_only(self, tool: str | None) -> bool:
+        """Returns whether a tool is known by name to change nothing, or is one of ``snap mcp``.
+
+        Those capture before they change something. A capture before each would make the newest
+        snapshot that of the call, so that a model would never see that anything changed.
+        """
+        return tool in self.read_only_tools or _OWN_TOOL.fullmatch(tool or "") is not None
+
+    def root(self, payload: Payload) -> str:
+        """Returns the directory in which the agent works; raises InvalidArgument for no path."""
+        found = (
+            payload.root
+            or next(filter(None, map(payload.environ.get, self.root_variables)), None)
+            or payload.text(*self.root_fields)
+            or payload.directory
+        )
+        if not found.startswith("/") or "\0" in found:
+            raise InvalidArgument(f"The directory of the agent is {quoted(found)}, not a full path")
+        here = payload.directory
+        # Hosts have no words for a name that is not UTF-8, but they start hooks where they work.
+        is_here = found in (_valid(here), os.fsencode(here).decode(errors="replace"))
+        return here if is_here else found
+
+    def session(self, payload: Payload) -> str:
+        """Returns the id of the session; raises InvalidArgument where there is none."""
+        found = payload.text(*self.session_fields) or self.session_default
+        if found is None:
+            raise InvalidArgument(f"The input is not a payload of {self.name}: it names no session")
+        return as_name(found)
+
+    def key(self, payload: Payload, phase: EventPhase) -> str:
+        """Returns what is the same when an event is told again, or an empty text.
+
+        A payload with a time is told again as it is, also where it has no id. So is the end of a
+        turn, which may end twice if something made the agent go on.
+        """
+        found = payload.text(*self.key_fields.get(phase, ()))
+        if found is not None and phase is EventPhase.TURN:  # which may have several prompts
+            return _hash(f"{found} {self.prompt(payload)}")
+        if found is not None:
+            return as_name(found)
+        turn = self.key_fields.get(EventPhase.TURN, ()) if phase is EventPhase.END else ()
+        if payload.text("timestamp", *turn) is None:
+            return ""
+        return _hash(json.dumps(payload.fields, sort_keys=True))
+
+    def prompt(self, payload: Payload) -> str:
+        """Returns what the user wrote."""
+        return payload.text(*self.prompt_fields) or ""
+
+    def summary(self, payload: Payload) -> str | None:
+        """Returns what a call of a tool does, or None where the input does not say."""
+        for name in _SUMMARISING:
+            where = (f"{field}.{name}".lstrip(".") for field in self.input_fields)
+            found = next(filter(None, map(payload.value, where)), None)
+            text = "; ".join(map(str, found)) if isinstance(found, list) else found
+            if isinstance(text, str) and text.strip():
+                return text
+        return None
+
+    def go_on(
+        self, event: Event | None, *, context: str | None = None, warning: str | None = None
+    ) -> Reply:
+        """Returns the reply that lets the host go on.
+
+        In reply to a prompt it tells the model a context, if the host can do that; a warning is
+        for the user. The event is None where it could not be found out.
+        """
+        fields: Any = {}
+        if context is not None and event is not None and event.phase is EventPhase.TURN:
+            fields = filled(self.context_form, text=context, event=self.event_name(event.phase))
+        if warning is not None and self.warning_field is not None:
+            fields = {**fields, self.warning_field: warning}
+        stderr = f"{warning}\n" if warning is not None else ""
+        if isinstance(fields, str):
+            return Reply(f"{fields}\n", stderr)
+        return Reply(_json_line(fields) if fields else self.nothing, stderr)
+
+    def block(self, event: Event | None, reason: str) -> Reply:
+        """Returns the reply that keeps a tool or a prompt from being carried out."""
+        form = self.block_forms.get(event.phase if event is not None else EventPhase.PRE)
+        if form is None:
+            return Reply(stderr=f"{reason}\n", exit_code=BLOCKED)
+        return Reply(_json_line(filled(form, text=reason)))
+
+    def answer(self, text: str) -> Reply | None:
+        """Returns the reply that shows a text in place of the model's answer to a prompt.
+
+        None where the host has no such reply.
+        """
+        form = self.answer_form
+        return Reply(_json_line(filled(form, text=text))) if form is not None else None
+
+    def reply_fields(self, event: Event, reply: Reply) -> dict[str, Any]:
+        """Returns a reply as JSON for callers in a process, who get no exit code."""
+        reason = reply.stderr.strip()
+        if reply.exit_code != BLOCKED:
+            found: dict[str, Any] = json.loads(reply.stdout or "{}")
+            return found
+        if event.phase is EventPhase.TURN:
+            return {"decision": "block", "reason": reason}
+        denial = {"permissionDecision": "deny", "permissionDecisionReason": reason}
+        return {"hookSpecificOutput": {"hookEventName": self.event_name(event.phase), **denial}}
+
+    def event_name(self, phase: EventPhase) -> str:
+        """Returns the host's name of the events of a phase."""
+        return next(name for name, found in self.phases.items() if found is phase)
+
+
+def by_name(**names: str) -> dict[str, EventPhase]:
+    """Returns the phase of each event of a host, from the names of the events of each phase."""
+    return {name: EventPhase(phase) for phase, found in names.items() for name in found.split()}
+
+
+def words(text: str) -> frozenset[str]:
+    """Returns the words of a text."""
+    return frozenset(text.split())
+
+
+def filled(form: Any, **fields: str) -> Any:
+    """Returns a form of JSON with these fields in the place of ``{name}`` in its texts."""
+    if isinstance(form, Mapping):
+        return {key: filled(inner, **fields) for key, inner in form.items()}
+    return form.format(**fields) if isinstance(form, str) else form
+
+
+def _json_line(fields: Mapping[str, Any]) -> str:
+    """Returns a JSON object on one line of ASCII."""
+    return json.dumps(fields) + "\n"
+
+
+def as_name(text: str) -> str:
+    """Returns an id of a host, or its hash where it cannot be the name of a session."""
+    return text if problem_of_name(text) is None else _hash(text)
+
+
+def one_line(text: str) -> str:
+    """Returns the beginning of a text, on one line."""
+    words = " ".join(text[: 4 * _SUMMARY_LENGTH_MAX].split())
+    shown = _valid(words)
+    is_whole = len(shown) <= _SUMMARY_LENGTH_MAX
+    return shown if is_whole else shown[: _SUMMARY_LENGTH_MAX - 1] + "…"
+
+
+def _hash(text: str) -> str:
+    return checksum(text.encode(), 32).hex()

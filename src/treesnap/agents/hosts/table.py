@@ -1,0 +1,320 @@
+"""All hosts: where each differs from Claude Code, mostly in names; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.hosts.base import Host, Payload, by_name, words
+from treesnap.errors import InvalidArgument, quoted
+
+_EXPANSION = "UserPromptExpansion"
+"""A slash command of Claude Code is about to become a prompt."""
+_PREFIX = "/treesnap:"
+"""What the slash commands of treesnap's plugin begin with. Without a terminal they are told twice:
+as a prompt first, and before they expand only if that was not answered."""
+
+
+class Claude(Host):
+    """Claude Code.
+
+    ``SessionStart`` and ``Stop`` cannot be blocked: exit code 2 would make the agent go on after
+    its turn.
+    """
+
+    name = "claude"
+    phases: ClassVar = {**Host.phases, _EXPANSION: EventPhase.TURN}
+    root_variables = ("CLAUDE_PROJECT_DIR",)
+    warning_field = "systemMessage"
+    answer_form: ClassVar = {"decision": "block", "reason": "{text}"}
+    read_only_tools = words(
+        "AskUserQuestion BashOutput EnterPlanMode ExitPlanMode Glob Grep LS NotebookRead Read "
+        "TodoRead TodoWrite WebFetch WebSearch"
+    )
+
+    def parse(self, payload: Payload) -> Event | None:
+        """Returns the event, which of slash commands only those of treesnap are.
+
+        They have no key: the payload may have the id of the prompt before.
+        """
+        if payload.text(*self.event_fields) != _EXPANSION:
+            return super().parse(payload)
+        if not super().prompt(payload).startswith(_PREFIX):
+            return None  # its own prompt follows
+        found = super().parse(payload)
+        return found._replace(key="") if found is not None else None
+
+    def prompt(self, payload: Payload) -> str:
+        """Returns what the user wrote, or the command that a slash command stands for."""
+        text = super().prompt(payload)
+        return f"snap {text.removeprefix(_PREFIX)}" if text.startswith(_PREFIX) else text
+
+
+class Codex(Host):
+    """Codex.
+
+    It refuses fields that it does not know, sets no variable to the project, and runs a hook only
+    after the user has trusted its exact line.
+    """
+
+    name = "codex"
+    warning_field = "systemMessage"
+    answer_form = Claude.answer_form
+    read_only_tools = words("grep_files list_dir read_file update_plan view_image web_search")
+
+
+class Gemini(Host):
+    """Gemini CLI.
+
+    It has ids for neither prompts nor calls, and reads JSON from standard output whatever happens.
+    """
+
+    name = "gemini"
+    phases = by_name(
+        session="SessionStart",
+        turn="BeforeAgent",
+        pre="BeforeTool",
+        post="AfterTool",
+        end="AfterAgent",
+    )
+    root_variables = ("GEMINI_PROJECT_DIR", "CLAUDE_PROJECT_DIR")
+    warning_field = "systemMessage"
+    answer_form: ClassVar = {"decision": "deny", "reason": "{text}"}
+    nothing = "{}\n"
+    read_only_tools = words(
+        "get_internal_docs glob google_web_search grep_search list_directory read_file "
+        "read_many_files search_file_content web_fetch write_todos"
+    )
+
+
+class Copilot(Host):
+    """Copilot CLI.
+
+    An event with a name in the style of Claude Code has a payload in that style, without ids; one
+    in its own style (``preToolUse``) does not say which event it is, so the installed line has to.
+    What exit codes mean is not documented: decisions are JSON, in both styles.
+    """
+
+    name = "copilot"
+    phases: ClassVar = {
+        **Host.phases,
+        **by_name(
+            session="sessionStart",
+            turn="userPromptSubmitted",
+            pre="preToolUse",
+            post="postToolUse",
+            end="agentStop",
+        ),
+    }
+    session_fields = ("session_id", "sessionId")
+    tool_fields = ("tool_name", "toolName")
+    input_fields = ("tool_input", "toolArgs")
+    root_variables = ("COPILOT_PROJECT_DIR", "CLAUDE_PROJECT_DIR")
+    context_form: ClassVar = {"additionalContext": "{text}", **Host.context_form}
+    answer_form = Claude.answer_form
+    _denial: ClassVar = {"permissionDecision": "deny", "permissionDecisionReason": "{text}"}
+    block_forms: ClassVar = {
+        EventPhase.TURN: Claude.answer_form,
+        EventPhase.PRE: {
+            **_denial,
+            "hookSpecificOutput": {"hookEventName": "PreToolUse", **_denial},
+        },
+    }
+    read_only_tools = words(
+        "Glob Grep Read WebFetch ask_user fetch_copilot_cli_documentation glob grep list_bash "
+        "read_bash report_intent rg update_todo view web_fetch"
+    )
+
+
+class Opencode(Host):
+    """opencode.
+
+    It calls functions of a plugin and no command. The plugin that treesnap installs runs ``snap
+    hook opencode`` with this payload on standard input, and without the fields that an event
+    lacks::
+
+        {"event": "session.created" | "chat.message" | "tool.execute.before" | "session.idle",
+         "directory": "...", "sessionID": "...", "messageID": "...", "prompt": "...",
+         "callID": "...", "tool": "bash", "args": {"command": "..."}}
+
+    It throws an error with the text of standard error for exit code 2. Of the JSON object on
+    standard output, if there is one, it adds ``context`` to the prompt and shows ``warning``.
+    ``worktree`` is ``/`` outside git, so the root is ``directory``.
+    """
+
+    name = "opencode"
+    phases = by_name(
+        session="session.created",
+        turn="chat.message",
+        pre="tool.execute.before",
+        post="tool.execute.after",
+        end="session.idle",
+    )
+    event_fields = ("event",)
+    session_fields = ("sessionID",)
+    key_fields: ClassVar = {EventPhase.TURN: ("messageID",), EventPhase.PRE: ("callID",)}
+    root_fields = ("directory",)
+    tool_fields = ("tool",)
+    input_fields = ("args",)
+    warning_field = "warning"
+    context_form: ClassVar = {"context": "{text}"}
+    read_only_tools = words(
+        "codesearch glob grep list lsp question read todoread todowrite webfetch websearch"
+    )
+
+
+class Cline(Host):
+    """Cline.
+
+    A hook is an executable file that is named like its event and passes that name on: the payload
+    of the command line calls a tool call ``tool_call``, that of the editor ``PreToolUse``. The
+    first prompt of a task is in ``TaskStart``, though not in a one-shot run of the command line,
+    which has no ``UserPromptSubmit`` either. It reads JSON from standard output whatever happens,
+    and gives exit codes no meaning.
+    """
+
+    name = "cline"
+    phases = by_name(
+        session="TaskResume",
+        turn="TaskStart UserPromptSubmit",
+        pre="PreToolUse tool_call",
+        post="PostToolUse tool_result",
+        end="TaskComplete",
+    )
+    event_fields = ("hookName",)
+    session_fields = ("sessionContext.rootSessionId", "taskId")
+    key_fields: ClassVar = {EventPhase.PRE: ("tool_call.id",)}
+    root_fields = ("workspaceRoots.0", "workspaceRoots.0.path", "cwd")
+    tool_fields = ("tool_call.name", "tool_result.name", "preToolUse.toolName")
+    input_fields = ("tool_call.input", "tool_result.input", "preToolUse.parameters")
+    prompt_fields = (
+        "userPromptSubmit.prompt",
+        "taskStart.taskMetadata.initialTask",
+        "taskStart.task",
+        "prompt",
+        "task",
+    )
+    begins_with_prompt = True
+    nothing = '{"cancel": false}\n'
+    context_form: ClassVar = {"cancel": False, "contextModification": "{text}"}
+    block_forms: ClassVar = {
+        phase: {"cancel": True, "errorMessage": "{text}"}
+        for phase in (EventPhase.TURN, EventPhase.PRE)
+    }
+    read_only_tools = words(
+        "ask_followup_question ask_question fetch_web_content list_code_definition_names "
+        "list_files load_mcp_documentation plan_mode_respond read_file read_files "
+        "search_codebase search_files web_fetch web_search"
+    )
+
+    def parse(self, payload: Payload) -> Event | None:
+        """Returns the event; an agent that another one started has no prompts and turns."""
+        found = super().parse(payload)
+        is_of_tool = found is not None and found.tool is not None
+        return found if is_of_tool or payload.text("parent_agent_id") is None else None
+
+
+class Cursor(Host):
+    """Cursor.
+
+    Nothing is said when a tool may run: ``{"permission": "allow"}`` would keep Cursor from asking
+    the user. ``afterFileEdit`` is too late for the state before an edit. A reply to a prompt has
+    no place for a context.
+    """
+
+    name = "cursor"
+    phases = by_name(
+        session="sessionStart",
+        turn="beforeSubmitPrompt",
+        pre="preToolUse beforeShellExecution beforeMCPExecution",
+        post="postToolUse afterFileEdit",
+        end="stop",
+    )
+    session_fields = ("conversation_id", "session_id")
+    key_fields: ClassVar = {EventPhase.TURN: ("generation_id",), EventPhase.PRE: ("tool_use_id",)}
+    root_variables = ("CURSOR_PROJECT_DIR",)
+    root_fields = ("workspace_roots.0", "cwd")
+    tool_fields = ("tool_name", "hook_event_name")  # of events of a single tool
+    input_fields = ("tool_input", "")
+    context_form: ClassVar = {}
+    answer_form: ClassVar = {"continue": False, "user_message": "{text}"}
+    read_only_tools = words("Glob Grep List Read SemanticSearch WebSearch")
+
+
+class Windsurf(Host):
+    """Windsurf.
+
+    An action has its own name for each tool. The payload has no root, and the directory of a
+    command is not it: hooks are started in the workspace. A reply has no place for a context.
+    """
+
+    name = "windsurf"
+    phases = by_name(
+        turn="pre_user_prompt",
+        pre="pre_write_code pre_run_command pre_mcp_tool_use",
+        post="post_write_code post_run_command post_mcp_tool_use",
+        end="post_cascade_response",
+    )
+    event_fields = ("agent_action_name",)
+    session_fields = ("trajectory_id",)
+    key_fields: ClassVar = {EventPhase.TURN: ("execution_id",)}
+    begins_with_prompt = True
+    root_fields = ()
+    tool_fields = ("tool_info.mcp_tool_name", "agent_action_name")
+    input_fields = ("tool_info",)
+    prompt_fields = ("tool_info.user_prompt",)
+    context_form: ClassVar = {}
+
+
+class Kiro(Host):
+    """Kiro CLI.
+
+    Its payloads name no session and have no ids, so all sessions in a root are one, and each call
+    is a step. What a prompt hook prints is added to the prompt.
+    """
+
+    name = "kiro"
+    phases = by_name(
+        session="agentSpawn",
+        turn="userPromptSubmit",
+        pre="preToolUse",
+        post="postToolUse",
+        end="stop",
+    )
+    session_default = "kiro"
+    begins_with_prompt = True  # in its editor
+    context_form = "{text}"
+    read_only_tools = words("code fs_read glob grep introspect read thinking web_fetch web_search")
+
+
+class VisualStudioCode(Host):
+    """The agent of VS Code.
+
+    A reply to a prompt can show the user a message, but tell the model nothing.
+    """
+
+    name = "vscode"
+    session_fields = ("session_id", "sessionId")
+    warning_field = "systemMessage"
+    context_form: ClassVar = {"systemMessage": "{text}"}
+    read_only_tools = words(
+        "fetch_webpage file_search get_changed_files get_errors get_terminal_output grep_search "
+        "list_code_usages list_dir manage_todo_list read_file semantic_search"
+    )
+
+
+HOSTS: Mapping[str, Host] = {
+    host.name: host()
+    for host in (
+        *(Claude, Codex, Gemini, Copilot, Opencode),
+        *(Cline, Cursor, Windsurf, Kiro, VisualStudioCode),
+    )
+}
+
+
+def host_named(name: str) -> Host:
+    """Returns a host; raises InvalidArgument for an unknown name."""
+    if name not in HOSTS:
+        raise InvalidArgument(f"There is no host {quoted(name)}; known are {', '.join(HOSTS)}")
+    return HOSTS[name]

@@ -1,0 +1,184 @@
+"""Files of hosts: read with care, replaced as a whole or not at all.
+
+A file keeps its mode, its owner and its attributes, a link its target. What could not be replaced
+so is refused before anything is written. All errors say that nothing was changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from treesnap.errors import Conflict, ErrorCode, NotFound, OperationFailed, quoted
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import Temporary, read_file, sync_directory, write_all
+from treesnap.fs.os_errors import reported
+from treesnap.named_tuple import NamedTuple
+
+SIZE_MAX_BYTES = 1 << 20
+"""Settings that people write are a thousandth of this."""
+_HOLDS_SOMETHING = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY})
+"""What removing a directory raises that is in use."""
+
+
+class HostFile(NamedTuple):
+    """A file of a host, as it was when it was looked at."""
+
+    path: str
+    """Where it is, after all links."""
+    content: bytes | None
+    """None if the file is absent."""
+    status: os.stat_result | None
+
+
+def look(fs: FileSystem, path: str) -> HostFile:
+    """Returns what is at a path; raises OperationFailed for what must not be replaced."""
+    with reported("look at the settings of a host"):
+        for above in (Path(path), *Path(path).parents):
+            if above.is_symlink() and not os.path.exists(above):
+                raise _unusable(str(above), "is a link that leads nowhere")
+        real = os.path.realpath(path)
+        try:
+            status = fs.lstat(real)
+        except FileNotFoundError:
+            return HostFile(real, None, None)
+        except NotADirectoryError as error:
+            raise _unusable(os.path.dirname(real), "is not a directory") from error
+        if not stat.S_ISREG(status.st_mode):
+            raise _unusable(path, "is not a regular file")
+        if status.st_size > SIZE_MAX_BYTES:
+            raise _unusable(path, f"is larger than {SIZE_MAX_BYTES >> 20} MiB")
+        return HostFile(real, read_file(fs, real, SIZE_MAX_BYTES), status)
+
+
+def require_replaceable(found: HostFile, base: str) -> None:
+    """Raises OperationFailed or NotFound where a file could not be replaced as it should.
+
+    ``base`` is the directory that has to be there; others are made in it.
+    """
+    if not os.path.isdir(base):
+        raise NotFound(
+            f"There is no directory {quoted(base)}", code=ErrorCode.ROOT_NOT_FOUND, path=base
+        )
+    path, status = found.path, found.status
+    if status is not None and not status.st_mode & 0o222:
+        raise _unusable(path, "is read-only")
+    if status is not None and status.st_nlink > 1:
+        raise _unusable(path, "has another name, which would keep the old content")
+    if status is not None and os.geteuid() not in (0, status.st_uid):
+        raise _unusable(path, "belongs to another user")
+    nearest = next(above for above in Path(path).parents if above.is_dir())
+    is_writable = os.access(nearest, os.W_OK | os.X_OK)
+    if not is_writable or (status is not None and not os.access(path, os.W_OK)):
+        raise _unusable(path, "cannot be written to")
+
+
+def missing_directories(found: HostFile) -> list[str]:
+    """Returns the directories that :func:`replace` will make, the deepest first."""
+    return [str(above) for above in Path(found.path).parents if not above.is_dir()]
+
+
+def replace(fs: FileSystem, found: HostFile, content: bytes, *, executable: bool) -> None:
+    """Puts content into the place of a file, durably; makes the directories above it.
+
+    After a crash the file has the old content or the new. Raises Conflict if it is no longer what
+    it was when it was looked at. After an error all is as before.
+    """
+    missing = missing_directories(found)
+    with reported("change the settings of a host"):
+        try:
+            _make_directories(fs, missing)
+            _publish(fs, found, content, executable=executable)
+        except BaseException:
+            with suppress(OSError):
+                remove_directories(fs, missing)
+            raise
+
+
+def remove(fs: FileSystem, found: HostFile) -> None:
+    """Removes a file; raises Conflict if it is no longer what it was when it was looked at."""
+    with reported("remove the hooks of a host"):
+        _require_unchanged(fs, found)
+        fs.unlink(found.path)
+        sync_directory(fs, os.path.dirname(found.path))
+
+
+def remove_directories(fs: FileSystem, made: Iterable[str]) -> list[str]:
+    """Removes directories that are empty; returns the others. Raises OSError."""
+    left = []
+    for directory in sorted(set(made), key=len, reverse=True):
+        try:
+            fs.remove_directory(directory)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno not in _HOLDS_SOMETHING:
+                raise
+            left.append(directory)
+        else:
+            sync_directory(fs, os.path.dirname(directory))
+    return left
+
+
+def _publish(fs: FileSystem, found: HostFile, content: bytes, *, executable: bool) -> None:
+    directory = os.path.dirname(found.path)
+    above = fs.lstat(directory)
+    file = Temporary(fs, directory)
+    try:
+        write_all(fs, file.fd, content)
+        if found.status is not None:
+            _give(fs, file.fd, found.status)
+            if fs.fstat(file.fd).st_gid != found.status.st_gid:
+                with suppress(PermissionError):  # a group that the user is no longer in
+                    fs.change_owner(file.fd, -1, found.status.st_gid)
+            _copy_attributes(fs, found.path, file.fd)
+            fs.change_mode(file.fd, stat.S_IMODE(found.status.st_mode))
+        else:
+            _give(fs, file.fd, above)
+            fs.change_mode(file.fd, above.st_mode & (0o777 if executable else 0o666))
+        _require_unchanged(fs, found)
+    except BaseException:
+        file.discard()
+        raise
+    file.publish(found.path, synced=True)
+    sync_directory(fs, directory)
+
+
+def _require_unchanged(fs: FileSystem, found: HostFile) -> None:
+    try:
+        now: bytes | None = read_file(fs, found.path, SIZE_MAX_BYTES)
+    except FileNotFoundError:
+        now = None
+    if now != found.content:
+        message = f"Another program changed {quoted(found.path)} at the same time"
+        raise Conflict(message, path=found.path)
+
+
+def _make_directories(fs: FileSystem, missing: Sequence[str]) -> None:
+    for directory in reversed(missing):
+        above = os.path.dirname(directory)
+        with suppress(FileExistsError):
+            fs.make_directory(directory, 0o777)  # as mkdir(1) does
+            _give(fs, directory, fs.lstat(above))
+        sync_directory(fs, above)
+
+
+def _give(fs: FileSystem, name: str | int, status: os.stat_result) -> None:
+    """Gives what root has made to the owner of what it replaces, or of what it lies in."""
+    if os.geteuid() == 0 and (status.st_uid, status.st_gid) != (0, 0):
+        fs.change_owner(name, status.st_uid, status.st_gid)
+
+
+def _copy_attributes(fs: FileSystem, path: str, fd: int) -> None:
+    with suppress(OSError):  # no attributes here
+        for name in fs.list_xattrs(path):
+            with suppress(OSError):  # those of the system are not the user's to set
+                fs.set_xattr(fd, name, fs.get_xattr(path, name))
+
+
+def _unusable(path: str, problem: str) -> OperationFailed:
+    return OperationFailed(f"{quoted(path)} {problem}; nothing was changed", path=path)

@@ -1,0 +1,353 @@
+"""Which hosts are there, where our hooks are in their settings, and whether they will be run.
+
+A host that can be asked is asked, for a bounded time; of others their switches are read. What
+remains unknown is None.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import threading
+import time
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from shutil import which
+from typing import Any
+
+from treesnap.agents.hosts.base import Payload
+from treesnap.agents.install.contracts import (
+    CONTRACTS,
+    NAME,
+    Form,
+    caller_in,
+    entries,
+    line_in_program,
+    paths_of,
+    programs,
+)
+from treesnap.agents.install.installer import SettingsPlace, holds_exactly, own_lines, parsed
+from treesnap.agents.install.settings_file import look
+from treesnap.errors import TreesnapError
+from treesnap.named_tuple import NamedTuple
+
+TIMEOUT_S = 10.0
+"""How long all hosts together have to tell their versions, and Codex what it trusts."""
+_PATIENCE_MIN_S = 0.2
+"""To read what a program has told while another one was waited for."""
+_ANSWER_SIZE_MAX = 1 << 22
+_OFF: Mapping[str, Mapping[str, object]] = {
+    "claude": {"disableAllHooks": True},
+    "gemini": {
+        "hooksConfig.enabled": False,
+        "hooksConfig.disabled": NAME,
+        "hooks.enabled": False,
+        "hooks.disabled": NAME,  # earlier versions
+    },
+    "copilot": {"disableAllHooks": True},
+}
+"""Settings that switch hooks off: the value, or one in the list that it is."""
+_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "claude": (".claude/settings.json", ".claude/settings.local.json"),
+    "gemini": (".gemini/settings.json",),
+    "copilot": (
+        *(".copilot/settings.json", ".copilot/config.json", ".copilot/hooks/treesnap.json"),
+        *(".github/hooks/treesnap.json", ".github/copilot/settings.json"),
+        ".github/copilot/settings.local.json",
+    ),
+}
+"""Files with switches, below the home directory or the root."""
+_MANAGED: Mapping[str, str] = {
+    "claude": "/etc/claude-code/managed-settings.json",
+    "gemini": "/etc/gemini-cli/settings.json",
+}
+_MANAGED_OFF: Mapping[str, Mapping[str, object]] = {"claude": {"allowManagedHooksOnly": True}}
+"""Those that only an administrator can set."""
+
+_PACKAGES: Mapping[str, tuple[str, str]] = {
+    "claude": ("settings.json", "enabledPlugins"),
+    "codex": ("config.toml", "plugins"),
+    "gemini": (f"extensions/{NAME}/gemini-extension.json", "name"),
+    "opencode": ("../opencode.json", "plugin"),
+}
+"""Where a host says which packages it has, beside its settings, and under which key."""
+
+
+class InstalledHooks(NamedTuple):
+    """Our hooks in one place."""
+
+    for_project: bool
+    path: str
+    program: str
+    """What they run."""
+    is_strict: bool
+    is_current: bool
+    """Whether they are what this version installs for that program."""
+
+
+class HostStatus(NamedTuple):
+    """What is known of a host."""
+
+    host: str
+    title: str
+    contract: str
+    """The version of the host that our hooks are made for."""
+    program: str | None
+    """Where the host is, or None where it was not found."""
+    version: str | None
+    hooks: tuple[InstalledHooks, ...]
+    runs: bool | None
+    """Whether the host will run them; None where that is not known or there are none."""
+    problems: tuple[str, ...]
+    last_event_ns: int | None = None
+
+
+def host_statuses(
+    hosts: Sequence[str], home: SettingsPlace, project: SettingsPlace, newest_ns: Mapping[str, int]
+) -> list[HostStatus]:
+    """Returns the state of hosts, with the time of each one's newest event from ``newest_ns``."""
+    path = home.environ.get("PATH", os.defpath)
+    found = {}
+    for host in hosts:
+        names = CONTRACTS[host].programs or (host,)
+        found[host] = next(filter(None, (which(name, path=path) for name in names)), None)
+    there = {host: program for host, program in found.items() if program is not None}
+    versions = _versions(there, home.environ)
+    return [
+        _status(host, home, project, found[host], versions.get(host), newest_ns.get(host))
+        for host in hosts
+    ]
+
+
+def _status(
+    host: str,
+    home: SettingsPlace,
+    project: SettingsPlace,
+    program: str | None,
+    version: str | None,
+    last_event_ns: int | None,
+) -> HostStatus:
+    contract = CONTRACTS[host]
+    hooks: list[InstalledHooks] = []
+    problems: list[str] = []
+    for place in (home, project):
+        try:
+            hooks += _installed(host, place)
+        except TreesnapError as error:
+            problems.append(error.message)
+    packaged = [found for place in (home, project) for found in _packaged(host, place)]
+    is_known = contract.is_tried and program is not None and bool(hooks)
+    hooks += packaged
+    runs: bool | None = None
+    if hooks:
+        stops = [*_gone(hooks, home.environ), *_switches(host, home, project)]
+        if home.environ.get("SNAP_DISABLE"):
+            stops.append("SNAP_DISABLE is set")
+        runs = False if stops else (True if is_known else None)
+        if host == "codex" and not stops and program is not None:
+            runs, trust = _trusted(program, project.directory, home.environ)
+            stops += trust
+        problems += stops
+        problems += [
+            f"{item.path} is not what this version installs"
+            for item in hooks
+            if not item.is_current
+        ]
+    return HostStatus(
+        host=host,
+        title=contract.title,
+        contract=contract.version,
+        program=program,
+        version=version,
+        hooks=tuple(hooks),
+        runs=runs,
+        problems=tuple(problems),
+        last_event_ns=last_event_ns,
+    )
+
+
+def _installed(host: str, place: SettingsPlace) -> Iterator[InstalledHooks]:
+    """Yields our hooks in a place; raises TreesnapError where they cannot be read."""
+    contract = CONTRACTS[host]
+    path = place.path(host)
+    contents = {name: look(place.fs, name).content for name in paths_of(host, path)}
+    held = [content for content in contents.values() if content is not None]
+    if contract.form in (Form.PLUGIN, Form.SCRIPTS):
+        lines = list(filter(None, map(line_in_program, held)))
+    else:
+        value = parsed(path, held[0]).value if held else {}
+        lines = [line for _, line in own_lines(value, host)]
+    callers = [caller for line in lines if (caller := caller_in(line, host)) is not None]
+    if not callers:
+        return
+    is_strict = "--strict" in shlex.split(lines[0])
+    if contract.form in (Form.PLUGIN, Form.SCRIPTS):
+        wanted = dict(programs(host, path, callers[0], is_strict=is_strict))
+        is_current = contents == wanted
+    else:
+        is_current = holds_exactly(value, host, entries(host, callers[0], is_strict=is_strict))
+    yield InstalledHooks(place.for_project, path, callers[0][0], is_strict, is_current)
+
+
+def _packaged(host: str, place: SettingsPlace) -> Iterator[InstalledHooks]:
+    """Yields the hooks of a package that a host has; it may be disabled in other ways."""
+    if host not in _PACKAGES:
+        return
+    name, key = _PACKAGES[host]
+    path = os.path.normpath(os.path.join(os.path.dirname(place.path(host)), name))
+    found: Any = None
+    with suppress(TreesnapError, ValueError):
+        content = look(place.fs, path).content or b"{}"
+        is_toml = name.endswith(".toml")
+        value = tomllib.loads(content.decode()) if is_toml else parsed(path, content).value
+        found = value.get(key)
+    if isinstance(found, dict):
+        switches = {
+            name: v.get("enabled") if isinstance(v, dict) else v for name, v in found.items()
+        }
+        found = [name for name, is_enabled in switches.items() if is_enabled is not False]
+    if any(NAME in str(item) for item in (found if isinstance(found, list) else [found])):
+        yield InstalledHooks(place.for_project, path, NAME, is_strict=False, is_current=True)
+
+
+def _gone(hooks: Iterable[InstalledHooks], environ: Mapping[str, str]) -> Iterator[str]:
+    for item in hooks:
+        if which(item.program, path=environ.get("PATH", os.defpath)) is None:
+            yield f"{item.path} runs {item.program}, which is not there"
+
+
+def _switches(host: str, home: SettingsPlace, project: SettingsPlace) -> Iterator[str]:
+    """Yields which settings switch hooks off."""
+    paths = [
+        os.path.join(place.directory, name)
+        for place in (home, project)
+        for name in _SETTINGS.get(host, ())
+    ]
+    user = os.path.dirname(home.path(host))  # a variable may have moved it
+    paths += [os.path.join(user, os.path.basename(name)) for name in _SETTINGS.get(host, ())[:1]]
+    off = _OFF.get(host, {})
+    rows = [(path, off) for path in dict.fromkeys(paths)]
+    if host in _MANAGED:
+        rows.append((_MANAGED[host], {**off, **_MANAGED_OFF.get(host, {})}))
+    for path, switches in rows:
+        settings = Payload({})
+        with suppress(TreesnapError):
+            settings = Payload(parsed(path, look(home.fs, path).content or b"{}").value)
+        for name, value in switches.items():
+            found = settings.value(name)
+            if found is value or (isinstance(found, list) and value in found):
+                yield f"{path} switches hooks off: {name}"
+
+
+def _versions(found: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the versions of programs that tell one within the time."""
+    versions = {}
+    deadline = time.monotonic() + TIMEOUT_S
+    started = {
+        host: process
+        for host, program in found.items()
+        if (process := _started([program, "--version"], environ)) is not None
+    }
+    for host, process in started.items():
+        try:
+            told, _ = process.communicate(timeout=max(_PATIENCE_MIN_S, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            continue
+        finally:
+            _end(process)
+        number = re.search(rb"\d+(?:\.\d+)+", told[:_ANSWER_SIZE_MAX])
+        if number is not None:
+            versions[host] = number.group().decode()
+    return versions
+
+
+def _trusted(
+    program: str, directory: str, environ: Mapping[str, str]
+) -> tuple[bool | None, list[str]]:
+    """Returns whether Codex trusts our hooks, None if it does not say, and what is wrong."""
+    process = _started([program, "app-server"], environ, directory)
+    listed: Any = None
+    if process is not None:
+        try:
+            listed = _asked(process, directory)
+        finally:
+            _end(process)
+    if listed is None:
+        return None, ["Codex did not say whether it trusts the hooks"]
+    ours = [hook for hook in listed if caller_in(str(hook.get("command")), "codex") is not None]
+    trusts = {hook.get("trustStatus") for hook in ours} <= {"trusted", "managed"}
+    if ours and trusts and all(hook.get("enabled") is not False for hook in ours):
+        return True, []
+    what = "found no hooks of treesnap" if not ours else "does not trust the hooks, or they are off"
+    return False, [f"Codex {what}: type /hooks there"]
+
+
+def _asked(process: subprocess.Popen[bytes], directory: str) -> list[dict[str, Any]] | None:
+    """Returns the hooks that Codex's server lists, or None if it does not within the time."""
+    stdin, stdout = process.stdin, process.stdout
+    assert stdin is not None
+    assert stdout is not None
+    about = {"clientInfo": {"name": "treesnap", "version": "1"}}
+    asking = (
+        {"method": "initialized"},
+        {"id": 2, "method": "hooks/list", "params": {"cwds": [directory]}},
+    )
+
+    def tell(*messages: Mapping[str, Any]) -> None:
+        stdin.writelines(json.dumps(message).encode() + b"\n" for message in messages)
+        stdin.flush()
+
+    timer = threading.Timer(TIMEOUT_S, _kill, [process])  # then there is no more to read
+    timer.start()
+    try:
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+            tell({"id": 1, "method": "initialize", "params": about})
+            while line := stdout.readline(_ANSWER_SIZE_MAX):
+                message = json.loads(line)
+                answered = message.get("id") if "method" not in message else None
+                if answered == 1:
+                    tell(*asking)
+                elif answered == 2:
+                    return [hook for part in message["result"]["data"] for hook in part["hooks"]]
+    finally:
+        timer.cancel()
+        timer.join()
+    return None
+
+
+def _started(
+    words: Sequence[str], environ: Mapping[str, str], directory: str = "/"
+) -> subprocess.Popen[bytes] | None:
+    with suppress(OSError):
+        return subprocess.Popen(  # noqa: S603 - the host that the user has installed, without a shell
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=dict(environ),
+            cwd=directory,
+            start_new_session=True,
+        )
+    return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process that still runs, and all that it started, and waits for it."""
+    if process.poll() is None:
+        _kill(process)
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with suppress(OSError):
+                stream.close()
+    process.wait()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kills a process that nothing has waited for yet, and all that it started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

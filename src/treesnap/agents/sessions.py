@@ -1,0 +1,245 @@
+"""What the snapshots of a root say of agents: sessions, their steps, and what is missing.
+
+A step is an automatic snapshot with the facts of its event: ``treesnap.host``, ``.key``,
+``.phase`` and ``.tool``. Its session and its number are those of the snapshot. There is no other
+record, so steps go when a policy removes their snapshots. What should have been a step and was
+not captured is a *gap*, in a small file of the root.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import islice
+
+from treesnap.agents.event import Event, EventPhase
+from treesnap.codec.root_files import GAPS, GAPS_LENGTH_MAX, Gap
+from treesnap.codec.snapshot import tag_bytes
+from treesnap.errors import Corrupt, ErrorCode, NotFound, StoreMissing, TreesnapError, quoted
+from treesnap.facts import fact_tags, facts_of
+from treesnap.model import Snapshot, SnapshotKind
+from treesnap.named_tuple import NamedTuple
+from treesnap.ops.access import opened
+from treesnap.ops.context import Context, Session
+from treesnap.store.lock import held
+
+LOOK_BACK_MAX = 256
+"""Snapshots of a root that are read at most before a step of a known session is made."""
+REASON_LENGTH_MAX = 300
+_FILE = "gaps"
+_LOCK_WAIT_S = 1.0
+
+
+class AgentStep(NamedTuple):
+    """A snapshot that was taken at an event."""
+
+    snapshot: Snapshot
+    host: str
+    phase: EventPhase
+    key: str
+    tool: str | None
+
+    @property
+    def number(self) -> int:
+        """Its place in the session, from 1 on."""
+        return self.snapshot.record.step or 0
+
+
+class AgentSession(NamedTuple):
+    """What is known of a session in one root, newest first."""
+
+    id: str
+    host: str
+    steps: tuple[AgentStep, ...]
+    gaps: tuple[Gap, ...]
+
+    def of_phase(self, phase: EventPhase) -> tuple[AgentStep, ...]:
+        """Returns the steps of a phase, newest first."""
+        return tuple(step for step in self.steps if step.phase is phase)
+
+    @property
+    def turns(self) -> tuple[AgentStep, ...]:
+        """The states before the prompts, newest first."""
+        return self.of_phase(EventPhase.TURN)
+
+
+def step_of(snapshot: Snapshot) -> AgentStep | None:
+    """Returns the step that a snapshot is, or None."""
+    facts = facts_of(snapshot)
+    phase = facts.get("phase")
+    if "host" not in facts or phase not in set(EventPhase) or snapshot.record.session is None:
+        return None
+    tool = facts.get("tool")
+    return AgentStep(snapshot, facts["host"], EventPhase(phase), facts.get("key", ""), tool)
+
+
+def agent_sessions(context: Context) -> tuple[AgentSession, ...]:
+    """Returns the sessions of a root, the one with the newest step or a later gap first.
+
+    Steps have an order without a clock, which may have been set back. An incomplete step is a gap
+    as well. Reads all records of the root; an absent store has none.
+    """
+    try:
+        with opened(context, "look for sessions of agents") as session:
+            found = map(step_of, session.store.snapshots.readable(session.root.id))
+            steps = [step for step in found if step is not None]
+            gaps = [*_gaps(session), *filter(None, map(_incomplete, steps))]
+    except StoreMissing:
+        return ()
+    gaps.sort(key=lambda gap: gap.time_ns, reverse=True)
+    hosts = {gap.session: gap.host for gap in gaps}
+    hosts |= {step.snapshot.record.session or "": step.host for step in steps}
+    sessions = [
+        AgentSession(
+            name,
+            host,
+            tuple(step for step in steps if step.snapshot.record.session == name),
+            tuple(gap for gap in gaps if gap.session == name),
+        )
+        for name, host in hosts.items()
+    ]
+    newest_ns = steps[0].snapshot.record.created_at_ns if steps else -1
+
+    def age(session: AgentSession) -> tuple[int, int, int]:
+        sequence = session.steps[0].snapshot.sequence if session.steps else 0
+        gap_ns = session.gaps[0].time_ns if session.gaps else -1
+        return (gap_ns if gap_ns > newest_ns else -1), sequence, gap_ns
+
+    return tuple(sorted(sessions, key=age, reverse=True))
+
+
+def agent_session(context: Context, session_id: str | None = None) -> AgentSession:
+    """Returns a session of a root, the newest by default; raises NotFound."""
+    sessions = agent_sessions(context)
+    if session_id is None and sessions:
+        return sessions[0]
+    for found in sessions:
+        if found.id == session_id:
+            return found
+    which = "an agent" if session_id is None else f"the session {quoted(session_id)} of an agent"
+    raise NotFound(
+        f"No step of {which} was captured in {quoted(context.root)}",
+        code=ErrorCode.SESSION_NOT_FOUND,
+    )
+
+
+def recorded_gaps(context: Context, session_id: str) -> tuple[Gap, ...]:
+    """Returns what of a session was not captured at all, newest first. Reads one file."""
+    try:
+        with opened(context, "look for gaps", recover=False) as session:
+            return tuple(gap for gap in reversed(_gaps(session)) if gap.session == session_id)
+    except StoreMissing:
+        return ()
+
+
+def newest_by_host(context: Context) -> dict[str, int]:
+    """Returns when the newest step or gap of each host came, in any root of the store.
+
+    Reads the newest records of each root only.
+    """
+    newest: dict[str, int] = {}
+    with suppress(StoreMissing), opened(context, "look for sessions of agents") as session:
+        for root_id in session.store.snapshots.root_ids():
+            recent = islice(session.store.snapshots.readable(root_id), LOOK_BACK_MAX)
+            of_root = session._replace(root=session.store.root_by_id(root_id, b"/"))
+            steps = [step for step in map(step_of, recent) if step is not None]
+            times = [(step.host, step.snapshot.record.created_at_ns) for step in steps]
+            for host, time_ns in times + [(gap.host, gap.time_ns) for gap in _gaps(of_root)]:
+                newest[host] = max(time_ns, newest.get(host, 0))
+    return newest
+
+
+class Before(NamedTuple):
+    """What of a session came before an event."""
+
+    same: Snapshot | None
+    """The snapshot that was taken when the event was told first."""
+    newest: Snapshot | None
+    number: int
+    """That of the next step."""
+    last_seen: Snapshot | None
+    """The files as the agent last saw them, if a restore came after the newest step."""
+
+
+def look_back(session: Session, event: Event) -> Before:
+    """Returns what came before an event. Reads records, newest first, to the newest turn.
+
+    That suffices: no key is older than its prompt. Of a session that has a step no more than
+    LOOK_BACK_MAX records are read, else all, for it may be one that is resumed: numbers of steps
+    go on.
+    """
+    newest: Snapshot | None = None
+    last_seen: Snapshot | None = None
+    looks = 0
+    own, safety = event.session.encode(), SnapshotKind.SAFETY.value.encode()
+    facts = fact_tags(phase=EventPhase.TURN.value, key=event.key or None)
+    told = [tag_bytes(name, value) for name, value in facts.items()]
+
+    def may_matter(data: bytes) -> bool:
+        nonlocal looks
+        looks += 1
+        if newest is None:
+            return own in data or safety in data
+        return looks > LOOK_BACK_MAX or (own in data and any(tag in data for tag in told))
+
+    log = session.store.snapshots
+    for snapshot in log.readable(session.root.id, may_matter=may_matter):
+        if looks > LOOK_BACK_MAX and newest is not None:
+            break
+        step = step_of(snapshot)
+        if step is None or snapshot.record.session != event.session or step.host != event.host:
+            if newest is None and snapshot.kind == SnapshotKind.SAFETY:
+                last_seen = snapshot  # of the oldest restore since: what the newest step did
+            continue
+        if newest is None:
+            newest = snapshot
+            if last_seen is not None and step.phase is EventPhase.END:
+                last_seen = snapshot  # without what others did between it and the restore
+        if event.key and (step.key, step.phase) == (event.key, event.phase):
+            return Before(snapshot, newest, step.number, last_seen)
+        if step.phase is EventPhase.TURN:
+            break
+    number = 1 + (newest.record.step or 0) if newest is not None else 1
+    return Before(None, newest, number, last_seen)
+
+
+def note_gap(context: Context, event: Event, reason: str) -> None:
+    """Keeps that an event was not captured; durable after return.
+
+    Does nothing where that cannot be kept either, or the store does not know the root.
+    """
+    gap = Gap(
+        time_ns=context.clock_ns(),
+        host=event.host,
+        session=event.session,
+        key=event.key,
+        phase=event.phase.value,
+        tool=event.tool,
+        reason=reason[:REASON_LENGTH_MAX],
+    )
+    with (
+        suppress(TreesnapError, OSError),
+        opened(context, "note what was not captured", recover=False) as session,
+    ):
+        if not session.root.is_registered():
+            return
+        lock, what = session.root.file(f"{_FILE}-lock"), "The list of gaps"
+        with held(session.fs, lock, operation="note a gap", what=what, wait_s=_LOCK_WAIT_S):
+            gaps = (*_gaps(session), gap)[-GAPS_LENGTH_MAX:]
+            session.root.write(_FILE, GAPS, gaps)
+
+
+def _gaps(session: Session) -> tuple[Gap, ...]:
+    with suppress(Corrupt, OSError):
+        return session.root.read(_FILE, GAPS) or ()
+    return ()
+
+
+def _incomplete(step: AgentStep) -> Gap | None:
+    """Returns the gap that a step leaves which did not capture everything, or None."""
+    record = step.snapshot.record
+    if step.snapshot.complete:
+        return None
+    reason = f"{record.totals.incomplete} of its paths could not be read"
+    session = record.session or ""
+    phase = step.phase.value
+    return Gap(record.created_at_ns, step.host, session, step.key, phase, step.tool, reason)

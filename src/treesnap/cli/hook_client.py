@@ -1,0 +1,226 @@
+"""The client of a watcher that carries out ``snap hook`` for another process.
+
+Most of what a hook takes is the start of Python and the import of treesnap. The watcher of the root
+has all of that behind it, and knows what changed. So the process of the hook imports this module,
+finds the watcher's socket by the directory that it works in, sends what it was given, prints the
+reply and ends.
+
+The watcher answers only what it has done completely. Whatever it cannot or may not do, and what
+takes it too long, this process does itself: its standard input is then what it was before. A call
+that both have captured is one step, because its key is the same.
+
+Imports nothing that takes long: hashing a path would take longer than the whole call.
+"""
+
+from __future__ import annotations
+
+import _signal as signal  # type: ignore[import-not-found]  # typeshed has only the slow one
+import _socket as socket
+import os
+import sys
+import time
+
+import treesnap
+from treesnap.cli.client import HELLO, SIZE_BYTES, connected, read_facts, rights_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+TIMEOUT_DEFAULT_S = 20.0
+"""Below the time of every host; the shortest is 30 s."""
+PAYLOAD_SIZE_MAX = 32 << 20
+"""The largest payload that is understood; the content of a file that is written is in it."""
+REQUEST_SIZE_MAX = 4 << 20
+"""Larger requests are rare, and a watcher takes none."""
+_SHARE = 0.5
+"""Of its time that a hook gives the watcher; what is left is for doing the work itself."""
+_TIMEOUT_MIN_S = 1.0
+_TIMEOUT_MAX_S = 3600.0
+_LEVELS_MAX = 64
+"""Directories above that may be the root."""
+_PEER_SIZE = 12
+
+
+class HookCall:
+    """A call of ``snap hook``, as far as a watcher understands its words."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        """Raises ValueError or IndexError for words that a watcher does not understand."""
+        position = 1
+        self.directory = self.event_name = ""
+        self.is_strict = False
+        self.timeout_s = TIMEOUT_DEFAULT_S
+        while words[position] in ("-C", "--store"):
+            if words[position] == "-C":
+                self.directory = words[position + 1]
+            position += 2
+        if words[position] != "hook":
+            raise ValueError("another command")
+        self.host_name = words[position + 1]
+        rest = iter(words[position + 2 :])
+        for word in rest:
+            if word == "--strict":
+                self.is_strict = True
+            elif word == "--timeout":
+                self.timeout_s = float(next(rest, ""))
+            elif word.startswith("-") or self.event_name:
+                raise ValueError("another option")
+            else:
+                self.event_name = word
+        if not _TIMEOUT_MIN_S <= self.timeout_s < _TIMEOUT_MAX_S:
+            raise ValueError("another time")
+
+
+def run_in_watcher(words: list[str], store: str) -> None:
+    """Has a watcher carry out the hook of this process, and ends with its reply.
+
+    Returns if none does. Then nothing was lost but time, which the words say.
+    """
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        return
+    try:
+        call = HookCall(words)
+        name = _found_socket(f"{store}/roots", call.directory or ".")
+    except (ValueError, IndexError, OSError):
+        return
+    if name is None:
+        return
+    begin_s = time.monotonic()
+    payload = _taken_payload(call.timeout_s * _SHARE)
+    try:
+        reply = _asked(f"{store}/roots", name, call, payload)
+    except OSError:
+        reply = b""
+    if reply:
+        _end(reply)
+    _put_back(payload)
+    took_s = time.monotonic() - begin_s
+    if took_s >= _TIMEOUT_MIN_S:
+        words += ["--timeout", f"{max(0.1, call.timeout_s - took_s):.1f}"]
+
+
+def socket_name(device: int, inode: int) -> str:
+    """Returns the name of the socket of a root's watcher, among the files of all roots."""
+    return f"hook-{device:x}-{inode:x}"
+
+
+def sender() -> bytes:
+    """Returns what must be equal in a watcher and its clients: the program, and their rights."""
+    rights = rights_of("/proc/self", read_facts("/proc/self", "status"))
+    return ascii((treesnap.__version__, __file__, rights)).encode()
+
+
+def decode_request(request: bytes) -> tuple[list[str], dict[str, str], bytes]:
+    """Returns the words and variables of a client and its payload; raises ValueError.
+
+    The first word is the sender, the second one where it works; then come those of the command.
+    """
+    size_bytes = int.from_bytes(request[:SIZE_BYTES], "little")
+    items = os.fsdecode(request[SIZE_BYTES : SIZE_BYTES + size_bytes]).split("\0")
+    count = int(items[0])
+    variables = [item.partition("=") for item in items[1 + count :]]
+    environ = {name: value for name, _, value in variables}
+    return items[1 : 1 + count], environ, request[SIZE_BYTES + size_bytes :]
+
+
+def encode_reply(stdout: bytes, stderr: bytes, exit_code: int) -> bytes:
+    """Returns a reply; an empty one stands for none."""
+    return b"%d %d\n" % (exit_code, len(stdout)) + stdout + stderr
+
+
+def _end(reply: bytes) -> NoReturn:
+    """Prints a reply and ends this process."""
+    head, _, text = reply.partition(b"\n")
+    exit_code, size_bytes = map(int, head.split())
+    for fd, part in ((1, text[:size_bytes]), (2, text[size_bytes:])):
+        try:
+            _write_all(fd, part)
+        except OSError:  # the host has closed it
+            continue
+    os._exit(exit_code)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _found_socket(directory: str, start: str) -> str | None:
+    """Returns the name of the socket of the nearest root upwards that may be watched, or None.
+
+    Raises OSError for a place that cannot be looked at.
+    """
+    before = None
+    for _ in range(_LEVELS_MAX):
+        found = os.stat(start)
+        name = socket_name(found.st_dev, found.st_ino)
+        try:
+            os.lstat(f"{directory}/{name}")
+        except FileNotFoundError:
+            pass
+        else:
+            return name
+        if before is not None and os.path.samestat(before, found):
+            return None
+        before, start = found, f"{start}/.."
+    return None
+
+
+def _taken_payload(patience_s: float) -> bytes:
+    """Returns what is on standard input; only its beginning when that takes long, or is long."""
+
+    def stop(_number: int, _frame: object) -> None:
+        raise TimeoutError
+
+    pieces: list[bytes] = []
+    size_bytes = 0
+    old = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, patience_s)
+    try:
+        while piece := os.read(0, 1 << 16):
+            if size_bytes <= PAYLOAD_SIZE_MAX:
+                pieces.append(piece)
+                size_bytes += len(piece)
+    except OSError:
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    return b"".join(pieces)
+
+
+def _put_back(payload: bytes) -> None:
+    """Makes a payload the standard input, for this process or a child of a fork server."""
+    fd = os.memfd_create("payload")
+    _write_all(fd, payload)
+    os.lseek(fd, 0, os.SEEK_SET)
+    os.dup2(fd, 0)
+    os.close(fd)
+
+
+def _asked(directory: str, name: str, call: HookCall, payload: bytes) -> bytes:
+    """Returns the reply of a watcher, or nothing; raises OSError."""
+    if len(payload) > REQUEST_SIZE_MAX // 2:
+        return b""
+    words = [sender(), *map(os.fsencode, (os.getcwd(), *sys.argv))]
+    variables = [b"%b=%b" % item for item in os.environb.items()]
+    head = b"\0".join([b"%d" % len(words), *words, *variables])
+    body = len(head).to_bytes(SIZE_BYTES, "little") + head + payload
+    connection = connected(directory, name)
+    if connection is None:
+        return b""
+    try:
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_SIZE)
+        if int.from_bytes(peer[4:8], sys.byteorder) != os.geteuid():
+            return b""
+        if connection.recv(1) != HELLO:  # late if it is suspended
+            return b""
+        connection.settimeout(call.timeout_s * _SHARE)
+        connection.sendall(len(body).to_bytes(SIZE_BYTES, "little") + body)
+        reply = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    finally:
+        connection.close()
+    size_bytes = int.from_bytes(reply[:SIZE_BYTES], "little")
+    return reply[SIZE_BYTES:] if len(reply) == SIZE_BYTES + size_bytes else b""

@@ -1,0 +1,74 @@
+"""What all frameworks share: an event of a run becomes a step of a session, as in a hook."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.hook import problem_of, reason_of, record
+from treesnap.agents.hosts.base import Host, Payload, as_name
+from treesnap.agents.sessions import note_gap
+from treesnap.errors import ErrorCode, Refused, TreesnapError, printable
+from treesnap.model import Snapshot
+from treesnap.ops.context import check_root
+from treesnap.ops.handle import Handle
+
+_LOG = logging.getLogger(__name__)
+_BLOCKED = (EventPhase.TURN, EventPhase.PRE)
+
+
+class Recorder:
+    """Captures one root at the events of a framework; threads may share it."""
+
+    def __init__(
+        self, framework: str, handle: Handle, session: str | None, *, is_strict: bool
+    ) -> None:
+        check_root(handle.context, force=False)
+        self.framework = framework
+        self.handle = handle
+        self.session = session or f"{framework}-{handle.context.clock_ns()}"
+        """The session of events that name none."""
+        self.is_strict = is_strict
+
+    def record(
+        self,
+        phase: EventPhase,
+        session: str | None = None,
+        *,
+        key: str = "",
+        tool: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        prompt: str | None = None,
+    ) -> Snapshot | None:
+        """Returns the snapshot of an event, or None for one that was not captured.
+
+        That is kept as a gap and logged, and the run goes on. Only a strict recorder raises
+        before a prompt or a tool: a TreesnapError or an OSError.
+        """
+        event = Event(
+            host=self.framework,
+            phase=phase,
+            root=self.handle.root,
+            session=as_name(session or self.session),
+            key=as_name(key),
+            tool=tool,
+            prompt=prompt,
+            summary=Host().summary(Payload({"tool_input": dict(arguments or {})})),
+        )
+        blocks = self.is_strict and phase in _BLOCKED
+        try:
+            result = record(self.handle.context, event).result
+        except (TreesnapError, OSError) as error:
+            note_gap(self.handle.context, event, reason_of(error))
+            if blocks:
+                raise
+            _LOG.warning("treesnap did not capture the files: %s", printable(reason_of(error)))
+            return None
+        problem = problem_of(result)
+        if problem is not None:
+            if blocks:
+                raise Refused(problem, code=ErrorCode.UNREADABLE, path=self.handle.root)
+            _LOG.warning("treesnap did not capture all files: %s", printable(problem))
+        return result.snapshot

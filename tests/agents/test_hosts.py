@@ -1,0 +1,291 @@
+"""Every host's payloads become the same events, and every decision a reply in its form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treesnap.agents.event import Event, EventPhase, Reply
+from treesnap.agents.hosts.base import Payload
+from treesnap.agents.hosts.table import HOSTS, host_named
+from treesnap.arguments import problem_of_name
+from treesnap.errors import InvalidArgument
+
+PAYLOADS = Path(__file__).parent / "payloads"
+FILES = sorted(PAYLOADS.glob("*/*.json"))
+READS_JSON = {"gemini", "cline"}
+ANSWERING = {"claude", "codex", "gemini", "copilot", "cursor"}
+TEXTS = ("snapshots\n", 'a "quoted" line\n\n\ttab', "müde \x00")
+
+
+def parsed(path: Path, **more: object) -> Event | None:
+    """Returns the event of a recorded payload; a host that needs it says the event in the line."""
+    host = path.parent.name.partition("-")[0]
+    fields = json.loads(path.read_text())
+    given = {"event_name": path.stem.partition("-")[0]} if host in {"cline", "copilot"} else {}
+    return host_named(host).parse(Payload(fields, directory="/srv/anna/project", **given | more))
+
+
+def event(name: str, phase: EventPhase) -> Event:
+    return Event(name, phase, "/srv/anna/project", "session", "key", tool="Bash", prompt="go")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_recorded_payloads_are_understood(path):
+    found = parsed(path)
+
+    if path.stem in {"Notification", "SessionEnd", "UserPromptExpansion-other"}:
+        assert found is None
+        return
+    assert found.root.startswith("/")
+    assert found.session
+    assert problem_of_name(found.session) is None
+    assert found == parsed(path)  # so that what is told again has the same key
+    if found.phase is EventPhase.PRE:
+        assert found.tool
+    if found.phase is EventPhase.TURN and found.host != "cline":  # which starts with no prompt
+        assert found.prompt
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_turn_is_known_from_its_payloads(name):
+    events = [parsed(path) for path in FILES if path.parent.name.startswith(f"{name}-")]
+    phases = {found.phase for found in events if found is not None}
+
+    assert phases >= {EventPhase.TURN, EventPhase.PRE, EventPhase.END}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if '"rm -rf build"' in path.read_text()],
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
+def test_a_call_says_what_it_does(path):
+    assert parsed(path).summary == "rm -rf build"
+    assert not parsed(path).is_read_only
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if path.stem.endswith("-read")],
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
+def test_tools_that_change_nothing_are_known(path):
+    assert parsed(path).is_read_only
+
+
+def test_a_slash_command_is_the_prompt_of_the_command_line():
+    path = PAYLOADS / "claude-2.1.330" / "UserPromptExpansion.json"
+    fields = json.loads(path.read_text())
+    submitted = {**fields, "hook_event_name": "UserPromptSubmit", "prompt": "/treesnap:rewind 2"}
+
+    assert parsed(path).prompt == "snap undo"
+    assert parsed(path).key == host_named("claude").parse(Payload({**fields, "prompt_id": "p"})).key
+    assert host_named("claude").parse(Payload(submitted)).prompt == "snap rewind 2"
+
+
+def test_the_variable_of_the_host_is_the_root():
+    path = PAYLOADS / "claude-2.1.330" / "PreToolUse.json"
+    around = {"CLAUDE_PROJECT_DIR": "/srv/anna"}
+
+    assert parsed(path, environ=around).root == "/srv/anna"
+    assert parsed(path, environ=around, root="/srv/others").root == "/srv/others"
+    codex = PAYLOADS / "codex-0.169.0" / "PreToolUse.json"
+    assert parsed(codex, environ=around).root == "/srv/anna/project"
+
+
+def test_the_task_of_an_agent_that_another_one_started_is_no_prompt():
+    for name, is_known in [("TaskStart", False), ("PreToolUse", True), ("TaskComplete", False)]:
+        fields = json.loads((PAYLOADS / "cline-3.0.65" / f"{name}.json").read_text())
+        told = Payload({**fields, "parent_agent_id": "agent_1"}, name)
+        assert (host_named("cline").parse(told) is not None) == is_known
+
+
+def test_two_prompts_of_one_turn_have_keys_of_their_own():
+    fields = json.loads((PAYLOADS / "codex-0.169.0" / "UserPromptSubmit.json").read_text())
+    codex = host_named("codex")
+
+    first, again = (codex.parse(Payload(fields)) for _ in range(2))
+    other = codex.parse(Payload({**fields, "prompt": "and the docs"}))
+
+    assert first.key == again.key != other.key
+
+
+def test_calls_at_one_time_have_keys_of_their_own():
+    fields = json.loads((PAYLOADS / "gemini-0.61.0" / "BeforeTool.json").read_text())
+    other = {**fields, "tool_input": {"command": "rm -rf dist"}}
+
+    keys = {host_named("gemini").parse(Payload(item)).key for item in (fields, other)}
+
+    assert len(keys) == 2
+
+
+@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("odd", [None, True, {}, ["PreToolUse"], ""])
+def test_a_payload_without_an_event_is_refused(name, odd):
+    host = host_named(name)
+    fields = dict.fromkeys(host.event_fields, odd)
+
+    with pytest.raises(InvalidArgument, match="names no event"):
+        host.parse(Payload({**fields, "session_id": "s1", "cwd": "/srv/anna"}))
+
+
+@pytest.mark.parametrize("name", sorted({*HOSTS} - {"kiro"}))
+def test_a_payload_without_a_session_is_refused(name):
+    host = host_named(name)
+    with pytest.raises(InvalidArgument, match="names no session"):
+        host.parse(Payload({}, event_name=host.event_name(EventPhase.PRE), directory="/srv"))
+
+
+@pytest.mark.parametrize("told", ["/srv/\ufffd", b"/srv/\xff".decode(errors="surrogateescape")])
+def test_a_directory_that_is_not_utf_8_is_where_the_hook_was_started(told):
+    fields = {"cwd": told, "session_id": "one"}
+
+    found = host_named("claude").root(Payload(fields, directory="/srv/\udcff"))
+
+    assert found == "/srv/\udcff"
+
+
+@pytest.mark.parametrize("root", ["", "sub/directory", "/srv/anna\0", "./", "~"])
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_root_that_is_not_a_full_path_is_refused(name, root):
+    host = host_named(name)
+    fields = dict.fromkeys((*host.session_fields, "conversation_id", "taskId"), "s1")
+    with pytest.raises(InvalidArgument, match="not a full path"):
+        host.parse(Payload(fields, event_name=host.event_name(EventPhase.PRE), directory=root))
+
+
+@pytest.mark.parametrize("odd", [None, 5, 1.5, True, [], ["x"], {"a": {}}, "\ud800", "\0" * 300])
+@pytest.mark.parametrize("name", HOSTS)
+def test_fields_of_other_types_do_not_end_the_captures(name, odd):
+    host = host_named(name)
+    fields = dict.fromkeys(
+        (
+            "tool_name",
+            "tool_input",
+            "tool_call",
+            "tool_info",
+            "args",
+            "tool",
+            "prompt",
+            "timestamp",
+        ),
+        odd,
+    )
+    fields |= {"sessionID": "s1", "session_id": "s1", "conversation_id": "s1", "taskId": "s1"}
+    fields |= {"trajectory_id": odd or "s1"} if isinstance(odd, str) else {"trajectory_id": "s1"}
+    name_of_event = host.event_name(EventPhase.PRE)
+
+    found = host.parse(Payload(fields, event_name=name_of_event, directory="/srv/anna/project"))
+
+    assert found.phase is EventPhase.PRE
+    assert not found.is_read_only
+    for text in (found.session, found.key, found.tool or "", found.summary or ""):
+        text.encode()
+
+
+WORDS = st.sampled_from(
+    [
+        *("hook_event_name", "event", "hookName", "agent_action_name", "PreToolUse", "tool_call"),
+        *("beforeSubmitPrompt", "session_id", "sessionID", "taskId", "conversation_id", "cwd"),
+        *("workspaceRoots", "tool_name", "tool_input", "command", "prompt", "timestamp", "/srv"),
+    ]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(WORDS, VALUES), st.sampled_from(list(HOSTS)), st.booleans())
+def test_any_json_object_is_an_event_or_refused(fields, name, is_said):
+    host = host_named(name)
+    said = host.event_name(EventPhase.PRE) if is_said else None
+    try:
+        found = host.parse(Payload(fields, said, directory="/srv"))
+    except InvalidArgument:
+        return
+    if found is not None:
+        assert isinstance(hash(found), int)
+        assert problem_of_name(found.session) is None
+        assert found.root.startswith("/")
+
+
+def assert_valid(name: str, reply: Reply) -> None:
+    """Standard output is empty, or one JSON object; Kiro reads text."""
+    reply.stdout.encode()
+    if name in READS_JSON and reply.exit_code == 0:
+        assert reply.stdout
+    if reply.stdout and name != "kiro":
+        assert isinstance(json.loads(reply.stdout), dict)
+        assert reply.stdout.isascii()
+        assert reply.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("phase", EventPhase)
+@pytest.mark.parametrize("name", HOSTS)
+def test_replies_have_the_form_of_the_host(name, phase):
+    host = host_named(name)
+    told = event(name, phase)
+    for text in TEXTS:
+        for found in (None, told):
+            for more in ({}, {"context": text}, {"warning": text}):
+                reply = host.go_on(found, **more)
+                assert_valid(name, reply)
+                assert reply.exit_code == 0
+                assert bool(reply.stderr) == ("warning" in more)
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_model_is_told_only_with_a_prompt(name):
+    host = host_named(name)
+
+    assert host.go_on(event(name, EventPhase.PRE), context="news") == host.go_on(None)
+    told = host.go_on(event(name, EventPhase.TURN), context="news")
+    assert ("news" in told.stdout) == (name not in {"cursor", "windsurf"})
+
+
+@pytest.mark.parametrize("phase", [EventPhase.TURN, EventPhase.PRE])
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_blocked_call_differs_from_one_that_goes_on(name, phase):
+    host = host_named(name)
+    reply = host.block(event(name, phase), "the disk is full")
+
+    assert_valid(name, reply)
+    assert "the disk is full" in reply.stdout + reply.stderr
+    if reply.exit_code == 0:
+        assert {"deny", "block", True} & {
+            value for value in json.loads(reply.stdout).values() if isinstance(value, str | bool)
+        }
+    else:
+        assert reply.exit_code == 2
+        assert not reply.stdout
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_some_hosts_show_an_answer_in_place_of_the_models(name):
+    reply = host_named(name).answer(TEXTS[1])
+
+    assert (reply is not None) == (name in ANSWERING)
+    if reply is not None:
+        assert_valid(name, reply)
+        assert TEXTS[1] in json.loads(reply.stdout).values()
+
+
+def test_an_unknown_host_is_refused():
+    with pytest.raises(InvalidArgument, match="known are claude, codex"):
+        host_named("emacs")
+
+
+def test_tools_of_snap_mcp_need_no_capture():
+    host = host_named("claude")
+
+    for own in ("mcp__treesnap__status", "mcp__plugin_treesnap_treesnap__undo", "treesnap_diff"):
+        assert host.is_read_only(own)
+    for other in ("mcp__files__status", "mcp__my-treesnap__x", "treesnap", "mcp__treesnap2__ls"):
+        assert not host.is_read_only(other)

@@ -1,0 +1,313 @@
+"""Going back to before prompts and tool calls, with what others did since then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prepared import Prepared
+from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.hook import record
+from treesnap.agents.rewind import RewindRequest, RewindResult, rewind
+from treesnap.agents.sessions import note_gap
+from treesnap.errors import ErrorCode, InvalidArgument, NotFound
+from treesnap.ops.context import context_at
+from treesnap.ops.handle import Handle
+from treesnap.testing.doubles import UnsyncedFileSystem
+
+TURN, PRE, END = EventPhase.TURN, EventPhase.PRE, EventPhase.END
+
+
+class Agent:
+    """An agent in a root, and the user beside it; both write files."""
+
+    def __init__(self, directory: Path, begun_ns: int = 10**18) -> None:
+        self.root = directory / "root"
+        self.root.mkdir(exist_ok=True)
+        self.times = iter(range(begun_ns, 2 * 10**18, 10**9))
+        self.context = context_at(
+            self.root,
+            str(directory / "store"),
+            fs=UnsyncedFileSystem(),
+            clock_ns=lambda: next(self.times),
+        )
+        self.handle = Handle(self.context)
+
+    def event(self, phase: EventPhase, words: str | None = None, session: str = "s1") -> Event:
+        tool = "Bash" if phase is PRE else None
+        prompt = words if phase is TURN else None
+        summary = words if phase is PRE else None
+        return Event("claude", phase, str(self.root), session, "", tool, prompt, summary)
+
+    def step(self, phase: EventPhase, words: str | None = None, session: str = "s1") -> None:
+        record(self.context, self.event(phase, words, session))
+
+    def work(self, prompt: str, **files: str) -> None:
+        """Does what a prompt asks for: writes files, one with each call of a tool."""
+        self.step(TURN, prompt)
+        for name, text in files.items():
+            self.step(PRE, f"write {name}")
+            self.write(name, text)
+        self.step(END)
+
+    def write(self, name: str, text: str) -> None:
+        (self.root / name).write_text(text)
+
+    def files(self) -> dict[str, str]:
+        return {path.name: path.read_text() for path in sorted(self.root.iterdir())}
+
+    def rewind(self, where: str = "1", **options: object) -> RewindResult:
+        return rewind(self.context, RewindRequest(where)._replace(**options))
+
+
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    place = tmp_path_factory.mktemp("worked")
+    agent = Agent(place)
+    agent.write("a", "0")
+    agent.work("first", a="1", b="1")
+    agent.work("second", a="2", c="2")
+    return Prepared(place)
+
+
+@pytest.fixture
+def agent(worked: Prepared) -> Iterator[Agent]:
+    """Two prompts were carried out."""
+    with worked.placed() as place:
+        yield Agent(place, 10**18 + 10**12)
+
+
+def conflicts(result: RewindResult) -> list[bytes]:
+    return [change.path for change in result.restore.conflicts]
+
+
+@pytest.mark.parametrize(
+    ("where", "label", "files"),
+    [
+        ("1", "second", {"a": "1", "b": "1"}),
+        ("2", "first", {"a": "0"}),
+        ("step:3", "Bash: write b", {"a": "1"}),
+        ("step:7", "Bash: write c", {"a": "2", "b": "1"}),
+    ],
+)
+def test_the_files_are_as_before_a_prompt_or_a_call(agent, where, label, files):
+    planned = agent.rewind(where, dry_run=True)
+    assert agent.files() == {"a": "2", "b": "1", "c": "2"}
+
+    result = agent.rewind(where)
+
+    assert agent.files() == files
+    assert (result.step.snapshot.label, conflicts(result), result.gaps) == (label, [], ())
+    assert planned.restore.changes == result.restore.changes
+    agent.handle.undo()
+    assert agent.files() == {"a": "2", "b": "1", "c": "2"}
+
+
+def test_any_other_reference_is_fine(agent):
+    snapshot = agent.handle.create(name="by hand").snapshot
+    agent.work("third", a="3")
+
+    for ref in ("by hand", snapshot.id[:16]):
+        result = agent.rewind(ref, session_id="s1")
+
+        assert result.step is None
+        assert agent.files() == {"a": "2", "b": "1", "c": "2"}
+
+
+def test_what_others_changed_since_the_turn_ended_is_kept(agent):
+    agent.write("a", "user")
+    agent.write("new", "user")
+
+    result = agent.rewind()
+
+    assert agent.files() == {"a": "user", "b": "1", "new": "user"}
+    assert conflicts(result) == [b"a", b"new"]
+
+
+def test_what_others_changed_can_be_overwritten(agent):
+    agent.write("a", "user")
+    agent.write("new", "user")
+
+    result = agent.rewind(overwrites=True)
+
+    assert agent.files() == {"a": "1", "b": "1"}
+    assert conflicts(result) == [b"a", b"new"]
+
+
+def test_an_agent_in_another_session_is_one_of_the_others(agent):
+    agent.step(PRE, "write a", "s2")
+    agent.write("a", "s2")
+    agent.step(END, None, "s2")
+
+    result = agent.rewind(session_id="s1")
+
+    assert agent.files() == {"a": "s2", "b": "1"}
+    assert conflicts(result) == [b"a"]
+
+
+def test_the_session_that_did_something_last_is_meant(agent):
+    agent.step(TURN, "other", "s2")
+    agent.write("a", "s2")
+    agent.step(END, None, "s2")
+
+    assert agent.rewind().session.id == "s2"
+    assert agent.files()["a"] == "2"
+
+
+class TestAfterARewind:
+    def test_the_next_one_goes_further_back(self, agent):
+        agent.rewind()
+
+        result = agent.rewind("2")
+
+        assert agent.files() == {"a": "0"}
+        assert conflicts(result) == []
+
+    def test_the_same_again_changes_nothing(self, agent):
+        agent.rewind()
+
+        assert agent.rewind().restore.safety_id is None
+
+    def test_what_was_kept_and_what_was_changed_since_is_kept(self, agent):
+        agent.write("c", "user")
+        agent.rewind()
+        agent.write("b", "user")
+
+        result = agent.rewind("2")
+
+        assert agent.files() == {"a": "0", "b": "user", "c": "user"}
+        assert conflicts(result) == [b"b", b"c"]
+
+    def test_a_deleted_target_of_it_makes_more_conflicts(self, agent):
+        target = agent.rewind().restore.snapshot
+        agent.handle.delete(target.id)
+
+        result = agent.rewind()
+
+        assert result.step.snapshot.label == "first"
+        assert conflicts(result) == [b"a"]
+
+    def test_an_undo_leads_to_what_the_agent_left(self, agent):
+        agent.rewind()
+        agent.handle.undo()
+
+        assert conflicts(agent.rewind("2")) == []
+        assert agent.files() == {"a": "0"}
+
+    @pytest.mark.parametrize("verbs", [["undo"], ["undo", "redo"], ["undo", "redo", "undo"]])
+    def test_what_an_undo_brought_back_of_others_is_kept(self, agent, verbs):
+        agent.write("a", "user")
+        agent.rewind(overwrites=True)
+        for verb in verbs:
+            getattr(agent.handle, verb)()
+        is_back = agent.files()["a"] == "user"
+
+        result = agent.rewind("2")
+
+        assert agent.files() == ({"a": "user"} if is_back else {"a": "0"})
+        assert conflicts(result) == ([b"a"] if is_back else [])
+
+    def test_what_a_snapshot_of_others_brought_back_is_kept(self, agent):
+        agent.write("a", "user")
+        agent.handle.create(name="by the user")
+        agent.rewind(overwrites=True)
+        agent.handle.restore("by the user")
+
+        assert conflicts(agent.rewind()) == [b"a"]
+        assert agent.files()["a"] == "user"
+
+
+class TestWithoutAKnownEnd:
+    """How the agent left the files is not known, so all is restored and nothing is a conflict."""
+
+    def test_while_a_turn_is_under_way(self, agent):
+        agent.step(TURN, "third")
+        agent.step(PRE, "write a")
+        agent.write("a", "3")
+        agent.write("b", "user")
+
+        result = agent.rewind()
+
+        assert agent.files() == {"a": "2", "b": "1", "c": "2"}
+        assert result.restore.base_ids == ()
+
+    def test_after_a_gap(self, agent):
+        note_gap(agent.context, agent.event(PRE), "it took too long")
+        agent.write("a", "3")
+
+        result = agent.rewind()
+
+        assert agent.files() == {"a": "1", "b": "1"}
+        assert result.restore.base_ids == ()
+        assert [gap.reason for gap in result.gaps] == ["it took too long"]
+
+
+def test_gaps_from_before_are_not_listed(tmp_path):
+    agent = Agent(tmp_path)
+    agent.work("first", a="1")
+    note_gap(agent.context, agent.event(PRE), "it took too long")
+    agent.work("second", a="2")
+
+    result = agent.rewind()
+
+    assert result.gaps == ()
+    assert len(result.restore.base_ids) == 1
+
+
+@pytest.mark.parametrize("typed", ["snap rewind", "snap rewind 2 --theirs", "snap list"])
+def test_a_command_that_is_typed_as_a_prompt_is_no_work(agent, typed):
+    agent.step(TURN, typed)
+    agent.step(PRE, typed)
+    agent.write("a", "user")
+
+    result = agent.rewind()
+    agent.step(END)
+
+    assert agent.files() == {"a": "user", "b": "1"}
+    assert conflicts(result) == conflicts(agent.rewind("2")) == [b"a"]
+
+
+@pytest.mark.parametrize("phase", [TURN, PRE])
+@pytest.mark.parametrize(
+    "words", ["snap undo all of it", "snap list a", "snap rewind && rm a", "snap decision", "rm a"]
+)
+def test_what_only_begins_like_one_is_work(agent, phase, words):
+    """So how the agent left the files is not known, and the deletion is undone as its own."""
+    agent.step(TURN, words if phase is TURN else "third")
+    if phase is PRE:
+        agent.step(PRE, words)
+    (agent.root / "a").unlink()
+
+    assert agent.rewind().step.number == 9
+    assert agent.files()["a"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("where", "session", "error", "words"),
+    [
+        ("0", None, InvalidArgument, "1 or more"),
+        ("3", None, NotFound, "of the session 's1', 2 prompts can be undone"),
+        ("step:99", None, NotFound, "no 'step:99'"),
+        ("1", "s9", NotFound, "the session 's9' of an agent"),
+        ("no such", None, NotFound, "no snapshot 'no such'"),
+        ("1234567", None, NotFound, "no snapshot '1234567'"),
+    ],
+)
+def test_what_is_not_there_is_said(agent, where, session, error, words):
+    with pytest.raises(error, match=f"(?i){words}"):
+        agent.rewind(where, session_id=session)
+
+    assert agent.files() == {"a": "2", "b": "1", "c": "2"}
+
+
+def test_without_a_session_there_is_nothing_to_rewind(tmp_path):
+    agent = Agent(tmp_path)
+    agent.write("a", "0")
+    agent.handle.create(session="s1", step=1)
+
+    with pytest.raises(NotFound) as caught:
+        agent.rewind()
+
+    assert caught.value.code is ErrorCode.SESSION_NOT_FOUND

@@ -1,0 +1,143 @@
+"""``snap rewind``: what it prints. What it does is in tests/agents/test_rewind.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.hook import record
+from treesnap.agents.sessions import note_gap
+from treesnap.ops.context import context_at
+
+CONFLICT = "1 path changed by others since, and {}:\n  M  notes\n"
+
+
+@pytest.fixture
+def told(root, store):
+    """Tells of an event of an agent, as a hook does."""
+
+    def tell(phase: EventPhase, words: str = "", *, is_missed: bool = False) -> None:
+        tool = "Bash" if phase is EventPhase.PRE else None
+        event = Event("claude", phase, str(root), "s1", "", tool, words, words)
+        context = context_at(root, str(store))
+        if is_missed:
+            note_gap(context, event, "the disk was full")
+        else:
+            record(context, event)
+
+    return tell
+
+
+@pytest.fixture
+def worked(root, told):
+    """An agent has changed two files."""
+    for name in ("code", "notes"):
+        (root / name).write_text("before\n")
+    told(EventPhase.TURN, "Tidy up")
+    told(EventPhase.PRE, "tidy")
+    for name in ("code", "notes"):
+        (root / name).write_text("by the agent\n")
+    told(EventPhase.END)
+
+
+def test_it_says_where_it_went_and_how_to_undo_it(snap, root, worked):
+    result = snap("rewind")
+
+    assert result.code == 0
+    assert " (Tidy up): 2 put back, 0 created, 0 deleted, 0 unchanged\n" in result.out
+    first, *rest = result.err.splitlines()
+    assert first.startswith("Step 1 of session s1 of claude, 20")
+    assert rest == ["To undo this: snap undo"]
+    assert (root / "code").read_text() == "before\n"
+
+
+def test_conflicts_are_listed_with_what_to_do(snap, root, worked):
+    (root / "notes").write_text("by the user\n")
+
+    result = snap("rewind", "--session", "s1")
+
+    assert "1 put back, 0 created, 0 deleted, 0 unchanged" in result.out
+    assert CONFLICT.format("kept") in result.err
+    assert "To restore these too: snap rewind 1 --session s1 --theirs\n" in result.err
+    assert (root / "notes").read_text() == "by the user\n"
+
+    again = snap("rewind", "--mine")
+
+    assert again.out.startswith("Nothing to restore: everything else is as in ")
+
+    again = snap("rewind", "--theirs")
+
+    assert CONFLICT.format("overwritten") in again.err
+    assert "To restore these too" not in again.err
+    assert (root / "notes").read_text() == "before\n"
+
+
+def test_a_dry_run_prints_the_plan_and_the_conflicts(snap, root, worked):
+    (root / "notes").write_text("by the user\n")
+
+    result = snap("rewind", "step:2", "--dry-run")
+    kept = snap("rewind", "--dry-run", "--mine")
+
+    assert kept.out.startswith("M  code\nWould restore ")
+    assert "1 put back" in result.out
+    assert CONFLICT.format("kept") in result.err
+    assert (root / "code").read_text() == "by the agent\n"
+
+
+def test_gaps_are_said(snap, root, worked, told):
+    told(EventPhase.PRE, is_missed=True)
+
+    result = snap("rewind")
+
+    assert "The step before Bash at 20" in result.err
+    assert "was not captured: the disk was full\n" in result.err
+    assert "It is not known how the agent left the files" in result.err
+
+
+def test_rewind_as_json(snap, root, worked):
+    (root / "notes").write_text("by the user\n")
+
+    document = snap("rewind", "--json").json
+
+    assert document["schema"] == "treesnap.rewind/1"
+    assert (document["host"], document["session"], document["step"]) == ("claude", "s1", 1)
+    assert document["conflicts"] == [{"path": "notes", "change": "modified"}]
+    assert (document["restored"], document["gaps"]) == (1, [])
+    assert len(document["base_ids"]) == 1
+
+
+def test_gaps_as_json(snap, root, worked, told):
+    told(EventPhase.PRE, is_missed=True)
+
+    document = snap("rewind", "--json", "--dry-run").json
+
+    (gap,) = document["gaps"]
+    assert (gap["phase"], gap["tool"], gap["reason"]) == ("pre", "Bash", "the disk was full")
+    assert document["base_ids"] == []
+
+
+def test_without_an_agent_there_is_nothing_to_rewind(snap, root):
+    snap("create")
+
+    result = snap("rewind")
+
+    assert result.code == 5
+    assert result.err.splitlines()[0].startswith("snap: No step of an agent was captured in ")
+    assert result.err.splitlines()[1].startswith("hint: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["0"], 2, "The number of prompts to go back is 1 or more"),
+        (["--mine", "--theirs"], 2, "--theirs and --mine exclude each other"),
+        (["elsewhere"], 5, "elsewhere"),
+    ],
+)
+def test_words_that_mean_nothing_are_refused_where_no_agent_was(snap, root, words, code, message):
+    snap("create")
+
+    result = snap("rewind", *words)
+
+    assert (result.code, message in result.err) == (code, True)
+    assert "No step of an agent" not in result.err
