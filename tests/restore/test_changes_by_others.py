@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sampling import sized
@@ -50,6 +50,7 @@ class Item(NamedTuple):
 
 
 Tree = dict[str, Item]
+DIRECTORY = Item("directory")
 
 
 def parents(path: str) -> list[str]:
@@ -146,10 +147,13 @@ def differ(one: Item | None, other: Item | None) -> bool:
     return (one and one.work) != (other and other.work)
 
 
-def conflicts_of(target: Tree, bases: list[Tree], live: Tree) -> tuple[set[str], set[str]]:
+def conflicts_of(
+    target: Tree, bases: list[Tree], live: Tree
+) -> tuple[set[str], set[str], set[str]]:
     """Returns what others changed and the target has in another way, and what to keep for that.
 
-    A repository is kept whole, unless nothing of it changed but the index.
+    A repository is kept whole, unless nothing of it changed but the index. Last come the paths of
+    all repositories that others changed: also as links they stay as they are.
     """
     paths = {*target, *live, *(path for base in bases for path in base)}
     theirs = {
@@ -167,7 +171,7 @@ def conflicts_of(target: Tree, bases: list[Tree], live: Tree) -> tuple[set[str],
     kept = differing & theirs.union(*repositories.values())
     theirs.difference_update(*repositories.values())
     whole = {top for top, inside in repositories.items() if inside & differing}
-    return differing & theirs | whole, kept
+    return differing & theirs | whole, kept, set().union(*repositories.values())
 
 
 def expected(target: Tree, live: Tree, kept: set[str]) -> Tree:
@@ -218,12 +222,30 @@ class Place:
         return {path: (self.root / path).lstat().st_ino for path in paths}
 
 
+LINKED_INTO_A_REPOSITORY = (
+    {
+        "b": DIRECTORY,
+        ".git": Item("file", "x", 0o700, 1, group=1),
+        "b/.git": DIRECTORY,
+        "b/.git/index": Item("file", "x", 0o700, 1, group=1),
+    },
+    [{"b": DIRECTORY}],
+    {
+        "b": DIRECTORY,
+        "b/.git": DIRECTORY,
+        "b/.git/index": Item("file", "x", 0o700, 1, group=1),
+    },
+)
+
+
 @settings(max_examples=sized(15, 1500), deadline=None)
+@example(drawn=LINKED_INTO_A_REPOSITORY, overwrites=False)
 @given(drawn=sides(), overwrites=st.booleans())
 def test_the_tree_is_what_a_naive_model_expects(drawn, overwrites):
     target, bases, live = drawn
-    conflicts, kept = conflicts_of(target, bases, live)
+    conflicts, kept, repositories = conflicts_of(target, bases, live)
     kept = set() if overwrites else kept
+    unlinked = set() if overwrites else kept | repositories
     with tempfile.TemporaryDirectory() as directory:
         place = Place(Path(directory), *drawn)
         root, handle = place.root, place.handle
@@ -254,7 +276,7 @@ def test_the_tree_is_what_a_naive_model_expects(drawn, overwrites):
             for path, item in target.items()
         )
         assert place.inodes(files) == inodes
-        restored = [path for path in wanted if path not in kept and wanted[path].group]
+        restored = [path for path in wanted if path not in unlinked and wanted[path].group]
         for one in restored:
             for other in restored:
                 is_linked = wanted[one].group == wanted[other].group
