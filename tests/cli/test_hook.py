@@ -20,10 +20,13 @@ import pytest
 from calling import forked
 from cli.conftest import ORDINARY, PROGRAM, Outcome, Snap, wait_until
 from serving import FELL_BACK, become_client, serving
+from slow import SlowFileSystem
 from treesnap.agents.event import Event, EventPhase
 from treesnap.agents.hook import OutOfTime, respond, time_limit
 from treesnap.agents.hosts.table import host_named
 from treesnap.cli import cmd_hook
+from treesnap.cli.client import SIZE_BYTES
+from treesnap.cli.hook_client import sender
 from treesnap.ops.context import context_at
 
 Tell = Callable[..., Outcome]
@@ -624,6 +627,27 @@ def test_what_a_watcher_cannot_capture_is_one_gap_of_the_hook(
     assert b"is in use by" in started.stderr
     (gap,) = snap("list", "--session", "s1", "--json").json["gaps"]
     assert gap["key"] == "t1"
+
+
+def request(given: bytes, directory: Path, *words: str) -> bytes:
+    """Returns what a client sends to a watcher."""
+    words = (sender().decode(), str(directory), "snap", "hook", "claude", *words)
+    head = "\0".join([str(len(words)), *words]).encode()
+    return len(head).to_bytes(SIZE_BYTES, "little") + head + given
+
+
+@pytest.mark.parametrize(("timeout_s", "labels"), [("5", []), ("20", ["Bash: rm -rf build"])])
+def test_a_watcher_publishes_nothing_that_its_client_no_longer_waits_for(
+    root, store, snap, file, monkeypatch, timeout_s, labels
+):
+    fs = SlowFileSystem(file, 4.0, monkeypatch)
+    context = context_at(root, str(store), fs=fs)
+    given = payload(root, "PreToolUse", tool_use_id="t1")
+
+    reply = cmd_hook.carry_out(context, request(given, root, "--timeout", timeout_s))
+
+    assert bool(reply) == bool(labels)
+    assert [item["label"] for item in listed(snap)] == labels
 
 
 def test_a_hook_that_a_watcher_carries_out_imports_hardly_anything(root, environment, snap, detach):

@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 import treesnap
+from cli.conftest import wait_until
+from slow import SlowFileSystem
 from treesnap.agents.event import EventPhase
 from treesnap.agents.sessions import agent_session
+from treesnap.ops.context import context_at
+from treesnap.ops.handle import Handle
 
 pytest.importorskip("claude_agent_sdk", reason="the extra 'claude-agent-sdk' is not installed")
 from claude_agent_sdk import ClaudeAgentOptions
@@ -74,3 +78,18 @@ def test_what_a_strict_hook_cannot_answer_in_time_is_blocked(scene):
     for is_strict, failing in [(True, "block"), (False, "continue")]:
         for matchers in snapshot_hooks(scene.handle, is_strict=is_strict, timeout_s=7).values():
             assert [(item.timeout, item.on_failure) for item in matchers] == [(7, failing)]
+
+
+@pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")
+def test_a_tool_that_the_sdk_no_longer_waits_for_has_no_step(scene, monkeypatch):
+    path = scene.root / "file"
+    path.write_text("text")
+    fs = SlowFileSystem(path, 7.0, monkeypatch)
+    scene.handle = Handle(context_at(scene.root, scene.handle.store_path, fs=fs))
+
+    warned = scene.tell("PreToolUse", timeout_s=7)["systemMessage"]
+
+    session = agent_session(scene.handle.context)
+    assert "it took longer than the hook may take" in warned
+    assert (session.steps, len(session.gaps)) == ((), 1)
+    wait_until(scene.handle.list)  # of a process in the background

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -16,7 +17,8 @@ from types import FrameType
 from treesnap.agents.event import Event, EventPhase, Reply
 from treesnap.agents.hosts.base import Host, one_line
 from treesnap.agents.sessions import REASON_LENGTH_MAX, Before, agent_sessions, look_back, note_gap
-from treesnap.errors import Busy, StoreMissing, TreesnapError, printable, quoted
+from treesnap.errors import Busy, StoreMissing, TreesnapError, WarningCode, printable, quoted
+from treesnap.events import Monitor, NullMonitor, Phase
 from treesnap.facts import fact_tags
 from treesnap.fs.durable import ensure_directories, read_file, replace_file
 from treesnap.fs.os_errors import error_text
@@ -34,6 +36,8 @@ PROMPT_COMMANDS = frozenset(
 """Commands that a user can type as a prompt."""
 WATCH_IDLE_S = 3600
 """How long a watcher that a hook has started goes on without being asked."""
+_CAPTURE_SHARE = 0.8
+"""Of the time that a caller waits; the rest is for publishing and for the reply."""
 _PROMPTS_MAX = 100
 """Prompts that were commands and are remembered."""
 _PROMPTS_SIZE_MAX = 1 << 20
@@ -59,6 +63,45 @@ class Capturing(NamedTuple):
 
     result: CreateResult
     before: Before
+
+
+class DeadlineMonitor(NullMonitor):
+    """Raises OutOfTime in a capture that goes on after its end: a tool may change files by then.
+
+    In any thread, unlike :func:`time_limit`, but only while the tree is read: a snapshot that is
+    published is whole.
+    """
+
+    def __init__(self, inner: Monitor, end_s: float) -> None:
+        self._inner = inner
+        self._end_s = end_s
+        self._phase: Phase | None = None
+
+    def begin(self, phase: Phase, files: int | None, size_bytes: int | None) -> None:
+        """Passes the phase on, or ends what begins too late."""
+        self._phase = phase
+        self._end_if_late()
+        self._inner.begin(phase, files, size_bytes)
+
+    def advance(self, files: int, size_bytes: int) -> None:
+        """Passes the progress on, or ends what takes too long."""
+        self._end_if_late()
+        self._inner.advance(files, size_bytes)
+
+    def warn(self, code: WarningCode, message: str) -> None:
+        """Passes the warning on."""
+        self._inner.warn(code, message)
+
+    def _end_if_late(self) -> None:
+        if self._phase is Phase.SCAN and time.monotonic() > self._end_s:
+            raise OutOfTime
+
+
+def with_deadline(context: Context, patience_s: float) -> Context:
+    """Returns a context whose captures end before a caller stops waiting for them."""
+    share_s = patience_s * _CAPTURE_SHARE
+    monitor = DeadlineMonitor(context.monitor, time.monotonic() + share_s)
+    return context._replace(monitor=monitor, wait_s=min(context.wait_s, share_s))
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from treesnap.cli.failure import ExitCode
 from treesnap.cli.hook_client import (
     PAYLOAD_SIZE_MAX,
     TIMEOUT_DEFAULT_S,
+    WATCHER_SHARE,
     HookCall,
     decode_request,
     encode_reply,
@@ -162,15 +163,18 @@ def carry_out(context: Context, request: bytes) -> bytes:
     """Returns the reply to the hook of another process, in a watcher of the root, or nothing.
 
     Nothing is for whatever is not simply a capture: then that process does it all itself, and so
-    notes what was not captured, asks the user and is stopped when its time is over.
+    notes what was not captured, asks the user and is stopped when its time is over. Nothing is
+    published after that process has stopped waiting: its tool may be running.
     """
+    from treesnap.agents.hook import OutOfTime
+
     try:
         (asking, directory, *words), environ, data = decode_request(request)
         call = HookCall(words)
         if asking != sender().decode():
             return b""
         from treesnap.agents.event import EventPhase
-        from treesnap.agents.hook import problem_of, record, reply_to
+        from treesnap.agents.hook import problem_of, record, reply_to, with_deadline
         from treesnap.agents.hosts.base import Payload
         from treesnap.agents.hosts.table import host_named
         from treesnap.ops.context import find_root
@@ -186,10 +190,11 @@ def carry_out(context: Context, request: bytes) -> bytes:
             is_here = os.path.realpath(found) == context.root
             if not is_here or event.phase not in (EventPhase.PRE, EventPhase.END):
                 return b""
-            waiting = context._replace(monitor=NullMonitor(), wait_s=_WATCHER_WAIT_S)
+            silent = context._replace(monitor=NullMonitor(), wait_s=_WATCHER_WAIT_S)
+            waiting = with_deadline(silent, call.timeout_s * WATCHER_SHARE)
             problem = problem_of(record(waiting, event).result)
         reply = reply_to(event, host, problem, is_strict=call.is_strict)
-    except Exception:  # noqa: BLE001 - a mistake of ours must not end the watcher
+    except (Exception, OutOfTime):  # noqa: BLE001 - a mistake of ours must not end the watcher
         return b""
     return encode_reply(
         reply.stdout.encode(errors="backslashreplace"),

@@ -34,7 +34,7 @@ PAYLOAD_SIZE_MAX = 32 << 20
 """The largest payload that is understood; the content of a file that is written is in it."""
 REQUEST_SIZE_MAX = 4 << 20
 """Larger requests are rare, and a watcher takes none."""
-_SHARE = 0.5
+WATCHER_SHARE = 0.5
 """Of its time that a hook gives the watcher; what is left is for doing the work itself."""
 _TIMEOUT_MIN_S = 1.0
 _TIMEOUT_MAX_S = 3600.0
@@ -88,7 +88,7 @@ def run_in_watcher(words: list[str], store: str) -> None:
     if name is None:
         return
     begin_s = time.monotonic()
-    payload = _taken_payload(call.timeout_s * _SHARE)
+    payload = _taken_payload(call.timeout_s * WATCHER_SHARE)
     try:
         reply = _asked(f"{store}/roots", name, call, payload)
     except OSError:
@@ -217,7 +217,7 @@ def _asked(directory: str, name: str, call: HookCall, payload: bytes) -> bytes:
             return b""
         if connection.recv(1) != HELLO:  # late if it is suspended
             return b""
-        connection.settimeout(call.timeout_s * _SHARE)
+        connection.settimeout(call.timeout_s * WATCHER_SHARE)
         connection.sendall(len(body).to_bytes(SIZE_BYTES, "little") + body)
         reply = b"".join(iter(lambda: connection.recv(1 << 16), b""))
     finally:

@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from treesnap.agents.hook import respond
+from treesnap.agents.hook import respond, with_deadline
 from treesnap.agents.hosts.base import Payload
 from treesnap.agents.hosts.table import host_named
 from treesnap.integrations import brought_by
-from treesnap.ops.context import check_root
+from treesnap.ops.context import Context, check_root
 from treesnap.ops.handle import Handle
 
 with brought_by("claude-agent-sdk"):
@@ -33,17 +33,18 @@ def snapshot_hooks(
     check_root(handle.context, force=False)
 
     async def capture(payload: Any, _tool_use_id: str | None, _context: Any) -> Any:
-        return await asyncio.to_thread(_reply, handle, payload, is_strict=is_strict)
+        context = with_deadline(handle.context, timeout_s)
+        return await asyncio.to_thread(_reply, context, payload, is_strict=is_strict)
 
     failing: Literal["block", "continue"] = "block" if is_strict else "continue"
     matcher = HookMatcher(hooks=[capture], timeout=timeout_s, on_failure=failing)
     return {event: [matcher] for event in EVENTS}
 
 
-def _reply(handle: Handle, fields: Mapping[str, Any], *, is_strict: bool) -> dict[str, Any]:
+def _reply(context: Context, fields: Mapping[str, Any], *, is_strict: bool) -> dict[str, Any]:
     """Returns what the SDK expects of a hook."""
     host = host_named("claude")
-    event = host.parse(Payload(fields, root=handle.root))
+    event = host.parse(Payload(fields, root=context.root))
     if event is None:
         return {}
-    return host.reply_fields(event, respond(event, host, handle.context, is_strict=is_strict))
+    return host.reply_fields(event, respond(event, host, context, is_strict=is_strict))
