@@ -226,6 +226,34 @@ def test_lines_of_older_versions_are_replaced_wherever_they_are(place, home):
     assert "Odd" not in value["hooks"]
 
 
+STRICT = hook_line("claude", WORDS, "PreToolUse", is_strict=True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "snap hook claude && policy",
+        "snap hook claude --strict;policy",
+        "snap hook claude | tee log",
+        "snap hook claude\npolicy",
+        "policy; snap hook claude",
+        "timeout -s KILL 25 snap hook claude && policy",
+        f"{STRICT} && policy",
+    ],
+)
+def test_a_line_that_also_runs_a_command_of_the_user_stays(place, home, line):
+    path = home / ".claude/settings.json"
+    path.parent.mkdir()
+    before = {"hooks": {"PreToolUse": [grouped(line)]}}
+    path.write_text(json.dumps(before))
+
+    put_in(place, "claude")
+    assert grouped(line) in json.loads(path.read_text())["hooks"]["PreToolUse"]
+    take_out(place, "claude")
+
+    assert json.loads(path.read_text()) == before
+
+
 @pytest.mark.parametrize(
     ("host", "member"), [("claude", {"onFailure": "block"}), ("cursor", {"failClosed": True})]
 )

@@ -31,6 +31,8 @@ _LINE = "{line}"
 _COMMAND = {"type": "command", "command": _LINE, "timeout": TIMEOUT_S}
 _EVENTS = ("SessionStart", "UserPromptSubmit", "PreToolUse", "Stop")
 _PROGRAMS = frozenset({"snap", "treesnap"})
+_OPERATORS = ";&|\n"
+"""What a shell reads between two commands."""
 _KILLER = ("timeout", "-s", "KILL", "25")
 """Ends a hook that is suspended: after its own time-out, and before the host's."""
 _WARNING = "treesnap made no snapshot: its program could not be run"
@@ -274,19 +276,34 @@ def line_of(value: object, host: str) -> str | None:
 def caller_in(line: str, host: str) -> list[str] | None:
     """Returns the words before ``hook`` in a line of ours, or None for the line of another."""
     try:
-        words = shlex.split(line)
+        words = _shell_words(line)
     except ValueError:
-        return None
-    if not words:
         return None
     if words[: len(_KILLER)] == list(_KILLER):
         words = words[len(_KILLER) :]
+        if "||" in words and words[-1] == "}":
+            words = words[: words.index("||")]
+    if not words or any(map(_is_operator, words)):  # then it is also a line of the user
+        return None
     is_module = words[1:3] == ["-m", "treesnap"]
     end = 3 if is_module else 1
     while words[end : end + 1] == ["--store"]:
         end += 2
     is_ours = is_module or os.path.basename(words[0]) in _PROGRAMS
     return words[:end] if is_ours and words[end : end + 2] == ["hook", host] else None
+
+
+def _shell_words(line: str) -> list[str]:
+    """Returns the words of a line, and what is between commands; raises ValueError."""
+    lexer = shlex.shlex(line.strip(), posix=True, punctuation_chars=_OPERATORS)
+    lexer.whitespace = " \t\r"
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    return list(lexer)
+
+
+def _is_operator(word: str) -> bool:
+    return word != "" and set(word) <= set(_OPERATORS)
 
 
 def is_marked(content: bytes) -> bool:
