@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -190,6 +191,19 @@ def test_the_steps_are_those_of_a_session(scene):
     assert [step.phase for step in session.steps] == [END, POST, PRE, PRE, TURN]
     assert session.turns[0].snapshot.label == "Write two files"
     assert session.of_phase(PRE)[0].tool == "write"
+
+
+@pytest.mark.parametrize("thread_id", [7, UUID(int=7)])
+def test_a_thread_has_an_id_of_any_type(scene, thread_id):
+    scene.config = {"configurable": {"thread_id": thread_id}}
+    scene.ask("one", {"a": "1"})
+    first = scene.states()[-1].config
+    scene.ask("two", {"a": "2"})
+
+    assert scene.rewind(first) == {"a": "1"}
+    assert agent_session(scene.handle.context).id == str(thread_id)
+    langgraph.delete_thread(scene.handle, scene.saver, thread_id)
+    assert agent_sessions(scene.handle.context) == ()
 
 
 def test_a_prompt_is_taken_back_like_that_of_a_host(scene):

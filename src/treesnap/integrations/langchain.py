@@ -106,11 +106,12 @@ class SnapshotMiddleware(AgentMiddleware[AgentFiles, Any, Any]):
         if not self.captures_tools:
             return
         run = request.runtime.execution_info
+        thread = run.thread_id if run is not None else None
         call = request.tool_call
         self.recorder.record(
             EventPhase.PRE,
-            run.thread_id if run is not None else None,
-            key=f"{run.checkpoint_id} {call['id']}" if run is not None and run.thread_id else "",
+            thread,
+            key="" if run is None or thread is None else f"{run.checkpoint_id} {call['id']}",
             tool=call["name"],
             arguments=call["args"],
         )

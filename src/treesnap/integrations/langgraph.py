@@ -112,6 +112,6 @@ def _id(config: RunnableConfig | None) -> str | None:
 
 def _delete_snapshots(handle: Handle, thread_id: str) -> None:
     for session in agent_sessions(handle.context):
-        if session.id == as_name(thread_id):
+        if session.id == as_name(str(thread_id)):
             made = [step.snapshot for step in session.steps if step.host == HOST]
             handle.delete(*(snapshot.id for snapshot in made if not snapshot.pinned))

@@ -35,7 +35,7 @@ class Recorder:
     def record(
         self,
         phase: EventPhase,
-        session: str | None = None,
+        session: object = None,
         *,
         key: str = "",
         tool: str | None = None,
@@ -45,13 +45,14 @@ class Recorder:
         """Returns the snapshot of an event, or None for one that was not captured.
 
         That is kept as a gap and logged, and the run goes on. Only a strict recorder raises
-        before a prompt or a tool: a TreesnapError or an OSError.
+        before a prompt or a tool: a TreesnapError or an OSError. The session is an id of any
+        type, such as a number or a UUID.
         """
         event = Event(
             host=self.framework,
             phase=phase,
             root=self.handle.root,
-            session=as_name(session or self.session),
+            session=as_name(self.session if session in (None, "") else str(session)),
             key=as_name(key),
             tool=tool,
             prompt=prompt,

@@ -1,0 +1,29 @@
+"""What frameworks tell of a run becomes a step, whatever a model or a caller put into it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+import treesnap
+from treesnap.agents.event import EventPhase
+from treesnap.agents.sessions import agent_session
+from treesnap.integrations.recorder import Recorder
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Recorder:
+    (tmp_path / "root").mkdir()
+    handle = treesnap.open(tmp_path / "root", tmp_path / "store")
+    return Recorder("framework", handle, "default", is_strict=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "session"),
+    [(None, "default"), ("", "default"), ("s", "s"), (0, "0"), (UUID(int=7), str(UUID(int=7)))],
+)
+def test_a_session_has_an_id_of_any_type(recorder, given, session):
+    assert recorder.record(EventPhase.PRE, given) is not None
+    assert agent_session(recorder.handle.context).id == session
