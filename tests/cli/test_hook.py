@@ -193,6 +193,19 @@ def test_a_strict_hook_takes_what_it_can_capture(tell):
     assert_silent(tell("PreToolUse", "--strict", tool_use_id="t1"))
 
 
+def test_a_strict_hook_needs_no_current_directory(snap, root):
+    gone = ["sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh"]
+    run = partial(snap, "hook", "claude", "--strict", prefix=gone)
+
+    assert_silent(run(given=payload(root, "PreToolUse")))
+    assert_silent(run(given=payload(root, "Stop")))
+    blocked = run(given=payload(root, "PreToolUse", cwd=""))
+
+    assert (blocked.code, blocked.out) == (2, "")
+    assert "not a full path" in blocked.err
+    assert [item["phase"] for item in listed(snap)] == ["end", "pre"]
+
+
 def test_time_that_runs_out_stops_the_work():
     with pytest.raises(OutOfTime), time_limit(0.01):
         signal.pause()

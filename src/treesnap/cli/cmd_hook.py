@@ -146,7 +146,10 @@ def _payload(invocation: Invocation, event_name: str | None) -> Payload:
         _drain()
         raise InvalidArgument(f"The payload has more than {PAYLOAD_SIZE_MAX >> 20} MiB")
     root = os.path.abspath(absolute(invocation.directory)) if invocation.directory else None
-    return Payload(_fields(data), event_name, root, os.environ, current_directory())
+    here = ""
+    with suppress(TreesnapError):  # an agent may remove it, and the host may name the root
+        here = current_directory()
+    return Payload(_fields(data), event_name, root, os.environ, here)
 
 
 def _fields(data: bytes) -> dict[str, Any]:

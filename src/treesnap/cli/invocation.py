@@ -49,8 +49,8 @@ class Invocation:
 
         Without ``-C``, the root is looked for from ``start`` on upwards, or from the current
         directory. A directory with one of the ``markers`` in it is a root, captured before
-        or not. Tells the person which root it is when the command line and the current
-        directory do not. Raises StoreMissing when a store was named that does not exist, unless
+        or not. Tells the person which root it is where that is neither given nor where the
+        search began. Raises StoreMissing when a store was named that does not exist, unless
         ``makes_store``. Raises NotFound or Refused when ``-C`` is neither a directory nor a root
         with a history, unless the command is about the store alone (``needs_root`` is False).
         With ``ends_restored``, Ctrl-C no longer ends the process once a restore is done.
@@ -82,7 +82,7 @@ class Invocation:
             if needs_root and self.directory is not None:
                 require_root(handle.context)
             is_unsaid = self.directory is None and handle.root != os.path.realpath(
-                current_directory()
+                start or current_directory()
             )
             if is_unsaid:
                 self.output.note(f"The root is {handle.root}")
