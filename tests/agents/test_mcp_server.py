@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shlex
 import shutil
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ import treesnap
 from treesnap.agents.event import EventPhase
 from treesnap.agents.sessions import agent_session
 from treesnap.cli.cmd_mcp import describe, patches
+from treesnap.cli.main import execute
 from treesnap.events import Phase
 from treesnap.ops.access import locked_root, opened
 from treesnap.testing.state import tree_state
@@ -308,6 +310,22 @@ def test_restoring_is_off_unless_the_user_allows_it(handle, root):
     command = f"snap -C {root} --store {handle.store_path} restore {made.id[:12]} text"
     assert plan["next_step"].endswith(command)
     assert not (root / "text").exists()
+
+
+def test_the_command_of_a_plan_restores_only_its_paths(handle, root):
+    for name in ("--touch", "mine"):
+        (root / name).write_text("one")
+    handle.create()
+    for name in ("--touch", "mine"):
+        (root / name).write_text("two")
+    with served(handle, allow_restore=False) as server:
+        plan = ask(server, "restore_plan", ref="latest", paths=["--touch"])
+
+    _, _, command = plan["next_step"].partition("can run: ")
+    assert execute(shlex.split(command)[1:]) == 0
+
+    assert (root / "--touch").read_text() == "one"
+    assert (root / "mine").read_text() == "two"
 
 
 HOSTILE: list[tuple[str, Mapping[str, Any]]] = [

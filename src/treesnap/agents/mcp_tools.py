@@ -303,7 +303,8 @@ class Tools:
             next_step = "Show the user what it would change, then call restore_apply."
             return PlanAnswer.of_result(result, token=self._remember(planned), next_step=next_step)
         place = ["snap", "-C", handle.root, "--store", handle.store_path]
-        words = shlex.join([*place, "restore", snapshot_id[:12], *(paths or ())])
+        operands = map(_as_operand, paths or ())
+        words = shlex.join([*place, "restore", snapshot_id[:12], *operands])
         next_step = f"Restoring is off in this server; the user can run: {words}"
         return PlanAnswer.of_result(result, next_step=next_step)
 
@@ -444,6 +445,11 @@ class Tools:
             if len(self._plans) > PLANS_MAX:
                 del self._plans[next(iter(self._plans))]
         return token
+
+
+def _as_operand(path: str) -> str:
+    """Returns a path as a command takes it, which may look like an option."""
+    return f"./{path}" if path.startswith("-") else path
 
 
 def _part(
