@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import inspect
 import io
 import json
 import os
@@ -27,6 +28,7 @@ from treesnap.agents.hosts.table import host_named
 from treesnap.cli import cmd_hook
 from treesnap.cli.client import SIZE_BYTES
 from treesnap.cli.hook_client import sender
+from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.context import context_at
 
 Tell = Callable[..., Outcome]
@@ -389,6 +391,66 @@ def test_of_two_hooks_that_are_told_one_prompt_one_carries_it_out(snap, tell, fi
     assert file.read_text() == "third"
     assert tell("UserPromptSubmit", prompt="snap undo", prompt_id="p2").json["reason"]
     assert file.read_text() == "second"
+
+
+@pytest.fixture
+def restored(snap: Snap, file: Path) -> None:
+    """A restore that can be undone: then the file is the second again."""
+    snap("create")
+    file.write_text("second")
+    snap("restore", "latest")
+
+
+def at_call(monkeypatch: pytest.MonkeyPatch, method: str, act: Callable[[], None]) -> None:
+    """Does something before each call of a method of the file system."""
+    proceed = getattr(LocalFileSystem, method)
+
+    def around(*arguments: Any, **options: Any) -> Any:
+        act()
+        return proceed(*arguments, **options)
+
+    is_method = inspect.isfunction(proceed)  # and not one of the system's
+    monkeypatch.setattr(LocalFileSystem, method, around if is_method else staticmethod(around))
+
+
+@pytest.mark.parametrize("method", ["exchange", "remove_directory"])
+def test_time_that_runs_out_does_not_stop_an_undo_that_changes_files(
+    tell, restored, file, monkeypatch, method
+):
+    calls = []
+    at_call(monkeypatch, method, lambda: calls.append(signal.raise_signal(signal.SIGALRM)))
+
+    answered = tell("UserPromptSubmit", prompt="snap undo").json["reason"]
+
+    assert calls
+    assert answered.startswith("Restored ")
+    assert file.read_text() == "second"
+
+
+def test_an_undo_that_was_stopped_while_it_changed_files_is_not_to_be_typed_again(
+    snap, tell, restored, file, monkeypatch
+):
+    def stop() -> NoReturn:
+        raise OutOfTime
+
+    with monkeypatch.context() as patch:
+        at_call(patch, "exchange", stop)
+        answered = tell("UserPromptSubmit", prompt="snap undo").json["reason"]
+
+    assert "the next snap command completes it" in answered
+    assert snap("status").code == 0
+    assert file.read_text() == "second"
+
+
+def test_an_undo_that_was_stopped_before_it_changed_files_is_to_be_typed_again(
+    tell, restored, file, monkeypatch
+):
+    at_call(monkeypatch, "sync_file_system", partial(signal.raise_signal, signal.SIGALRM))
+
+    answered = tell("UserPromptSubmit", prompt="snap undo").json["reason"]
+
+    assert answered.endswith("type it in a terminal")
+    assert file.read_text() == "first"
 
 
 def test_the_end_of_a_turn_that_is_told_twice_is_captured_once(snap, tell):

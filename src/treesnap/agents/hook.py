@@ -29,6 +29,7 @@ from treesnap.ops.context import Context, Session, check_root, user_state_direct
 from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.results import CreateResult
 from treesnap.store.lock import held
+from treesnap.store.roots import read_journal
 
 PROMPT_COMMANDS = frozenset(
     {"rewind", "undo", "redo", "list", "status", "diff", "show", "ls", "find"}
@@ -48,6 +49,8 @@ RunCommand = Callable[[Sequence[str]], tuple[int, str]]
 """Carries out words of the command line; returns the exit code and what was printed."""
 USAGE = 2
 """The exit code for words that are no command, as in ``cli.failure``."""
+INTERRUPTED = 130
+"""The exit code of a command that was stopped, likewise."""
 
 
 class OutOfTime(KeyboardInterrupt):
@@ -308,9 +311,26 @@ def _answered(event: Event, host: Host, context: Context, run_command: RunComman
         words += ["--session", event.session] if event.session in sessions else []
     place = ["-C", context.root, "--store", context.store_path]
     code, text = run_command([*place, *words])
+    if code == INTERRUPTED:
+        text = _why_stopped(context)
     # What it says to type next is typed as a prompt, too.
     text = text.replace(shlex.join(["snap", *place]), "snap")
     return host.answer(text.strip() or "Done") if code != USAGE else None
+
+
+def _why_stopped(context: Context) -> str:
+    """Returns what is to be done about a command that took too long: once, not twice."""
+    with (
+        suppress(TreesnapError, OSError),
+        opened(context, "look for a restore", recover=False) as session,
+    ):
+        journal = read_journal(session.root)
+        if journal is not None and journal.commit is not None:
+            return (
+                "It took longer than a hook may take, and a restore has begun to change files: "
+                "the next snap command completes it. See snap status before you type this again"
+            )
+    return "It took longer than a hook may take, and was stopped: type it in a terminal"
 
 
 def _is_first(context: Context, event: Event) -> bool:

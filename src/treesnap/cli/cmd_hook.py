@@ -223,7 +223,5 @@ def _run_command(words: Sequence[str]) -> tuple[int, str]:
         code = execute(words)
     finally:
         sys.stdout, sys.stderr = before
-    if code == ExitCode.INTERRUPTED:
-        return code, "It took longer than a hook may take, and was stopped: type it in a terminal"
     printed.seek(0)
     return code, printed.read()

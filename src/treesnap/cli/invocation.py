@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.streams import Output, Place, ignore_interrupts, is_terminal
+from treesnap.cli.streams import Output, Place, ignore_interrupts, ignore_time_limit, is_terminal
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -53,7 +53,8 @@ class Invocation:
         search began. Raises StoreMissing when a store was named that does not exist, unless
         ``makes_store``. Raises NotFound or Refused when ``-C`` is neither a directory nor a root
         with a history, unless the command is about the store alone (``needs_root`` is False).
-        With ``ends_restored``, Ctrl-C no longer ends the process once a restore is done.
+        With ``ends_restored``, Ctrl-C no longer ends the process once a restore is done, and the
+        time limit of a hook does not once it changes files.
         """
         from treesnap.cli.progress import ProgressMonitor, WarningMonitor
         from treesnap.ops import handle as library
@@ -72,6 +73,7 @@ class Invocation:
         shows_bar = wanted and is_terminal("stderr")
         monitor = ProgressMonitor(warn) if shows_bar else WarningMonitor(warn)
         if ends_restored:
+            monitor.when_committed = ignore_time_limit
             monitor.when_restored = ignore_interrupts
         try:
             handle = library.open(root, store_path, monitor=monitor, wait_s=self.wait_s)

@@ -42,6 +42,8 @@ class WarningMonitor(NullMonitor):
 
     def __init__(self, warn: Callable[[WarningCode, str], None]) -> None:
         self._warn = warn
+        self.when_committed: Callable[[], None] | None = None
+        """Called when a restore begins to change files; from then on it completes."""
         self.when_restored: Callable[[], None] | None = None
         """Called when a restore is done and has only to tidy up."""
 
@@ -52,6 +54,8 @@ class WarningMonitor(NullMonitor):
         size_bytes: int | None,  # noqa: ARG002 - likewise
     ) -> None:
         """Shows nothing."""
+        if phase is Phase.APPLY and self.when_committed is not None:
+            self.when_committed()
         if phase is Phase.TIDY and self.when_restored is not None:
             self.when_restored()
 

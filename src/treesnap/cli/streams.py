@@ -243,6 +243,17 @@ def ignore_interrupts() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def ignore_time_limit() -> None:
+    """Lets the time limit of a hook no longer end the command that was typed as a prompt.
+
+    What has begun to change files completes, and its answer says so.
+    """
+    import signal
+
+    if callable(signal.getsignal(signal.SIGALRM)):
+        signal.signal(signal.SIGALRM, lambda *_: None)
+
+
 def end_process(exit_code: int) -> NoReturn:
     """Ends this process without finalising Python, which takes longer than many commands."""
     for stream in (sys.stdout, sys.stderr):
