@@ -377,6 +377,16 @@ def test_a_rewind_that_is_typed_as_a_prompt_is_of_this_session(snap, tell, file)
     assert file.read_text() == "by the agent"
 
 
+@pytest.mark.parametrize("words", ["--session s2", "--session=s2"])
+def test_a_rewind_that_is_typed_as_a_prompt_may_name_another_session(tell, words):
+    tell("UserPromptSubmit", prompt="other work", session_id="s2")
+    tell("UserPromptSubmit", prompt="do it", prompt_id="p1")
+
+    answer = tell("UserPromptSubmit", prompt=f"snap rewind --dry-run {words}").json["reason"]
+
+    assert "of session s2 of claude" in answer
+
+
 def test_of_two_hooks_that_are_told_one_prompt_one_carries_it_out(snap, tell, file):
     for content in ("second", "third"):
         snap("create")

@@ -306,7 +306,7 @@ def _answered(event: Event, host: Host, context: Context, run_command: RunComman
         return host.go_on(event)  # the other hook answers
     import shlex
 
-    if words[0] == "rewind" and "--session" not in words:
+    if words[0] == "rewind" and not any(word.startswith("--session") for word in words):
         sessions = {found.id for found in agent_sessions(context)}
         words += ["--session", event.session] if event.session in sessions else []
     place = ["-C", context.root, "--store", context.store_path]
