@@ -308,7 +308,8 @@ def test_a_program_without_its_script_is_called_as_a_module(snap, home, monkeypa
 
 CALLER = """
 const { Treesnap } = await import(process.argv[2])
-const hooks = await Treesnap({ directory: process.cwd() })
+const client = { tui: { showToast: async ({ body }) => console.log(body.variant, body.message) } }
+const hooks = await Treesnap({ client, directory: process.cwd() })
 const parts = [{ type: "text", text: "fix it" }]
 await hooks["chat.message"]({ sessionID: "s", messageID: "m" }, { parts })
 console.log(parts[0].text)
@@ -319,12 +320,15 @@ const asked = hooks["tool.execute.before"](call, { args: { command: "rm" } })
 await asked.catch((error) => console.log(error.message))
 """
 
+WARNED = "warning full"
+
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 @pytest.mark.parametrize(
     ("ends", "is_strict", "said"),
     [
         ('echo \'{"context": "look"}\'', False, ["fix it\n\nlook"]),
+        ('echo \'{"warning": "full"}\'', False, [WARNED, "fix it", WARNED, WARNED]),
         ("case $given in *rm*) echo no >&2; exit 2 ;; esac", True, ["fix it", "no"]),
         (None, False, ["fix it"]),
         (None, True, []),

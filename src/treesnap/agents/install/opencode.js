@@ -33,37 +33,50 @@ function tell(payload) {
   })
 }
 
-// Throws where the hook blocks, which keeps opencode from running the tool or sending the prompt.
-async function ask(payload) {
-  const { code, stdout, stderr } = await tell(payload)
-  if (code === 2) throw new Error(stderr.trim() || "treesnap does not let this go on")
-  if (code !== 0 && IS_STRICT) throw new Error(`${LINE[0]} could not be run: ${stderr.trim()}`)
+// Returns what the hook replied, and shows its warning.
+function replied({ stdout }, client) {
+  let reply = {}
   try {
-    return JSON.parse(stdout).context
-  } catch {
-    return undefined
+    reply = JSON.parse(stdout) ?? {}
+  } catch {} // it said nothing
+  if (reply.warning) {
+    const body = { message: reply.warning, variant: "warning" }
+    // Not waited for: opencode itself shows it, and may be waiting for this plugin.
+    client?.tui?.showToast?.({ body })?.catch?.(() => {})
   }
+  return reply
 }
 
-export const Treesnap = async ({ directory }) => ({
+// Throws where the hook blocks, which keeps opencode from running the tool or sending the prompt.
+async function ask(payload, client) {
+  const ended = await tell(payload)
+  const reason = ended.stderr.trim()
+  if (ended.code === 2) throw new Error(reason || "treesnap does not let this go on")
+  if (ended.code !== 0 && IS_STRICT) throw new Error(`${LINE[0]} could not be run: ${reason}`)
+  return replied(ended, client).context
+}
+
+export const Treesnap = async ({ client, directory }) => ({
   "chat.message": async (input, output) => {
     const texts = output.parts.filter((part) => part.type === "text")
-    const context = await ask({
+    const payload = {
       event: "chat.message",
       directory,
       sessionID: input.sessionID,
       messageID: output.message?.id ?? input.messageID,
       prompt: texts.map((part) => part.text).join("\n"),
-    })
+    }
+    const context = await ask(payload, client)
     if (context && texts.length) texts.at(-1).text += `\n\n${context}`
   },
   "tool.execute.before": async (input, output) => {
     const { sessionID, callID, tool } = input
-    await ask({ event: "tool.execute.before", directory, sessionID, callID, tool, args: output.args })
+    const payload = { event: "tool.execute.before", directory, sessionID, callID, tool }
+    await ask({ ...payload, args: output.args }, client)
   },
   event: async ({ event }) => {
     const sessionID = event.properties?.sessionID ?? event.properties?.info?.id
     if (!sessionID || !["session.created", "session.idle"].includes(event.type)) return
-    await tell({ event: event.type, directory, sessionID })
+    replied(await tell({ event: event.type, directory, sessionID }), client)
   },
 })
