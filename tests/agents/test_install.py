@@ -237,11 +237,12 @@ STRICT = hook_line("claude", WORDS, "PreToolUse", is_strict=True)
         "snap hook claude | tee log",
         "snap hook claude\npolicy",
         "policy; snap hook claude",
+        "timeout -s KILL 25",
         "timeout -s KILL 25 snap hook claude && policy",
         f"{STRICT} && policy",
     ],
 )
-def test_a_line_that_also_runs_a_command_of_the_user_stays(place, home, line):
+def test_a_line_of_the_user_stays_whatever_it_runs_beside_the_hook(place, home, line):
     path = home / ".claude/settings.json"
     path.parent.mkdir()
     before = {"hooks": {"PreToolUse": [grouped(line)]}}

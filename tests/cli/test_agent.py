@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -279,6 +280,26 @@ def test_codex_is_asked_whether_it_trusts_the_hooks(snap, home, hook, runs):
 
     assert (found["version"], found["runs"]) == ("0.169", runs)
     assert bool(found["problems"]) is not runs
+
+
+def test_codex_may_list_hooks_that_are_not_understood(snap, home):
+    host(home, "codex", ANSWERS.replace("HOOK", '"theirs", {"command": 7}'))
+    snap("agent", "install", "codex")
+
+    (found,) = snap("agent", "status", "codex", "--json").json["hosts"]
+
+    assert found["runs"] is False
+
+
+@pytest.mark.parametrize("line", ["['snap', 'hook']", "[1]"])
+def test_a_plugin_that_was_edited_is_none_of_ours(snap, home, line):
+    snap("agent", "install", "opencode")
+    path = home / ".config/opencode/plugins/treesnap.js"
+    path.write_text(re.sub(r"const LINE = .*", f"const LINE = {line}", path.read_text()))
+
+    (found,) = snap("agent", "status", "opencode", "--json").json["hosts"]
+
+    assert found["hooks"] == []
 
 
 @pytest.mark.parametrize("server", ["exec /bin/sleep 60", "exit 1", "echo nonsense", "echo '{}'"])

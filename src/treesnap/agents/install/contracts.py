@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from pkgutil import get_data
 from typing import Any
@@ -312,9 +313,13 @@ def is_marked(content: bytes) -> bool:
 
 
 def line_in_program(content: bytes) -> str | None:
-    """Returns the line that a file of ours runs, or None for the file of another."""
+    """Returns the line that a file of ours runs, or None for that of another or an edited one."""
     text = content.decode("utf-8", "replace")
     if not is_marked(content):
         return None
     found = re.search(r"^const LINE = (\[.+\])$", text, re.MULTILINE)
-    return shlex.join(json.loads(found[1])) if found else text.splitlines()[-1]
+    if found is None:
+        return text.splitlines()[-1]
+    with suppress(ValueError, TypeError):
+        return shlex.join(json.loads(found[1]))
+    return None

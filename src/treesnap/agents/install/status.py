@@ -182,16 +182,17 @@ def _installed(host: str, place: SettingsPlace) -> Iterator[InstalledHooks]:
     else:
         value = parsed(path, held[0]).value if held else {}
         lines = [line for _, line in own_lines(value, host)]
-    callers = [caller for line in lines if (caller := caller_in(line, host)) is not None]
-    if not callers:
+    found = [(line, caller) for line in lines if (caller := caller_in(line, host)) is not None]
+    if not found:
         return
-    is_strict = "--strict" in shlex.split(lines[0])
+    line, caller = found[0]
+    is_strict = "--strict" in shlex.split(line)
     if contract.form in (Form.PLUGIN, Form.SCRIPTS):
-        wanted = dict(programs(host, path, callers[0], is_strict=is_strict))
+        wanted = dict(programs(host, path, caller, is_strict=is_strict))
         is_current = contents == wanted
     else:
-        is_current = holds_exactly(value, host, entries(host, callers[0], is_strict=is_strict))
-    yield InstalledHooks(place.for_project, path, callers[0][0], is_strict, is_current)
+        is_current = holds_exactly(value, host, entries(host, caller, is_strict=is_strict))
+    yield InstalledHooks(place.for_project, path, caller[0], is_strict, is_current)
 
 
 def _packaged(host: str, place: SettingsPlace) -> Iterator[InstalledHooks]:
@@ -313,7 +314,9 @@ def _asked(process: subprocess.Popen[bytes], directory: str) -> list[dict[str, A
                 if answered == 1:
                     tell(*asking)
                 elif answered == 2:
-                    return [hook for part in message["result"]["data"] for hook in part["hooks"]]
+                    parts = message["result"]["data"]
+                    hooks = [hook for part in parts for hook in part["hooks"]]
+                    return [hook for hook in hooks if isinstance(hook, dict)]
     finally:
         timer.cancel()
         timer.join()
