@@ -27,3 +27,14 @@ def recorder(tmp_path: Path) -> Recorder:
 def test_a_session_has_an_id_of_any_type(recorder, given, session):
     assert recorder.record(EventPhase.PRE, given) is not None
     assert agent_session(recorder.handle.context).id == session
+
+
+@pytest.mark.parametrize("name", ["session", "key", "tool", "prompt", "arguments"])
+def test_half_a_character_is_no_reason_to_end_a_run(recorder, name):
+    half = "half \ud800"
+    given = {"tool": "bash", name: {"command": half} if name == "arguments" else half}
+
+    first = recorder.record(EventPhase.PRE, **given)
+    again = recorder.record(EventPhase.PRE, **given)
+
+    assert (first == again) == (name == "key")

@@ -48,15 +48,16 @@ class Recorder:
         before a prompt or a tool: a TreesnapError or an OSError. The session is an id of any
         type, such as a number or a UUID.
         """
+        payload = Payload({"tool_name": tool, "tool_input": dict(arguments or {})})
         event = Event(
             host=self.framework,
             phase=phase,
             root=self.handle.root,
             session=as_name(self.session if session in (None, "") else str(session)),
             key=as_name(key),
-            tool=tool,
+            tool=payload.text("tool_name"),
             prompt=prompt,
-            summary=Host().summary(Payload({"tool_input": dict(arguments or {})})),
+            summary=Host().summary(payload),
         )
         blocks = self.is_strict and phase in _BLOCKED
         try:

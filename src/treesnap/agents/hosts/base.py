@@ -288,4 +288,4 @@ def one_line(text: str) -> str:
 
 
 def _hash(text: str) -> str:
-    return checksum(text.encode(), 32).hex()
+    return checksum(text.encode(errors="surrogatepass"), 32).hex()
