@@ -11,6 +11,7 @@ import subprocess
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,9 +30,11 @@ from treesnap.errors import (
 )
 from treesnap.fs.local import LocalFileSystem
 from treesnap.testing.doubles import (
+    Call,
     FaultyFileSystem,
     Killed,
     UnsyncedFileSystem,
+    WrappedFileSystem,
     error_at,
     kill_at,
 )
@@ -203,6 +206,38 @@ def test_without_the_notes_nothing_of_ours_is_left(place, home):
     left = {host: json.loads(Path(place.path(host)).read_text()) for host in SHARED}
     assert all(value.pop("version", 1) in (1, "v1") for value in left.values())
     assert left == {host: {"theirs": 1} for host in SHARED}
+
+
+def test_a_note_of_a_later_version_keeps_the_others(place, home):
+    put_in(place, "gemini", "codex")
+    path = Path(place.notes_directory) / "installed.json"
+    notes = json.loads(path.read_text())
+    next(iter(notes.values()))["later"] = 1
+    path.write_text(json.dumps({**notes, "/other": ["later"]}))
+
+    put_in(place, "claude")
+    take_out(place, "claude", "gemini", "codex")
+
+    assert tree(home) == {}
+
+
+class UnreadableNotes(WrappedFileSystem):
+    """The record of installed hooks cannot be read."""
+
+    def around(self, call: Call) -> Any:
+        if call.method == "open" and call.path.endswith("/installed.json"):
+            raise OSError(errno.EIO, "an error of the disk", call.path)
+        return call.proceed()
+
+
+def test_notes_that_cannot_be_read_are_not_overwritten(place, home):
+    put_in(place, "gemini")
+
+    with pytest.raises(OperationFailed, match="record of installed hooks"):
+        put_in(place._replace(fs=UnreadableNotes()), "claude")
+
+    take_out(place, "gemini")
+    assert tree(home) == {}
 
 
 def test_lines_of_older_versions_are_replaced_wherever_they_are(place, home):

@@ -328,12 +328,20 @@ def _take_out(text: JsonText, host: str, made: Sequence[Sequence[str | int]] | N
 
 
 def _notes(place: SettingsPlace) -> dict[str, Note]:
-    """Returns what is written down, by path; nothing where that cannot be read."""
+    """Returns what is written down, by path, without what is damaged or of a later version.
+
+    Raises OperationFailed where it cannot be read: it would be overwritten then.
+    """
     path = os.path.join(place.notes_directory, "installed.json")
-    with suppress(OSError, ValueError, TypeError, AttributeError):
+    listed: object = None
+    with reported("read the record of installed hooks"), suppress(FileNotFoundError, ValueError):
         listed = json.loads(read_file(place.fs, path, _NOTES_SIZE_MAX))
-        return {name: Note(**fields) for name, fields in listed.items()}
-    return {}
+    notes = {}
+    for name, fields in listed.items() if isinstance(listed, dict) else ():
+        if isinstance(fields, dict):
+            known = {field: fields[field] for field in Note._fields if field in fields}
+            notes[name] = Note(**known)
+    return notes
 
 
 def _keep(place: SettingsPlace, notes: Mapping[str, Note]) -> None:
