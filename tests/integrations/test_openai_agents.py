@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from treesnap.agents.sessions import agent_session
 pytest.importorskip("agents.testing", reason="the extra 'openai-agents' is not installed")
 from agents.testing import ScriptedModel, assistant_message, function_call
 
-from agents import Agent, RunConfig, Runner, function_tool
+from agents import Agent, AgentHookContext, RunConfig, Runner, function_tool
 from treesnap.integrations.openai_agents import SnapshotHooks
 
 TURN, PRE, END = EventPhase.TURN, EventPhase.PRE, EventPhase.END
@@ -88,6 +89,27 @@ def test_the_text_of_a_message_with_parts_is_its_label(scene):
     scene.run([{"role": "user", "content": parts}])
 
     assert agent_session(scene.handle.context).turns[0].snapshot.label == "Write it"
+
+
+@pytest.mark.parametrize(
+    ("newest", "label"),
+    [
+        (SimpleNamespace(content="Write it"), "Write it"),
+        (SimpleNamespace(content=[SimpleNamespace(text="Write it")]), "Write it"),
+        ({"content": ["Write it"]}, "Write it"),
+        ({"content": [{"type": "input_image", "image_url": "a"}]}, None),
+        ({"type": "function_call_output", "output": "a"}, None),
+        (SimpleNamespace(), None),
+        ("Write it", None),
+    ],
+)
+def test_an_input_of_any_form_begins_a_turn(scene, newest, label):
+    context = AgentHookContext(context=None, turn_input=[newest])
+
+    asyncio.run(SnapshotHooks(scene.handle).on_agent_start(context, Agent(name="a")))
+
+    (step,) = agent_session(scene.handle.context).steps
+    assert (step.phase, step.snapshot.label) == (TURN, label)
 
 
 def test_a_strict_run_ends_before_a_tool_that_cannot_be_taken_back(scene):

@@ -42,8 +42,8 @@ class SnapshotHooks(RunHooks[Any]):
     ) -> None:
         """Captures the files before a run; an agent that takes over begins none."""
         if self._handing_over.pop(id(context.usage), None) is None:
-            newest: Any = context.turn_input[-1] if context.turn_input else {}
-            prompt = _text(newest.get("content"))
+            newest = context.turn_input[-1] if context.turn_input else None
+            prompt = _text(_field(newest, "content"))
             await asyncio.to_thread(self.recorder.record, EventPhase.TURN, prompt=prompt)
 
     async def on_handoff(
@@ -79,8 +79,14 @@ class SnapshotHooks(RunHooks[Any]):
 
 def _text(content: Any) -> str:
     """Returns the text of a message, which may have several parts."""
-    parts = content if isinstance(content, list) else [{"text": content}]
-    return " ".join(str(part.get("text") or "") for part in parts)
+    parts = content if isinstance(content, list) else [content]
+    texts = (part if isinstance(part, str) else _field(part, "text") for part in parts)
+    return " ".join(str(text) for text in texts if text)
+
+
+def _field(item: Any, name: str) -> Any:
+    """Returns a field of an input item or of a part of one, which may be an object; or None."""
+    return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
 
 
 def _object(text: str) -> Mapping[str, Any]:
