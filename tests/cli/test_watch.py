@@ -315,3 +315,17 @@ def test_a_root_with_any_name_is_watched(run_snap, tmp_path, store):
     finally:
         stopped = run_snap("watch", "--stop", cwd=root)
     assert (stopped.code, stopped.out.startswith("Stopped watching ")) == (0, True)
+
+
+def test_gc_removes_the_socket_of_a_killed_watcher_and_no_other(snap, detach, root, store):
+    process_id = detach()
+
+    assert snap("gc").code == 0
+    assert len(list(store.glob("roots/hook-*"))) == 1
+    os.kill(process_id, signal.SIGKILL)
+    wait_until(lambda: not is_running(process_id))
+    shutil.rmtree(root)
+    assert snap("gc", "--dry-run", cwd=store.parent).code == 0
+    assert len(list(store.glob("roots/hook-*"))) == 1
+    assert snap("gc", cwd=store.parent).code == 0
+    assert list(store.glob("roots/hook-*")) == []

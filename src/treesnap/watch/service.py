@@ -253,7 +253,7 @@ class WatchService:
         fs = self._context.fs
         path = os.path.join(directory, name)
         with suppress(FileNotFoundError):
-            fs.unlink(path)  # of a killed watcher: we have its lock
+            fs.unlink(path)  # of a killed watcher
         fd = fs.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         stack.callback(fs.close, fd)
         listening = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
