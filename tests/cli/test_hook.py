@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from slow import SlowFileSystem
 from treesnap.agents.event import Event, EventPhase
 from treesnap.agents.hook import OutOfTime, respond, time_limit
 from treesnap.agents.hosts.table import host_named
-from treesnap.cli import cmd_hook
+from treesnap.cli import cmd_hook, start
 from treesnap.cli.client import SIZE_BYTES
 from treesnap.cli.hook_client import sender
 from treesnap.fs.local import LocalFileSystem
@@ -678,6 +679,41 @@ def test_a_hook_of_a_root_inside_asks_no_watcher_of_the_root_around(run_hook, sn
     assert run_hook("PreToolUse", cwd=str(root / "inner"))[0] == FELL_BACK
 
 
+def become_slow_client() -> None:
+    """Makes a child the command, to which 12 s pass when it has read a part of the payload."""
+    now, read = time.monotonic, os.read
+    late_s = [0.0]
+
+    def read_slowly(fd: int, size: int) -> bytes:
+        piece = read(fd, size)
+        if fd == 0 and not late_s[0]:
+            late_s[0] = 12.0
+            if 0 < signal.getitimer(signal.ITIMER_REAL)[0] < late_s[0]:
+                signal.raise_signal(signal.SIGALRM)
+        return piece
+
+    time.monotonic = lambda: now() + late_s[0]
+    os.read = read_slowly
+    sys.orig_argv[:] = [sys.executable, *sys.argv]
+    start.main()
+
+
+def test_a_payload_that_comes_slowly_is_read_to_its_end(root, environment, snap, detach):
+    detach()
+    given = payload(root, "PreToolUse", tool_input={"command": "rm", "more": "x" * 200_000})
+
+    outcome = forked(
+        ["hook", "claude", "--strict"],
+        cwd=root,
+        variables=environment,
+        given=given,
+        program=become_slow_client,
+    )
+
+    assert outcome == (0, b"", b"")
+    assert [item["label"] for item in listed(snap)] == ["Bash: rm"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_hook_whose_watcher_is_gone_or_stands_still_does_the_work(
     root, environment, snap, detach, number
@@ -756,5 +792,5 @@ def test_a_hook_that_a_watcher_carries_out_imports_hardly_anything(root, environ
         "treesnap",
         *(f"treesnap.cli{name}" for name in ("", ".client", ".hook_client", ".start")),
     ]
-    assert started.stdout.decode().split() == ["__future__", "_socket", *ours]
+    assert started.stdout.decode().split() == ["__future__", "_socket", "select", *ours]
     assert [item["phase"] for item in listed(snap)] == ["pre"]

@@ -14,9 +14,9 @@ Imports nothing that takes long: hashing a path would take longer than the whole
 
 from __future__ import annotations
 
-import _signal as signal  # type: ignore[import-not-found]  # typeshed has only the slow one
 import _socket as socket
 import os
+import select
 import sys
 import time
 
@@ -88,9 +88,10 @@ def run_in_watcher(words: list[str], store: str) -> None:
     if name is None:
         return
     begin_s = time.monotonic()
-    payload = _taken_payload(call.timeout_s * WATCHER_SHARE)
+    payload = _taken_payload(begin_s + call.timeout_s)
+    is_early = time.monotonic() - begin_s < call.timeout_s * (1 - WATCHER_SHARE)
     try:
-        reply = _asked(f"{store}/roots", name, call, payload)
+        reply = _asked(f"{store}/roots", name, call, payload) if is_early else b""
     except OSError:
         reply = b""
     if reply:
@@ -168,26 +169,22 @@ def _found_socket(directory: str, start: str) -> str | None:
     return None
 
 
-def _taken_payload(patience_s: float) -> bytes:
-    """Returns what is on standard input; only its beginning when that takes long, or is long."""
-
-    def stop(_number: int, _frame: object) -> None:
-        raise TimeoutError
-
+def _taken_payload(end_s: float) -> bytes:
+    """Returns what is on standard input; only its beginning when the time ends, or it is long."""
     pieces: list[bytes] = []
     size_bytes = 0
-    old = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, patience_s)
+    stdin = select.poll()
+    stdin.register(0, select.POLLIN)
     try:
-        while piece := os.read(0, 1 << 16):
+        while (left_s := end_s - time.monotonic()) > 0 and stdin.poll(left_s * 1000):
+            piece = os.read(0, 1 << 16)
+            if not piece:
+                break
             if size_bytes <= PAYLOAD_SIZE_MAX:
                 pieces.append(piece)
                 size_bytes += len(piece)
     except OSError:
         pass
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, old)
     return b"".join(pieces)
 
 
