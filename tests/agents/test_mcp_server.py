@@ -21,6 +21,7 @@ from treesnap.agents.sessions import agent_session
 from treesnap.cli.cmd_mcp import describe, patches
 from treesnap.cli.main import execute
 from treesnap.events import Phase
+from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.access import locked_root, opened
 from treesnap.testing.state import tree_state
 
@@ -528,6 +529,26 @@ def test_warnings_come_with_the_answer(server, handle):
     assert result.structured_content["damaged"] == 1
     (warning,) = (item.text for item in result.content[1:])
     assert warning == f"warning: Snapshot {made.id[:12]} is damaged and cannot be listed"
+
+
+def test_warnings_come_with_an_error_too(server, handle, root, monkeypatch):
+    def stop(*_arguments: Any, **_options: Any) -> None:
+        raise KeyboardInterrupt
+
+    handle.create()
+    (root / "text").write_text("two\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFileSystem, "exchange", stop)
+        with pytest.raises(KeyboardInterrupt):
+            handle.restore("latest")
+
+    result = call(server, "restore_plan", {"ref": "absent"})
+
+    error, *warnings = (item.text for item in result.content)
+    assert json.loads(error)["code"] == "snapshot-not-found"
+    assert [warning.partition(" of ")[0] for warning in warnings] == [
+        "warning: Completed an interrupted restore"
+    ]
 
 
 @pytest.mark.parametrize("mode", GENERATIONS)

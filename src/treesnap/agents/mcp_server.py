@@ -26,6 +26,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
     CallToolResult,
+    ContentBlock,
     GetPromptResult,
     InputRequiredResult,
     TextContent,
@@ -140,14 +141,13 @@ class HistoryServer(MCPServer[Any]):
                 self._check_call(name, arguments)
                 result = await super().call_tool(name, arguments, context)
             except Exception as error:  # noqa: BLE001 - all of them are answers
-                return self._failure(error)
+                return self._failure(error, monitor.warnings)
             finally:
                 reporting.cancel_scope.cancel()
         await _report(monitor, context)
         assert isinstance(result, CallToolResult)
         structured = json.dumps(result.structured_content, ensure_ascii=False)
-        texts = [structured, *(f"warning: {message}" for message in monitor.warnings)]
-        result.content = [TextContent(type="text", text=text) for text in texts]
+        result.content = _texts(structured, monitor.warnings)
         return result
 
     async def read_resource(
@@ -205,10 +205,15 @@ class HistoryServer(MCPServer[Any]):
         described = self._describe(error)
         return MCPError(INVALID_PARAMS, described["message"], dict(described))
 
-    def _failure(self, error: BaseException) -> CallToolResult:
-        described = self._describe(_cause(error))
-        text = json.dumps(described, ensure_ascii=False)
-        return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
+    def _failure(self, error: BaseException, warnings: Iterable[str]) -> CallToolResult:
+        described = json.dumps(self._describe(_cause(error)), ensure_ascii=False)
+        return CallToolResult(content=_texts(described, warnings), is_error=True)
+
+
+def _texts(answer: str, warnings: Iterable[str]) -> list[ContentBlock]:
+    """Returns an answer with the warnings of its call."""
+    texts = [answer, *(f"warning: {message}" for message in warnings)]
+    return [TextContent(type="text", text=text) for text in texts]
 
 
 def _cause(error: BaseException) -> BaseException:
