@@ -53,7 +53,8 @@ def handle(root, tmp_path):
 
 @contextmanager
 def served(*handles: treesnap.Handle, **options: bool) -> Iterator[HistoryServer]:
-    server = HistoryServer(handles, describe, patches, **({"allow_restore": True} | options))
+    options = {"allow_restore": True, "answers_hooks": True} | options
+    server = HistoryServer(handles, describe, patches, **options)
     with closing(server):
         yield server
 
@@ -67,7 +68,7 @@ def made_server():
 @pytest.fixture
 def server(made_server, handle):
     """A server of its own, but for the schemas: to make them takes longer than most tests."""
-    made_server._tools.__init__([handle], patches, allow_restore=True, heeds_hooks=True)
+    made_server._tools.__init__([handle], patches, allow_restore=True, answers_hooks=True)
     with closing(made_server):
         yield made_server
 
@@ -765,7 +766,7 @@ def test_a_hook_that_the_host_gave_up_leaves_a_gap(server, handle, mode):
 
 
 def test_hooks_do_nothing_where_they_are_switched_off(handle):
-    with served(handle, heeds_hooks=False) as server:
+    with served(handle, answers_hooks=False) as server:
         assert hooked(server) == {}
         assert handle.list() == ()
         assert ask(server, "checkpoint")["snapshot"]

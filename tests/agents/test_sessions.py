@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_steps import of_phase
 from treesnap.agents import sessions
 from treesnap.agents.event import Event, EventPhase
 from treesnap.agents.hook import record
@@ -55,8 +56,8 @@ def test_a_session_has_its_steps_newest_first(context):
         (2, PRE, "t1"),
         (1, TURN, "p1"),
     ]
-    assert [step.tool for step in found.of_phase(PRE)] == ["Bash", "Bash"]
-    assert [step.number for step in found.turns] == [5, 1]
+    assert [step.tool for step in of_phase(found, PRE)] == ["Bash", "Bash"]
+    assert [step.number for step in of_phase(found, TURN)] == [5, 1]
     assert {step.snapshot.kind for step in found.steps} == {SnapshotKind.AUTOMATIC}
 
 

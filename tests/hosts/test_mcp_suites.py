@@ -31,7 +31,7 @@ from treesnap.cli.cmd_mcp import describe, patches
 
 root, store, fd = sys.argv[1:]
 handles = [treesnap.open(root, store)]
-server = HistoryServer(handles, describe, patches, allow_restore=True)
+server = HistoryServer(handles, describe, patches, allow_restore=True, answers_hooks=True)
 uvicorn.run(server.streamable_http_app(), fd=int(fd), log_level="warning")
 """
 """The conformance suite reaches servers by HTTP only; ``snap mcp`` does not offer that."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import treesnap
+from agent_steps import of_phase
 from treesnap.agents.event import EventPhase
 from treesnap.agents.sessions import agent_session
 
@@ -85,4 +86,4 @@ def test_commands_and_prompts_are_one_session_without_a_checkpointer(root, handl
     assert not (root / "plan").exists()
     assert session.id == "thread 1"
     assert [step.phase for step in session.steps] == [END, POST, PRE, TURN]
-    assert session.of_phase(PRE)[0].snapshot.label == "execute: rm plan"
+    assert of_phase(session, PRE)[0].snapshot.label == "execute: rm plan"

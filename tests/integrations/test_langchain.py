@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 import treesnap
+from agent_steps import of_phase
 from treesnap.agents.event import EventPhase
 from treesnap.agents.rewind import RewindRequest, rewind
 from treesnap.agents.sessions import agent_session, agent_sessions
@@ -170,12 +171,12 @@ def test_a_replayed_tool_is_captured_again_and_a_resumed_one_is_not(scene):
     scene.failing.clear()
     scene.script()
     scene.graph.invoke(None, scene.config)
-    calls = agent_session(scene.handle.context).of_phase(PRE)
+    calls = of_phase(agent_session(scene.handle.context), PRE)
 
     (scene.root / "half").write_text("of the user")
     scene.script()
     scene.graph.invoke(None, scene.state("tools").config)
-    replayed = agent_session(scene.handle.context).of_phase(PRE)
+    replayed = of_phase(agent_session(scene.handle.context), PRE)
 
     assert [scene.handle.ls(step.snapshot.id) for step in calls] == [()]
     assert len(replayed) == 2
@@ -189,8 +190,8 @@ def test_the_steps_are_those_of_a_session(scene):
 
     assert (session.id, session.host) == ("thread 1", "langchain")
     assert [step.phase for step in session.steps] == [END, POST, PRE, PRE, TURN]
-    assert session.turns[0].snapshot.label == "Write two files"
-    assert session.of_phase(PRE)[0].tool == "write"
+    assert of_phase(session, TURN)[0].snapshot.label == "Write two files"
+    assert of_phase(session, PRE)[0].tool == "write"
 
 
 @pytest.mark.parametrize("thread_id", [7, UUID(int=7)])

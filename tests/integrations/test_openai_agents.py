@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import treesnap
+from agent_steps import of_phase
 from treesnap.agents.event import EventPhase
 from treesnap.agents.rewind import RewindRequest, rewind
 from treesnap.agents.sessions import agent_session
@@ -70,7 +71,7 @@ def test_the_files_before_a_run_come_back(scene):
     rewind(scene.handle.context, RewindRequest("1"))
 
     assert [path.name for path in scene.root.iterdir()] == ["a"]
-    assert scene.handle.ls(agent_session(scene.handle.context).turns[1].snapshot.id) == ()
+    assert scene.handle.ls(of_phase(agent_session(scene.handle.context), TURN)[1].snapshot.id) == ()
 
 
 def test_an_agent_that_takes_over_has_no_prompt_of_its_own(scene):
@@ -79,7 +80,7 @@ def test_an_agent_that_takes_over_has_no_prompt_of_its_own(scene):
     scene.run("one", [function_call("transfer_to_other", {}, call_id="c1")], handoffs=[other])
     scene.run("two")
 
-    turns = agent_session(scene.handle.context).turns
+    turns = of_phase(agent_session(scene.handle.context), TURN)
     assert [step.snapshot.label for step in turns] == ["two", "one"]
 
 
@@ -88,7 +89,7 @@ def test_the_text_of_a_message_with_parts_is_its_label(scene):
 
     scene.run([{"role": "user", "content": parts}])
 
-    assert agent_session(scene.handle.context).turns[0].snapshot.label == "Write it"
+    assert of_phase(agent_session(scene.handle.context), TURN)[0].snapshot.label == "Write it"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import treesnap
+from agent_steps import of_phase
 from treesnap.agents.event import EventPhase
 from treesnap.agents.rewind import RewindRequest, rewind
 from treesnap.agents.sessions import agent_session, agent_sessions
@@ -86,7 +87,7 @@ def test_the_runs_of_a_conversation_are_one_session(scene):
     (session,) = agent_sessions(scene.handle.context)
     rewind(scene.handle.context, RewindRequest("1"))
 
-    assert [turn.snapshot.label for turn in session.turns] == ["two", "one"]
+    assert [turn.snapshot.label for turn in of_phase(session, TURN)] == ["two", "one"]
     assert (scene.root / "a").read_text() == "1"
 
 
@@ -94,7 +95,7 @@ def test_equal_ids_of_two_calls_are_two_steps(scene):
     """Some models count their calls from the same number on in each answer."""
     run(scene.agent(), "twice")
 
-    assert len(agent_session(scene.handle.context).of_phase(PRE)) == 2
+    assert len(of_phase(agent_session(scene.handle.context), PRE)) == 2
 
 
 def test_a_strict_run_ends_before_a_tool_that_cannot_be_taken_back(scene):

@@ -71,7 +71,7 @@ class HistoryServer(MCPServer[Any]):
         patch: Patch,
         *,
         allow_restore: bool,
-        heeds_hooks: bool = True,
+        answers_hooks: bool,
     ) -> None:
         super().__init__(
             "treesnap",
@@ -84,7 +84,7 @@ class HistoryServer(MCPServer[Any]):
         self._allow_restore = allow_restore
         self._parameters: dict[str, set[str]] = {}
         tools = self._tools = Tools(
-            handles, patch, allow_restore=allow_restore, heeds_hooks=heeds_hooks
+            handles, patch, allow_restore=allow_restore, answers_hooks=answers_hooks
         )
         self._offer(tools.checkpoint, _ADDS)
         self._offer(tools.list_snapshots, _READS, "list")

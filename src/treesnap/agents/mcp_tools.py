@@ -152,9 +152,9 @@ class Tools:
     """The tools of one server, and the resource. Safe to call from threads."""
 
     def __init__(
-        self, handles: Iterable[Handle], patch: Patch, *, allow_restore: bool, heeds_hooks: bool
+        self, handles: Iterable[Handle], patch: Patch, *, allow_restore: bool, answers_hooks: bool
     ) -> None:
-        self._heeds_hooks = heeds_hooks
+        self._answers_hooks = answers_hooks
         self._handles = {handle.root: handle for handle in handles}
         self._patch = patch
         self._allow_restore = allow_restore
@@ -369,7 +369,7 @@ class Tools:
             summary=command or None,
             is_read_only=host.is_read_only(tool_name),
         )
-        if not self._heeds_hooks:
+        if not self._answers_hooks:
             return {}
         context = self._watching(root).context
         try:

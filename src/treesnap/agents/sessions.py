@@ -52,15 +52,6 @@ class AgentSession(NamedTuple):
     steps: tuple[AgentStep, ...]
     gaps: tuple[Gap, ...]
 
-    def of_phase(self, phase: EventPhase) -> tuple[AgentStep, ...]:
-        """Returns the steps of a phase, newest first."""
-        return tuple(step for step in self.steps if step.phase is phase)
-
-    @property
-    def turns(self) -> tuple[AgentStep, ...]:
-        """The states before the prompts, newest first."""
-        return self.of_phase(EventPhase.TURN)
-
 
 def step_of(snapshot: Snapshot) -> AgentStep | None:
     """Returns the step that a snapshot is, or None."""

@@ -58,7 +58,7 @@ def mcp(invocation: Invocation, *, directories: Sequence[str], allow_restore: bo
             describe,
             patches,
             allow_restore=allow_restore,
-            heeds_hooks=not os.environ.get("SNAP_DISABLE"),
+            answers_hooks=not os.environ.get("SNAP_DISABLE"),
         )
         if sys.stdin.isatty():
             invocation.output.note("Waiting for a host on standard input; Ctrl-C ends the wait")

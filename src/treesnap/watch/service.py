@@ -107,14 +107,14 @@ class WatchService:
         self,
         context: Context,
         *,
+        hook_name: Callable[[int, int], str],
+        carry_out: Callable[[Context, bytes], bytes],
         every_s: float | None = None,
         on_change: bool = False,
         idle_s: float | None = None,
         force: bool = False,
         on_snapshot: Callable[[CreateResult], None] = lambda _: None,
         on_error: Callable[[str], None] = lambda _: None,
-        hook_name: Callable[[int, int], str] | None = None,
-        carry_out: Callable[[Context, bytes], bytes] = lambda _, __: b"",
     ) -> None:
         self._context = context
         self._hook_name = hook_name
@@ -161,7 +161,7 @@ class WatchService:
                 self._watcher, self._changed = watcher, watcher.changed
             with reported("watch"):
                 self._listen(stack, directory, "socket", self._answer)
-                if self._watcher is not None and self._hook_name is not None:
+                if self._watcher is not None:
                     top = context.fs.lstat(context.root)
                     name = self._hook_name(top.st_dev, top.st_ino)
                     roots = Layout(context.store_path).roots

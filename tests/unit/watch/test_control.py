@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import treesnap
+from treesnap.cli.cmd_hook import carry_out
 from treesnap.cli.cmd_watch import status_lines
+from treesnap.cli.hook_client import socket_name
 from treesnap.errors import ErrorCode, OperationFailed, TreesnapError
 from treesnap.results import WatchStatus
 from treesnap.watch import control
@@ -100,7 +102,7 @@ def test_words_about_one_say_everything_that_is_known():
 
 
 def test_a_service_that_is_stopped_before_it_begins_ends_at_once(handle):
-    service = WatchService(handle.context)
+    service = WatchService(handle.context, hook_name=socket_name, carry_out=carry_out)
     assert service.status().directories == 0
 
     service.stop()
