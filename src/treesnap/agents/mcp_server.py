@@ -125,7 +125,7 @@ class HistoryServer(MCPServer[Any]):
         """Returns what a model is asked when the user wants to undo a restore."""
         if self._allow_restore:
             return "Undo the newest restore with the treesnap tool undo, and report its counts."
-        roots = " or ".join(self._tools._handles)  # noqa: SLF001 - both are one thing
+        roots = " or ".join(map(quoted, self._tools.roots))
         return f"Tell me to run `snap undo` in {roots}. Do not put files back in any other way."
 
     async def call_tool(

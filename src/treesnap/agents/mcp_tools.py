@@ -163,6 +163,11 @@ class Tools:
         self._watched: set[str] = set()
         self._lock = threading.Lock()
 
+    @property
+    def roots(self) -> list[str]:
+        """The directories of the server, in the order that they were given."""
+        return list(self._handles)
+
     def close(self) -> None:
         """Ends the watchers."""
         self._watchers.close()

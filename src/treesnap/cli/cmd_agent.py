@@ -62,7 +62,7 @@ def _host_arguments(function: _Function) -> _Function:
     ],
 )
 @_host_arguments
-@click.option("--strict", is_flag=True, help="Let no tool run whose snapshot could not be made.")
+@click.option("--strict", is_flag=True, help="Block tools when their snapshot fails.")
 @pass_invocation
 def install(
     invocation: Invocation,
@@ -105,7 +105,7 @@ def uninstall(
     for_project: bool,
     dry_run: bool,
 ) -> None:
-    """Take the hooks out of the settings of HOSTs again.
+    """Remove the hooks from the settings of HOSTs.
 
     A file that no other program changed since gets its old bytes back. Snapshots stay.
     """

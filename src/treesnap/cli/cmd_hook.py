@@ -68,7 +68,9 @@ class HookCommand(SnapCommand):
 )
 @click.argument("host_name", metavar="HOST")
 @click.argument("event_name", metavar="[EVENT]", required=False)
-@click.option("--strict", is_flag=True, help="Block what cannot be captured before.")
+@click.option(
+    "--strict", is_flag=True, help="Block prompts and tools that cannot be captured first."
+)
 @click.option(
     "--timeout",
     "timeout_s",

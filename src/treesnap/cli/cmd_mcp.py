@@ -41,7 +41,7 @@ def mcp(invocation: Invocation, *, directories: Sequence[str], allow_restore: bo
         if error.name is None or error.name.startswith("treesnap"):
             raise
         raise OperationFailed(
-            f"The Python module {error.name!r} is missing; treesnap[mcp] brings it"
+            f"The Python module {error.name!r} is missing; install treesnap[mcp]"
         ) from error
     handles: list[Handle] = []
     with ExitStack() as stack:

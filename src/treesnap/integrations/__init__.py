@@ -12,5 +12,5 @@ def brought_by(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        message = f"The Python module {error.name!r} is missing; treesnap[{extra}] brings it"
+        message = f"The Python module {error.name!r} is missing; install treesnap[{extra}]"
         raise ModuleNotFoundError(message, name=error.name) from error
