@@ -85,6 +85,32 @@ def test_a_recovery_takes_missing_owners_for_no_change(lesser, root, tmp_path, m
     assert not list(root.glob(".treesnap*"))
 
 
+def test_a_recovery_knows_a_file_of_which_the_group_alone_is_given(lesser, tmp_path):
+    """It has the set-group-ID bit, but not the set-user-ID bit."""
+    root = tmp_path / "root"
+    root.mkdir()
+    for name in ("one", "two"):
+        (root / name).write_text("old")
+        os.chown(root / name, OTHER_ID, 0)
+        (root / name).chmod(0o6755)
+    treesnap.open(root, tmp_path / "store").create(name="before")
+    for name in ("one", "two"):
+        (root / name).unlink()
+        (root / name).write_text("new")
+    words = [sys.executable, "-c", KILLED_THEN_RECOVERED, root, tmp_path / "store"]
+
+    done = subprocess.run(
+        [*lesser, *words, "exchange", "2"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+    assert json.loads(done.stdout) == [True, "completed an interrupted restore"]
+    assert contents(root) == {b"old"}
+    assert [(root / name).stat().st_mode & 0o7777 for name in ("one", "two")] == [0o2755] * 2
+
+
 def test_a_restore_says_which_owners_are_missing(lesser, root, tmp_path):
     words = [sys.executable, "-m", "treesnap", "-C", root, "--store", tmp_path / "store"]
     done = subprocess.run(

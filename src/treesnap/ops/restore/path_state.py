@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
+from stat import S_ISGID, S_ISUID
 
 from treesnap.compare import differing, kind_of_change
 from treesnap.fs.owner import may_give_owners
@@ -15,8 +16,8 @@ from treesnap.model import ChangeKind, Entry, SkipReason, Xattrs
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.state import State
 
-_SET_IDS = 0o6000
-"""Bits that a change of owner takes away."""
+_SET_IDS = (0, S_ISUID, S_ISGID, S_ISUID | S_ISGID)
+"""Bits that a change of owner takes away, and that are not set where it is not permitted."""
 _USER = b"user."
 """Begins the extended attributes that a restore can set without privileges."""
 
@@ -106,7 +107,7 @@ class Comparison(NamedTuple):
             return wanted.is_skipped or not (is_unreadable and wanted.mode & 0o400)
         if not _has_content_of(found, wanted):
             return False
-        modes = {wanted.mode} if may_give_owners() else {wanted.mode, wanted.mode & ~_SET_IDS}
+        modes = {wanted.mode} if may_give_owners() else _without_set_ids(wanted.mode)
         is_time_known = self.touch or found.is_directory or found.mtime_ns == wanted.mtime_ns
         return (
             found.mode in modes
@@ -156,13 +157,18 @@ def _has_metadata_of(
         if is_in_place:
             modes.add(entry.mode | 0o200)
         if is_in_place or not may_give_owners():
-            modes.add(entry.mode & ~_SET_IDS)
+            modes |= _without_set_ids(entry.mode)
     if found.mode not in modes:
         return False
     times = {entry.mtime_ns for entry in entries}
     if not (touch or found.is_directory) and found.mtime_ns not in times:
         return False
     return _has_owner_of(found, entries) and _has_attributes_of(found, state, possible)
+
+
+def _without_set_ids(mode: int) -> set[int]:
+    """Returns a mode, and the same without one or both of its set-user-ID and set-group-ID bits."""
+    return {mode & ~bits for bits in _SET_IDS}
 
 
 def _has_owner_of(found: Entry, possible: Iterable[Entry]) -> bool:
