@@ -103,20 +103,14 @@ class TestJournal:
         stage_name=b".treesnap-restore-0123456789abcdef",
         root_before=None,
         file_system=0,
+        device=0,
         inode=None,
         started_at_ns=0,
     )
 
     def put(self, world: World, **fields) -> str:
         path = world.only("roots/*/root").with_name("journal")
-        journal = Journal(
-            root_id=path.parent.name,
-            **{
-                name: getattr(self.JOURNAL, name)
-                for name in ("stage_name", "root_before", "file_system", "inode", "started_at_ns")
-            },
-            **fields,
-        )
+        journal = self.JOURNAL._replace(root_id=path.parent.name, **fields)
         path.write_bytes(seal(FileKind.JOURNAL, encode_journal(journal)))
         stage = world.root / os.fsdecode(journal.stage_name)
         stage.mkdir()

@@ -47,6 +47,7 @@ def journal(world: World) -> Path:
         stage_name=b".treesnap-restore-0123456789abcdef",
         root_before=None,
         file_system=0,
+        device=0,
         inode=None,
         started_at_ns=0,
     )

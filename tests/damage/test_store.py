@@ -249,6 +249,7 @@ def test_a_damaged_journal_is_named_and_the_tree_is_left_alone(world, how):
                     stage_name=b".treesnap-restore-0",
                     root_before=None,
                     file_system=0,
+                    device=0,
                     inode=None,
                     started_at_ns=0,
                 )
@@ -289,6 +290,7 @@ def test_a_journal_cannot_have_a_directory_of_the_user_removed(world, commit):
         stage_name=b"precious",
         root_before=None,
         file_system=0,
+        device=0,
         inode=None,
         started_at_ns=0,
         commit=commit,

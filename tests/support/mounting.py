@@ -43,17 +43,18 @@ class Mounter:
         """Mounts a file or directory a second time."""
         self._mount(place, "--bind", str(source))
 
-    def overlay(self, directory: Path) -> Path:
+    def overlay(self, directory: Path, lower: Path | None = None, *options: str) -> Path:
         """Mounts an overlay, the layers of which are in a directory too, and returns its place.
 
-        What lies in ``lower`` there already is what the lower layer holds.
+        What lies in ``lower`` there already is what the lower layer holds, unless another directory
+        is given for that.
         """
-        layers = [directory / name for name in ("lower", "upper", "work", "place")]
-        for layer in layers:
+        lower = lower or directory / "lower"
+        upper, work, place = (directory / name for name in ("upper", "work", "place"))
+        for layer in (lower, upper, work, place):
             layer.mkdir(parents=True, exist_ok=True)
-        lower, upper, work, place = layers
-        options = f"lowerdir={lower},upperdir={upper},workdir={work}"
-        self._mount(place, "-t", "overlay", "-o", options, "treesnap-test")
+        layers = f"lowerdir={lower},upperdir={upper},workdir={work}"
+        self._mount(place, "-t", "overlay", "-o", ",".join([layers, *options]), "treesnap-test")
         return place
 
     def take_on(self, place: Path) -> None:

@@ -68,6 +68,7 @@ JOURNAL = Journal(
     stage_name=STAGE_PREFIX + b"0011223344556677",
     root_before=RECORD.root,
     file_system=2049,
+    device=66,
     inode=7,
     started_at_ns=1_700_000_000_000_000_000,
     commit=Commit(
@@ -156,7 +157,7 @@ GOLDEN = {
     "snapshot": (335, "c62e35dd81d9531f0a1ebabaa2cee629"),
     "snapshot state": (28, "8f354c6e684cc6abd29d4f1e121b1821"),
     "history": (93, "e5ff5b28a8d0907625c54a8a0da91cf9"),
-    "journal": (534, "adc37ea3b853bfcf753c46ce17bd8eac"),
+    "journal": (542, "97abfe4989d7d395b878e05406f8e7ad"),
     "row": (92, "6ac6c72927a7511114553f1d57b53524"),
     "meta": (124, "0f3883be877e90649b68c1fe552652cb"),
     "index": (190, "6fc9e3bd1de8d83053173a7b823e8454"),

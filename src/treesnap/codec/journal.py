@@ -11,7 +11,8 @@ A journal names its root, by which a copy in another root's corner of the store 
 It says nothing about the inodes of files or about progress. So it means the same for a copy of
 the tree, however much of the work a power cut undid. It is about the tree that holds its staging
 directory; before that is made, or once it is gone, about the one with the root's file system and
-inode.
+inode. Where files are still to change, that needs the device number too: overlays on one file
+system share its id, and inodes of a common lower layer.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ class Journal(NamedTuple):
     root_before: Entry | None
     """The root's own metadata, or None when the root was absent."""
     file_system: int
-    """What the file system that holds the root is known by."""
+    """Id of the file system that holds the root, which stays the same over mounts."""
+    device: int
+    """Device number of that file system, which another mount may change."""
     inode: int | None
     """Inode of the root, or None as long as there is none."""
     started_at_ns: int
@@ -151,6 +154,7 @@ def decode_journal(payload: bytes) -> Journal:
         stage_name=stage_name,
         root_before=decode_entry(root_before) if root_before is not None else None,
         file_system=fields.get("file_system", int),
+        device=fields.get("device", int),
         inode=fields.optional("inode", int),
         started_at_ns=fields.time("started_at_ns"),
         subvolumes=tuple(_decode_subvolume(row) for row in fields.get("subvolumes", tuple)),

@@ -88,10 +88,10 @@ class FileSystem(Protocol):
         """Returns how many bytes an unprivileged writer may still add to the file system."""
 
     def file_system_id(self, place: Name | int, /) -> int:
-        """Returns by what a file system is known after the next mount too, as far as it says so.
+        """Returns the id of a file system, which stays the same over mounts.
 
-        Device numbers of btrfs and overlayfs are given anew at each mount. See f_fsid in statfs(2);
-        it is the device number where there is no other, and never 0.
+        That is f_fsid of statfs(2), or the device number where that is 0. Device numbers of btrfs
+        and overlayfs may change at each mount. Overlays on one file system may have the same id.
         """
 
     def is_read_only(self, fd: int) -> bool:

@@ -243,6 +243,7 @@ def journals() -> SearchStrategy[Journal]:
         stage_name=st.integers(0, 1 << 30).map(lambda number: STAGE_PREFIX + b"%x" % number),
         root_before=none | root_entries(),
         file_system=_UINT64,
+        device=_UINT64,
         inode=none | _UINT64,
         started_at_ns=_TIMES_NS,
         subvolumes=st.lists(st.builds(Subvolume, paths(), entries()), max_size=2).map(tuple),

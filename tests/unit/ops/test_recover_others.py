@@ -475,6 +475,25 @@ def test_recovery_knows_the_tree_by_its_file_system(
     assert make_handle().create().complete
 
 
+def test_recovery_knows_the_tree_by_its_staging_directory_where_files_may_be_missing(
+    make_handle, root, changed, crash, tmp_path
+):
+    """Two overlays of one lower layer have the same inodes, and often the same id."""
+    crash(SECOND_MOVE)
+    (stage,) = root.glob(".treesnap-restore-*")
+    stage.rename(tmp_path / "stage")
+    half = tree_state(root)
+
+    with pytest.raises(Refused, match="another directory is in its place") as caught:
+        make_handle(fs=Remounted()).recover()
+    assert caught.value.code == ErrorCode.RESTORE_INTERRUPTED
+    assert tree_state(root) == half
+
+    (tmp_path / "stage").rename(stage)
+    assert make_handle(fs=Remounted()).recover() == "completed an interrupted restore"
+    assert (root / "three").read_bytes() == b"three"
+
+
 def test_a_restore_that_is_not_tidied_up_after_is_not_forgotten(handle, root, crash):
     handle.create()
     (root / "new").mkdir()

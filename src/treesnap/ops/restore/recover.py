@@ -134,15 +134,21 @@ def _opened_root(context: Context) -> Iterator[int]:
 
 
 def is_its_tree(fs: FileSystem, root_fd: int, journal: Journal) -> bool:
-    """Returns whether an open directory is the tree of a journal, or a copy of it."""
-    stat = fs.fstat(root_fd)
-    if journal.inode in (None, stat.st_ino) and _is_its_file_system(fs, root_fd, journal):
-        return True
+    """Returns whether an open directory is the tree of a journal, or a copy of it.
+
+    Overlays on one file system share its id, and inodes of a common lower layer. So where files
+    may still have to change, nothing but the staging directory makes up for another device number.
+    """
     stage_fd = open_stage(fs, root_fd, journal.stage_name)
-    if stage_fd is None:
+    if stage_fd is not None:
+        fs.close(stage_fd)
+        return True
+    stat = fs.fstat(root_fd)
+    if journal.inode not in (None, stat.st_ino):
         return False
-    fs.close(stage_fd)
-    return True
+    if journal.commit is not None and journal.commit.paths and stat.st_dev != journal.device:
+        return False
+    return _is_its_file_system(fs, root_fd, journal)
 
 
 def _is_its_file_system(fs: FileSystem, root_fd: int, journal: Journal) -> bool:

@@ -122,12 +122,14 @@ class Transaction:
                 path=self._root,
             )
         place = self._root if root_before else os.path.dirname(self._root)
+        status = self._fs.lstat(place)
         self._journal = Journal(
             root_id=self._session.root.id,
             stage_name=new_stage_name(),
             root_before=root_before,
             file_system=self._fs.file_system_id(place),
-            inode=self._fs.lstat(place).st_ino if root_before else None,
+            device=status.st_dev,
+            inode=status.st_ino if root_before else None,
             started_at_ns=self._session.context.clock_ns(),
             subvolumes=subvolumes,
         )
@@ -197,9 +199,11 @@ class Transaction:
 
     def _committed(self, root_fd: int, commit: Commit) -> Journal:
         """Returns the journal with a commit, and the root's identity: it may be new."""
+        status = self._fs.fstat(root_fd)
         return self._open_journal._replace(
             file_system=self._fs.file_system_id(root_fd),
-            inode=self._fs.fstat(root_fd).st_ino,
+            device=status.st_dev,
+            inode=status.st_ino,
             commit=commit,
         )
 
