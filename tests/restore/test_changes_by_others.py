@@ -339,6 +339,21 @@ def test_what_others_made_as_it_was_before_is_no_conflict(place):
     assert place.handle.restore("target", base="base").conflicts == ()
 
 
+def test_a_root_that_others_removed_gets_its_mode_back(place):
+    place.root.chmod(0o750)
+    place.handle.create(name="before")
+    (place.root / "a").write_text("new again")
+    place.handle.create(name="after")
+    shutil.rmtree(place.root)
+    planned = place.handle.restore("before", base="after", dry_run=True)
+
+    result = place.handle.restore("before", base="after")
+
+    assert [change.path for change in result.conflicts] == [b"a", b"b", b"c"]
+    assert result.conflicts == planned.conflicts
+    assert stat.S_IMODE(place.root.stat().st_mode) == 0o750
+
+
 def test_where_nothing_but_conflicts_differ_nothing_is_done(place):
     for name in "abc":
         (place.root / name).write_text("edited")

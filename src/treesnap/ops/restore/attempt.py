@@ -207,13 +207,19 @@ def _attempt(
             target.trees.share(current.trees)
             require_paths(goal.paths, current, target)
             made = _made_since(context, goal, target) if way_back is not None else frozenset()
+            bases = goal.base_states(session)
+            if was_absent:  # this restore made the root: its metadata is no change by others
+                bases = tuple(
+                    base._replace(root=current.root._replace(content=base.root.content))
+                    for base in bases
+                )
             plan = make_plan(
                 current,
                 target,
                 goal.scope,
                 made,
                 list_changes=goal.list_changes,
-                bases=goal.base_states(session),
+                bases=bases,
                 overwrites=goal.overwrites,
             )
             if way_back is not None:
