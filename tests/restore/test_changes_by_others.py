@@ -438,6 +438,22 @@ def test_metadata_is_not_changed_through_a_name_that_is_kept(tmp_path):
     assert stat.S_IMODE((place.root / "linked").stat().st_mode) == 0o755
 
 
+def test_a_linked_file_is_put_once_where_another_name_has_no_place(tmp_path):
+    """Others made a file of the directory in which the target has the other name."""
+    linked = Item("file", "x", 0o600, 1, group=1)
+    base = {"a": DIRECTORY, "b": DIRECTORY, "b/a": linked._replace(group=0)}
+    target = {**base, "a/a": linked, "b/a": linked}
+    place = Place(tmp_path, target, [base], {**base, "a": Item("file", "theirs")})
+    place.handle.restore("target", base="base")
+    inodes = place.inodes({"b/a"})
+
+    again = place.handle.restore("target", base="base")
+
+    assert again.safety_id is None
+    assert place.inodes({"b/a"}) == inodes
+    assert [change.path for change in again.conflicts] == [b"a"]
+
+
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [

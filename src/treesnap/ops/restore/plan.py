@@ -327,11 +327,23 @@ class _Others:
         return self._changes.get(path)
 
     def without_kept(self, groups: Groups, conflicts: Iterable[Change]) -> Groups:
-        """Returns the hard-link groups without the names that are kept."""
-        kept = {change.path for change in conflicts}
+        """Returns the hard-link groups without the names that are kept, or that are not put.
+
+        Nothing is put below what others removed or made a file.
+        """
+        kept: set[bytes] = set()
+        closed: set[bytes] = set()
+        for change in conflicts:
+            kept.add(change.path)
+            if change.new is None or not change.new.is_directory:
+                closed.add(change.path)
         return subset_groups(
             groups,
-            lambda path: path not in kept and _repository_of(path) not in self._repositories,
+            lambda path: (
+                path not in kept
+                and closed.isdisjoint(treepath.parents(path))
+                and _repository_of(path) not in self._repositories
+            ),
         )
 
 
