@@ -152,8 +152,9 @@ def conflicts_of(
 ) -> tuple[set[str], set[str], set[str]]:
     """Returns what others changed and the target has in another way, and what to keep for that.
 
-    A repository is kept whole, unless nothing of it changed but the index. Last come the paths of
-    all repositories that others changed: also as links they stay as they are.
+    A repository is kept whole, unless nothing of it changed but the index. That one is no conflict;
+    it is kept where the target has it as a base has it. Last come the paths of all repositories
+    that others changed: also as links they stay as they are.
     """
     paths = {*target, *live, *(path for base in bases for path in base)}
     theirs = {
@@ -161,14 +162,20 @@ def conflicts_of(
     }
     differing = {path for path in paths if differ(target.get(path), live.get(path))}
     repositories: dict[str, set[str]] = {}
+    indexes: set[str] = set()
     for path in live:
         if path.endswith(".git") and is_directory(live[path]):
             inside = {other for other in paths if f"{other}/".startswith(f"{path}/")}
-            if theirs & inside == {f"{path}/index"}:
-                theirs.remove(f"{path}/index")
+            index = f"{path}/index"
+            if theirs & inside == {index}:
+                theirs.remove(index)
+                if index in target and any(
+                    not differ(base.get(index), target[index]) for base in bases
+                ):
+                    indexes.add(index)
             elif theirs & inside:
                 repositories[path] = inside
-    kept = differing & theirs.union(*repositories.values())
+    kept = differing & theirs.union(*repositories.values()) | indexes
     theirs.difference_update(*repositories.values())
     whole = {top for top, inside in repositories.items() if inside & differing}
     return differing & theirs | whole, kept, set().union(*repositories.values())
@@ -502,12 +509,30 @@ class TestOfARepository:
         assert [change.path for change in result.conflicts] == [b".git"]
         assert sorted(os.listdir(place.root / ".git")) == ["HEAD", "index"]
 
-    def test_looking_at_it_changes_nothing(self, place):
+    @pytest.mark.parametrize(("conflicts", "index"), [("keep", "staged"), ("overwrite", "1")])
+    def test_an_index_that_the_program_did_not_change_is_no_conflict(self, place, conflicts, index):
+        """Others may have staged something, or only looked at the repository."""
+        (place.root / ".git/index").write_text("staged")
+
+        result = place.handle.restore("target", base="base", conflicts=conflicts)
+
+        assert result.conflicts == ()
+        assert (place.root / ".git/HEAD").read_text() == "1"
+        assert (place.root / ".git/index").read_text() == index
+
+    def test_an_index_that_the_program_changed_is_restored(self, place):
         (place.root / ".git/index").write_text("2")
+        place.handle.create(name="after")
+        (place.root / ".git/index").write_text("looked at")
+
+        assert place.handle.restore("target", base="after").conflicts == ()
+        assert (place.root / ".git/index").read_text() == "1"
+
+    def test_an_index_that_was_removed_stays_so(self, place):
+        (place.root / ".git/index").unlink()
 
         assert place.handle.restore("target", base="base").conflicts == ()
-        assert (place.root / ".git/HEAD").read_text() == "1"
-        assert (place.root / ".git/index").read_text() == "1"
+        assert sorted(os.listdir(place.root / ".git")) == ["HEAD"]
 
     def test_it_is_kept_where_all_that_others_did_was_to_delete(self, tmp_path):
         """The target does not even have the directory that holds it."""

@@ -420,7 +420,8 @@ class Handle:
         would change them, they are in the result's ``conflicts``, and with ``conflicts="keep"``
         they stay as they are, with the directories above them; with ``"overwrite"`` they are
         restored like the others. A modification time alone is not a conflict, and a repository
-        (``.git``) is one path.
+        (``.git``) is one path. Its index alone is no conflict; it stays if it is in the snapshot as
+        it is in the base.
 
         Raises NotFound, Conflict, Refused, Busy, Corrupt, StorageFull, OperationFailed.
         """

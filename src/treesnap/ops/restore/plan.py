@@ -12,7 +12,9 @@ A restore may have a *base*: a third tree, the state up to which it undoes. What
 the base and the live tree was changed by others. Where the target differs there too, that is a
 conflict: the path is left alone like a skipped one, unless conflicts are to be overwritten. With
 several bases, what is as in any of them was not changed by others. A repository is one thing: its
-files refer to each other, so a conflict in one is a conflict of all.
+files refer to each other, so a conflict in one is a conflict of all. Except its index, which
+``git status`` writes too: where nothing else of a repository was changed by others, that is no
+conflict, and the index stays unless the target has another one than the base.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ KEEP, OVERWRITE = "keep", "overwrite"
 _LABELS = {"before restore", "before undo to", "before redo to"}
 """What the safety snapshots of restores, undo and redo are labelled with, before an id."""
 _REPOSITORIES = {b".git": b"index", b".hg": b"dirstate"}
-"""Names of directories that hold a repository, each with the file that looking at it writes."""
+"""Names of directories that hold a repository, each with its index."""
 _INSIDE = {ChangeKind.REMOVED, ChangeKind.METADATA}
 """Changes of a directory that are none of those to be made when only some paths in it are."""
 
@@ -282,11 +284,13 @@ class _Others:
         """By path."""
         self._repositories: dict[bytes, Change] = {}
         """By path, those with changes by others: one change stands for all."""
+        self._indexes: dict[bytes, list[Entry]] = {}
+        """By path, what the bases have of indexes of which others changed nothing else."""
         self.overwrites = overwrites
         """Whether nothing of it is kept."""
         if bases:
             self._compare(bases, live)
-            self._find_repositories(bases[0], live)
+            self._find_repositories(bases, live)
         there = [path for path, change in self._changes.items() if change.new is not None]
         self.holders = treepath.ancestors([] if overwrites else [*there, *self._repositories])
         """Directories that hold something that is kept."""
@@ -300,10 +304,10 @@ class _Others:
             path: change for path, change in first.items() if all(path in each for each in others)
         }
 
-    def _find_repositories(self, base: State, live: State) -> None:
-        """Finds those of which more has changed than what looking at them writes.
+    def _find_repositories(self, bases: Sequence[State], live: State) -> None:
+        """Finds those of which more has changed than the index.
 
-        That is forgotten: the prompts of shells look all the time.
+        An index is no conflict by itself: the prompts of shells run ``git status`` all the time.
         """
         changed: dict[bytes, list[bytes]] = {}
         for path in self._changes:
@@ -314,8 +318,10 @@ class _Others:
             here = live.entry(top)
             if paths == [treepath.join(top, _REPOSITORIES[treepath.split(top)[1]])]:
                 del self._changes[paths[0]]
+                entries = [base.entry(paths[0]) for base in bases]
+                self._indexes[paths[0]] = [entry for entry in entries if entry is not None]
             elif here is not None and here.is_directory:
-                whole = Change(top, ChangeKind.MODIFIED, base.entry(top), here)
+                whole = Change(top, ChangeKind.MODIFIED, bases[0].entry(top), here)
                 self._repositories[top] = self._changes.get(top, whole)
 
     def at(self, path: bytes) -> Change | None:
@@ -326,12 +332,24 @@ class _Others:
                 return self._repositories[top]
         return self._changes.get(path)
 
-    def without_kept(self, groups: Groups, conflicts: Iterable[Change]) -> Groups:
+    def is_index_kept(self, path: bytes, target: Entry | None) -> bool:
+        """Returns whether a path is an index that stays: there is nothing of it to undo.
+
+        The target has it as a base has it, and what others staged since then is theirs.
+        """
+        if self.overwrites or target is None or target.is_skipped:
+            return False
+        changes = (change_at(path, base, target) for base in self._indexes.get(path, ()))
+        return any(change is None or is_time_alone(change) for change in changes)
+
+    def without_kept(
+        self, groups: Groups, conflicts: Iterable[Change], indexes: Iterable[bytes]
+    ) -> Groups:
         """Returns the hard-link groups without the names that are kept, or that are not put.
 
         Nothing is put below what others removed or made a file.
         """
-        kept: set[bytes] = set()
+        kept = set(indexes)
         closed: set[bytes] = set()
         for change in conflicts:
             kept.add(change.path)
@@ -375,6 +393,7 @@ class _Planner:
         self._paired: dict[bytes, tuple[Entry, Entry | None]] = {}
         """Directories that differ and are not put or removed as a whole."""
         self._others = others
+        self._kept_indexes: set[bytes] = set()
 
     def plan(self) -> RestorePlan:
         """Returns the whole plan."""
@@ -413,6 +432,10 @@ class _Planner:
         for path, old, new in differing(
             current.root, target.root, current.trees.entries, target.trees.entries
         ):
+            if others.is_index_kept(path, new):
+                self._kept_indexes.add(path)
+                plan.kept_count += 1
+                continue
             change = change_at(path, old, new)
             theirs = others.at(path)
             if theirs is not None and (change is None or is_time_alone(change)):
@@ -516,9 +539,10 @@ class _Planner:
         plan = self._plan
         linked, target = self._current.groups, self._target.groups
         current = linked
-        if not self._others.overwrites and (plan.conflicts or self._others.holders):
-            current = self._others.without_kept(linked, plan.conflicts)
-            target = self._others.without_kept(target, plan.conflicts)
+        indexes = self._kept_indexes
+        if not self._others.overwrites and (plan.conflicts or indexes or self._others.holders):
+            current = self._others.without_kept(linked, plan.conflicts, indexes)
+            target = self._others.without_kept(target, plan.conflicts, indexes)
 
         def is_shared(path: bytes) -> bool:
             return path in self._current.shared or linked.get(path) != current.get(path)
