@@ -186,9 +186,11 @@ def decode_gaps(payload: bytes) -> tuple[Gap, ...]:
 def _decode_gap(row: Any) -> Gap:
     what = "list of gaps"
     require(type(row) is tuple and len(row) == len(Gap._fields), what, "a gap is not whole")
-    time_ns, *texts = row
-    gap = Gap(decode_time(time_ns, what), *texts)
-    texts = [text for text in texts if text is not None or text is not gap.tool]
+    time_ns, *rest = row
+    gap = Gap(decode_time(time_ns, what), *rest)
+    texts = [gap.host, gap.session, gap.key, gap.phase, gap.reason]
+    if gap.tool is not None:
+        texts.append(gap.tool)
     require(all(type(text) is str for text in texts), what, "a word of a gap is not text")
     return gap
 

@@ -1,4 +1,4 @@
-"""Snapshot records, the state beside them, the restore history and the journal."""
+"""Snapshot records, the state beside them, the restore history, gaps and the journal."""
 
 from __future__ import annotations
 
@@ -298,3 +298,23 @@ def test_a_journal_of_very_many_paths_comes_back():
     found = journal.decode_journal(journal.encode_journal(JOURNAL._replace(commit=many)))
 
     assert found.commit == many
+
+
+GAP = root_files.Gap(1, "host", "session", "key", "phase", None, "reason")
+
+
+@pytest.mark.parametrize("tool", [None, "tool"])
+@pytest.mark.parametrize("value", [None, b"x", 0])
+@pytest.mark.parametrize("field", ["host", "session", "key", "phase", "reason"])
+def test_a_gap_without_a_word_is_refused(field, value, tool):
+    gap = GAP._replace(tool=tool)._replace(**{field: value})
+
+    with pytest.raises(Corrupt, match="not text"):
+        root_files.decode_gaps(root_files.encode_gaps((gap,)))
+
+
+@pytest.mark.parametrize("tool", [b"", 0, False])
+def test_the_tool_of_a_gap_is_text_or_nothing(tool):
+    with pytest.raises(Corrupt, match="not text"):
+        root_files.decode_gaps(root_files.encode_gaps((GAP._replace(tool=tool),)))
+    assert root_files.decode_gaps(root_files.encode_gaps((GAP,))) == (GAP,)
