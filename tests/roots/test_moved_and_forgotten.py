@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.sessions import agent_sessions, note_gap
 from treesnap.errors import Busy, ErrorCode, NotFound, Refused, TreesnapError, WarningCode
 from treesnap.events import CollectingMonitor
 from treesnap.model import SnapshotKind
+from treesnap.ops.access import opened
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.plans import Planner, PlanState, Step
@@ -227,6 +230,23 @@ def test_a_root_is_moved_to_another_file_system_by_hand(place):
     assert info.earlier_paths == (os.fsencode(place.old),)
     place.on(place.new).restore("first")
     assert (place.new / "file").read_text() == "first"
+    place.check()
+
+
+def test_a_root_is_moved_to_where_nothing_but_a_gap_was_noted(place):
+    """A hook failed there before its first snapshot."""
+    shutil.copytree(place.old, place.new)
+    shutil.rmtree(place.old)
+    handle = place.on(place.new)
+    event = Event("claude", EventPhase.PRE, str(place.new), "session", "key", tool="Bash")
+    with opened(handle.context, "capture", create=True) as session:
+        session.root.register()
+    note_gap(handle.context, event, "it took too long")
+    assert agent_sessions(handle.context)[0].gaps
+
+    assert handle.root_move(place.old).path == os.fsencode(place.new)
+
+    assert place.ids(place.new) == [place.second.id, place.first.id]
     place.check()
 
 

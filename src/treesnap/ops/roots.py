@@ -167,7 +167,7 @@ def _forget_empty(context: Context, store: Store, there: Root, but: str) -> None
         return
     with there.locked("move", context.wait_s):
         names = store.fs.list_names(store.layout.root_directory(there.id))
-        is_empty = all(name in {"root", "lock"} or name.endswith("-lock") for name in names)
+        is_empty = all(name in {"root", "lock", "gaps"} or name.endswith("-lock") for name in names)
         if is_empty and not store.snapshots.names(there.id):
             there.forget()
 
