@@ -26,6 +26,20 @@ os.write(1, b'now')
 os.closerange(0, 99)
 os.execvp('sleep', ['sleep', '600'])
 """
+WITHOUT_ITS_FIRST_THREAD = """
+import ctypes, os, threading, time
+
+def when_the_first_has_ended():
+    while open(f'/proc/{os.getpid()}/task/{os.getpid()}/stat').read().split()[2] != 'Z':
+        pass
+    open('number', 'w').write(str(os.getpid()))
+    os.write(1, b'now')
+    OUTPUT
+    time.sleep(600)
+
+threading.Thread(target=when_the_first_has_ended).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
 NO_FILES = ">out 2>&1 " + " ".join(f"{number}>&-" for number in range(3, 10))
 FS = LocalFileSystem()
 
@@ -242,6 +256,21 @@ class TestLeftoversOfAKilledRunner:
         again.write_text('#!/bin/sh\nexec "$0"\n')
         again.chmod(0o755)
         left = self.leave(place, f"echo $$ > number; echo now; exec {again} {NO_FILES}")
+
+        end_leftovers(FS, str(place.log), MARK, wait_s=10)
+
+        assert not is_alive(left)
+
+    @pytest.mark.parametrize(
+        ("words", "output"),
+        [("exec", "os.closerange(0, 99)"), ("exec env -i", "")],
+        ids=["by its environment", "by its output"],
+    )
+    def test_are_found_when_their_first_thread_has_ended(self, place, words, output):
+        """Then /proc/PID shows neither environment nor files, and its threads do."""
+        script = place.directory / "script"
+        script.write_text(WITHOUT_ITS_FIRST_THREAD.replace("OUTPUT", output))
+        left = self.leave(place, f"{words} {sys.executable} {script}")
 
         end_leftovers(FS, str(place.log), MARK, wait_s=10)
 

@@ -151,12 +151,19 @@ def shortest(wanted: str, among: Iterable[str]) -> str:
 
 
 def is_alive(process_id: int) -> bool:
-    """Whether a process runs; a dead one that nobody has waited for does not."""
+    """Whether a thread of a process runs; none does of a dead one that nobody has waited for."""
     try:
-        status = Path(f"/proc/{process_id}/stat").read_text()
+        threads = os.listdir(f"/proc/{process_id}/task")
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return status.rpartition(")")[2].split()[0] not in "ZX"
+    return any(_is_running(Path(f"/proc/{process_id}/task/{thread}/stat")) for thread in threads)
+
+
+def _is_running(stat: Path) -> bool:
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def end(process_id: int) -> None:

@@ -189,11 +189,34 @@ def processes_of(fs: FileSystem, mark: str, mark_file: os.stat_result | None) ->
     with suppress(OSError):
         for name in process_files.process_names():
             if int(name) != os.getpid():
-                directory = f"/proc/{name}"
+                directory = _live_task(fs, f"/proc/{name}")
                 if _has_mark(fs, directory, mark) or (
                     mark_file is not None and _writes(fs, directory, mark_file)
                 ):
                     yield int(name)
+
+
+def _live_task(fs: FileSystem, process: str) -> str:
+    """Returns the directory in /proc that shows what a process has.
+
+    That is a thread's where the first one has ended and others go on.
+    """
+    with suppress(OSError):
+        if not _memory_bytes(_status(fs, process)):
+            for thread in fs.list_names(f"{process}/task"):
+                task = f"{process}/task/{thread}"
+                if _memory_bytes(_status(fs, task)):
+                    return task
+    return process
+
+
+def _status(fs: FileSystem, directory: str) -> list[bytes]:
+    """Returns the fields of proc_pid_stat(5), from the third one on."""
+    return read_file(fs, f"{directory}/stat", _PROC_FILE_SIZE_MAX).rpartition(b")")[2].split()
+
+
+def _memory_bytes(status: Sequence[bytes]) -> int:
+    return int(status[20])
 
 
 def _has_mark(fs: FileSystem, directory: str, mark: str) -> bool:
@@ -221,9 +244,9 @@ def _changes_program(fs: FileSystem, directory: str) -> bool:
 
     Its memory is replaced first; where the environment lies in it is known only later.
     """
-    fields = read_file(fs, f"{directory}/stat", _PROC_FILE_SIZE_MAX).rpartition(b")")[2].split()
-    memory_bytes, start, end = int(fields[20]), int(fields[47]), int(fields[48])
-    return memory_bytes > 0 and (end == 0 or start < end)
+    status = _status(fs, directory)
+    start, end = int(status[47]), int(status[48])
+    return _memory_bytes(status) > 0 and (end == 0 or start < end)
 
 
 def _writes(fs: FileSystem, directory: str, wanted: os.stat_result) -> bool:
