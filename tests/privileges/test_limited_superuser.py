@@ -34,6 +34,21 @@ was_killed = killed(restore, fault).was_killed
 said = Handle(context_at(root=root, store_path=store, fs=UnsyncedFileSystem())).recover()
 print(json.dumps([was_killed, said]))
 """
+RESTORED_TWICE = """
+import json, pathlib, sys
+from treesnap.ops.context import context_at
+from treesnap.ops.restore.plan import RestoreRequest
+from treesnap.ops.undo import restore
+from treesnap.testing.doubles import UnsyncedFileSystem
+
+root, store = sys.argv[1:]
+context = context_at(root=root, store_path=store, fs=UnsyncedFileSystem())
+found = []
+for ref, bases in [("second", ("end",)), ("first", ("end", "second"))]:
+    result = restore(context, RestoreRequest(ref, bases=bases))
+    found.append([pathlib.Path(root, "one").read_text(), len(result.conflicts)])
+print(json.dumps(found))
+"""
 
 
 @pytest.fixture(params=[IN_NAMESPACE, WITHOUT_CAPABILITY], ids=["namespace", "capability"])
@@ -109,6 +124,27 @@ def test_a_recovery_knows_a_file_of_which_the_group_alone_is_given(lesser, tmp_p
     assert json.loads(done.stdout) == [True, "completed an interrupted restore"]
     assert contents(root) == {b"old"}
     assert [(root / name).stat().st_mode & 0o7777 for name in ("one", "two")] == [0o2755] * 2
+
+
+def test_a_missing_owner_is_no_change_by_others(lesser, tmp_path):
+    """The second restore finds what the first one put, which has another owner than its base."""
+    root = tmp_path / "root"
+    root.mkdir()
+    handle = treesnap.open(root, tmp_path / "store")
+    for name in ("first", "second", "end"):
+        (root / "one").write_text(name)
+        os.chown(root / "one", OTHER_ID, OTHER_ID)
+        (root / "one").chmod(0o6755)
+        handle.create(name=name)
+
+    done = subprocess.run(
+        [*lesser, sys.executable, "-c", RESTORED_TWICE, root, tmp_path / "store"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+    assert json.loads(done.stdout) == [["second", 0], ["first", 0]]
 
 
 def test_a_restore_says_which_owners_are_missing(lesser, root, tmp_path):

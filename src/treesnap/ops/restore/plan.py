@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from stat import S_ISGID, S_ISUID
 
 from treesnap import treepath
 from treesnap.codec.journal import Finish
@@ -34,6 +35,7 @@ from treesnap.compare import (
     kind_of_change,
 )
 from treesnap.errors import ErrorCode, InvalidArgument, Refused, WarningCode, quoted
+from treesnap.fs.owner import may_give_owners
 from treesnap.model import (
     Change,
     ChangeKind,
@@ -61,6 +63,7 @@ Approve = Callable[[str], None]
 KEEP, OVERWRITE = "keep", "overwrite"
 """What may become of conflicts."""
 
+_SET_IDS = S_ISUID | S_ISGID
 _LABELS = {"before restore", "before undo to", "before redo to"}
 """What the safety snapshots of restores, undo and redo are labelled with, before an id."""
 _REPOSITORIES = {b".git": b"index", b".hg": b"dirstate"}
@@ -301,7 +304,9 @@ class _Others:
             for base in bases
         )
         self._changes = {
-            path: change for path, change in first.items() if all(path in each for each in others)
+            path: change
+            for path, change in first.items()
+            if all(path in each and not _is_owner_lost(each[path]) for each in (first, *others))
         }
 
     def _find_repositories(self, bases: Sequence[State], live: State) -> None:
@@ -363,6 +368,21 @@ class _Others:
                 and _repository_of(path) not in self._repositories
             ),
         )
+
+
+def _is_owner_lost(change: Change) -> bool:
+    """Returns whether a path is as a restore leaves it that may not set its owner or group.
+
+    Then nothing else differs but bits that go with them, and the time.
+    """
+    old, new = change.old, change.new
+    if change.change != ChangeKind.METADATA or old is None or new is None or may_give_owners():
+        return False
+    rest = [
+        entry._replace(uid=0, gid=0, mode=entry.mode & ~_SET_IDS, mtime_ns=0, content=None)
+        for entry in (old, new)
+    ]
+    return (old.uid, old.gid) != (new.uid, new.gid) and rest[0] == rest[1]
 
 
 def _repository_of(path: bytes) -> bytes | None:
