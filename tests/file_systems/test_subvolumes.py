@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,23 @@ def test_a_killed_restore_is_finished_or_undone_whole(place, point):
     assert differences(found, before) == [] or differences(found, changed) == []
     handle.create()
     assert place.litter() == []
+
+
+def test_a_subvolume_whose_owner_cannot_be_given_back_is_named_once(place):
+    os.chown(place.root / "directory/outer", 1234, 1234)
+    Handle(context_at(root=place.root, store_path=str(place.store))).create(name="before")
+    os.chown(place.root / "directory/outer", 0, 0)
+    place.edit("directory/outer/file")
+    words = [sys.executable, "-m", "treesnap", "-C", place.root, "--store", place.store]
+
+    done = subprocess.run(
+        ["setpriv", "--bounding-set=-chown", *words, "restore", "before"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.stderr.count("'directory/outer'") == 1, done.stderr
 
 
 @pytest.mark.parametrize("number", [1, 3, 5])

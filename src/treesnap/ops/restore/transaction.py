@@ -426,8 +426,9 @@ class Transaction:
                 self._fs, chain, commit.directories, self._xattrs, touch=commit.touch
             )
             finisher.finish_tops(journal.stage_tops)
-            self._warn_of_denied(finisher.denied)
-            warn_of_degraded(self._session, finisher.degraded)
+            # What is below the root was named when it was finished for the first time.
+            self._warn_of_denied([path for path in finisher.denied if not path])
+            warn_of_degraded(self._session, [path for path in finisher.degraded if not path])
         self._fs.sync(root_fd)
         if commit.removes_root:
             self.remove_root()
