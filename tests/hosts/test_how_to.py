@@ -6,14 +6,13 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hosts.conftest import Scene
 from hosts.drivers import merge_json, user_variables
-from hosts.model_server import Step
 from hosts.namespace import Transcript
+from hosts.test_mcp import NAMES, started, tool
 
 pytest.importorskip("mcp", reason="the extra treesnap[mcp] is not installed")
 
@@ -37,8 +36,8 @@ def lines_for(host: str) -> list[str]:
 def user(scene: Scene) -> Scene:
     """A user who has treesnap and a host in the path, and lets the host's model use both."""
     host = scene.host
-    if host.name not in HOOKS:
-        pytest.skip(f"the page has no command for {host.name}")
+    if host.name not in NAMES:
+        pytest.skip(f"{host.name} does not offer the tools of a server that starts late")
     scene.snap("--version")
     (scene.home / "bin" / host.name).symlink_to(host.path())
     host.prepare(scene.home, scene.network.port)
@@ -67,13 +66,6 @@ def typed(user: Scene, line: str) -> Transcript:
     return ended
 
 
-def tool(user: Scene, name: str, **arguments: Any) -> Step:
-    """Returns the model's call of a tool of the server."""
-    if user.host.name == "codex":
-        return {"tool": name, "namespace": "mcp__treesnap", "arguments": arguments}
-    return {"tool": f"mcp__treesnap__{name}", "arguments": arguments}
-
-
 def test_a_model_uses_the_server_and_restores_where_the_page_says_so(user):
     for line in lines_for(user.host.name):
         typed(user, line)
@@ -82,7 +74,7 @@ def test_a_model_uses_the_server_and_restores_where_the_page_says_so(user):
 
         ended = user.run(
             "tidy up",
-            {**user.shell("true"), "until": "restore_plan"},
+            started(user),
             tool(user, "checkpoint", label="before it"),
             user.shell(MOVE),
             tool(user, "restore_plan", ref="latest"),
@@ -97,6 +89,8 @@ def test_a_model_uses_the_server_and_restores_where_the_page_says_so(user):
 
 
 def test_a_host_takes_checkpoints_with_the_hook_of_the_page(user):
+    if user.host.name not in HOOKS:
+        pytest.skip(f"hooks of {user.host.name} start processes alone")
     typed(user, lines_for(user.host.name)[0])
     (hooks,) = (json.loads(block) for block in blocks("json") if "mcp_tool" in block)
     (group,) = hooks["hooks"]["PreToolUse"]
