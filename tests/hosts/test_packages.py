@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import wait_until
-from hosts.conftest import Scene
+from hosts.conftest import DONE, Scene
 from hosts.drivers import NPM, CannotInstall, Codex, install_package, merge_json, user_variables
+from hosts.test_mcp import started
 
 PACKAGES = Path(__file__).parents[2] / "integrations"
 INSTALLING = {
@@ -84,6 +85,13 @@ def test_the_hooks_of_a_package_capture_each_event(packaged):
     assert (packaged.project / "keep.txt").exists()
 
 
+def test_the_server_of_a_package_offers_its_tools(packaged):
+    ended = packaged.run("tidy up", started(packaged))
+
+    assert ended.code == 0, ended
+    assert "restore_plan" in ended.asked
+
+
 def test_a_package_beside_installed_hooks_does_nothing_twice(packaged):
     packaged.snap("agent", "install", packaged.host.name)
     ends = 2 if packaged.host.name == "opencode" else 1  # whose event has nothing to know it by
@@ -130,3 +138,23 @@ def test_a_slash_command_needs_no_model(packaged):
         ended = packaged.run(typed.format(name))
         assert ended.requests == [], name
         assert [path.name for path in packaged.project.iterdir()] == [left], ended.out
+
+
+def test_the_model_carries_out_a_slash_command_of_opencode(packaged):
+    if packaged.host.name != "opencode":
+        pytest.skip(f"slash commands of {packaged.host.name} are not for the model")
+    assert packaged.run("tidy up", packaged.shell(MOVE)).code == 0
+    wait_until(lambda: phases(packaged) == ["turn", "pre", "end"])
+    session = packaged.listed("snapshots", "list")[0]["session"]
+    own = packaged.host.prepare(packaged.home, packaged.network.port)
+
+    ended = packaged.network.run(
+        [packaged.host.path(), "run", "--session", session, "--command", "snap-rewind"],
+        [packaged.shell("snap rewind"), DONE],
+        cwd=packaged.project,
+        variables=user_variables(packaged.home) | packaged.host.variables | own,
+    )
+
+    assert ended.code == 0, ended
+    assert "snap rewind" in str(ended.requests[0].body["messages"][-1])
+    assert [path.name for path in packaged.project.iterdir()] == ["keep.txt"]
