@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,8 @@ DISK_SIZE = 400 << 20
 KINDS = ("ext4", "xfs", "btrfs")
 OPTIONS = {"ext4": ("-q", "-F", "-b", "4096"), "xfs": ("-q",), "btrfs": ("-q",)}
 """What a file system is made with; small blocks would have no room for long links."""
+BACKGROUND_S = 60
+"""How long what a command leaves in the background may use a disk."""
 UNSHARE = ("unshare", "--mount", "--propagation", "private")
 
 
@@ -108,7 +111,15 @@ class Disk:
         except BaseException:
             run("umount", "--lazy", self.place)
             raise
-        run("umount", self.place)
+        self._unmount()
+
+    def _unmount(self) -> None:
+        """Unmounts when the background process of the last command has ended."""
+        deadline = time.monotonic() + BACKGROUND_S
+        while subprocess.run(["umount", self.place], capture_output=True, check=False).returncode:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.place} is still in use")
+            time.sleep(0.02)
 
     def clone(self, source: str, target: str) -> None:
         """Makes a copy of an image at one instant."""

@@ -17,11 +17,10 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 
 from crash.black_box import after_interruption
-from crash.disks import KINDS, Disk, NotPossible, enter_private_mounts, host, require
+from crash.disks import KINDS, Disk, NotPossible, enter_private_mounts, host
 from crash.scene import OPERATIONS, Operation, Scene, populate, workspace
 from crash.system_calls import SYNCS, has_strace
 
@@ -153,10 +152,16 @@ class Trial:
         print(f"{self.disk.kind:8}control: without syncs the snapshot is lost, as it should be")
 
 
-def run_kind(place: Path, kind: str, options: argparse.Namespace) -> Trial:
-    """Runs all operations on a disk of one kind; raises NotPossible."""
-    require(kind)
-    disk = Disk(place / kind, kind)
+def run_kind(disk: Disk, options: argparse.Namespace) -> Trial:
+    """Runs all operations on a disk that can be mounted."""
+    try:
+        return _run_kind(disk, options)
+    except NotPossible as error:
+        raise RuntimeError("What was possible before is not any more") from error
+
+
+def _run_kind(disk: Disk, options: argparse.Namespace) -> Trial:
+    kind = disk.kind
     with disk.mounted("live") as mounted:
         scene = Scene(mounted / "scene")
         trial = Trial(disk, scene, options, Random(f"{options.seed} {kind}"))
@@ -198,9 +203,13 @@ def main() -> int:
         with workspace("power-cuts") as directory, host(directory) as place:
             for kind in options.kind or KINDS:
                 try:
-                    trials.append(run_kind(place, kind, options))
+                    disk = Disk(place / kind, kind)
+                    with disk.mounted("live"):
+                        pass
                 except NotPossible as error:
                     skipped(f"{kind}: {error}")
+                else:
+                    trials.append(run_kind(disk, options))
     except NotPossible as error:
         return skipped(str(error))
     count = sum(trial.count for trial in trials)
