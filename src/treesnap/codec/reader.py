@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from threading import Lock
 from typing import Any
 
 from treesnap import treepath
@@ -71,18 +72,37 @@ class Reference(NamedTuple):
     """Whether it is a page of the directory that names it, and read with it."""
 
 
-class TreeReader:
-    """Reads directories; keeps a few hundred decoded ones at hand, or as many as asked for."""
+class TreeCache:
+    """The newest decoded directories, a few hundred. Threads and readers may share one.
 
-    def __init__(
-        self, get: Get, *, kept_max: int = _CACHED_TREES, known: dict[ObjectId, Tree] | None = None
-    ) -> None:
-        """``known`` are directories that need not be read."""
+    Objects never change under their id, so nothing in it gets out of date.
+    """
+
+    def __init__(self, trees_max: int = _CACHED_TREES) -> None:
+        self._trees_max = trees_max
+        self._trees: OrderedDict[ObjectId, Tree] = OrderedDict()
+        self._entries = 0
+        self._lock = Lock()
+        self.get = self._trees.get
+
+    def add(self, tree_id: ObjectId, tree: Tree) -> None:
+        """Takes a directory, and lets the oldest ones go."""
+        with self._lock:
+            if tree_id in self._trees:
+                return
+            self._trees[tree_id] = tree
+            self._entries += len(tree.entries)
+            while len(self._trees) > self._trees_max or self._entries > _CACHED_ENTRIES:
+                _, oldest = self._trees.popitem(last=False)
+                self._entries -= len(oldest.entries)
+
+
+class TreeReader:
+    """Reads directories; keeps the newest ones at hand, and the first ones where asked to."""
+
+    def __init__(self, get: Get, cache: TreeCache | None = None) -> None:
         self._get = get
-        self._known = known or {}
-        self._kept_max = kept_max
-        self._cache: OrderedDict[ObjectId, Tree] = OrderedDict()
-        self._cached_entries = 0
+        self._cache = cache if cache is not None else TreeCache()
         self._first: dict[ObjectId, Tree] = {}
         self._room = 0
 
@@ -91,15 +111,11 @@ class TreeReader:
         self._room = entries_max
 
     def keep(self, tree_id: ObjectId, tree: Tree) -> None:
-        """Takes a directory that the caller has at hand, while there is room for the first."""
+        """Takes a directory that the caller has at hand."""
+        self._cache.add(tree_id, tree)
         if len(tree.entries) < self._room and tree_id not in self._first:
             self._room -= len(tree.entries) + 1
             self._first[tree_id] = tree
-
-    @property
-    def first(self) -> dict[ObjectId, Tree]:
-        """The first directories, as far as they are kept."""
-        return self._first
 
     def share(self, other: TreeReader) -> None:
         """Takes over what another reader has kept first: equal ids are equal directories."""
@@ -107,15 +123,10 @@ class TreeReader:
 
     def tree(self, tree_id: ObjectId) -> Tree:
         """Returns one stored tree, pages not followed; raises Corrupt."""
-        tree = self._first.get(tree_id) or self._cache.get(tree_id) or self._known.get(tree_id)
+        tree = self._first.get(tree_id) or self._cache.get(tree_id)
         if tree is None:
             tree = decode_tree(self._get(ObjectKind.TREE, tree_id))
             self.keep(tree_id, tree)
-            self._cache[tree_id] = tree
-            self._cached_entries += len(tree.entries)
-            while len(self._cache) > self._kept_max or self._cached_entries > _CACHED_ENTRIES:
-                _, oldest = self._cache.popitem(last=False)
-                self._cached_entries -= len(oldest.entries)
         return tree
 
     def totals(self, tree_id: ObjectId) -> Totals:

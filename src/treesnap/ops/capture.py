@@ -95,7 +95,7 @@ def scan_settings(
         mapped=known.mapped,
         written=known.written,
         noted_rules=known.note.rules if known.note is not None else (),
-        recent_trees=context.recent_trees,
+        tree_cache=context.tree_cache,
     )
 
 

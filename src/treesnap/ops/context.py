@@ -27,8 +27,8 @@ from treesnap.store.layout import Layout
 from treesnap.treepath import PathLike
 
 if TYPE_CHECKING:  # a command that asks no watcher needs none of it
+    from treesnap.codec.reader import TreeCache
     from treesnap.codec.watch import Answer, Mark
-    from treesnap.model import ObjectId, Tree
     from treesnap.store.roots import Root
     from treesnap.store.store import Store
 
@@ -88,8 +88,8 @@ class Context(NamedTuple):
     """How long an operation waits for another one in the same root."""
     watcher: ChangeSource | None = None
     """Knows what changed in the root, or None; then another process may."""
-    recent_trees: dict[ObjectId, Tree] | None = None
-    """Beside a watcher of this process: directories that the last walk read or stored."""
+    tree_cache: TreeCache | None = None
+    """Beside a watcher of this process: directories that walks read or stored."""
     may_start_processes: bool = False
     """Whether work that need not be waited for may go on in a process of its own. The command
     says so; a program that uses the library does not expect one."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from treesnap.codec.reader import TreeCache
 from treesnap.errors import ErrorCode, Refused, quoted
 from treesnap.fs.os_errors import reported
 from treesnap.ops.access import opened
@@ -61,6 +62,6 @@ def watched(context: Context, *, force: bool = False) -> Iterator[tuple[Context,
                 path=context.root,
             ) from error
     try:
-        yield context._replace(watcher=watcher, recent_trees={}), watcher
+        yield context._replace(watcher=watcher, tree_cache=TreeCache()), watcher
     finally:
         watcher.__exit__(None, None, None)

@@ -11,7 +11,7 @@ import pytest
 
 from treesnap.codec import tree
 from treesnap.codec.message import pack
-from treesnap.codec.reader import Reference, TreeReader
+from treesnap.codec.reader import Reference, TreeCache, TreeReader
 from treesnap.codec.tree import decode_entry, decode_tree, decode_xattrs, put_tree
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.hashing import object_id
@@ -392,17 +392,29 @@ def test_attributes_that_were_stored_apart_are_checked(value):
 
 def test_the_reader_keeps_no_more_than_a_few_hundred_trees():
     objects = Objects()
-    trees = TreeReader(objects.get)
-    for number in range(600):
-        trees.tree(put_tree(fifos(1, b"%%d-%d" % number), Totals(), objects.put))
+    asked = []
+    trees = TreeReader(lambda kind, identity: asked.append(identity) or objects.get(kind, identity))
+    ids = [put_tree(fifos(1, b"%%d-%d" % number), Totals(), objects.put) for number in range(600)]
+    for tree_id in [*ids, *reversed(ids)]:
+        trees.tree(tree_id)
 
-    assert len(trees._cache) == 512
+    assert asked == [*ids, *reversed(ids[: 600 - 512])]
+
+
+def test_a_cache_serves_several_readers():
+    objects = Objects()
+    cache = TreeCache()
+    ids = [put_tree(fifos(1, b"%%d-%d" % number), Totals(), objects.put) for number in range(3)]
+    expected = [TreeReader(objects.get, cache).tree(tree_id) for tree_id in ids]
+    objects.kept.clear()
+
+    assert [TreeReader(objects.get, cache).tree(tree_id) for tree_id in ids] == expected
 
 
 def test_a_reader_keeps_the_first_trees_while_there_is_room():
     objects = Objects()
     ids = [put_tree(fifos(3, b"%%d-%d" % number), Totals(), objects.put) for number in range(5)]
-    first = TreeReader(objects.get, kept_max=0)
+    first = TreeReader(objects.get, TreeCache(0))
     first.keep_first(8)
     expected = [first.tree(tree_id) for tree_id in ids]
     asked = []
@@ -422,7 +434,7 @@ def test_a_reader_decodes_trees_again_that_it_did_not_keep():
         asked.append(identity)
         return objects.get(kind, identity)
 
-    trees = TreeReader(get, kept_max=1)
+    trees = TreeReader(get, TreeCache(1))
     for tree_id in [*ids, *ids]:
         trees.tree(tree_id)
 
@@ -431,9 +443,13 @@ def test_a_reader_decodes_trees_again_that_it_did_not_keep():
 
 def test_the_reader_keeps_fewer_trees_where_they_are_large():
     objects = Objects()
-    trees = TreeReader(objects.get)
+    asked = []
+    trees = TreeReader(lambda kind, identity: asked.append(identity) or objects.get(kind, identity))
+    ids = []
     for number in range(20):
         data = pack((1, Totals(), 0, fifos(4000, b"%%04d-%d" % number)))
-        trees.tree(objects.put(ObjectKind.TREE, data))
+        ids.append(objects.put(ObjectKind.TREE, data))
+    for tree_id in [*ids, *reversed(ids)]:
+        trees.tree(tree_id)
 
-    assert len(trees._cache) == 8
+    assert asked == [*ids, *reversed(ids[: 20 - 8])]

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from treesnap.codec.reader import TreeReader
+from treesnap.codec.reader import TreeCache, TreeReader
 from treesnap.codec.tree import put_tree
 from treesnap.hashing import object_id
 from treesnap.model import Entry, EntryKind, Totals
@@ -37,7 +37,7 @@ class Objects:
         return Entry(name, EntryKind.DIRECTORY, 0o755, 0, 0, 7, 0, tree_id, None)
 
     def state(self, root: Entry) -> State:
-        return State(root=root, trees=TreeReader(self.get, kept_max=1), groups={})
+        return State(root=root, trees=TreeReader(self.get, TreeCache(1)), groups={})
 
 
 def file(name: bytes, number: int) -> Entry:

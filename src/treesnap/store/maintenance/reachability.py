@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from treesnap.codec.reader import Reference, TreeReader, root_references
+from treesnap.codec.reader import Reference, TreeCache, TreeReader, root_references
 from treesnap.errors import Corrupt
 from treesnap.model import ObjectId, ObjectKind, SnapshotRecord
 from treesnap.store.maintenance.seen_objects import SeenObjects
@@ -29,7 +29,7 @@ class Reachability:
         self._searched: set[ObjectId] = set()
         self.damaged: set[ObjectId] = set()
         """Trees and lists that were missing or damaged."""
-        self._trees = TreeReader(store.get, kept_max=2)  # a directory and its page, read once
+        self._trees = TreeReader(store.get, TreeCache(2))  # a directory and its page, read once
         self.seen = SeenObjects(store.index)
 
     def add(self, record: SnapshotRecord) -> Iterator[Reference]:

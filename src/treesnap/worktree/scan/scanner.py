@@ -31,7 +31,7 @@ from stat import S_ISDIR
 from typing import Any
 
 from treesnap import treepath
-from treesnap.codec.reader import TreeReader
+from treesnap.codec.reader import TreeCache, TreeReader
 from treesnap.codec.statcache import (
     Observation,
     Row,
@@ -120,8 +120,8 @@ class ScanSettings(NamedTuple):
     """Inode numbers of files to read whatever their times say."""
     noted_rules: tuple[IgnoreRules, ...] = ()
     """The exclusions that were in force in that walk, when it is known what changed."""
-    recent_trees: dict[ObjectId, Tree] | None = None
-    """Directories that the walk before this one had at hand; afterwards those of this one."""
+    tree_cache: TreeCache | None = None
+    """Directories that earlier walks had at hand; takes those of this one."""
 
 
 class ScanResult(NamedTuple):
@@ -167,15 +167,13 @@ class Scanner:
         self.fs = fs
         self.settings = settings
         self.sink = sink
-        self.trees = TreeReader(sink.get, known=settings.recent_trees)
+        self.trees = TreeReader(sink.get, settings.tree_cache)
         self.monitor = monitor
         self.cache = cache
         self.builder = builder
         is_usable = cache is not None and settings.cached_rules_hold
         self._changed = settings.changed if is_usable else None
-        if recorder is not None or (
-            settings.recent_trees is not None and self._changed is not None
-        ):
+        if recorder is not None:
             self.trees.keep_first()
         self.mapped = settings.mapped or frozenset()
         self.recorder = recorder
@@ -206,9 +204,6 @@ class Scanner:
         finally:
             self.fs.close(root_fd)
             close_unlocked(self.fs)
-        if self.settings.recent_trees is not None:
-            self.settings.recent_trees.clear()
-            self.settings.recent_trees.update(self.trees.first)
         return ScanResult(
             root=root,
             links=self.links.store(self.sink.put),
