@@ -35,11 +35,13 @@ class Agent:
         )
         self.handle = Handle(self.context)
 
+    host = "claude"
+
     def event(self, phase: EventPhase, words: str | None = None, session: str = "s1") -> Event:
         tool = "Bash" if phase is PRE else None
         prompt = words if phase is TURN else None
         summary = words if phase is PRE else None
-        return Event("claude", phase, str(self.root), session, "", tool, prompt, summary)
+        return Event(self.host, phase, str(self.root), session, "", tool, prompt, summary)
 
     def step(self, phase: EventPhase, words: str | None = None, session: str = "s1") -> None:
         record(self.context, self.event(phase, words, session))
@@ -103,6 +105,46 @@ def test_the_files_are_as_before_a_prompt_or_a_call(agent, where, label, files):
     assert planned.restore.changes == result.restore.changes
     agent.handle.undo()
     assert agent.files() == {"a": "2", "b": "1", "c": "2"}
+
+
+class TestHostThatDoesNotWaitForTheHookOfAPrompt:
+    """A tool of Cline may be done before the files are captured that its prompt began with."""
+
+    @pytest.fixture
+    def agent(self, agent):
+        agent.host = "cline"
+        return agent
+
+    def overtaken(self, agent, session="s2"):
+        for name in ("a", "d"):
+            agent.step(PRE, f"write {name}", session)
+            agent.write(name, "overtaken")
+        agent.step(TURN, "late", session)
+        agent.step(END, session=session)
+
+    def test_what_it_did_before_is_undone_as_well(self, agent):
+        self.overtaken(agent)
+        self.overtaken(agent)
+        agent.write("e", "user")
+
+        result = agent.rewind("2")
+
+        assert result.step.number == 1
+        assert agent.files() == {"a": "2", "b": "1", "c": "2", "e": "user"}
+        assert agent.rewind("1").step.number == 5
+
+    def test_calls_that_may_be_of_the_prompt_before_are_not(self, agent):
+        agent.step(TURN, "interrupted", "s2")
+        self.overtaken(agent)
+
+        assert agent.rewind("1").step.snapshot.label == "late"
+        assert agent.rewind("2").step.snapshot.label == "interrupted"
+
+    def test_nor_are_calls_in_a_host_that_waits(self, agent):
+        agent.host = "claude"
+        self.overtaken(agent)
+
+        assert agent.rewind("1").step.snapshot.label == "late"
 
 
 def test_any_other_reference_is_fine(agent):

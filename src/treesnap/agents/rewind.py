@@ -13,6 +13,7 @@ from itertools import takewhile, zip_longest
 
 from treesnap.agents.event import EventPhase
 from treesnap.agents.hook import PROMPT_COMMANDS
+from treesnap.agents.hosts.table import HOSTS
 from treesnap.agents.sessions import AgentSession, AgentStep, agent_session
 from treesnap.codec.root_files import Gap
 from treesnap.errors import InvalidArgument, NotFound, quoted
@@ -104,11 +105,26 @@ def _step_named(session: AgentSession, where: str) -> AgentStep:
 
 def _before_prompt(session: AgentSession, count: int) -> AgentStep:
     """Returns the step before the newest prompt, the second newest, and so on."""
-    turns = [step for step in _work_of(session) if step.phase is EventPhase.TURN]
+    work = _work_of(session)
+    turns = [place for place, step in enumerate(work) if step.phase is EventPhase.TURN]
     if count > len(turns):
         held = count_text(len(turns), "prompt")
         raise NotFound(f"Of the session {quoted(session.id)}, {held} can be undone")
-    return turns[count - 1]
+    place = turns[count - 1]
+    host = HOSTS.get(session.host)
+    if host is not None and not host.waits_for_turn:
+        place += _overtaking(work[place + 1 :])
+    return work[place]
+
+
+def _overtaking(earlier: list[AgentStep]) -> int:
+    """Returns how many tool calls were captured before the prompt that asked for them.
+
+    Those after another prompt that no end of a turn follows may be of that one.
+    """
+    calls = list(takewhile(lambda step: step.phase is EventPhase.PRE, earlier))
+    before = [step.phase for step in earlier[len(calls) : len(calls) + 1]]
+    return 0 if before == [EventPhase.TURN] else len(calls)
 
 
 def _work_of(session: AgentSession) -> list[AgentStep]:

@@ -102,6 +102,8 @@ class Host:
     read_only_tools: ClassVar[frozenset[str]] = frozenset()
     begins_with_prompt: ClassVar[bool] = False
     """Whether the first event of a session is its first prompt."""
+    waits_for_turn: ClassVar[bool] = True
+    """Whether the model begins only after the hook of its prompt has ended."""
     nothing: ClassVar[str] = ""
     """What standard output holds when there is nothing to say."""
     warning_field: ClassVar[str | None] = None

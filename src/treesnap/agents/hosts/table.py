@@ -196,6 +196,7 @@ class Cline(Host):
         "task",
     )
     begins_with_prompt = True
+    waits_for_turn = False
     nothing = '{"cancel": false}\n'
     context_form: ClassVar = {"cancel": False, "contextModification": "{text}"}
     block_forms: ClassVar = {
