@@ -107,6 +107,21 @@ def test_the_files_are_as_before_a_prompt_or_a_call(agent, where, label, files):
     assert agent.files() == {"a": "2", "b": "1", "c": "2"}
 
 
+def test_a_session_that_only_asked_for_the_rewind_is_not_the_one_that_is_rewound(agent):
+    agent.step(TURN, "snap rewind", "s2")
+    agent.step(PRE, "snap rewind", "s2")
+
+    assert agent.rewind().session.id == "s1"
+    assert agent.files() == {"a": "1", "b": "1"}
+
+
+def test_a_session_of_which_nothing_was_captured_is_not_passed_over(agent):
+    note_gap(agent.context, agent.event(PRE, session="s2"), "the disk was full")
+
+    with pytest.raises(NotFound, match="s2"):
+        agent.rewind()
+
+
 class TestHostThatDoesNotWaitForTheHookOfAPrompt:
     """A tool of Cline may be done before the files are captured that its prompt began with."""
 

@@ -14,7 +14,7 @@ from itertools import takewhile, zip_longest
 from treesnap.agents.event import EventPhase
 from treesnap.agents.hook import PROMPT_COMMANDS
 from treesnap.agents.hosts.table import HOSTS
-from treesnap.agents.sessions import AgentSession, AgentStep, agent_session
+from treesnap.agents.sessions import AgentSession, AgentStep, agent_session, agent_sessions
 from treesnap.codec.root_files import Gap
 from treesnap.errors import InvalidArgument, NotFound, quoted
 from treesnap.model import SnapshotId
@@ -40,7 +40,7 @@ class RewindRequest(NamedTuple):
     where: str = "1"
     """How many prompts to go back, ``step:N`` of the session, or any other REF."""
     session_id: str | None = None
-    """The session, or None for the one that did something last."""
+    """The session, or None for the one that did something last; commands are nothing."""
     overwrites: bool = False
     """Whether what others changed since is restored as well."""
     dry_run: bool = False
@@ -73,7 +73,7 @@ def rewind(context: Context, request: RewindRequest) -> RewindResult:
     if not is_number and not where.startswith(_STEP):
         with opened(context, "rewind") as opened_session:
             target_id = resolve_in(opened_session, where).id
-    session = agent_session(context, request.session_id)
+    session = _session(context, request.session_id)
     if target_id is None:
         found = _before_prompt(session, int(where)) if is_number else _step_named(session, where)
         target_id = found.snapshot.id
@@ -94,6 +94,14 @@ def rewind(context: Context, request: RewindRequest) -> RewindResult:
         result,
         tuple(gap for gap in session.gaps if gap.time_ns >= since_ns),
     )
+
+
+def _session(context: Context, session_id: str | None) -> AgentSession:
+    if session_id is None:
+        for session in agent_sessions(context):
+            if session.gaps or _work_of(session):
+                return session
+    return agent_session(context, session_id)
 
 
 def _step_named(session: AgentSession, where: str) -> AgentStep:
