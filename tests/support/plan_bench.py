@@ -151,7 +151,7 @@ def shortest(wanted: str, among: Iterable[str]) -> str:
 
 
 def is_alive(process_id: int) -> bool:
-    """Whether a thread of a process runs; none does of a dead one that nobody has waited for."""
+    """Whether a thread of a process runs; after the end of all, it is a zombie."""
     try:
         threads = os.listdir(f"/proc/{process_id}/task")
     except (FileNotFoundError, ProcessLookupError):
