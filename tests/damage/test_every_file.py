@@ -10,6 +10,7 @@ import shutil
 from contextlib import suppress
 
 import pytest
+import zstandard
 
 from damage_scene import KINDS, THROWAWAYS, Damage, Scene, all_damages, build, inflict, spread
 from treesnap.errors import Corrupt, TreesnapError
@@ -153,18 +154,27 @@ def check_named(
 
 
 def says_nothing(scene: Scene, damage: Damage) -> bool:
-    """Returns whether it is a bit that no reader of a pack may look at.
+    """Returns whether it is a bit of a pack that no reader may look at, or that changes nothing.
 
-    They are those of the header's bytes 12 to 15, and bit 4 of the descriptor of a
-    Zstandard frame (RFC 8878, section 3.1.1.1.1.3), which follows its magic number.
+    The first are those of the header's bytes 12 to 15. The others lie in a Zstandard frame that
+    still decompresses to the same bytes: bit 4 of its descriptor (RFC 8878, section
+    3.1.1.1.1.3), and, in some frames, bits of tables that no symbol uses.
     """
     if (damage.kind, damage.how) != ("pack", "flip"):
         return False
     before = (scene.base / "whole" / damage.path).read_bytes()
     now = (scene.store / damage.path).read_bytes()
-    place = damage.position
-    is_unused_bit = before[place] ^ now[place] == 0x10 and before[:place].endswith(ZSTD_MAGIC)
-    return 12 <= place < 16 or is_unused_bit
+    if 12 <= damage.position < 16:
+        return True
+    start = before.rfind(ZSTD_MAGIC, 0, damage.position)
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    content = frame.decompress(before[start:]) if start >= 0 else b""
+    if start < 0 or damage.position >= len(before) - len(frame.unused_data):
+        return False  # in the head or the table of a block
+    try:
+        return zstandard.ZstdDecompressor().decompressobj().decompress(now[start:]) == content
+    except zstandard.ZstdError:
+        return False
 
 
 def looks_deleted(damage: Damage) -> set[str]:
