@@ -31,6 +31,7 @@ PROCESS_TIMEOUT_S = 60
 DEADLINE_S = 30.0
 PROGRAM = [
     sys.executable,
+    "-P",  # as for an installed script, the current directory is not on the path
     "-c",
     "import sys; from treesnap.cli.main import main; sys.argv[0] = 'snap'; main()",
 ]
