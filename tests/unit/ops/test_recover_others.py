@@ -454,7 +454,8 @@ class Remounted(WrappedFileSystem):
         if call.method not in ("fstat", "lstat"):
             return found
         mode, inode, device, *rest = found
-        named = {name: getattr(found, name) for name in dir(found) if name.startswith("st_")}
+        names = [name for name in dir(found) if name.startswith("st_")]
+        named = {name: getattr(found, name) for name in names if name not in found.__match_args__}
         return os.stat_result((mode, inode, device + 1, *rest), named)
 
 
