@@ -1,0 +1,203 @@
+"""The protocol of remotes as a model, explored request by request.
+
+Nothing here is the product's code: the rules are written down a second time, in
+``remote_protocol``. Machines push, delete and collect in any order; requests lose their answers
+or land again long after; machines stop for whole collections, or die.
+
+A model that cannot fail proves nothing. So each rule is also broken on purpose, and has to be
+found out.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from remote_protocol import (
+    BROKEN_RULES,
+    FAULTS,
+    PARTIAL_EPOCHS,
+    Collector,
+    Deleter,
+    Machine,
+    Steps,
+    World,
+    Writer,
+    closures,
+    state_name,
+)
+from sampling import IS_FULL, sized
+
+EXAMPLES = sized(25, 1_000)
+RUNS = sized(60, 20_000)
+RUNS_TO_FIND_MAX = 20_000
+MACHINES_MAX = 4
+HARD_TO_FIND = {
+    "checks for a state, then puts it": 239,
+    "counts removed commits": 212,
+    "reads the state before it lists commits": 241,
+    "relies on condemned packs": 104,
+}
+"""Runs that find what hundreds of others do not, as long as the model does not change."""
+
+CHOICE = st.integers(0, 7)
+
+
+class Actor:
+    """A machine, and the request that it waits for."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self.request = next(self.steps, None)
+        self.asleep_until = 0
+
+    def answer(self, answer: object) -> bool:
+        """Gives the machine an answer; returns whether it goes on."""
+        try:
+            self.request = self.steps.send(answer)
+        except StopIteration:
+            self.request = None
+        return self.request is not None
+
+
+def finish(world: World, steps: Steps) -> None:
+    """Lets a machine work alone, without faults."""
+    actor = Actor(steps)
+    while actor.request is not None:
+        actor.answer(world.answer(actor.request))
+
+
+def wander(
+    broken: str, seed: int, *, machines: int = 8, collectors: int = 0, steps: int = 900
+) -> None:
+    """Runs many machines at once, in an order drawn by lot; some of them always collect."""
+    random = Random(seed)
+    world = World(broken, changes_per_check=1 if machines < 100 else 100)
+
+    def start(which: int) -> Actor:
+        kind = random.choices([Collector, Deleter, Writer], [25, 15, 60])[0]
+        if collectors:
+            kind = Collector if which < collectors else random.choice([Writer, Writer, Deleter])
+        return Actor(kind(world, random).steps())
+
+    actors = [start(which) for which in range(machines)]
+    for step in range(steps):
+        if world.late and random.random() < 0.05:
+            world.land(random.randrange(len(world.late)))
+        which = random.randrange(len(actors))
+        actor = actors[which]
+        if actor.asleep_until > step:
+            continue
+        if random.random() < 0.01:
+            actor.asleep_until = step + random.randrange(20, 300)
+        if actor.request is None or random.random() < 0.003:
+            actors[which] = start(which)
+            continue
+        fault = random.choices(["", *FAULTS], [84, 6, 6, 4])[0]
+        lag = random.randrange(1, 8) if random.random() < 0.3 else 0
+        actor.answer(world.answer(actor.request, fault, lag))
+    settle(world, random)
+
+
+def settle(world: World, random: Random) -> None:
+    """When all machines have stopped, a few collections leave what is needed and no more."""
+    while world.late:
+        world.land(0)
+    world.check()
+    for _ in range(PARTIAL_EPOCHS + 2):
+        finish(world, Collector(world, random).collect())
+    view = world.view()
+    shown = {(k, snapshot) for k, held in view.visible.items() for snapshot in held.roots}
+    assert not shown & world.gone, "a deleted snapshot is still there"
+    needed = closures(root for held in view.visible.values() for root in held.roots.values())
+    for name, held in view.packs.items():
+        assert held & needed, f"{name} holds waste alone"
+    named = {state_name(view.number), *view.state.index, *view.state.catalog, *view.packs}
+    assert set(world.files) == named, "garbage is left"
+
+
+class Remote(RuleBasedStateMachine):
+    """A few machines and one remote, in any order of requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.actors: list[Actor] = []
+
+    @precondition(lambda self: len(self.actors) < MACHINES_MAX)
+    @rule(kind=st.sampled_from([Writer, Writer, Collector, Deleter]), seed=st.integers(0, 99))
+    def start(self, kind: type[Machine], seed: int) -> None:
+        self.actors.append(Actor(kind(self.world, Random(seed)).steps()))
+
+    @precondition(lambda self: self.actors)
+    @rule(which=CHOICE, count=st.sampled_from([1, 1, 2, 5, 20, 100]))
+    def go_on(self, which: int, count: int) -> None:
+        actor = self.actors[which % len(self.actors)]
+        for _ in range(count):
+            if actor.request is None or not actor.answer(self.world.answer(actor.request)):
+                self.actors.remove(actor)
+                return
+
+    @precondition(lambda self: self.actors)
+    @rule(which=CHOICE, fault=st.sampled_from(FAULTS))
+    def meet_a_fault(self, which: int, fault: str) -> None:
+        actor = self.actors[which % len(self.actors)]
+        if actor.request is not None:
+            actor.answer(self.world.answer(actor.request, fault))
+
+    @precondition(lambda self: self.world.late)
+    @rule(which=CHOICE)
+    def land(self, which: int) -> None:
+        self.world.land(which)
+
+    @precondition(lambda self: self.actors)
+    @rule(which=CHOICE)
+    def kill(self, which: int) -> None:
+        del self.actors[which % len(self.actors)]
+
+    def teardown(self) -> None:
+        settle(self.world, Random(0))
+
+
+def test_no_order_of_requests_loses_anything():
+    run_state_machine_as_test(
+        Remote,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=60,
+            derandomize=not IS_FULL,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@pytest.mark.parametrize("share", range(4))
+def test_no_order_of_requests_loses_anything_when_many_are_tried(share):
+    for seed in range(share, RUNS, 4):
+        wander("", seed)
+
+
+def test_a_thousand_machines_and_eight_collectors_lose_nothing():
+    for seed in range(sized(1, 6)):
+        wander("", seed, machines=1_000, collectors=8, steps=sized(10_000, 100_000))
+
+
+@pytest.mark.parametrize("broken", sorted(BROKEN_RULES))
+def test_a_broken_rule_is_found(broken):
+    def search() -> None:
+        for seed in (HARD_TO_FIND.get(broken, 0), *range(RUNS_TO_FIND_MAX)):
+            wander(broken, seed)
+
+    with pytest.raises(AssertionError):
+        search()

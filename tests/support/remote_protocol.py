@@ -1,0 +1,784 @@
+"""The protocol with which machines share a remote, as a model: its rules, and no bytes.
+
+Every machine is a generator. It yields a request and is sent the answer, so that whoever drives
+it decides in which order requests of many machines land, which answers are lost, and which
+requests land once more, long after. Lists come in pages of three names.
+
+An object is a tuple: ``("leaf", n)``, or ``("tree", child, ...)``. A name says when its file was
+written: packs and commits carry the epoch that their writer read, parts of the index and of the
+catalog the number of the first state that names them.
+
+Each rule can be broken on purpose.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import count
+from random import Random
+from typing import Any, NamedTuple
+
+Object = tuple[Any, ...]
+Objects = frozenset[Object]
+Packs = Mapping[str, Objects]
+"""What lies in each pack."""
+
+LEAVES = 6
+PAGE_SIZE = 3
+PARTIAL_EPOCHS = 2
+"""So many epochs a partial commit keeps its packs; four in the product."""
+
+BROKEN_RULES = {
+    # what a writer owes
+    "does not look at the state after its commit",
+    "reuses its packs of an earlier epoch",
+    "relies on condemned packs",
+    "relies on uncertain commits",
+    "prunes at any tree that is there",
+    "prunes at trees of its partial commits",
+    "reads the state before it lists commits",
+    # what a reader owes
+    "counts commits below the floor",
+    "counts removed commits",
+    # what a collector owes
+    "spares nothing that new commits need",
+    "spares nothing that partial commits keep",
+    "lists commits before it closes the epoch",
+    "checks for a state, then puts it",
+    "names parts that are not there yet",
+    "numbers parts by the state that it read",
+    "removes a commit of which snapshots are left",
+    # what a sweep owes
+    "sweeps packs of the current epoch",
+    "sweeps by a state that lost",
+    "sweeps deletions that are not carried out",
+    # what a server owes
+    "lists what was there some time ago",
+}
+
+
+class Lost(AssertionError):
+    """Something that was acknowledged is not there."""
+
+
+def children(item: Object) -> tuple[Object, ...]:
+    """Returns what an object references."""
+    return item[1:] if item[0] == "tree" else ()
+
+
+@cache
+def closure(root: Object) -> Objects:
+    """Returns an object and everything below it."""
+    return frozenset({root}).union(*(closure(child) for child in children(root)))
+
+
+def closures(roots: Iterable[Object]) -> Objects:
+    """Returns some objects and everything below them."""
+    return frozenset().union(*(closure(root) for root in roots))
+
+
+class Snapshots(NamedTuple):
+    """What a catalog says of a commit."""
+
+    epoch: int
+    roots: Mapping[int, Object]
+    """The root tree of each snapshot; a partial commit has none."""
+    kept: Objects
+    """What a partial commit keeps, each object for itself: nothing is known of what is below."""
+
+    @property
+    def needed(self) -> Objects:
+        """Everything that must be there."""
+        return closures(self.roots.values()) | self.kept
+
+    def without(self, snapshots: Iterable[int]) -> Snapshots:
+        """Returns what is left when some snapshots are deleted."""
+        gone = set(snapshots)
+        return self._replace(roots={k: v for k, v in self.roots.items() if k not in gone})
+
+
+class Commit(NamedTuple):
+    """One push, or a part of one: what ``commits/<epoch>-<id>`` holds."""
+
+    id: int
+    snapshots: Snapshots
+    packs: Packs
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that its writer read; all its packs carry it."""
+        return self.snapshots.epoch
+
+
+class Deletion(NamedTuple):
+    """What ``deletions/<id>`` holds."""
+
+    commit: int
+    epoch: int
+    snapshots: frozenset[int]
+
+
+@dataclass(frozen=True)
+class State:
+    """What ``state/<number>`` holds."""
+
+    epoch: int = 1
+    closing: int = 0
+    floor: int = 0
+    condemned: frozenset[str] = frozenset()
+    index: tuple[str, ...] = ()
+    """Parts, each of which says what lies in some packs."""
+    catalog: tuple[str, ...] = ()
+    """Parts, each of which says what some commits hold."""
+    removed: frozenset[int] = frozenset()
+    """Commits that lost all their snapshots since the floor rose."""
+    token: object = None
+    """Which attempt wrote it."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What a machine has read."""
+
+    number: int
+    state: State
+    commits: Mapping[int, Commit]
+    """Listed commits that count and are not in the catalog."""
+    catalog: Mapping[int, Snapshots]
+    index: Packs
+
+    @property
+    def visible(self) -> dict[int, Snapshots]:
+        """Commits that count."""
+        return {**self.catalog, **{k: commit.snapshots for k, commit in self.commits.items()}}
+
+    @property
+    def packs(self) -> dict[str, Objects]:
+        """Packs that some visible commit or the index lists."""
+        listed = (commit.packs for commit in self.commits.values())
+        return dict(self.index) | {name: held for packs in listed for name, held in packs.items()}
+
+
+# Requests. A list begins after a name, and ends after a page.
+
+
+class Put(NamedTuple):
+    """Writes a file, whether or not there is one."""
+
+    name: str
+    content: Any
+
+
+class Create(NamedTuple):
+    """Writes a file if there is none; answers whether it did."""
+
+    name: str
+    content: Any
+
+
+class Delete(NamedTuple):
+    """Removes a file, if there is one."""
+
+    name: str
+
+
+class Get(NamedTuple):
+    """Answers the content, or None."""
+
+    name: str
+
+
+class List(NamedTuple):
+    """Answers a page of names."""
+
+    prefix: str
+    after: str = ""
+
+
+Request = Put | Create | Delete | Get | List
+Steps = Generator[Request, Any, Any]
+NO_ANSWER = "no answer"
+DONE_LATER, DONE_UNHEARD, DONE_TWICE = "done later", "done, but unheard", "done twice"
+FAULTS = (DONE_LATER, DONE_UNHEARD, DONE_TWICE)
+
+
+def state_name(number: int) -> str:
+    """Returns the name of a state."""
+    return f"state/{number:016x}"
+
+
+def number_in(name: str) -> int:
+    """Returns the epoch or the number that a name carries."""
+    return int(name.split("/")[1][:16], 16)
+
+
+class World:
+    """A server, and what its users were told."""
+
+    def __init__(self, broken: str = "", changes_per_check: int = 1) -> None:
+        self.broken = broken
+        self.changes_per_check = changes_per_check
+        self.changes = 0
+        self.files: dict[str, Any] = {state_name(0): State()}
+        self.names = list(self.files)
+        self.late: list[Request] = []
+        """Requests that will land some time, or land again."""
+        self.acknowledged: set[tuple[int, int]] = set()
+        """Commit and snapshot."""
+        self.deleted: set[tuple[int, int]] = set()
+        """Those that somebody asked to delete, from the moment of asking."""
+        self.gone: set[tuple[int, int]] = set()
+        """Those of which the deletion was acknowledged."""
+        self.numbers = count(1)
+        self.past: list[list[str]] = []
+
+    def breaks(self, rule: str) -> bool:
+        """Tells whether a rule is broken in this world."""
+        assert rule in BROKEN_RULES
+        return self.broken == rule
+
+    def answer(self, request: Request, fault: str = "", lag: int = 0) -> Any:
+        """Carries a request out, with a fault if it changes something."""
+        if isinstance(request, Put | Create | Delete) and fault:
+            if fault != DONE_UNHEARD:
+                self.late.append(request)
+            answer = NO_ANSWER if fault == DONE_LATER else self.carry_out(request)
+            return answer if fault == DONE_TWICE else NO_ANSWER
+        return self.carry_out(request, lag)
+
+    def carry_out(self, request: Request, lag: int = 0) -> Any:
+        """Does what a server does; a change is followed by a look at everything."""
+        match request:
+            case Get(name):
+                return self.files.get(name)
+            case List(prefix, after):
+                is_late = lag and self.past and self.breaks("lists what was there some time ago")
+                names = self.past[-lag:][0] if is_late else self.names
+                first = bisect_right(names, max(prefix, after))
+                page = names[first : first + PAGE_SIZE]
+                return [name for name in page if name.startswith(prefix)]
+            case Create(name, _) if name in self.files:
+                return False
+            case Put(name, content) | Create(name, content):
+                self.change(name, content)
+            case Delete(name):
+                self.change(name, None)
+        return True
+
+    def change(self, name: str, content: object) -> None:
+        """Changes something, and looks whether everything that was promised is there.
+
+        What is lost stays lost, so in a large world it is enough to look now and then.
+        """
+        if self.breaks("lists what was there some time ago"):
+            self.past.append(list(self.names))
+            del self.past[:-8]
+        if name not in self.files and content is not None:
+            insort(self.names, name)
+        if name in self.files and content is None:
+            del self.names[bisect_left(self.names, name)]
+            del self.files[name]
+        if content is not None:
+            self.files[name] = content
+        self.changes += 1
+        if self.changes % self.changes_per_check == 0:
+            self.check()
+
+    def land(self, which: int) -> None:
+        """Lets a late request land."""
+        self.carry_out(self.late.pop(which % len(self.late)))
+
+    def view(self) -> View:
+        """Returns what somebody would read who reads everything at this instant."""
+        number = max(number_in(name) for name in self.files if name.startswith("state/"))
+        state = self.files[state_name(number)]
+        commits = [value for name, value in self.files.items() if name.startswith("commits/")]
+        return seen(self, number, state, commits, self.files)
+
+    def check(self) -> None:
+        """Raises Lost when something is not there that must be."""
+        try:
+            view = self.view()
+        except KeyError as error:
+            raise Lost(f"the state names {error}, which is not there") from None
+        there: set[Object] = set()
+        for name, held in view.packs.items():
+            if name in self.files:
+                there |= held
+        for commit, snapshots in view.visible.items():
+            for snapshot, root in snapshots.roots.items():
+                if (commit, snapshot) not in self.deleted and not closure(root) <= there:
+                    raise Lost(f"snapshot {snapshot} of commit {commit} is not whole")
+            if not snapshots.kept <= there:
+                raise Lost(f"partial commit {commit} is not whole")
+        for commit, snapshot in self.acknowledged - self.deleted:
+            if commit not in view.visible or snapshot not in view.visible[commit].roots:
+                raise Lost(f"snapshot {snapshot} of commit {commit} was acknowledged")
+
+
+def seen(
+    world: World,
+    number: int,
+    state: State,
+    commits: Iterable[Commit],
+    parts: Mapping[str, Any],
+) -> View:
+    """Returns a view; raises KeyError where a part is missing."""
+    catalog = {k: v for name in state.catalog for k, v in parts[name].items()}
+    index = {k: v for name in state.index for k, v in parts[name].items()}
+    counted = {
+        commit.id: commit
+        for commit in commits
+        if commit.id not in catalog
+        and (commit.epoch >= state.floor or world.breaks("counts commits below the floor"))
+        and (commit.id not in state.removed or world.breaks("counts removed commits"))
+    }
+    return View(number, state, counted, catalog, index)
+
+
+@dataclass
+class Machine:
+    """Somebody with access to the remote."""
+
+    world: World
+    random: Random
+    own: list[Commit] = field(default_factory=list)
+    """Commits that it wrote and that were acknowledged."""
+
+    def steps(self) -> Steps:
+        """Yields its requests."""
+        raise NotImplementedError
+
+    def breaks(self, rule: str) -> bool:
+        """Tells whether a rule is broken."""
+        return self.world.breaks(rule)
+
+    # Requests that are repeated until they are answered
+
+    def put(self, name: str, content: object) -> Steps:
+        """Writes a file."""
+        while (yield Put(name, content)) == NO_ANSWER:
+            pass
+
+    def delete(self, name: str) -> Steps:
+        """Removes a file."""
+        while (yield Delete(name)) == NO_ANSWER:
+            pass
+
+    def list(self, prefix: str) -> Steps:
+        """Returns all names with a prefix."""
+        names: list[str] = []
+        while page := (yield List(prefix, names[-1] if names else "")):
+            names += page
+        return names
+
+    def get_all(self, names: Iterable[str]) -> Steps:
+        """Returns the contents of files, or None when one is gone."""
+        found = {}
+        for name in names:
+            found[name] = yield Get(name)
+            if found[name] is None:
+                return None
+        return found
+
+    # Reading
+
+    def read_state(self) -> Steps:
+        """Returns the number and the content of the highest state."""
+        while True:
+            names = yield from self.list("state/")
+            state = yield Get(names[-1])
+            if state is not None:
+                return number_in(names[-1]), state
+
+    def read(self, *, is_frugal: bool = False) -> Steps:
+        """Returns a view: first what is listed, then the state, or a commit could be trusted
+        that is void already.
+
+        A frugal reader lists no commits: it knows those that it wrote itself.
+        """
+        while True:
+            view = yield from self.read_once(is_frugal)
+            if view is not None:
+                return view
+
+    def read_once(self, is_frugal: bool) -> Steps:
+        """Returns a view, or None when a file that it needs is gone: the state has moved on."""
+        is_early = self.breaks("reads the state before it lists commits")
+        number, state = (yield from self.read_state()) if is_early else (0, State())
+        names = [] if is_frugal else (yield from self.list("commits/"))
+        if not is_early:
+            number, state = yield from self.read_state()
+        parts = yield from self.get_all([*state.catalog, *state.index])
+        if parts is None:
+            return None
+        cataloged = {commit for name in state.catalog for commit in parts[name]}
+        commits = list(self.own) if is_frugal else []
+        for name in names:
+            is_counted = number_in(name) >= state.floor
+            is_counted = is_counted or self.breaks("counts commits below the floor")
+            if is_counted and int(name.rsplit("-")[-1]) not in cataloged:
+                commit = yield Get(name)
+                if commit is None:
+                    return None
+                commits.append(commit)
+        return seen(self.world, number, state, commits, parts)
+
+    def create_state(self, number: int, state: State) -> Steps:
+        """Writes a state if nobody else did; returns whether it counts."""
+        name, state = state_name(number), replace(state, token=object())
+        if self.breaks("checks for a state, then puts it"):
+            if name in (yield from self.list("state/")):
+                return False
+            yield from self.put(name, state)
+            return True
+        while True:
+            answer = yield Create(name, state)
+            if answer is True:
+                break
+            found = yield Get(name)
+            if found is not None and found.token is state.token:
+                break
+            if found is not None or answer is False:
+                return False  # written by another, or already swept
+        names = yield from self.list("state/")
+        return names[-1] == name
+
+
+class Writer(Machine):
+    """Pushes a few times."""
+
+    def steps(self) -> Steps:
+        """Takes new snapshots and pushes them, until each push is acknowledged."""
+        for _ in range(self.random.randrange(1, 5)):
+            roots = [self.new_tree(2) for _ in range(self.random.choice([1, 1, 2, 3]))]
+            self.old_packs: dict[str, Objects] = {}
+            for _attempt in range(4):
+                if (yield from self.push(roots)):
+                    break
+
+    def new_tree(self, depth: int) -> Object:
+        """Returns a tree; few leaves make many trees alike."""
+        if not depth:
+            return ("leaf", self.random.randrange(LEAVES))
+        return ("tree", *(self.new_tree(depth - 1) for _ in range(2)))
+
+    def push(self, roots: Iterable[Object]) -> Steps:
+        """Tries once; returns whether the push is acknowledged."""
+        needed = closures(roots)
+        partial: set[Object] = set()
+        while True:
+            view = yield from self.read(is_frugal=bool(self.own) and self.random.random() < 0.3)
+            missing = self.missing(view, needed, partial)
+            self.random.shuffle(missing)
+            is_partial = len(missing) > 2 and self.random.random() < 0.4
+            stored = missing[: len(missing) // 2] if is_partial else missing
+            packs = yield from self.store(stored, view.state.epoch)
+            commit = Commit(
+                next(self.world.numbers),
+                Snapshots(
+                    view.state.epoch,
+                    {} if is_partial else {next(self.world.numbers): root for root in roots},
+                    frozenset(stored) if is_partial else frozenset(),
+                ),
+                packs,
+            )
+            yield from self.put(f"commits/{commit.epoch:016x}-{commit.id}", commit)
+            if not (yield from self.is_acknowledged(commit)):
+                self.old_packs.update(packs)
+                return False
+            self.own.append(commit)
+            if not is_partial:
+                held = {(commit.id, snapshot) for snapshot in commit.snapshots.roots}
+                self.world.acknowledged |= held
+                return True
+            partial |= set(stored)
+
+    def missing(self, view: View, needed: Objects, partial: set[Object]) -> list[Object]:
+        """Returns what must be stored: not what lies in packs that stay."""
+        state = view.state
+        certain = {
+            k: commit
+            for k, commit in view.commits.items()
+            if commit.epoch >= state.closing or self.breaks("relies on uncertain commits")
+        }
+        packs = dict(view.index)
+        for commit in certain.values():
+            packs.update(commit.packs)
+        avoided = frozenset() if self.breaks("relies on condemned packs") else state.condemned
+        held = {item for name, items in packs.items() if name not in avoided for item in items}
+        complete = [*view.catalog.values(), *(commit.snapshots for commit in certain.values())]
+        for snapshots in complete:
+            held |= closures(snapshots.roots.values())
+        missing = needed - held
+        if self.breaks("prunes at any tree that is there"):
+            missing -= closures(needed & held)
+        if self.breaks("prunes at trees of its partial commits"):
+            missing -= closures(needed & held & partial)
+        if self.breaks("reuses its packs of an earlier epoch"):
+            missing = missing.difference(*self.old_packs.values())
+        return sorted(missing)
+
+    def store(self, items: list[Object], epoch: int) -> Steps:
+        """Writes packs; returns what lies in each."""
+        packs = {}
+        cut = self.random.randrange(len(items) + 1)
+        for part in (items[:cut], items[cut:]):
+            if part:
+                name = f"packs/{epoch:016x}-{next(self.world.numbers)}"
+                packs[name] = frozenset(part)
+                yield from self.put(name, packs[name])
+        if self.breaks("reuses its packs of an earlier epoch"):
+            packs |= self.old_packs
+        return packs
+
+    def is_acknowledged(self, commit: Commit) -> Steps:
+        """Looks at the state until it is clear whether a commit counts, or patience ends."""
+        for _ in range(self.random.randrange(1, 20)):
+            _, state = yield from self.read_state()
+            if state.closing <= commit.epoch or self.breaks(
+                "does not look at the state after its commit"
+            ):
+                return True
+            parts = yield from self.get_all(state.catalog)
+            if parts is not None:
+                if any(commit.id in part for part in parts.values()):
+                    return True
+                if commit.epoch < state.floor:
+                    return False
+        return False
+
+
+class Deleter(Machine):
+    """Deletes some snapshots that it sees."""
+
+    def steps(self) -> Steps:
+        """Says of each commit at once which of its snapshots go."""
+        for _ in range(self.random.randrange(1, 6)):
+            view = yield from self.read()
+            for commit, snapshots in view.visible.items():
+                gone = frozenset(item for item in snapshots.roots if self.random.random() < 0.2)
+                if gone:
+                    self.world.deleted |= {(commit, item) for item in gone}
+                    name = f"deletions/{next(self.world.numbers)}"
+                    yield from self.put(name, Deletion(commit, snapshots.epoch, gone))
+                    self.world.gone |= {(commit, item) for item in gone}
+
+
+class Collector(Machine):
+    """Gives space back, or folds commits into the index."""
+
+    def steps(self) -> Steps:
+        """Does so a few times."""
+        for _ in range(self.random.randrange(1, 4)):
+            if self.random.random() < 0.3:
+                yield from self.fold()
+            else:
+                yield from self.collect()
+
+    def collect(self) -> Steps:
+        """One whole collection, or as much of it as nobody else overtakes."""
+        random, view = self.random, (yield from self.read())
+        state, number = view.state, view.number
+        deletions = yield from self.read_deletions()
+        live = self.live(view, deletions)
+        needed = self.needed(live.values())
+        packs, condemned = dict(view.packs), set()
+        for name, held in list(packs.items()):
+            wanted = held & needed
+            if wanted and len(wanted) * 2 <= len(held) and random.random() < 0.5:
+                copy = f"packs/{state.epoch:016x}-{next(self.world.numbers)}"
+                packs[copy] = wanted
+                yield from self.put(copy, wanted)
+            elif wanted:
+                continue
+            condemned.add(name)
+        removed = set(view.visible) - set(live)
+        deciding = replace(
+            state,
+            epoch=state.epoch + 1,
+            condemned=frozenset(condemned),
+            removed=state.removed | removed,
+        )
+        deciding = yield from self.publish(number, deciding, view, live, packs)
+        if deciding is None:
+            return
+        early = (
+            (yield from self.list_commits(deciding))
+            if self.breaks("lists commits before it closes the epoch")
+            else None
+        )
+        closing = replace(deciding, closing=deciding.epoch)
+        if not (yield from self.create_state(number + 2, closing)):
+            return
+        commits = early or (yield from self.list_commits(closing))
+        parts = yield from self.get_all([*closing.catalog, *closing.index])
+        if commits is None or parts is None:
+            return
+        last = seen(self.world, number + 2, closing, commits, parts)
+        needed = self.needed(last.visible.values())
+        kept = {item for name, held in last.packs.items() if name not in condemned for item in held}
+        dead = {
+            name for name in condemned if not (last.packs.get(name, frozenset()) & needed) - kept
+        }
+        if self.breaks("spares nothing that new commits need"):
+            dead = condemned
+        packs = {name: held for name, held in last.packs.items() if name not in dead}
+        final = replace(closing, floor=closing.closing, condemned=frozenset(), removed=frozenset())
+        done = yield from self.publish(number + 2, final, last, last.visible, packs)
+        if done is not None:
+            yield from self.sweep()
+        elif self.breaks("sweeps by a state that lost"):
+            yield from self.sweep(number + 3, packs, final)
+
+    def needed(self, live: Iterable[Snapshots]) -> Objects:
+        """Returns everything that is live."""
+        if self.breaks("spares nothing that partial commits keep"):
+            return frozenset().union(*(closures(item.roots.values()) for item in live))
+        return frozenset().union(*(item.needed for item in live))
+
+    def live(self, view: View, deletions: Mapping[str, Deletion]) -> dict[int, Snapshots]:
+        """Returns the commits that stay, without the snapshots that were deleted."""
+        gone: dict[int, set[int]] = {}
+        for item in deletions.values():
+            gone.setdefault(item.commit, set()).update(item.snapshots)
+        live = {}
+        for commit, snapshots in view.visible.items():
+            if snapshots.kept:
+                if snapshots.epoch + PARTIAL_EPOCHS > view.state.epoch:
+                    live[commit] = snapshots
+                continue
+            rest = snapshots.without(gone.get(commit, ()))
+            is_whole = len(rest.roots) == len(snapshots.roots)
+            if rest.roots and (
+                is_whole or not self.breaks("removes a commit of which snapshots are left")
+            ):
+                live[commit] = rest
+        return live
+
+    def fold(self) -> Steps:
+        """Moves visible commits into the catalog and the index; condemns nothing."""
+        view = yield from self.read()
+        if view.state.closing == view.state.floor:
+            done = yield from self.publish(view.number, view.state, view, view.visible, view.packs)
+            if done is not None:
+                yield from self.sweep()
+
+    def publish(
+        self,
+        number: int,
+        state: State,
+        view: View,
+        catalog: Mapping[int, Snapshots],
+        packs: Packs,
+    ) -> Steps:
+        """Writes the parts that are new, then the state after a number; returns the state, or
+        None when somebody else wrote it."""
+        written: dict[str, object] = {}
+        names = {}
+        for kind, old, wanted in (
+            ("catalog", view.state.catalog, catalog),
+            ("index", view.state.index, packs),
+        ):
+            names[kind] = yield from self.merged(number, kind, old, wanted, written)
+        state = replace(state, catalog=names["catalog"], index=names["index"])
+        if not self.breaks("names parts that are not there yet"):
+            for name, content in written.items():
+                yield from self.put(name, content)
+        if not (yield from self.create_state(number + 1, state)):
+            return None
+        if self.breaks("names parts that are not there yet"):
+            for name, content in written.items():
+                yield from self.put(name, content)
+        return state
+
+    def merged(
+        self,
+        number: int,
+        kind: str,
+        old: tuple[str, ...],
+        wanted: Mapping[Any, Any],
+        written: dict[str, object],
+    ) -> Steps:
+        """Returns the names of parts that hold what is wanted: old ones where nothing changed,
+        and one new part for the rest."""
+        names, rest = [], dict(wanted)
+        for name in old:
+            part = yield Get(name)
+            is_same = part and all(wanted.get(key) == value for key, value in part.items())
+            if is_same and self.random.random() < 0.6:
+                names.append(name)
+                for key in part:
+                    del rest[key]
+        if rest:
+            first = number if self.breaks("numbers parts by the state that it read") else number + 1
+            name = f"index/{first:016x}-{kind}-{next(self.world.numbers)}"
+            written[name] = rest
+            names.append(name)
+        return tuple(names)
+
+    def read_deletions(self) -> Steps:
+        """Returns the deletions that are there."""
+        while True:
+            names = yield from self.list("deletions/")
+            found = yield from self.get_all(names)
+            if found is not None:
+                return found
+
+    def list_commits(self, state: State) -> Steps:
+        """Returns the commits that are listed now, or None when one is gone."""
+        names = yield from self.list("commits/")
+        found = yield from self.get_all([name for name in names if number_in(name) >= state.floor])
+        return None if found is None else list(found.values())
+
+    def sweep(
+        self, number: int | None = None, index: Packs | None = None, state: State | None = None
+    ) -> Steps:
+        """Deletes what one state and one list say is garbage; anybody may do so at any time."""
+        packs = yield from self.list("packs/")
+        commits = yield from self.list("commits/")
+        deletions = yield from self.read_deletions()
+        parts = yield from self.list("index/")
+        if state is None or number is None or index is None:
+            number, state = yield from self.read_state()
+            found = yield from self.get_all([*state.index, *state.catalog])
+            if found is None:
+                return
+            index = {name: held for part in state.index for name, held in found[part].items()}
+            catalog = {k: v for part in state.catalog for k, v in found[part].items()}
+        else:
+            catalog = {}
+        for name in packs:
+            limit = (
+                state.epoch + 1 if self.breaks("sweeps packs of the current epoch") else state.floor
+            )
+            if number_in(name) < limit and name not in index:
+                yield from self.delete(name)
+        for name in commits:
+            commit = int(name.rsplit("-")[-1])
+            if commit in catalog or commit in state.removed or number_in(name) < state.floor:
+                yield from self.delete(name)
+        for name, item in deletions.items():
+            if self.breaks("sweeps deletions that are not carried out") or self.is_carried_out(
+                item, state, catalog
+            ):
+                yield from self.delete(name)
+        for name in parts:
+            if number_in(name) <= number and name not in {*state.index, *state.catalog}:
+                yield from self.delete(name)
+        for name in (yield from self.list("state/"))[:-1]:
+            yield from self.delete(name)
+
+    def is_carried_out(
+        self, deletion: Deletion, state: State, catalog: Mapping[int, Snapshots]
+    ) -> bool:
+        """Tells whether nothing can ever show the deleted snapshots again."""
+        if deletion.commit in catalog:
+            return not deletion.snapshots & set(catalog[deletion.commit].roots)
+        return deletion.commit in state.removed or deletion.epoch < state.floor
+
+
+KINDS: tuple[type[Machine], ...] = (Writer, Deleter, Collector)
