@@ -6,9 +6,11 @@
     │   └── StoreMissing               create a first snapshot, or name another store
     ├── Refused                        change the situation, or pass ``force``
     │   ├── Conflict                   another process changed the tree meanwhile
+    │   ├── RemoteLocked               give a secret that opens the remote's keys
     │   └── UnsupportedFormat          use the version that made this store
     ├── Busy                           wait, or stop the process that holds it
     ├── Corrupt                        verify the store, repair it
+    │   └── GenerationMissing          read the remote's key slots again
     ├── StorageFull                    make room
     └── OperationFailed (OSError kin)  read the message; nothing was changed
 
@@ -66,6 +68,8 @@ class ErrorCode(StrEnum):
     STORE_DAMAGED = "store-damaged"
     NO_SPACE = "no-space"
     OVER_QUOTA = "over-quota"
+    REMOTE_LOCKED = "remote-locked"
+    REMOTE_DAMAGED = "remote-damaged"
     OPERATION_FAILED = "operation-failed"
 
 
@@ -175,6 +179,12 @@ class Conflict(Refused):
     code = ErrorCode.CONFLICT
 
 
+class RemoteLocked(Refused):
+    """The passphrase or key that was given opens no key slot of the remote."""
+
+    code = ErrorCode.REMOTE_LOCKED
+
+
 class UnsupportedFormat(Refused):
     """The store has a format that this treesnap cannot handle."""
 
@@ -191,6 +201,17 @@ class Corrupt(TreesnapError):
     """Stored bytes are missing or are not what their identity says."""
 
     code = ErrorCode.STORE_DAMAGED
+
+
+class GenerationMissing(Corrupt):
+    """A file of a remote says that it was encrypted with a key generation that is not at hand.
+
+    Either another machine has rotated the keys since the key slot was opened, and a newer slot
+    has them, or the file is damaged. ``generation`` is what the file says.
+    """
+
+    code = ErrorCode.REMOTE_DAMAGED
+    generation: int = 0
 
 
 class StorageFull(TreesnapError):

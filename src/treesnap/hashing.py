@@ -40,6 +40,11 @@ def checksum(data: bytes | memoryview, size: int) -> bytes:
     return blake3(data).digest(length=size)
 
 
+def keyed_hash(key: bytes, data: bytes | memoryview, size: int = 32) -> bytes:
+    """Returns ``size`` bytes that nobody computes without the key of 32 bytes (keyed BLAKE3)."""
+    return blake3(data, key=key).digest(length=size)
+
+
 def expanded(seed: bytes, size: int) -> bytes:
     """Returns ``size`` bytes that look random and are the same everywhere (BLAKE3's XOF)."""
     return blake3(seed).digest(length=size)

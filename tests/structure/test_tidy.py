@@ -49,10 +49,16 @@ HOMES = {
     "datetime.utcnow": [],
     "datetime.today": [],
     "date.today": [],
-    # Chance: only names of temporary and random files, and samples from a given seed.
+    # Chance: only keys, names of temporary and random files, and samples from a given seed.
     "random.*": [],
     "uuid.*": ["compat/maestro.py"],
-    "os.urandom": ["fs/durable.py", "store/*", "worktree/apply/stage.py", "worktree/watcher.py"],
+    "os.urandom": [
+        "fs/durable.py",
+        "remote/*",
+        "store/*",
+        "worktree/apply/stage.py",
+        "worktree/watcher.py",
+    ],
     "secrets.*": [],
     # The environment and the terminal.
     "os.environ": ["cli/*", "ops/context.py", "ops/processes.py"],

@@ -85,6 +85,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.RESTORE_NOT_ALLOWED: (
             "'snap restore REF' restores; 'snap mcp --allow-restore' lets the model do it"
         ),
+        ErrorCode.REMOTE_LOCKED: "give the passphrase or the key of one of its key slots",
         ErrorCode.UNSUPPORTED_FORMAT: "use the version of treesnap that made this store",
     },
     ExitCode.NOT_FOUND: {
@@ -115,6 +116,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.STORE_DAMAGED: (
             "'snap verify --read-data' names all damage, 'snap verify --repair' repairs what it can"
         ),
+        ErrorCode.REMOTE_DAMAGED: None,
     },
     ExitCode.NO_SPACE: {
         ErrorCode.NO_SPACE: "make room: 'snap delete REF...' and 'snap gc', or remove other files",

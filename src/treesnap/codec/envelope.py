@@ -5,10 +5,11 @@
     | TREESNAP | kind | version | ...     | header | length, u64 | payload | BLAKE3-32 |
     +----------+------+---------+         +--------+-------------+---------+-----------+
 
-Byte 10 of the header is 0 and reserved for encryption, byte 11 names the hash
-(1 is BLAKE3-256), bytes 12 to 15 are 0. All integers are little-endian. Large
-files (packs, indexes, stat caches) begin with the header and go on as their own
-modules say; small ones are sealed whole.
+Byte 10 of the header is 0, byte 11 names the hash (1 is BLAKE3-256), bytes 12 to
+15 are 0; files of encrypted remotes have algorithm and key generation in 10 and 12
+to 15. All integers are little-endian. Large files (packs, indexes, stat caches,
+encrypted ones) begin with the header and go on as their own modules say; small
+ones are sealed whole.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class FileKind(IntEnum):
     HOLD = 15
     EXPORT_MOVES = 16
     GAPS = 17
+    ENCRYPTED = 18
+    KEY_SLOT = 19
 
 
 def header(kind: FileKind, version: int = 1) -> bytes:

@@ -1,0 +1,1 @@
+"""Sharing history through files somewhere else: what those hold, and how they are encrypted."""

@@ -1,0 +1,628 @@
+"""The keys of an encrypted remote, and the slots in which it keeps them.
+
+    secret     --Argon2id or HKDF-->  KEK  --BLAKE3-->  commitment, wrapping key
+    key slot   =  header, AES-256-GCM(wrapping key, the master keys of all generations)
+    master key --HKDF, remote id-->   keys of files, contents, names and slots
+
+A remote has one *master key* per *generation*; it is used with one algorithm. Each *key slot*
+(``keys/<32 hex>``) holds all of them for whoever has its *secret*: a passphrase, a raw key or a
+key file. Nothing changes a slot. Another passphrase or another generation is another slot, and
+then the old one is removed; files stay as they are.
+
+What holds:
+
+1. What a slot asks for is bounded before any work is done for it.
+2. The commitment is compared, in constant time, before anything is decrypted: AES-GCM does not
+   commit to its key, so without it one forged slot could try many passphrases at once.
+3. Name and salt of a slot are a hash of random bytes *and of what it holds*. A machine that was
+   restored twice from one memory image repeats its random bytes; its two slots are then the same
+   slot, or have different keys. No key and nonce ever belong to two plaintexts.
+4. Nothing here shows a secret or a key: not in its ``repr``, not in the message of an error, and
+   not in the local variables of the functions that an error passes through.
+
+This is the one module that imports ``cryptography``, when the first key is used. Not here: files
+(sealing), where slots are stored, where secrets come from. docs/reference/remote-encryption.md
+specifies the bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import unicodedata
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from functools import cache
+from hmac import compare_digest
+from typing import TYPE_CHECKING, Any, Self
+
+from treesnap.codec.envelope import FileKind, Format, check_header
+from treesnap.codec.message import Fields, pack, require, unpack
+from treesnap.errors import (
+    Corrupt,
+    ErrorCode,
+    InvalidArgument,
+    OperationFailed,
+    RemoteLocked,
+    UnsupportedFormat,
+)
+from treesnap.hashing import keyed_hash
+from treesnap.named_tuple import NamedTuple
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+
+KEY_SIZE = 32
+"""Bytes of every key."""
+RANDOM_SIZE = 32
+"""Random bytes that go into a name or a salt."""
+SALT_SIZE = 16
+TAG_SIZE = 16
+"""Bytes that encryption adds."""
+REMOTE_ID_SIZE = 16
+GENERATIONS_MAX = 1000
+SLOT_SIZE_MAX = 64 << 10
+KEY_FILE_SIZE_MIN, KEY_FILE_SIZE_MAX = 32, 1 << 20
+
+_WRAPPING_NONCE = bytes(12)
+"""A wrapping key is used once, because the salt that it is made with stands for what it wraps."""
+_ROW = struct.Struct("<IB32s")
+"""Generation, algorithm, master key."""
+_SLOT_SHAPE = struct.Struct("<BIII")
+"""Kind of the secret, and the three costs, 0 for a raw key."""
+_SLOT_NAME = re.compile(r"keys/[0-9a-f]{32}\Z")
+
+Random = Callable[[int], bytes]
+"""Returns so many random bytes."""
+
+
+class Algorithm(IntEnum):
+    """How files are encrypted: byte 10 of their header."""
+
+    AES_256_GCM = 1
+    CHACHA20_POLY1305 = 2
+    """For processors without instructions for AES."""
+
+
+class SecretKind(IntEnum):
+    """What opens a key slot."""
+
+    PASSPHRASE = 1
+    RAW_KEY = 2
+    KEY_FILE = 3
+    X25519 = 4
+    """Reserved: a public key, for machines that only write."""
+
+    @property
+    def words(self) -> str:
+        """The kind as messages call it."""
+        return self.name.lower().replace("_", " ") if self is not SecretKind.X25519 else self.name
+
+
+class Cost(NamedTuple):
+    """What Argon2id takes to make a key of a secret: the second choice of RFC 9106."""
+
+    passes: int = 3
+    memory_kib: int = 64 << 10
+    lanes: int = 4
+
+    def __str__(self) -> str:
+        return f"{self.passes} passes over {self.memory_kib} KiB in {self.lanes} lanes"
+
+
+COST_MAX = Cost(passes=10, memory_kib=1 << 20, lanes=8)
+"""No reader does more for a slot."""
+
+
+class RemoteFile(NamedTuple):
+    """A file as the remote stores it."""
+
+    name: str
+    data: bytes
+
+
+def damaged(name: str, problem: str) -> Corrupt:
+    """Returns the error for a file of a remote that is not what was uploaded."""
+    return Corrupt(f"Remote file {name!r} {problem}", code=ErrorCode.REMOTE_DAMAGED, path=name)
+
+
+# ----------------------------------------------------------------- primitives
+
+
+class _Library(NamedTuple):
+    """What is used of ``cryptography``."""
+
+    AESGCM: type[AESGCM]
+    ChaCha20Poly1305: type[ChaCha20Poly1305]
+    Argon2id: type[Argon2id]
+    HKDF: type[HKDF]
+    HKDFExpand: type[HKDFExpand]
+    SHA256: type[SHA256]
+    InvalidTag: type[Exception]
+    UnsupportedAlgorithm: type[Exception]
+
+
+@cache
+def _library() -> _Library:
+    try:
+        from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+    except ModuleNotFoundError as error:
+        raise OperationFailed(
+            f"The Python module {error.name!r} is missing; install treesnap[remote]"
+        ) from error
+    return _Library(
+        AESGCM,
+        ChaCha20Poly1305,
+        Argon2id,
+        HKDF,
+        HKDFExpand,
+        SHA256,
+        InvalidTag,
+        UnsupportedAlgorithm,
+    )
+
+
+class Cipher:
+    """Encryption with one key."""
+
+    __slots__ = ("_decrypt", "_mismatch", "encrypt")
+
+    def __init__(self, algorithm: Algorithm, key: bytes) -> None:
+        library = _library()
+        is_aes = algorithm is Algorithm.AES_256_GCM
+        try:
+            made = library.AESGCM(key) if is_aes else library.ChaCha20Poly1305(key)
+        except library.UnsupportedAlgorithm:
+            del key
+            raise _unsupported("ChaCha20-Poly1305") from None
+        self.encrypt = made.encrypt
+        """Of a nonce, a plaintext and associated data; returns ciphertext and tag."""
+        self._decrypt = made.decrypt
+        self._mismatch = library.InvalidTag
+
+    def decrypt(self, nonce: bytes, data: bytes | memoryview, associated: bytes) -> bytes | None:
+        """Returns the plaintext, or None where the tag does not match all three."""
+        try:
+            return self._decrypt(nonce, data, associated)
+        except self._mismatch:
+            return None
+
+
+def _unsupported(algorithm: str) -> OperationFailed:
+    return OperationFailed(f"This build of the Python module 'cryptography' has no {algorithm}")
+
+
+def _derived(library: _Library, key: bytes, salt: bytes, purpose: bytes) -> bytes:
+    """Returns the key for one purpose.
+
+    Takes the library, so that no key is around yet when that is missing.
+    """
+    return library.HKDF(library.SHA256(), KEY_SIZE, salt, purpose).derive(key)
+
+
+# -------------------------------------------------------------------- secrets
+
+
+class _SlotKeys(NamedTuple):
+    """What a secret is stretched to for one slot."""
+
+    commitment: bytes
+    cipher: Cipher
+
+
+class Secret:
+    """What somebody has who may open a remote. Printing it shows its kind alone."""
+
+    __slots__ = ("_value", "kind")
+
+    def __init__(self, kind: SecretKind, value: bytes) -> None:
+        self.kind = kind
+        self._value = value
+
+    @classmethod
+    def passphrase(cls, text: str) -> Self:
+        """Returns a passphrase, in the normal form that all keyboards agree on (NFC).
+
+        Bytes that are not UTF-8 stay what they are. Raises InvalidArgument for an empty one.
+        """
+        try:
+            value = unicodedata.normalize("NFC", text).encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            value = b""
+        del text
+        if not value:
+            raise InvalidArgument("A passphrase is empty, or not text")
+        return cls(SecretKind.PASSPHRASE, value)
+
+    @classmethod
+    def raw_key(cls, text: str) -> Self:
+        """Returns a raw key from its 64 hex digits; raises InvalidArgument."""
+        is_key = len(text) == 2 * KEY_SIZE and not set(text) - set("0123456789abcdefABCDEF")
+        value = bytes.fromhex(text) if is_key else b""
+        del text
+        if not value:
+            raise InvalidArgument(f"A raw key is not {2 * KEY_SIZE} hex digits")
+        return cls(SecretKind.RAW_KEY, value)
+
+    @classmethod
+    def key_file(cls, content: bytes) -> Self:
+        """Returns a secret that is the content of a file; raises InvalidArgument.
+
+        It is stretched like a passphrase, for nobody knows how much chance is in it.
+        """
+        if not KEY_FILE_SIZE_MIN <= len(content) <= KEY_FILE_SIZE_MAX:
+            size = len(content)
+            del content
+            raise InvalidArgument(
+                f"A key file has {size} bytes, and not {KEY_FILE_SIZE_MIN} to {KEY_FILE_SIZE_MAX}"
+            )
+        return cls(SecretKind.KEY_FILE, bytes(content))
+
+    def __repr__(self) -> str:
+        return f"<Secret: {self.kind.words}>"
+
+    def stretched(self, salt: bytes, cost: Cost | None) -> _SlotKeys:
+        """Returns what it opens a slot with; takes the time and memory that the cost says."""
+        kek = self._key_encryption_key(salt, cost)
+        return _SlotKeys(
+            keyed_hash(kek, b"commit"), Cipher(Algorithm.AES_256_GCM, keyed_hash(kek, b"wrap"))
+        )
+
+    def _key_encryption_key(self, salt: bytes, cost: Cost | None) -> bytes:
+        library = _library()
+        if cost is None:
+            return _derived(library, self._value, salt, b"treesnap raw key 1")
+        try:
+            return library.Argon2id(
+                salt=salt,
+                length=KEY_SIZE,
+                iterations=cost.passes,
+                lanes=cost.lanes,
+                memory_cost=cost.memory_kib,
+            ).derive(self._value)
+        except library.UnsupportedAlgorithm:
+            raise _unsupported("Argon2id") from None
+        except MemoryError:
+            raise OperationFailed(
+                f"There is too little memory to open a key slot, which takes {cost.memory_kib} KiB"
+            ) from None
+
+
+def new_raw_key(random: Random = os.urandom) -> str:
+    """Returns the 64 hex digits of a new raw key."""
+    return random(KEY_SIZE).hex()
+
+
+# ---------------------------------------------------------------- master keys
+
+
+class GenerationKeys:
+    """What the files of one remote are named and encrypted with in one generation."""
+
+    __slots__ = ("_contents", "_files", "_names", "algorithm", "generation")
+
+    def __init__(
+        self, generation: int, algorithm: Algorithm, master: bytes, remote_id: bytes
+    ) -> None:
+        library = _library()
+        self.generation = generation
+        self.algorithm = algorithm
+        self._files = _derived(library, master, remote_id, b"treesnap files 1")
+        self._contents = _derived(library, master, remote_id, b"treesnap contents 1")
+        self._names = _derived(library, master, remote_id, b"treesnap names 1")
+
+    def token(self, random_bytes: bytes, content: bytes | memoryview, name: bytes) -> bytes:
+        """Returns the 16 bytes that tell this content under this name from every other.
+
+        Equal tokens mean equal contents, also where the random bytes are equal.
+        """
+        content_hash = keyed_hash(self._contents, content)
+        return keyed_hash(self._names, random_bytes + content_hash + name, SALT_SIZE)
+
+    def cipher(self, file: bytes) -> Cipher:
+        """Returns the cipher of one file, of which ``file`` says all that tells it from others."""
+        library = _library()
+        expand = library.HKDFExpand(library.SHA256(), KEY_SIZE, b"treesnap file 1" + file)
+        return Cipher(self.algorithm, expand.derive(self._files))
+
+
+class MasterKeys:
+    """The master keys of all generations of a remote. Printing them shows none."""
+
+    __slots__ = ("_rows", "generations")
+
+    def __init__(self, rows: bytes) -> None:
+        self._rows = rows
+        self.generations: Mapping[int, Algorithm] = {
+            generation: Algorithm(algorithm) for generation, algorithm, _ in _ROW.iter_unpack(rows)
+        }
+        """The algorithm of each, in rising order."""
+
+    @classmethod
+    def new(cls, algorithm: Algorithm = Algorithm.AES_256_GCM, random: Random = os.urandom) -> Self:
+        """Returns the keys of a new remote."""
+        return cls(_ROW.pack(1, algorithm, random(KEY_SIZE)))
+
+    def rotated(self, algorithm: Algorithm | None = None, random: Random = os.urandom) -> Self:
+        """Returns the keys with another generation, which new files are encrypted with.
+
+        Two rotations at once would give one number to two keys. So whoever rotates first reserves
+        the number, with an operation of the remote that only one can succeed with.
+        """
+        if len(self.generations) >= GENERATIONS_MAX:
+            raise InvalidArgument(f"A remote has at most {GENERATIONS_MAX} key generations")
+        chosen = self.generations[self.newest] if algorithm is None else algorithm
+        return type(self)(self._rows + _ROW.pack(self.newest + 1, chosen, random(KEY_SIZE)))
+
+    @property
+    def newest(self) -> int:
+        """The generation that new files are encrypted with."""
+        return max(self.generations)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MasterKeys) and compare_digest(self._rows, other._rows)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.generations.items()))
+
+    def __repr__(self) -> str:
+        return f"<MasterKeys: generations {', '.join(map(str, self.generations))}>"
+
+    def of_remote(self, remote_id: bytes) -> dict[int, GenerationKeys]:
+        """Returns the keys of each generation for one remote, in rising order."""
+        _require_remote_id(remote_id)
+        _library()  # while no key is around that an error could show
+        return {
+            generation: GenerationKeys(generation, Algorithm(algorithm), master, remote_id)
+            for generation, algorithm, master in _ROW.iter_unpack(self._rows)
+        }
+
+    def slot_token(
+        self, random_bytes: bytes, kind: SecretKind, cost: Cost | None, remote_id: bytes
+    ) -> bytes:
+        """Returns the 32 bytes that tell a slot from all that hold other keys or cost another."""
+        library = _library()
+        *_, (_, _, master) = _ROW.iter_unpack(self._rows)
+        key = _derived(library, master, remote_id, b"treesnap slots 1")
+        shape = _SLOT_SHAPE.pack(kind, *(cost or (0, 0, 0)))
+        return keyed_hash(key, random_bytes + shape + self._rows)
+
+    def wrapped(self, cipher: Cipher, associated: bytes) -> bytes:
+        """Returns the keys encrypted for a slot."""
+        return cipher.encrypt(_WRAPPING_NONCE, self._rows, associated)
+
+    @classmethod
+    def unwrapped(cls, cipher: Cipher, data: bytes, associated: bytes) -> Self | None:
+        """Returns the keys of a slot, or None where there are no valid ones."""
+        rows = cipher.decrypt(_WRAPPING_NONCE, data, associated)
+        return cls(rows) if rows is not None and _is_valid(rows) else None
+
+
+def _require_remote_id(remote_id: bytes) -> None:
+    if len(remote_id) != REMOTE_ID_SIZE:
+        raise InvalidArgument(f"A remote id has {REMOTE_ID_SIZE} bytes, not {len(remote_id)}")
+
+
+def _is_valid(rows: bytes) -> bool:
+    if not rows or len(rows) % _ROW.size:
+        return False
+    found = [(generation, algorithm) for generation, algorithm, _ in _ROW.iter_unpack(rows)]
+    generations = [generation for generation, _ in found]
+    return (
+        generations[0] > 0
+        and generations == sorted(set(generations))
+        and {algorithm for _, algorithm in found} <= set(Algorithm)
+    )
+
+
+# ---------------------------------------------------------------------- slots
+
+
+class SlotHeader(NamedTuple):
+    """What a key slot shows to everybody."""
+
+    kind: SecretKind
+    generation: int
+    """The newest generation that it holds."""
+    salt: bytes
+    commitment: bytes
+    """Tells whether a secret is the right one before anything is decrypted."""
+    cost: Cost | None
+    """None for a raw key, which is as random as a key can be."""
+
+
+class KeySlot(NamedTuple):
+    """The record in ``keys/<32 hex>``."""
+
+    header: bytes
+    """An encoded :class:`SlotHeader`, as it was authenticated."""
+    wrapped: bytes
+
+
+def encode_slot(slot: KeySlot) -> bytes:
+    """Returns the payload of a slot."""
+    return pack({"version": 1, **slot._asdict()})
+
+
+def decode_slot(payload: bytes) -> KeySlot:
+    """Returns the slot of a payload; raises Corrupt, or UnsupportedFormat for an unknown kind."""
+    fields = Fields(unpack(payload, "key slot"), "key slot")
+    fields.require_version(1)
+    slot = KeySlot(fields.get("header", bytes), fields.get("wrapped", bytes))
+    decode_header(slot.header)
+    return slot
+
+
+def encode_header(header: SlotHeader) -> bytes:
+    """Returns the bytes of a header, which the keys of the slot are authenticated with."""
+    fields: dict[str, Any] = {**header._asdict(), "kind": int(header.kind)}
+    return pack({name: value for name, value in fields.items() if value is not None})
+
+
+def decode_header(data: bytes) -> SlotHeader:
+    """Returns a header whose costs a reader may pay; raises Corrupt or UnsupportedFormat."""
+    what = "key slot"
+    fields = Fields(unpack(data, what), what)
+    number = fields.get("kind", int)
+    if number not in (SecretKind.PASSPHRASE, SecretKind.RAW_KEY, SecretKind.KEY_FILE):
+        known = SecretKind(number).words if number in set(SecretKind) else f"kind {number}"
+        raise UnsupportedFormat(f"A key slot is for {known}, which this treesnap does not read")
+    kind = SecretKind(number)
+    header = SlotHeader(
+        kind,
+        fields.size("generation"),
+        fields.get("salt", bytes),
+        fields.get("commitment", bytes),
+        None if kind is SecretKind.RAW_KEY else _decode_cost(fields.get("cost", tuple)),
+    )
+    require(len(header.salt) == SALT_SIZE, what, "its salt has a wrong size")
+    require(len(header.commitment) == KEY_SIZE, what, "its commitment has a wrong size")
+    return header
+
+
+def _decode_cost(value: tuple[Any, ...]) -> Cost:
+    is_cost = len(value) == len(COST_MAX) and all(type(number) is int for number in value)
+    require(is_cost, "key slot", "its cost is not three numbers")
+    cost = Cost(*value)
+    problem = _cost_problem(cost)
+    require(problem is None, "key slot", f"{problem}")
+    return cost
+
+
+def _cost_problem(cost: Cost) -> str | None:
+    """Returns why nobody pays a cost, or None."""
+    if any(number > limit for number, limit in zip(cost, COST_MAX, strict=True)):
+        return f"it asks Argon2id for {cost}, and {COST_MAX} are the most"
+    if cost.passes < 1 or cost.lanes < 1 or cost.memory_kib < 8 * cost.lanes:
+        return f"Argon2id cannot make {cost}"
+    return None
+
+
+KEY_SLOT = Format(FileKind.KEY_SLOT, encode_slot, decode_slot, SLOT_SIZE_MAX)
+
+
+class OpenedSlot(NamedTuple):
+    """The keys of a remote, and the slot that they were in."""
+
+    name: str
+    keys: MasterKeys
+
+
+def new_slot(
+    keys: MasterKeys,
+    secret: Secret,
+    remote_id: bytes,
+    cost: Cost | None = None,
+    random: Random = os.urandom,
+) -> RemoteFile:
+    """Returns a new key slot, which holds the keys for a secret.
+
+    To change a passphrase, or to pass on another generation, write the new slot first and then
+    remove the old one. Raises InvalidArgument for a cost that no reader would pay.
+    """
+    _require_remote_id(remote_id)
+    paid = None if secret.kind is SecretKind.RAW_KEY else cost or Cost()
+    if paid is not None and (problem := _cost_problem(paid)) is not None:
+        raise InvalidArgument(f"A key slot cannot be read by anybody: {problem}")
+    token = keys.slot_token(random(RANDOM_SIZE), secret.kind, paid, remote_id)
+    name, salt = f"keys/{token[:SALT_SIZE].hex()}", token[SALT_SIZE:]
+    made = secret.stretched(salt, paid)
+    header = encode_header(SlotHeader(secret.kind, keys.newest, salt, made.commitment, paid))
+    wrapped = keys.wrapped(made.cipher, _associated(remote_id, name, header))
+    return RemoteFile(name, KEY_SLOT.seal(KeySlot(header, wrapped)))
+
+
+def slot_header(name: str, data: bytes) -> SlotHeader:
+    """Returns what a slot shows without a secret; raises Corrupt or UnsupportedFormat."""
+    return decode_header(_read(name, data).header)
+
+
+def open_slot(name: str, data: bytes, secret: Secret, remote_id: bytes) -> MasterKeys:
+    """Returns the keys of one slot.
+
+    Raises RemoteLocked for another secret than the slot's, Corrupt, or UnsupportedFormat.
+    """
+    _require_remote_id(remote_id)
+    slot = _read(name, data)
+    header = decode_header(slot.header)
+    kind = header.kind.words
+    if header.kind is not secret.kind:
+        raise RemoteLocked(f"Key slot {name!r} has a {kind}, not a {secret.kind.words}", path=name)
+    made = secret.stretched(header.salt, header.cost)
+    if not compare_digest(made.commitment, header.commitment):
+        raise RemoteLocked(f"Key slot {name!r} has another {kind}", path=name)
+    associated = _associated(remote_id, name, slot.header)
+    keys = MasterKeys.unwrapped(made.cipher, slot.wrapped, associated)
+    if keys is None or keys.newest != header.generation:
+        raise damaged(name, "holds keys that are not authentic")
+    return keys
+
+
+def open_slots(slots: Mapping[str, bytes], secret: Secret, remote_id: bytes) -> OpenedSlot:
+    """Returns the keys of the slot that a secret opens, of several the one with the newest keys.
+
+    Other slots may be damaged. Raises RemoteLocked where none is for this secret; where that
+    cannot be known, the Corrupt or UnsupportedFormat of a slot.
+    """
+    damages: list[Corrupt] = []
+    unsupported: list[UnsupportedFormat] = []
+    fitting: list[tuple[int, str]] = []
+    for name, data in slots.items():
+        try:
+            header = slot_header(name, data)
+        except Corrupt as error:
+            damages.append(error)
+        except UnsupportedFormat as error:
+            unsupported.append(error)
+        else:
+            if header.kind is secret.kind:
+                fitting.append((header.generation, name))
+    is_locked = False
+    for _, name in sorted(fitting, reverse=True):
+        try:
+            return OpenedSlot(name, open_slot(name, slots[name], secret, remote_id))
+        except RemoteLocked:
+            is_locked = True
+        except Corrupt as error:
+            damages.append(error)
+    if damages and not is_locked:
+        raise damages[0]
+    if unsupported and len(unsupported) == len(slots):
+        raise unsupported[0]
+    words = secret.kind.words
+    besides = f", {len(damages)} damaged" if damages else ""
+    raise RemoteLocked(
+        f"This {words} opens no key slot of the remote "
+        f"({len(slots)} slots, {len(fitting)} with a {words}{besides})"
+    )
+
+
+def _read(name: str, data: bytes) -> KeySlot:
+    """Returns the record of a slot; raises Corrupt or UnsupportedFormat, both with its name."""
+    if _SLOT_NAME.match(name) is None:
+        raise damaged(name, "does not have the name of a key slot")
+    if len(data) > SLOT_SIZE_MAX:
+        raise damaged(name, "is too large for a key slot")
+    try:
+        check_header(data, FileKind.KEY_SLOT, name)
+    except (Corrupt, UnsupportedFormat) as error:
+        raise damaged(name, "is not a key slot") from error
+    try:
+        return KEY_SLOT.unseal(data, name)
+    except Corrupt as error:
+        raise damaged(name, f"is not a whole key slot: {error.message}") from error
+    except UnsupportedFormat as error:
+        raise UnsupportedFormat(f"Remote file {name!r}: {error.message}", path=name) from error
+
+
+def _associated(remote_id: bytes, name: str, header: bytes) -> bytes:
+    """Returns what the keys in a slot are authenticated with."""
+    return b"treesnap key slot 1" + remote_id + name.encode("ascii") + header

@@ -1,0 +1,168 @@
+"""A second reader of encrypted remotes, made of docs/reference/remote-encryption.md alone.
+
+It shares no code with treesnap and checks what the page says readers check: what it refuses is an
+AssertionError. It stands for everybody who has to read a remote without treesnap, and it lists
+what each key and nonce encrypts.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgpack  # type: ignore[import-untyped]  # the library has no types
+from blake3 import blake3
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+
+SEGMENT, TAG = 65_536, 16
+PASSPHRASE, RAW_KEY, KEY_FILE = 1, 2, 3
+
+
+class Generation(NamedTuple):
+    """One row of a key slot."""
+
+    algorithm: int
+    master_key: bytes
+
+
+class Encryption(NamedTuple):
+    """One use of a key."""
+
+    key: bytes
+    nonce: bytes
+    plaintext: bytes
+    associated: bytes
+
+
+def derived(salt: bytes, key: bytes, info: bytes) -> bytes:
+    """Returns a key for one purpose."""
+    return HKDF(SHA256(), 32, salt, info).derive(key)
+
+
+def keyed(key: bytes, data: bytes, size: int = 32) -> bytes:
+    """Returns a keyed hash."""
+    return blake3(data, key=key).digest(length=size)
+
+
+def padded(size: int) -> int:
+    """Returns the size of a stream by the size of what must be in it."""
+    if size < 16_384:
+        return size
+    digits = len(f"{size:b}") - 1
+    zeros = digits - len(f"{digits:b}")
+    while size % 2**zeros:
+        size += 1
+    return size
+
+
+def token(
+    remote_id: bytes, generation: Generation, random: bytes, content: bytes, name: str
+) -> bytes:
+    """Returns what the 32 digits of a name, or a salt, are made of."""
+    names = derived(remote_id, generation.master_key, b"treesnap names 1")
+    contents = derived(remote_id, generation.master_key, b"treesnap contents 1")
+    return keyed(names, random + keyed(contents, content) + name.encode("ascii"), 16)
+
+
+class File:
+    """An encrypted file, with its parts told apart."""
+
+    def __init__(
+        self, remote_id: bytes, generations: dict[int, Generation], name: str, data: bytes
+    ):
+        is_random = re.fullmatch("[a-z]+/([0-9a-f]{16}-)?[0-9a-f]{32}", name)
+        assert is_random or re.fullmatch("[a-z]+/[0-9a-f]{16}", name)
+        header = data[:16]
+        start = 16 if is_random else 32
+        assert header[:10] == b"TREESNAP\x12\x01"
+        assert header[11] == 1
+        (number,) = struct.unpack("<I", header[12:])
+        algorithm, master_key = generations[number]
+        assert algorithm == header[10]
+        salt = bytes(16) if is_random else data[16:32]
+        self.associated = header + salt + name.encode("ascii")
+        files = derived(remote_id, master_key, b"treesnap files 1")
+        self.key = HKDFExpand(SHA256(), 32, b"treesnap file 1" + self.associated).derive(files)
+        self.cipher = {1: AESGCM, 2: ChaCha20Poly1305}[algorithm](self.key)
+        self.segments = [
+            data[at : at + SEGMENT + TAG] for at in range(start, len(data), SEGMENT + TAG)
+        ]
+
+    def encryptions(self) -> Iterator[Encryption]:
+        """Yields what the key of the file encrypts."""
+        assert self.segments
+        for number, segment in enumerate(self.segments):
+            is_last = number == len(self.segments) - 1
+            nonce = number.to_bytes(11, "big") + bytes([is_last])
+            try:
+                plaintext = self.cipher.decrypt(nonce, segment, self.associated)
+            except InvalidTag as error:
+                raise AssertionError(f"segment {number}") from error
+            yield Encryption(self.key, nonce, plaintext, self.associated)
+
+    def content(self) -> bytes:
+        """Returns the content."""
+        pieces = [each.plaintext for each in self.encryptions()]
+        assert {len(piece) for piece in pieces[:-1]} <= {SEGMENT}
+        assert pieces[-1]
+        stream = b"".join(pieces)
+        size = int.from_bytes(stream[-8:], "little")
+        assert len(stream) == padded(size + 8)
+        assert not any(stream[size:-8])
+        return stream[:size]
+
+
+class Slot:
+    """A key slot, opened."""
+
+    def __init__(self, remote_id: bytes, name: str, data: bytes, kind: int, secret: bytes):
+        assert re.fullmatch("keys/[0-9a-f]{32}", name)
+        assert len(data) <= 65_536
+        assert data[:12] == b"TREESNAP\x13\x01\x00\x01"
+        assert blake3(data[:-32]).digest() == data[-32:]
+        assert struct.unpack("<Q", data[16:24]) == (len(data) - 56,)
+        outer = msgpack.unpackb(data[24:-32])
+        assert outer["version"] == 1
+        header = msgpack.unpackb(outer["header"])
+        assert header["kind"] == kind
+        assert (len(header["salt"]), len(header["commitment"])) == (16, 32)
+        key = self._key(kind, secret, header)
+        assert keyed(key, b"commit") == header["commitment"]
+        self.key = keyed(key, b"wrap")
+        self.associated = b"treesnap key slot 1" + remote_id + name.encode() + outer["header"]
+        try:
+            self.rows = AESGCM(self.key).decrypt(bytes(12), outer["wrapped"], self.associated)
+        except InvalidTag as error:
+            raise AssertionError("rows") from error
+        rows = list(struct.iter_unpack("<IB32s", self.rows))
+        numbers = [number for number, _, _ in rows]
+        assert numbers == sorted({0, *numbers})[1:]
+        assert numbers[-1] == header["generation"]
+        self.generations = {number: Generation(*rest) for number, *rest in rows}
+
+    @staticmethod
+    def _key(kind: int, secret: bytes, header: dict[str, object]) -> bytes:
+        salt = header["salt"]
+        assert isinstance(salt, bytes)
+        if kind == RAW_KEY:
+            return derived(salt, secret, b"treesnap raw key 1")
+        cost = header["cost"]
+        assert isinstance(cost, list)
+        passes, memory_kib, lanes = cost
+        assert 1 <= passes <= 10
+        assert 1 <= lanes <= 8
+        assert 8 * lanes <= memory_kib <= 1_048_576
+        made = Argon2id(
+            salt=salt, length=32, iterations=passes, lanes=lanes, memory_cost=memory_kib
+        )
+        return made.derive(secret)
+
+    def encryption(self) -> Encryption:
+        """Returns what the wrapping key encrypts."""
+        return Encryption(self.key, bytes(12), self.rows, self.associated)
