@@ -137,9 +137,19 @@ class FileSystem(Protocol):
         """Renames atomically; an existing file at the target is replaced."""
 
     def rename_to_absent(
-        self, source: Name, target: Name, *, source_dir_fd: int, target_dir_fd: int
+        self,
+        source: Name,
+        target: Name,
+        *,
+        source_dir_fd: int,
+        target_dir_fd: int,
+        or_fail: bool = False,
     ) -> None:
-        """Renames atomically; raises FileExistsError when the target exists."""
+        """Renames atomically; raises FileExistsError when the target exists.
+
+        Where the kernel or the file system cannot, looks the target up first, which leaves a
+        moment for a race. With ``or_fail`` it raises OSError with ENOSYS or EINVAL instead.
+        """
 
     def exchange(
         self, source: Name, target: Name, *, source_dir_fd: int, target_dir_fd: int

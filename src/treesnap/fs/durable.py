@@ -387,10 +387,10 @@ def is_there(fs: FileSystem, path: str) -> bool:
     return True
 
 
-def unlink_if_present(fs: FileSystem, path: str) -> bool:
+def unlink_if_present(fs: FileSystem, path: str, *, dir_fd: int | None = None) -> bool:
     """Removes a name if it exists; returns whether it did."""
     try:
-        fs.unlink(path)
+        fs.unlink(path, dir_fd=dir_fd)
     except FileNotFoundError:
         return False
     return True

@@ -209,17 +209,18 @@ class LocalFileSystem:
         os.rename(source, target, src_dir_fd=source_dir_fd, dst_dir_fd=target_dir_fd)
 
     def rename_to_absent(
-        self, source: Name, target: Name, *, source_dir_fd: int, target_dir_fd: int
+        self,
+        source: Name,
+        target: Name,
+        *,
+        source_dir_fd: int,
+        target_dir_fd: int,
+        or_fail: bool = False,
     ) -> None:
-        """Renames atomically; raises FileExistsError when the target exists.
-
-        If the file system has no RENAME_NOREPLACE, looks the target up first, which leaves a
-        moment for a race.
-        """
         try:
             self._rename_with(_RENAME_NOREPLACE, source, target, source_dir_fd, target_dir_fd)
         except OSError as error:
-            if error.errno not in (errno.ENOSYS, errno.EINVAL):
+            if or_fail or error.errno not in (errno.ENOSYS, errno.EINVAL):
                 raise
             if self._exists(target, target_dir_fd):
                 raise FileExistsError(

@@ -249,6 +249,30 @@ class FileSystemTests:
         assert _content(fs, f"{directory}/old") == b"old"
         assert _content(fs, f"{directory}/free") == b"new"
 
+    def test_rename_to_absent_or_fail_is_atomic_or_fails(
+        self, fs: FileSystem, directory: str
+    ) -> None:
+        """It replaces nothing either; some file systems cannot."""
+        put_file(fs, f"{directory}/new", b"new")
+        put_file(fs, f"{directory}/old", b"old")
+
+        try:
+            with opened(fs, directory, DIRECTORY) as fd:
+                with pytest.raises(FileExistsError):
+                    fs.rename_to_absent(
+                        b"new", b"old", source_dir_fd=fd, target_dir_fd=fd, or_fail=True
+                    )
+                fs.rename_to_absent(
+                    b"new", b"free", source_dir_fd=fd, target_dir_fd=fd, or_fail=True
+                )
+        except OSError as error:
+            if error.errno in {errno.ENOSYS, errno.EINVAL}:
+                pytest.skip("names cannot be renamed without replacing here")
+            raise
+
+        assert _content(fs, f"{directory}/old") == b"old"
+        assert _content(fs, f"{directory}/free") == b"new"
+
     def test_exchange_swaps_what_two_names_mean(self, fs: FileSystem, directory: str) -> None:
         """Types may differ; inodes move with their names. Some file systems cannot."""
         put_file(fs, f"{directory}/file")

@@ -57,6 +57,19 @@ def test_renaming_replaces_nothing_without_the_kernels_help(fs, directory_fd, tm
     assert (tmp_path / "target").read_bytes() == b"target"
 
 
+def test_renaming_or_failing_looks_for_nothing_first(fs, directory_fd, tmp_path, old_kernel):
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSYS)):
+        fs.rename_to_absent(
+            b"source",
+            b"target",
+            source_dir_fd=directory_fd,
+            target_dir_fd=directory_fd,
+            or_fail=True,
+        )
+
+    assert not (tmp_path / "target").exists()
+
+
 def test_syncing_a_file_system_falls_back_to_all_of_them(fs, directory_fd, old_kernel, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "sync", lambda: synced.append(True))
