@@ -13,6 +13,7 @@
     │   └── GenerationMissing          read the remote's key slots again
     ├── StorageFull                    make room
     └── OperationFailed (OSError kin)  read the message; nothing was changed
+        └── RemoteFailed               check the remote, its address and the credentials for it
 
 Each class carries a stable ``code`` that programs may compare, and the facts
 (path, reference, errno) as attributes. Warnings, which a monitor receives, have
@@ -71,6 +72,15 @@ class ErrorCode(StrEnum):
     REMOTE_LOCKED = "remote-locked"
     REMOTE_DAMAGED = "remote-damaged"
     OPERATION_FAILED = "operation-failed"
+    REMOTE_UNREACHABLE = "remote-unreachable"
+    REMOTE_CREDENTIALS = "remote-credentials"
+    REMOTE_DENIED = "remote-denied"
+    REMOTE_WRONG_REGION = "remote-wrong-region"
+    REMOTE_CLOCK = "remote-clock"
+    REMOTE_MISSING = "remote-missing"
+    REMOTE_THROTTLED = "remote-throttled"
+    REMOTE_FULL = "remote-full"
+    REMOTE_FAILED = "remote-failed"
 
 
 class WarningCode(StrEnum):
@@ -245,3 +255,27 @@ class OperationFailed(TreesnapError):
     ) -> None:
         super().__init__(message, code=code, path=path)
         self.errno = errno
+
+
+class RemoteFailed(OperationFailed):
+    """A bucket or a directory elsewhere did not do what it was asked to.
+
+    ``endpoint`` says where it is. ``is_unclear`` is true where the request may have been carried
+    out all the same, now or later.
+    """
+
+    code = ErrorCode.REMOTE_FAILED
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: ErrorCode | None = None,
+        path: bytes | str | None = None,
+        errno: int | None = None,
+        endpoint: str | None = None,
+        is_unclear: bool = False,
+    ) -> None:
+        super().__init__(message, code=code, path=path, errno=errno)
+        self.endpoint = endpoint
+        self.is_unclear = is_unclear

@@ -50,6 +50,21 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
             "writes elsewhere"
         ),
         ErrorCode.OPERATION_FAILED: None,
+        ErrorCode.REMOTE_UNREACHABLE: (
+            "check the address of the remote and the network, or whether its disk is connected"
+        ),
+        ErrorCode.REMOTE_CREDENTIALS: (
+            "set the credentials that the remote asks for, for a bucket on S3 AWS_ACCESS_KEY_ID "
+            "and AWS_SECRET_ACCESS_KEY, or renew them"
+        ),
+        ErrorCode.REMOTE_DENIED: "ask whoever owns the remote for the permission",
+        ErrorCode.REMOTE_WRONG_REGION: "name the region of the bucket: s3://BUCKET?region=REGION",
+        ErrorCode.REMOTE_CLOCK: "set the clock of this machine",
+        ErrorCode.REMOTE_MISSING: (
+            "make the bucket, or connect the disk; the address may also have a typing mistake"
+        ),
+        ErrorCode.REMOTE_THROTTLED: "run the command again later",
+        ErrorCode.REMOTE_FAILED: None,
     },
     ExitCode.USAGE: {
         ErrorCode.INVALID_ARGUMENT: None,
@@ -124,6 +139,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
             "'snap prune' and 'snap gc' make room; --max-size, else 'snap config max-size', sets "
             "the limit"
         ),
+        ErrorCode.REMOTE_FULL: "make room on the remote, or raise its quota",
     },
     ExitCode.COMMAND_NOT_FOUND: {
         ErrorCode.COMMAND_NOT_FOUND: None,
