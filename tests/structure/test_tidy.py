@@ -53,6 +53,8 @@ HOMES = {
     "random.*": [],
     "uuid.*": ["compat/maestro.py"],
     "os.urandom": [
+        "blobs/directory.py",
+        "blobs/probe.py",
         "fs/durable.py",
         "remote/*",
         "store/*",
