@@ -69,8 +69,6 @@ class ErrorCode(StrEnum):
     STORE_DAMAGED = "store-damaged"
     NO_SPACE = "no-space"
     OVER_QUOTA = "over-quota"
-    REMOTE_LOCKED = "remote-locked"
-    REMOTE_DAMAGED = "remote-damaged"
     OPERATION_FAILED = "operation-failed"
     REMOTE_UNREACHABLE = "remote-unreachable"
     REMOTE_CREDENTIALS = "remote-credentials"
@@ -80,6 +78,8 @@ class ErrorCode(StrEnum):
     REMOTE_MISSING = "remote-missing"
     REMOTE_THROTTLED = "remote-throttled"
     REMOTE_FULL = "remote-full"
+    REMOTE_LOCKED = "remote-locked"
+    REMOTE_DAMAGED = "remote-damaged"
     REMOTE_FAILED = "remote-failed"
 
 

@@ -60,6 +60,11 @@ class FileKind(IntEnum):
     GAPS = 17
     ENCRYPTED = 18
     KEY_SLOT = 19
+    REMOTE_STATE = 20
+    COMMIT = 21
+    DELETION = 22
+    CATALOG = 23
+    REMOTE_INDEX = 24
 
 
 def header(kind: FileKind, version: int = 1) -> bytes:

@@ -39,7 +39,7 @@ from treesnap.codec.compress import (
     decompress,
     decompress_damaged,
 )
-from treesnap.codec.envelope import HASH_BLAKE3, HEADER_SIZE
+from treesnap.codec.envelope import HASH_BLAKE3, HEADER_SIZE, FileKind, header
 from treesnap.errors import Corrupt
 from treesnap.hashing import prefixed_id
 from treesnap.model import ObjectId, ObjectKind
@@ -320,6 +320,17 @@ def encode_footer(offsets: Sequence[int], end: int) -> bytes:
     footer = struct.pack(f"<{len(offsets)}I", *offsets)
     trailer = _TRAILER.pack(TRAILER_MAGIC, end, crc32(footer))
     return footer + trailer + _CHECK.pack(crc32(trailer))
+
+
+def encode_pack(blocks: Iterable[Encoded]) -> tuple[bytes, list[BlockTable]]:
+    """Returns the bytes of a sealed pack, and its blocks as if the pack had no id."""
+    pieces, tables, end = [header(FileKind.PACK)], list[BlockTable](), HEADER_SIZE
+    for encoded in blocks:
+        pieces.append(encoded.data)
+        tables += encoded.tables_at(b"", end)
+        end += len(encoded.data)
+    pieces.append(encode_footer([table.block.offset for table in tables], end))
+    return b"".join(pieces), tables
 
 
 def footer_offset(trailer: bytes | memoryview) -> int | None:

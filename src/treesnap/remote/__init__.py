@@ -1,1 +1,6 @@
-"""Sharing history through files somewhere else: what those hold, and how they are encrypted."""
+"""History that several machines share: on object storage, or in a directory of another disk.
+
+Packs, commits, and what says which of them count. How machines agree without locks and without
+clocks stands in :mod:`treesnap.remote.protocol`; how files are encrypted, in
+:mod:`treesnap.remote.sealing`.
+"""

@@ -1,0 +1,363 @@
+"""Collections on a remote: what no visible commit needs goes; see :mod:`treesnap.remote.protocol`.
+
+A collection that another one overtakes, or that is killed, costs requests and nothing else: the
+next one begins from scratch, and what it left over is swept then.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+from treesnap.codec.compress import LEVEL_REWRITE
+from treesnap.codec.index import encode_index
+from treesnap.codec.pack import PACK_SIZE_TARGET, IndexEntry, encode_objects, encode_pack
+from treesnap.codec.reader import Reference
+from treesnap.codec.remote import (
+    CATALOG,
+    DELETION,
+    REMOTE_INDEX,
+    CommitEntry,
+    Deletion,
+    Folder,
+    RemoteIndexPart,
+    RemoteName,
+    RemoteState,
+    state_name,
+    state_number,
+)
+from treesnap.codec.snapshot import snapshot_id
+from treesnap.errors import Corrupt
+from treesnap.model import ObjectId, ObjectKind
+from treesnap.named_tuple import NamedTuple
+from treesnap.remote.objects import PackGone, RemoteObjects, needed_objects
+from treesnap.remote.protocol import IndexedPacks, Remote, View
+
+PARTIAL_EPOCHS = 4
+"""So many epochs a partial commit keeps its packs; each is a collection."""
+PARTS_MAX = 8
+"""So many parts of the index, and of the catalog, may be left as they are."""
+WASTE_MIN = 0.5
+"""A pack of which this part or more is waste is rewritten."""
+SMALL_PACK_SIZE = 4 << 20
+SMALL_PACKS_MIN = 16
+"""From so many small packs on, small packs are joined."""
+_COPIED_AT_ONCE = 8 << 20
+"""Bytes of packs that are read for one batch of copies."""
+
+
+class Collected(NamedTuple):
+    """What a collection did."""
+
+    packs: int
+    """How many packs it removed from the index."""
+    freed_bytes: int
+    """Their bytes, less those of the packs that it wrote; negative if it wrote more."""
+
+
+class Collector:
+    """Gives space back on one remote."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+        self._files = remote.files
+        self._number = 0
+        """That of the last state that this collection read or created."""
+
+    def collect(self) -> Collected | None:
+        """Runs one collection; returns None when another one overtook it.
+
+        Raises Corrupt when something that is needed cannot be read: then nothing is removed.
+        """
+        view = self._remote.read()
+        self._number = view.number
+        try:
+            return self._collect(view)
+        except PackGone as error:
+            number, _ = self._remote.read_state()
+            if number > self._number:
+                return None
+            raise Corrupt(f"{error} is missing on the remote") from error
+
+    def _collect(self, view: View) -> Collected | None:
+        live = _live(view, self._read_deletions().values())
+        needed = self._needed(live.values(), view)
+        usage = _usage(view, needed, live.values())
+        copies = self._copy(view, usage)
+        state = view.state._replace(
+            epoch=view.state.epoch + 1,
+            condemned=tuple(sorted(usage.condemned)),
+            removed=(*view.state.removed, *sorted(view.visible.keys() - live.keys())),
+        )
+        everything = frozenset(name for part in view.all_packs for name in part.packs.values())
+        deciding = self._publish(view, state, live, everything, copies)
+        if deciding is None:
+            return None
+        closing = deciding._replace(closing=deciding.epoch)
+        if not self._remote.create_state(view.number + 2, closing):
+            return None
+        last = self._remote.read()
+        self._number = view.number + 2
+        if last.number != self._number:
+            return None
+        new = (entry for key, entry in last.visible.items() if key not in live)
+        needed |= self._needed(new, last)
+        dead = _without_needed(last, usage.condemned, needed)
+        final = closing._replace(floor=closing.closing, condemned=(), removed=())
+        sizes = last.sizes
+        if self._publish(last, final, last.visible, frozenset(sizes) - dead, ()) is None:
+            return None
+        self.sweep()
+        written = sum(size for part in copies for _, size in part.sizes())
+        return Collected(len(dead), sum(sizes[name] for name in dead) - written)
+
+    def fold(self) -> bool:
+        """Moves the commits that are listed into the catalog and the index, so that reading
+        takes fewer requests; returns whether it did.
+
+        Condemns nothing, and costs no writer anything.
+        """
+        view = self._remote.read()
+        if view.state.closing != view.state.floor:
+            return False
+        packs = frozenset(name for part in view.all_packs for name in part.packs.values())
+        if self._publish(view, view.state, view.visible, packs, ()) is None:
+            return False
+        self.sweep()
+        return True
+
+    def _read_deletions(self) -> dict[RemoteName, Deletion]:
+        while True:
+            names = self._remote.names(Folder.DELETIONS)
+            found = self._remote.get_all(names)
+            if found is not None:
+                return {name: DELETION.unseal(data, str(name)) for name, data in found.items()}
+
+    def _needed(self, entries: Iterable[CommitEntry], view: View) -> set[ObjectId]:
+        """Returns the objects that the snapshots of commits need."""
+        needed: set[ObjectId] = set()
+
+        def is_known(reference: Reference) -> bool:
+            known = reference.id in needed
+            needed.add(reference.id)
+            return known
+
+        snapshots = [payload for entry in entries for payload in entry.snapshots]
+        for _ in needed_objects(RemoteObjects(self._files, view), snapshots, is_known):
+            pass
+        return needed
+
+    def _copy(self, view: View, usage: _Usage) -> tuple[IndexedPacks, ...]:
+        """Writes packs with the live objects of condemned ones, verified; returns them."""
+        objects = RemoteObjects(self._files, view)
+        copies = []
+        for batch in _batches(usage.copied):
+            objects.prefetch(entry.id for entry in batch)
+            blocks = encode_objects(
+                [
+                    (kind, entry.id, objects.get(kind, entry.id))
+                    for entry in batch
+                    for kind in (ObjectKind(entry.kind),)
+                ],
+                LEVEL_REWRITE,
+            )
+            content, tables = encode_pack([blocks])
+            name = self._files.put(Folder.PACKS, view.state.epoch, content)
+            copies.append(IndexedPacks.of_pack(name, tables, len(content)))
+        return tuple(copies)
+
+    def _publish(
+        self,
+        view: View,
+        state: RemoteState,
+        catalog: Mapping[bytes, CommitEntry],
+        packs: frozenset[RemoteName],
+        new: Sequence[IndexedPacks],
+    ) -> RemoteState | None:
+        """Creates the state after that of a view: with commits and packs of the view, and packs
+        that are new.
+
+        Returns it, or None when somebody else was first.
+        """
+        state = state._replace(
+            catalog_parts=self._catalog_parts(view, catalog),
+            index_parts=self._index_parts(view, packs, new),
+        )
+        return state if self._remote.create_state(view.number + 1, state) else None
+
+    def _catalog_parts(
+        self, view: View, catalog: Mapping[bytes, CommitEntry]
+    ) -> tuple[RemoteName, ...]:
+        """Returns the parts of a catalog: old ones where nothing changed, and one for the rest."""
+        parts = self._remote.catalog_parts(view)
+        kept = [
+            name
+            for name, entries in sorted(parts.items(), key=lambda item: -len(item[1]))
+            if all(catalog.get(entry.name.id) == entry for entry in entries)
+        ][:PARTS_MAX]
+        held = {entry.name.id for name in kept for entry in parts[name]}
+        rest = tuple(entry for key, entry in sorted(catalog.items()) if key not in held)
+        if rest:
+            content = CATALOG.seal(rest)
+            kept.append(self._files.put(Folder.CATALOG, view.number + 1, content))
+        return tuple(kept)
+
+    def _index_parts(
+        self, view: View, packs: frozenset[RemoteName], new: Sequence[IndexedPacks]
+    ) -> tuple[RemoteName, ...]:
+        """Returns the parts of an index: old ones where nothing goes, and one for the rest."""
+        old = sorted(
+            zip(view.state.index_parts, view.index, strict=True),
+            key=lambda item: -item[1].rows.count,
+        )
+        kept = [item for item in old if packs.issuperset(item[1].packs.values())][:PARTS_MAX]
+        names = [name for name, _ in kept]
+        held = {name for _, part in kept for name in part.packs.values()}
+        rest = [part for part in view.all_packs if not held.issuperset(part.packs.values())]
+        sources = [part.only(packs - held) for part in rest] + [part.only(None) for part in new]
+        sizes = {
+            name: size
+            for part in (*rest, *new)
+            for name, size in part.sizes()
+            if part in new or name in packs - held
+        }
+        if sizes:
+            rows = (entry for entry, _ in groupby(heapq.merge(*sources)))
+            covered = {name.id: size for name, size in sizes.items()}
+            part = RemoteIndexPart(tuple(sorted(sizes)), bytes(encode_index(rows, covered)))
+            content = REMOTE_INDEX.seal(part)
+            names.append(self._files.put(Folder.INDEX, view.number + 1, content))
+        return tuple(names)
+
+    def sweep(self) -> None:
+        """Deletes what is garbage for ever. Anybody may do so at any time."""
+        listed = {folder: self._remote.names(folder) for folder in Folder}
+        states = [name for name in self._files.list("state/") if state_number(name) is not None]
+        deletions = self._read_deletions()
+        view = self._remote.read({})
+        state = view.state
+        named = frozenset((*state.index_parts, *state.catalog_parts))
+        indexed = frozenset(name for part in view.index for name in part.packs.values())
+        removed = frozenset(state.removed)
+        garbage = [
+            *(
+                name
+                for name in listed[Folder.PACKS]
+                if name.number < state.floor and name not in indexed
+            ),
+            *(
+                name
+                for name in listed[Folder.COMMITS]
+                if name.number < state.floor or name.id in view.catalog or name.id in removed
+            ),
+            *(
+                name
+                for folder in (Folder.INDEX, Folder.CATALOG)
+                for name in listed[folder]
+                if name.number <= view.number and name not in named
+            ),
+            *(name for name, item in deletions.items() if _is_carried_out(item, view)),
+        ]
+        older = [name for name in states if name < state_name(view.number)]
+        self._files.delete([*map(str, garbage), *older])
+
+
+class _Usage(NamedTuple):
+    """What a collection decides about the packs of a view."""
+
+    condemned: frozenset[RemoteName]
+    copied: list[IndexEntry]
+    """Live objects of condemned packs that lie in no other one, in the order of their places."""
+
+
+def _live(view: View, deletions: Iterable[Deletion]) -> dict[bytes, CommitEntry]:
+    """Returns the commits that stay, without the snapshots that were deleted."""
+    gone: dict[bytes, set[bytes]] = defaultdict(set)
+    for item in deletions:
+        gone[item.commit.id].update(item.snapshots)
+    live = {}
+    for key, entry in view.visible.items():
+        if entry.kept:
+            if entry.name.number + PARTIAL_EPOCHS > view.state.epoch:
+                live[key] = entry
+            continue
+        left = tuple(item for item in entry.snapshots if _id_bytes(item) not in gone[key])
+        if left:
+            live[key] = entry._replace(snapshots=left)
+    return live
+
+
+def _id_bytes(payload: bytes) -> bytes:
+    return bytes.fromhex(snapshot_id(payload))
+
+
+def _is_carried_out(deletion: Deletion, view: View) -> bool:
+    """Tells whether nothing can ever show the deleted snapshots again."""
+    commit = deletion.commit
+    entry = view.catalog.get(commit.id)
+    if entry is not None:
+        return not {_id_bytes(item) for item in entry.snapshots} & set(deletion.snapshots)
+    return commit.id in view.state.removed or commit.number < view.state.floor
+
+
+def _usage(view: View, needed: set[ObjectId], live: Iterable[CommitEntry]) -> _Usage:
+    """Returns which packs go, and what of them must be copied first."""
+    kept = {pack_id for entry in live for pack_id in entry.kept}
+    total, used = Counter[RemoteName](), Counter[RemoteName]()
+    claimed: dict[ObjectId, RemoteName] = {}
+    sizes = view.sizes
+    parts = sorted(view.all_packs, key=lambda part: kept.isdisjoint(part.packs))
+    for part in parts:
+        for entry in part.rows:
+            name = part.packs[entry.pack_id]
+            size = entry.size_bytes
+            total[name] += size
+            if entry.id in needed and claimed.setdefault(entry.id, name) == name:
+                used[name] += size
+    small = [name for name, size in sizes.items() if size < SMALL_PACK_SIZE]
+    joined = frozenset(small if len(small) >= SMALL_PACKS_MIN else ())
+    condemned = frozenset(
+        name
+        for name in sizes
+        if name.id not in kept and (used[name] <= total[name] * (1 - WASTE_MIN) or name in joined)
+    )
+    copied = [
+        entry
+        for part in parts
+        for entry in part.rows
+        if (name := part.packs[entry.pack_id]) in condemned and claimed.get(entry.id) == name
+    ]
+    return _Usage(condemned, sorted(copied, key=lambda entry: (entry.pack_id, entry.offset)))
+
+
+def _without_needed(
+    view: View, condemned: frozenset[RemoteName], needed: set[ObjectId]
+) -> frozenset[RemoteName]:
+    """Returns the condemned packs without an object that is needed and lies in no other pack."""
+    wanted: dict[ObjectId, set[RemoteName]] = defaultdict(set)
+    elsewhere: set[ObjectId] = set()
+    for part in view.all_packs:
+        for entry in part.rows:
+            name = part.packs[entry.pack_id]
+            if name not in condemned:
+                elsewhere.add(entry.id)
+            elif entry.id in needed:
+                wanted[entry.id].add(name)
+    spared = {name for key, names in wanted.items() if key not in elsewhere for name in names}
+    return condemned - spared
+
+
+def _batches(entries: Iterable[IndexEntry]) -> Iterator[list[IndexEntry]]:
+    """Yields the objects of one new pack each."""
+    batch: list[IndexEntry] = []
+    size = 0
+    for entry in entries:
+        batch.append(entry)
+        size += entry.size_bytes
+        if size >= PACK_SIZE_TARGET:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,64 @@
+"""The files of a remote as its protocol sees them: blobs, opened and sealed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from treesnap.blobs.base import BlobMissing, Blobs
+from treesnap.codec.remote import Folder, RemoteName
+from treesnap.errors import Corrupt
+from treesnap.remote.sealing import Sealer
+
+
+class SealedFiles:
+    """Files of a remote; a :class:`treesnap.remote.protocol.RemoteFiles`."""
+
+    def __init__(self, blobs: Blobs, sealer: Sealer) -> None:
+        self._blobs = blobs
+        self._sealer = sealer
+
+    def put(self, folder: Folder, number: int, content: bytes) -> RemoteName:
+        """Writes a file under a new name; durable and listed when it returns.
+
+        What is sent again after a failure has the same bytes: it was sealed once.
+        """
+        file = self._sealer.seal(f"{folder}/{number:016x}-", content)
+        name = RemoteName.parse(file.name)
+        assert name is not None
+        self._blobs.put(file.name, file.data)
+        return name
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Writes a file if there is none; returns whether it did. Raises RemoteFailed."""
+        return self._blobs.create(name, self._sealer.seal_as(name, content))
+
+    def get(self, name: str) -> bytes | None:
+        """Returns a file, or None when there is none; raises Corrupt and RemoteFailed."""
+        try:
+            return self._sealer.open(name, self._blobs.get(name))
+        except BlobMissing:
+            return None
+
+    def get_ranges(
+        self, name: str, size_bytes: int, ranges: Sequence[tuple[int, int]]
+    ) -> list[bytes] | None:
+        """Returns parts of a file of a size, each as (start, size), or None without such a file.
+
+        Raises Corrupt for a file that is shorter or was changed, and RemoteFailed.
+        """
+        try:
+            fetched = self._blobs.get_ranges(name, self._sealer.ranges(name, size_bytes, ranges))
+        except BlobMissing:
+            return None
+        parts = self._sealer.open_ranges(name, size_bytes, ranges, fetched)
+        if any(len(part) != size for part, (_, size) in zip(parts, ranges, strict=True)):
+            raise Corrupt(f"Remote file {name!r} does not have a part that its index names")
+        return parts
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Yields the names that begin so, in their order."""
+        return (blob.name for blob in self._blobs.list(prefix))
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Removes files; one that is gone is no failure, and one that is locked stays."""
+        self._blobs.delete(list(names))

@@ -1,0 +1,123 @@
+"""Objects of a remote: found through a view, read in few requests, verified."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from treesnap.codec.pack import IndexEntry, OpenBlock, decode_block, decode_table
+from treesnap.codec.reader import Reference, TreeReader, root_references
+from treesnap.codec.remote import RemoteName
+from treesnap.codec.snapshot import decode_snapshot
+from treesnap.errors import Corrupt
+from treesnap.model import ObjectId, ObjectKind
+from treesnap.remote.protocol import RemoteFiles, View
+
+TREES_AT_ONCE = 256
+_OPEN_BLOCKS_SIZE_MAX = 32 << 20
+"""Bytes of blocks that are kept decompressed."""
+
+Place = tuple[RemoteName, IndexEntry]
+
+
+class Objects(Protocol):
+    """Objects by id. ``prefetch`` says which ones will be asked for next."""
+
+    def get(self, kind: ObjectKind, object_id: ObjectId) -> bytes:
+        """Returns the verified bytes of an object; raises Corrupt when there are none."""
+
+    def prefetch(self, objects: Iterable[ObjectId]) -> None:
+        """Reads what is asked for next in as few requests as possible."""
+
+
+class PackGone(Exception):
+    """A collection deleted a pack that a view names: read a new view."""
+
+
+class RemoteObjects:
+    """Reads what a view names. Raises PackGone when the view is out of date."""
+
+    def __init__(self, files: RemoteFiles, view: View) -> None:
+        self._files = files
+        self.view = view
+        self._blocks: OrderedDict[tuple[RemoteName, int], OpenBlock] = OrderedDict()
+        self._size = 0
+
+    def place(self, object_id: ObjectId) -> Place:
+        """Returns where an object is; raises Corrupt when no pack has it."""
+        place = next(self.view.find(object_id), None)
+        if place is None:
+            raise Corrupt(f"Object {object_id.hex()} is missing on the remote")
+        return place
+
+    def get(self, kind: ObjectKind, object_id: ObjectId) -> bytes:
+        """Returns the verified bytes of an object; raises Corrupt and PackGone."""
+        name, entry = self.place(object_id)
+        if entry.kind != kind:
+            raise Corrupt(f"Object {object_id.hex()} of the remote is of another kind")
+        key = name, entry.offset
+        if key not in self._blocks:
+            self._read(name, [entry])
+        self._blocks.move_to_end(key)
+        return self._blocks[key].find(entry)
+
+    def prefetch(self, objects: Iterable[ObjectId]) -> None:
+        """Reads the blocks of objects, those of a pack together. Raises PackGone."""
+        wanted: dict[RemoteName, dict[int, IndexEntry]] = defaultdict(dict)
+        for object_id in objects:
+            name, entry = self.place(object_id)
+            if (name, entry.offset) not in self._blocks:
+                wanted[name][entry.offset] = entry
+        for name, entries in wanted.items():
+            self._read(name, sorted(entries.values(), key=lambda entry: entry.offset))
+
+    def _read(self, name: RemoteName, entries: Sequence[IndexEntry]) -> None:
+        ranges = [(entry.offset, entry.block.size) for entry in entries]
+        pieces = self._files.get_ranges(str(name), self.view.sizes[name], ranges)
+        if pieces is None:
+            raise PackGone(str(name))
+        for entry, data in zip(entries, pieces, strict=True):
+            table = decode_table(data, entry.pack_id, entry.offset)
+            if table is None or table.block != entry.block or len(data) != entry.block.size:
+                raise Corrupt(f"{name} does not hold a block at {entry.offset}")
+            block = self._blocks[name, entry.offset] = decode_block(table, data)
+            self._size += len(block.raw)
+        while self._size > _OPEN_BLOCKS_SIZE_MAX and len(self._blocks) > len(entries):
+            self._size -= len(self._blocks.popitem(last=False)[1].raw)
+
+
+def needed_objects(
+    objects: Objects,
+    snapshots: Iterable[bytes],
+    is_known: Callable[[Reference], bool],
+) -> Iterator[Reference]:
+    """Yields what snapshots need, without what ``is_known`` and what lies below that.
+
+    ``is_known`` is asked once or more for each object, and is true for one that it was asked
+    before. A level of directories is read before the one below it, many in one request. Raises
+    Corrupt.
+    """
+    trees = TreeReader(objects.get)
+    frontier: list[Reference] = []
+
+    def sort_out(references: Iterable[Reference]) -> Iterator[Reference]:
+        """Yields what is new; what has something below it is walked next."""
+        for reference in references:
+            if not is_known(reference):
+                yield reference
+                if reference.kind is not ObjectKind.CHUNK and not reference.is_page:
+                    frontier.append(reference)
+
+    for payload in snapshots:
+        record = decode_snapshot(payload)
+        yield from sort_out(root_references(record.root, record.links))
+    while frontier:
+        level, frontier = frontier, []
+        for start in range(0, len(level), TREES_AT_ONCE):
+            group = level[start : start + TREES_AT_ONCE]
+            objects.prefetch(reference.id for reference in group)
+            directories = (item.id for item in group if item.kind is ObjectKind.TREE)
+            objects.prefetch([page.id for each in directories for page in trees.tree(each).pages])
+            for reference in group:
+                yield from sort_out(trees.references(reference))

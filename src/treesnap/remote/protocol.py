@@ -1,0 +1,416 @@
+"""How machines share a remote: nobody waits, no rule depends on a clock, nothing is lost.
+
+    packs/<epoch>-<id>       objects
+    commits/<epoch>-<id>     one push: snapshots, and where the objects of its packs are
+    deletions/<epoch>-<id>   snapshots of a commit that somebody deleted
+    index/<n>-<id>           where objects are, for commits that were folded
+    catalog/<n>-<id>         what these commits hold
+    state/<n>                what counts; the one with the highest number holds
+
+A name is written once and never returns. The one operation that a server must do atomically is
+to create a file that is not there, and only collectors need it: for the next state.
+
+    visible    a commit of the catalog; or one that is listed, is not below the floor, and was
+               not removed
+    certain    a commit of the catalog; or a visible one that is not below ``closing``
+
+**Push.** A writer reads the commits that are listed, and then the state: the other way round,
+it could trust a commit that is void already. It stores what lies in no pack that certain
+commits or the index list, and counts no condemned pack. Its packs and its commit carry the
+epoch that it read. When the commit is stored, it reads the state again:
+
+    closing <= epoch, or the catalog has the commit    acknowledged
+    epoch < floor                                      void: again, with new names
+    else                                               a collector is deciding: read again
+
+**Collect.** A collector finds what no visible commit needs, and copies what is left of packs
+that are mostly waste. Then it creates three states. The first raises the epoch, and names the
+packs that are to go: whoever reads it does not rely on them. The second closes the epochs
+before. It lists commits once more: those who did not see the first state are among them, or
+will see that their epoch is closed. What they need is spared. The third raises the floor, and
+the packs are in the index no longer. A collector that another one overtakes stops.
+
+**Sweep.** A pack below the floor that the index does not name is garbage for ever, so anybody
+may delete it at any time: a commit lists packs of its own epoch alone, and commits below the
+floor do not count. It is the same for parts that the state does not name, commits that are in
+the catalog, and deletions that are carried out.
+
+A long push writes *partial commits*, which hold no snapshot and keep their packs for a few
+epochs. Objects of a partial commit prove nothing of what is below them, so only trees of
+snapshots end the walk of a later push.
+
+``tests/support/remote_protocol.py`` is a model of these rules, in which each of them is also
+broken.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from typing import Protocol, Self
+
+from treesnap.codec.index import IndexPart, encode_index
+from treesnap.codec.pack import BlockTable, Encoded, IndexEntry, encode_pack
+from treesnap.codec.remote import (
+    CATALOG,
+    COMMIT,
+    FILE_ID_SIZE,
+    REMOTE_INDEX,
+    REMOTE_STATE,
+    CommitEntry,
+    Folder,
+    HistoryName,
+    RemoteCommit,
+    RemoteName,
+    RemoteState,
+    state_name,
+    state_number,
+)
+from treesnap.errors import Corrupt, RemoteFailed
+from treesnap.model import ObjectId
+from treesnap.named_tuple import NamedTuple
+
+
+class RemoteFiles(Protocol):
+    """The files of a remote, each written whole, as whoever has the key reads them."""
+
+    def put(self, folder: Folder, number: int, content: bytes) -> RemoteName:
+        """Writes a file under a new name; durable and listed when it returns."""
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Writes a file if there is none; returns whether it did.
+
+        Raises RemoteFailed; ``is_unclear`` when it may have been written all the same.
+        """
+
+    def get(self, name: str) -> bytes | None:
+        """Returns a file, or None when there is none; raises Corrupt and RemoteFailed."""
+
+    def get_ranges(
+        self, name: str, size_bytes: int, ranges: Sequence[tuple[int, int]]
+    ) -> list[bytes] | None:
+        """Returns parts of a file of a size, each as (start, size), or None without such a file."""
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Yields the names that begin so, in their order."""
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Removes files; one that is gone is no failure."""
+
+
+class IndexedPacks:
+    """Packs, and where objects are in them."""
+
+    def __init__(self, packs: Iterable[RemoteName], rows: bytes, where: str) -> None:
+        self.packs = {name.id: name for name in packs}
+        self.rows = IndexPart(memoryview(rows), where)
+        self.rows.verify()
+        if not self.rows.covered.keys() <= self.packs.keys():
+            raise Corrupt(f"{where} lists objects of a pack that it does not name")
+
+    @classmethod
+    def of_pack(cls, name: RemoteName, tables: Iterable[BlockTable], size_bytes: int) -> Self:
+        """Returns what is in one new pack."""
+        rows = encode_index(sorted(placed(tables, name.id)), {name.id: size_bytes})
+        return cls((name,), bytes(rows), str(name))
+
+    def sizes(self) -> Iterator[tuple[RemoteName, int]]:
+        """Yields the packs and their bytes."""
+        for pack_id, name in self.packs.items():
+            yield name, self.rows.covered.get(pack_id, 0)
+
+    def only(self, packs: frozenset[RemoteName] | None) -> Iterator[IndexEntry]:
+        """Yields what is in some of the packs, or in all, by id."""
+        for entry in self.rows:
+            if packs is None or self.packs[entry.pack_id] in packs:
+                yield entry
+
+    def find(self, object_id: ObjectId) -> Iterator[tuple[RemoteName, IndexEntry]]:
+        """Yields the places of an object."""
+        for entry in self.rows.find_all(object_id):
+            yield self.packs[entry.pack_id], entry
+
+
+def placed(tables: Iterable[BlockTable], pack_id: bytes) -> Iterator[IndexEntry]:
+    """Yields the objects of blocks in the pack with an id."""
+    for table in tables:
+        block = table.block._replace(pack_id=pack_id)
+        yield from (entry._replace(block=block) for entry in table.entries)
+
+
+@dataclass(frozen=True)
+class View:
+    """What somebody read who read the commits first and the state second."""
+
+    number: int
+    """That of the state."""
+    state: RemoteState
+    catalog: Mapping[bytes, CommitEntry]
+    """What was folded, by the ids of commits."""
+    index: tuple[IndexedPacks, ...]
+    commits: Mapping[RemoteName, tuple[RemoteCommit, IndexedPacks]]
+    """Listed commits that count and are not in the catalog."""
+
+    @cached_property
+    def visible(self) -> dict[bytes, CommitEntry]:
+        """What every commit that counts holds."""
+        listed = {name.id: commit.entry(name) for name, (commit, _) in self.commits.items()}
+        return {**self.catalog, **listed}
+
+    def is_certain(self, name: RemoteName) -> bool:
+        """Tells whether a visible commit stays visible until somebody deletes it."""
+        return name.id in self.catalog or name.number >= self.state.closing
+
+    @cached_property
+    def certain(self) -> dict[bytes, CommitEntry]:
+        """The visible commits on which a writer may rely."""
+        return {k: entry for k, entry in self.visible.items() if self.is_certain(entry.name)}
+
+    @cached_property
+    def all_packs(self) -> tuple[IndexedPacks, ...]:
+        """Everything that the index and visible commits list."""
+        return (*self.index, *(packs for _, packs in self.commits.values()))
+
+    @cached_property
+    def sizes(self) -> dict[RemoteName, int]:
+        """The bytes of each pack."""
+        return {name: size for part in self.all_packs for name, size in part.sizes()}
+
+    @cached_property
+    def _reliable(self) -> tuple[IndexedPacks, ...]:
+        certain = (packs for name, (_, packs) in self.commits.items() if self.is_certain(name))
+        return (*self.index, *certain)
+
+    @cached_property
+    def _condemned(self) -> frozenset[RemoteName]:
+        return frozenset(self.state.condemned)
+
+    def find(self, object_id: ObjectId) -> Iterator[tuple[RemoteName, IndexEntry]]:
+        """Yields the places where a reader may find an object."""
+        for packs in self.all_packs:
+            yield from packs.find(object_id)
+
+    def has(self, object_id: ObjectId) -> bool:
+        """Tells whether a writer may rely on an object."""
+        return any(
+            name not in self._condemned
+            for packs in self._reliable
+            for name, _ in packs.find(object_id)
+        )
+
+
+class Remote:
+    """Reads the state of a remote, and creates the next one."""
+
+    def __init__(self, files: RemoteFiles, wait: Callable[[int], bool]) -> None:
+        """``wait`` is called before a state is read for the n-th time, and tells whether to."""
+        self.files = files
+        self._wait = wait
+        self._known: dict[RemoteName, bytes] = {}
+        """Files that were read; they never change."""
+
+    # Reading
+
+    def read_state(self) -> tuple[int, RemoteState]:
+        """Returns the number and the content of the highest state; raises Corrupt."""
+        while True:
+            number = self._highest()
+            content = self.files.get(state_name(number))
+            if content is not None:
+                return number, REMOTE_STATE.unseal(content, state_name(number))
+
+    def _highest(self) -> int:
+        numbers = (state_number(name) for name in self.files.list("state/"))
+        highest = max((number for number in numbers if number is not None), default=None)
+        if highest is None:
+            raise Corrupt("The remote has no state: it was emptied, or it is another one")
+        return highest
+
+    def read(self, own: Mapping[RemoteName, RemoteCommit] | None = None) -> View:
+        """Returns what counts. With ``own`` commits, which were acknowledged, lists no others.
+
+        Reads each commit and each part once in its life. Raises Corrupt and RemoteFailed.
+        """
+        while True:
+            view = self._read_once(own)
+            if view is not None:
+                return view
+
+    def _read_once(self, own: Mapping[RemoteName, RemoteCommit] | None) -> View | None:
+        """Returns a view, or None when a file is gone that the state said would be there."""
+        names = self.names(Folder.COMMITS) if own is None else list(own)
+        number, state = self.read_state()
+        parts = self.get_all((*state.catalog_parts, *state.index_parts))
+        if parts is None:
+            return None
+        catalog = {
+            entry.name.id: entry
+            for name in state.catalog_parts
+            for entry in CATALOG.unseal(parts[name], str(name))
+        }
+        index = tuple(_indexed(parts[name], name) for name in state.index_parts)
+        removed = frozenset(state.removed)
+        counted = [
+            name
+            for name in names
+            if name.number >= state.floor and name.id not in catalog and name.id not in removed
+        ]
+        if own is None:
+            commits = self.get_all(counted)
+            if commits is None:
+                return None
+            decoded = {name: COMMIT.unseal(data, str(name)) for name, data in commits.items()}
+        else:
+            decoded = {name: own[name] for name in counted}
+        self._forget_others({*state.catalog_parts, *state.index_parts, *counted})
+        return View(
+            number,
+            state,
+            catalog,
+            index,
+            {
+                name: (commit, IndexedPacks(commit.packs, commit.rows, str(name)))
+                for name, commit in decoded.items()
+            },
+        )
+
+    def catalog_parts(self, view: View) -> dict[RemoteName, tuple[CommitEntry, ...]]:
+        """Returns the parts that the catalog of a view was read from."""
+        return {
+            name: CATALOG.unseal(self._known[name], str(name)) for name in view.state.catalog_parts
+        }
+
+    def names(self, folder: Folder) -> list[RemoteName]:
+        """Returns the names of a folder, others left out. Costs a list."""
+        found = (RemoteName.parse(name) for name in self.files.list(f"{folder}/"))
+        return [name for name in found if name is not None]
+
+    def get_all(self, names: Collection[RemoteName]) -> dict[RemoteName, bytes] | None:
+        """Returns files that never change, or None when one is gone."""
+        found: dict[RemoteName, bytes] = {}
+        for name in names:
+            content = self._known.get(name) or self.files.get(str(name))
+            if content is None:
+                return None
+            found[name] = self._known[name] = content
+        return found
+
+    def _forget_others(self, names: Collection[RemoteName]) -> None:
+        for name in self._known.keys() - names:
+            del self._known[name]
+
+    def is_acknowledged(self, commit: RemoteName) -> bool:
+        """Returns whether a stored commit counts from now on.
+
+        While a collector decides, reads the state as often as ``wait`` allows. That collector may
+        be dead, and the next one days away; so a commit that is not decided is given up.
+        """
+        for count_read in count(1):
+            _, state = self.read_state()
+            if state.closing <= commit.number:
+                return True
+            parts = self.get_all(state.catalog_parts)
+            if parts is not None:
+                entries = (
+                    entry
+                    for name, data in parts.items()
+                    for entry in CATALOG.unseal(data, str(name))
+                )
+                if any(entry.name == commit for entry in entries):
+                    return True
+            if commit.number < state.floor or not self._wait(count_read):
+                return False
+        raise AssertionError
+
+    # Writing
+
+    def create_state(self, number: int, state: RemoteState) -> bool:
+        """Writes the state with a number; returns whether it is the one that holds.
+
+        False when another collector wrote it, or has gone on since. Raises RemoteFailed.
+        """
+        name = state_name(number)
+        state = state._replace(token=os.urandom(FILE_ID_SIZE))
+        content = REMOTE_STATE.seal(state)
+        while True:
+            try:
+                if self.files.create(name, content):
+                    break
+            except RemoteFailed as error:
+                if not error.is_unclear:
+                    raise
+                is_refused = False
+            else:
+                is_refused = True
+            found = self.files.get(name)
+            if found is not None:
+                if REMOTE_STATE.unseal(found, name).token != state.token:
+                    return False
+                break
+            if is_refused:
+                return False  # it was there, and was swept: others have gone on
+        return self._highest() == number
+
+
+def _indexed(data: bytes, name: RemoteName) -> IndexedPacks:
+    part = REMOTE_INDEX.unseal(data, str(name))
+    return IndexedPacks(part.packs, part.rows, str(name))
+
+
+class Uploaded(NamedTuple):
+    """What a push stored, in all its attempts."""
+
+    objects: int = 0
+    packs: int = 0
+    size_bytes: int = 0
+
+
+class Push:
+    """The packs and commits of one push, in as many attempts as it takes.
+
+    :meth:`begin` comes first, and again after an attempt that is void.
+    """
+
+    def __init__(self, remote: Remote, history: HistoryName) -> None:
+        self._remote = remote
+        self._history = history
+        self.own: dict[RemoteName, RemoteCommit] = {}
+        """The commits of this push that were acknowledged."""
+        self.stored = Uploaded()
+        self._packs: list[RemoteName] = []
+        self._entries: list[IndexEntry] = []
+        self._covered: dict[bytes, int] = {}
+
+    def begin(self, own: Mapping[RemoteName, RemoteCommit] | None = None) -> View:
+        """Returns what counts now; what is stored from now on carries its epoch."""
+        self._packs, self._entries, self._covered = [], [], {}
+        self.view = self._remote.read(own)
+        return self.view
+
+    def add_pack(self, blocks: Iterable[Encoded]) -> None:
+        """Stores a pack."""
+        content, tables = encode_pack(blocks)
+        name = self._remote.files.put(Folder.PACKS, self.view.state.epoch, content)
+        self._packs.append(name)
+        self._covered[name.id] = len(content)
+        entries = list(placed(tables, name.id))
+        self._entries += entries
+        objects, packs, size_bytes = self.stored
+        self.stored = Uploaded(objects + len(entries), packs + 1, size_bytes + len(content))
+
+    def commit(self, snapshots: Iterable[bytes] = ()) -> bool:
+        """Publishes what was stored since the last commit; without snapshots, as a partial one.
+
+        Returns whether it counts. If it does not, the push begins again.
+        """
+        rows = bytes(encode_index(sorted(self._entries), self._covered))
+        commit = RemoteCommit(self._history, tuple(snapshots), tuple(self._packs), rows)
+        self._packs, self._entries, self._covered = [], [], {}
+        name = self._remote.files.put(Folder.COMMITS, self.view.state.epoch, COMMIT.seal(commit))
+        if not self._remote.is_acknowledged(name):
+            return False
+        self.own[name] = commit
+        return True

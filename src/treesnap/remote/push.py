@@ -1,0 +1,140 @@
+"""Storing snapshots on a remote: what it lacks, in as few packs and requests as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from treesnap.codec.compress import LEVEL_REWRITE
+from treesnap.codec.pack import PACK_SIZE_TARGET, Encoded, encode_objects
+from treesnap.codec.reader import Reference, TreeReader
+from treesnap.codec.remote import HistoryName
+from treesnap.codec.snapshot import decode_snapshot, snapshot_id
+from treesnap.errors import Busy, Corrupt
+from treesnap.model import ObjectId, ObjectKind
+from treesnap.remote.objects import Objects, needed_objects
+from treesnap.remote.protocol import Push, Remote, Uploaded, View
+
+ATTEMPTS = 5
+"""How often a push begins again when collections overtake it."""
+PACKS_PER_COMMIT = 64
+"""After so many packs a partial commit makes what was stored durable."""
+_BATCH_SIZE = 4 << 20
+
+
+def push_snapshots(
+    remote: Remote,
+    history: HistoryName,
+    source: Objects,
+    snapshots: Sequence[bytes],
+    packs_per_commit: int = PACKS_PER_COMMIT,
+) -> Uploaded:
+    """Stores snapshots, whose payloads are given, and all that they need; returns what it stored.
+
+    When it returns, they are visible until somebody deletes them. A push that is killed leaves
+    what it had committed in part, which the next one finds. Raises Busy when collections kept
+    overtaking it, Corrupt when ``source`` lacks something, RemoteFailed.
+    """
+    push = Push(remote, history)
+    for _ in range(ATTEMPTS):
+        push.begin()
+        while True:
+            is_complete = _store_some(push, source, snapshots, packs_per_commit)
+            if not push.commit(snapshots if is_complete else ()):
+                break
+            if is_complete:
+                return push.stored
+            push.begin(push.own)
+    raise Busy("Collections on the remote kept overtaking the push")
+
+
+def _store_some(push: Push, source: Objects, snapshots: Sequence[bytes], packs_max: int) -> bool:
+    """Stores packs with what the remote lacks; returns whether it lacks nothing any more."""
+    packs = _packs(source, _missing(push.view, source, snapshots))
+    for blocks in islice(packs, packs_max):
+        push.add_pack(blocks)
+    return next(packs, None) is None
+
+
+def _missing(view: View, source: Objects, snapshots: Sequence[bytes]) -> Iterator[Reference]:
+    """Yields what snapshots need and the remote lacks.
+
+    What is below a tree is known to be there only if a certain snapshot has that tree; of any
+    other tree nothing is known, even if the remote has it.
+    """
+    seen: set[ObjectId] = set()
+    complete = _complete_trees(view, source, snapshots)
+
+    def is_known(reference: Reference) -> bool:
+        if reference.id in seen or reference.id in complete:
+            return True
+        seen.add(reference.id)
+        return False
+
+    for reference in needed_objects(source, snapshots, is_known):
+        if not view.has(reference.id):
+            yield reference
+
+
+def _complete_trees(view: View, source: Objects, snapshots: Iterable[bytes]) -> set[ObjectId]:
+    """Returns directories of certain snapshots, as far as the walk of ``snapshots`` meets them.
+
+    They are those of their parents. Both are walked level by level, and only where they differ.
+    """
+    certain = {
+        snapshot_id(payload): payload
+        for entry in view.certain.values()
+        for payload in entry.snapshots
+    }
+    records = [decode_snapshot(payload) for payload in snapshots]
+    parents = [certain[item.parent] for item in records if item.parent in certain]
+    trees = TreeReader(source.get)
+
+    def below(directories: set[ObjectId]) -> set[ObjectId]:
+        return {
+            entry.tree_id
+            for directory in directories
+            for entry in trees.entries(directory)
+            if entry.is_directory
+        }
+
+    new = {record.root.tree_id for record in records}
+    old = {decode_snapshot(payload).root.tree_id for payload in parents}
+    complete = set(old)
+    try:
+        while (new := new - complete) and (old := old - new):
+            new_below, old = below(new), below(old)
+            complete |= old
+            new, old = new_below, old - new_below
+    except Corrupt:  # a parent that is not here any more: its objects are looked up one by one
+        pass
+    return complete
+
+
+def _packs(source: Objects, references: Iterable[Reference]) -> Iterator[list[Encoded]]:
+    """Yields the blocks of each pack."""
+    blocks, size_bytes = list[Encoded](), 0
+    for batch in _batches(source, references):
+        blocks.append(encode_objects(batch, LEVEL_REWRITE))
+        size_bytes += len(blocks[-1].data)
+        if size_bytes >= PACK_SIZE_TARGET:
+            yield blocks
+            blocks, size_bytes = [], 0
+    if blocks:
+        yield blocks
+
+
+def _batches(
+    source: Objects, references: Iterable[Reference]
+) -> Iterator[list[tuple[ObjectKind, ObjectId, bytes]]]:
+    batch: list[tuple[ObjectKind, ObjectId, bytes]] = []
+    size = 0
+    for reference in references:
+        data = source.get(reference.kind, reference.id)
+        batch.append((reference.kind, reference.id, data))
+        size += len(data)
+        if size >= _BATCH_SIZE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

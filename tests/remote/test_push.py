@@ -1,0 +1,239 @@
+"""What a push stores, reads and asks for; how it goes on after a death."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+import pytest
+
+from blob_doubles import BlobFault, BlobFaultKind, FaultyBlobs, MemoryBlobs
+from remote_world import Objects, new_snapshot
+from treesnap.codec.reader import Reference
+from treesnap.codec.remote import (
+    COMMIT,
+    DELETION,
+    Deletion,
+    Folder,
+    HistoryName,
+    RemoteCommit,
+    RemoteName,
+    RemoteState,
+)
+from treesnap.codec.snapshot import decode_snapshot, encode_snapshot, snapshot_id
+from treesnap.codec.tree import decode_tree, put_tree
+from treesnap.errors import Corrupt, InvalidArgument, RemoteFailed
+from treesnap.model import Entry, ObjectId, ObjectKind, SnapshotId, Totals
+from treesnap.remote import push as push_module
+from treesnap.remote.collector import Collector
+from treesnap.remote.files import SealedFiles
+from treesnap.remote.keys import MasterKeys
+from treesnap.remote.objects import RemoteObjects, needed_objects
+from treesnap.remote.protocol import Remote
+from treesnap.remote.push import push_snapshots
+from treesnap.remote.sealing import Encrypted
+
+HISTORY = HistoryName(b"h" * 16, "garden@laptop")
+SEALER = Encrypted(MasterKeys.new(), b"r" * 16)
+
+
+def opened(blobs) -> Remote:
+    return Remote(SealedFiles(blobs, SEALER), lambda count_read: count_read < 3)
+
+
+@pytest.fixture
+def blobs() -> MemoryBlobs:
+    content = MemoryBlobs()
+    assert opened(content).create_state(0, RemoteState())
+    return content
+
+
+class Counting(Objects):
+    """Counts what is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[ObjectId] = []
+
+    def get(self, kind: ObjectKind, object_id: ObjectId) -> bytes:
+        self.read.append(object_id)
+        return super().get(kind, object_id)
+
+
+@pytest.fixture
+def objects() -> Counting:
+    return Counting()
+
+
+def everything(blobs: MemoryBlobs, snapshots: Iterable[bytes]) -> dict[ObjectId, bytes]:
+    """Returns what snapshots need, read from the remote."""
+    objects, found = RemoteObjects(SealedFiles(blobs, SEALER), opened(blobs).read()), {}
+
+    def is_known(reference: Reference) -> bool:
+        return reference.id in found
+
+    for reference in needed_objects(objects, snapshots, is_known):
+        found[reference.id] = objects.get(reference.kind, reference.id)
+    return found
+
+
+def changed(objects: Objects, snapshot: bytes, number: int) -> bytes:
+    """Returns a snapshot in which one file of two directories has another content."""
+    record = decode_snapshot(snapshot)
+    (first, second) = decoded(objects, record.root.tree_id)
+    (file, other) = decoded(objects, second.tree_id)
+    data = b"new %d " % number * 40
+    chunk = objects.put(ObjectKind.CHUNK, data)
+    below = put_tree(
+        [file._replace(size=len(data), content=(0, chunk, len(data))), other],
+        Totals(),
+        objects.put,
+    )
+    tree = put_tree([first, second._replace(content=below)], Totals(), objects.put)
+    parent = SnapshotId(snapshot_id(snapshot))
+    root = record.root._replace(content=tree)
+    return encode_snapshot(record._replace(root=root, parent=parent, created_at_ns=number))
+
+
+def decoded(objects: Objects, tree: ObjectId) -> tuple[Entry, ...]:
+    return decode_tree(objects.by_id[tree]).entries
+
+
+def test_everything_comes_back(blobs, objects):
+    snapshot = new_snapshot(objects, Random(1), 1)
+
+    stored = push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+
+    assert everything(blobs, [snapshot]) == objects.by_id
+    assert (stored.objects, stored.packs) == (len(objects.by_id), 1)
+    (entry,) = opened(blobs).read().visible.values()
+    assert (entry.history, entry.snapshots, entry.kept) == (HISTORY, (snapshot,), ())
+
+
+def test_what_is_there_is_not_stored_again(blobs, objects):
+    snapshot = new_snapshot(objects, Random(1), 1)
+    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+
+    again = push_snapshots(opened(blobs), HISTORY._replace(id=b"i" * 16), objects, [snapshot])
+
+    assert again == (0, 0, 0)
+    assert len(opened(blobs).read().visible) == 2
+
+
+def test_only_what_changed_is_read_and_stored(blobs, objects):
+    snapshot = new_snapshot(objects, Random(1), 1)
+    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+    later = changed(objects, snapshot, 2)
+    (first, _) = decoded(objects, decode_snapshot(snapshot).root.tree_id)
+    objects.read.clear()
+
+    stored = push_snapshots(opened(blobs), HISTORY, objects, [later])
+
+    assert stored.objects == 3  # a file, its directory, and the root
+    assert first.tree_id not in objects.read
+    assert everything(blobs, [later]).items() <= objects.by_id.items()
+
+
+def test_nothing_is_read_when_nothing_changed(blobs, objects):
+    snapshot = new_snapshot(objects, Random(1), 1)
+    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+    parent = SnapshotId(snapshot_id(snapshot))
+    same = encode_snapshot(decode_snapshot(snapshot)._replace(parent=parent, created_at_ns=9))
+    objects.read.clear()
+
+    assert push_snapshots(opened(blobs), HISTORY, objects, [same]).objects == 0
+    assert objects.read == []
+
+
+def test_an_object_that_is_damaged_here_is_not_stored(blobs, objects):
+    snapshot = new_snapshot(objects, Random(1), 1)
+    objects.by_id.pop(decode_snapshot(snapshot).root.tree_id)
+    objects.get = lambda kind, object_id: missing(object_id)
+
+    with pytest.raises(Corrupt, match="missing"):
+        push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+    assert not opened(blobs).read().visible
+
+
+def missing(object_id: ObjectId) -> bytes:
+    raise Corrupt(f"Object {object_id.hex()} is missing")
+
+
+@pytest.fixture
+def small_packs(monkeypatch):
+    """Each object is a pack of its own."""
+    monkeypatch.setattr(push_module, "PACK_SIZE_TARGET", 1)
+    monkeypatch.setattr(push_module, "_BATCH_SIZE", 1)
+
+
+def failing_at_pack(number: int) -> BlobFault:
+    return BlobFault(
+        kind=BlobFaultKind.FAIL_BEFORE,
+        number=number,
+        methods=frozenset({"put"}),
+        names=lambda name: name.startswith("packs/"),
+    )
+
+
+@pytest.mark.usefixtures("small_packs")
+def test_a_push_that_is_cut_off_goes_on_where_it_had_committed(blobs, objects):
+    snapshot = new_snapshot(objects, Random(1), 1)
+    count = len(objects.by_id)
+    cut_off = failing_at_pack(count - 1)
+    with pytest.raises(RemoteFailed):
+        push_snapshots(
+            opened(FaultyBlobs(blobs, cut_off)), HISTORY, objects, [snapshot], packs_per_commit=1
+        )
+    partial = opened(blobs).read().visible.values()
+    assert {len(entry.kept) for entry in partial} == {1}
+    assert not any(entry.snapshots for entry in partial)
+
+    stored = push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+
+    assert stored.objects == 2
+    assert everything(blobs, [snapshot]) == objects.by_id
+
+
+@pytest.mark.usefixtures("small_packs")
+def test_partial_commits_are_given_up_at_the_fifth_collection(blobs, objects):
+    snapshot = new_snapshot(objects, Random(1), 1)
+    cut_off = failing_at_pack(4)
+    with pytest.raises(RemoteFailed):
+        push_snapshots(
+            opened(FaultyBlobs(blobs, cut_off)), HISTORY, objects, [snapshot], packs_per_commit=1
+        )
+    kept = len(opened(blobs).read().sizes)
+    assert kept == 3
+
+    for _ in range(4):
+        assert Collector(opened(blobs)).collect() is not None
+        assert len(opened(blobs).read().sizes) == kept
+
+    assert Collector(opened(blobs)).collect() is not None
+    assert not opened(blobs).read().sizes
+    assert not list(blobs.list("packs/"))
+
+
+def test_a_collection_gives_back_what_a_deleted_snapshot_needed(blobs, objects):
+    first = new_snapshot(objects, Random(1), 1)
+    second = changed(objects, first, 2)
+    push_snapshots(opened(blobs), HISTORY, objects, [first, second])
+    view = opened(blobs).read()
+    (entry,) = view.visible.values()
+    deletion = Deletion(entry.name, (bytes.fromhex(snapshot_id(second)),))
+    SealedFiles(blobs, SEALER).put(Folder.DELETIONS, view.state.epoch, DELETION.seal(deletion))
+
+    collected = Collector(opened(blobs)).collect()
+
+    assert collected is not None
+    (entry,) = opened(blobs).read().visible.values()
+    assert entry.snapshots == (first,)
+    assert not list(blobs.list("commits/")) + list(blobs.list("deletions/"))
+    assert everything(blobs, [first]).keys() <= objects.by_id.keys()
+
+
+def test_a_commit_that_lists_packs_of_two_epochs_is_refused():
+    packs = tuple(RemoteName(Folder.PACKS, number, b"p" * 16) for number in (1, 2))
+
+    with pytest.raises(InvalidArgument, match="several epochs"):
+        COMMIT.seal(RemoteCommit(HISTORY, (), packs, b""))
