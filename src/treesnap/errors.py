@@ -11,9 +11,9 @@
     ├── Busy                           wait, or stop the process that holds it
     ├── Corrupt                        verify the store, repair it
     │   └── GenerationMissing          read the remote's key slots again
-    ├── StorageFull                    make room
-    └── OperationFailed (OSError kin)  read the message; nothing was changed
-        └── RemoteFailed               check the remote, its address and the credentials for it
+    ├── OperationFailed (OSError kin)  read the message; nothing was changed
+    │   └── RemoteFailed               check the remote, its address and the credentials for it
+    └── StorageFull                    make room
 
 Each class carries a stable ``code`` that programs may compare, and the facts
 (path, reference, errno) as attributes. Warnings, which a monitor receives, have
