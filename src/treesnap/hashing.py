@@ -41,7 +41,7 @@ def checksum(data: bytes | memoryview, size: int) -> bytes:
 
 
 def keyed_hash(key: bytes, data: bytes | memoryview, size: int = 32) -> bytes:
-    """Returns ``size`` bytes that nobody computes without the key of 32 bytes (keyed BLAKE3)."""
+    """Returns ``size`` bytes that cannot be computed without the key of 32 bytes (keyed BLAKE3)."""
     return blake3(data, key=key).digest(length=size)
 
 

@@ -1,7 +1,7 @@
 """Blobs as treesnap uses them: one method per request.
 
-A blob has a name and bytes, and is written whole: readers see all of it or nothing. Nobody
-appends to a blob. What blobs mean is decided above; whatever comes back from here was in the
+A blob has a name and bytes, and is written whole: readers see all of it or nothing. Blobs
+are never appended to. What blobs mean is decided above; whatever comes back from here was in the
 hands of others and is not to be trusted.
 
 Names are ``KIND/NAME`` with lower-case letters before the slash and hexadecimal digits and
@@ -90,7 +90,7 @@ class Blobs(Protocol):
         """Yields the blobs whose names begin with ``prefix``, sorted by name.
 
         ``prefix`` is a kind with its slash, and may go on. ``after`` leaves out the names up to
-        this one. Files with other names are nobody's blobs and are left out.
+        this one. Files with other names are no blobs and are left out.
         """
 
     def delete(self, names: Sequence[str], /) -> Sequence[str]:

@@ -11,11 +11,11 @@ The only module that imports obstore, when the first bucket is opened; the extra
 ``GOOGLE_*``, ``AZURE_*``), in a web identity token file, at the metadata service of a container or
 a machine; for Google also in the file that ``gcloud auth application-default login`` writes, and
 for Azure in ``az`` with ``AZURE_USE_AZURE_CLI``. It does *not* read ``~/.aws/config`` and
-``~/.aws/credentials``: no profiles, no SSO, no ``credential_process``. Whoever has credentials from
-there passes a function that returns them.
+``~/.aws/credentials``: no profiles, no SSO, no ``credential_process``. To use credentials from
+there, pass a function that returns them.
 
 **Requests.** Blobs are written with one request each, in one piece, because a multipart upload that
-is not finished is paid for until somebody removes it. ``create`` is sent once, whatever happens;
+is not finished is paid for until it is removed. ``create`` is sent once, whatever happens;
 other requests are repeated by obstore for up to three minutes after failures that may pass. Until
 the first request of an instance has succeeded, failures that no repetition heals are raised at
 once: a wrong address and missing credentials among them.

@@ -199,7 +199,7 @@ class DirectoryBlobs:
         if kind and kind not in self._durable_kinds:
             with suppress(FileExistsError):
                 self._fs.make_directory(kind, self._mode, dir_fd=self._fd)
-            self._fs.sync(self._fd)  # whoever made it may have been killed before
+            self._fs.sync(self._fd)  # its maker may have been killed before
             self._durable_kinds.add(kind)
         with self._kind_opened(kind) as directory:
             yield directory

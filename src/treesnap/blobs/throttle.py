@@ -60,7 +60,7 @@ class TokenBucket:
             self._clock.sleep(duration_s)
 
     def owe(self, size_bytes: int) -> None:
-        """Counts bytes that were transferred already; whoever comes next waits for them."""
+        """Counts bytes that were transferred already; the next transfer waits for them."""
         self._reserve(size_bytes)
 
     def _reserve(self, size_bytes: int) -> float:

@@ -57,7 +57,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
             "set the credentials that the remote asks for, for a bucket on S3 AWS_ACCESS_KEY_ID "
             "and AWS_SECRET_ACCESS_KEY, or renew them"
         ),
-        ErrorCode.REMOTE_DENIED: "ask whoever owns the remote for the permission",
+        ErrorCode.REMOTE_DENIED: "ask the owner of the remote for the permission",
         ErrorCode.REMOTE_WRONG_REGION: "name the region of the bucket: s3://BUCKET?region=REGION",
         ErrorCode.REMOTE_CLOCK: "set the clock of this machine",
         ErrorCode.REMOTE_MISSING: (

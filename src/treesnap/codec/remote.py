@@ -66,7 +66,7 @@ def state_number(name: str) -> int | None:
 
 
 class RemoteState(NamedTuple):
-    """What holds for everybody until the next state; the one with the highest number counts."""
+    """What holds until the next state; the one with the highest number counts."""
 
     epoch: int = 1
     closing: int = 0
@@ -74,7 +74,7 @@ class RemoteState(NamedTuple):
     floor: int = 0
     """Commits of earlier epochs count only if the catalog has them."""
     condemned: tuple[RemoteName, ...] = ()
-    """Packs that the next state but one may drop: nobody relies on them any more."""
+    """Packs that the next state but one may drop: writers do not rely on them any more."""
     index_parts: tuple[RemoteName, ...] = ()
     catalog_parts: tuple[RemoteName, ...] = ()
     removed: tuple[bytes, ...] = ()
@@ -121,7 +121,7 @@ class RemoteCommit(NamedTuple):
 
 
 class Deletion(NamedTuple):
-    """Snapshots of one commit that somebody deleted."""
+    """Snapshots of one commit that were deleted."""
 
     commit: RemoteName
     snapshots: tuple[bytes, ...]

@@ -179,7 +179,7 @@ class Collector:
         """Creates the state after that of a view: with commits and packs of the view, and packs
         that are new.
 
-        Returns it, or None when somebody else was first.
+        Returns it, or None when another collector was first.
         """
         state = state._replace(
             catalog_parts=self._catalog_parts(view, catalog),
@@ -232,7 +232,7 @@ class Collector:
         return tuple(names)
 
     def sweep(self) -> None:
-        """Deletes what is garbage for ever. Anybody may do so at any time."""
+        """Deletes what is garbage for ever. Any machine may do so at any time."""
         listed = {folder: self._remote.names(folder) for folder in Folder}
         states = [name for name in self._files.list("state/") if state_number(name) is not None]
         deletions = self._read_deletions()

@@ -5,7 +5,7 @@
     master key --HKDF, remote id-->   keys of files, contents, names and slots
 
 A remote has one *master key* per *generation*; it is used with one algorithm. Each *key slot*
-(``keys/<32 hex>``) holds all of them for whoever has its *secret*: a passphrase, a raw key or a
+(``keys/<32 hex>``) holds all of them for those with its *secret*: a passphrase, a raw key or a
 key file. Nothing changes a slot. Another passphrase or another generation is another slot, and
 then the old one is removed; files stay as they are.
 
@@ -219,7 +219,7 @@ class _SlotKeys(NamedTuple):
 
 
 class Secret:
-    """What somebody has who may open a remote. Printing it shows its kind alone."""
+    """The secret that opens a remote. Printing it shows its kind alone."""
 
     __slots__ = ("_value", "kind")
 
@@ -256,7 +256,7 @@ class Secret:
     def key_file(cls, content: bytes) -> Self:
         """Returns a secret that is the content of a file; raises InvalidArgument.
 
-        It is stretched like a passphrase, for nobody knows how much chance is in it.
+        It is stretched like a passphrase, because how random it is, is unknown.
         """
         if not KEY_FILE_SIZE_MIN <= len(content) <= KEY_FILE_SIZE_MAX:
             size = len(content)
@@ -354,7 +354,7 @@ class MasterKeys:
     def rotated(self, algorithm: Algorithm | None = None, random: Random = os.urandom) -> Self:
         """Returns the keys with another generation, which new files are encrypted with.
 
-        Two rotations at once would give one number to two keys. So whoever rotates first reserves
+        Two rotations at once would give one number to two keys. So a rotation first reserves
         the number, with an operation of the remote that only one can succeed with.
         """
         if len(self.generations) >= GENERATIONS_MAX:
@@ -427,7 +427,7 @@ def _is_valid(rows: bytes) -> bool:
 
 
 class SlotHeader(NamedTuple):
-    """What a key slot shows to everybody."""
+    """What a key slot shows without a secret."""
 
     kind: SecretKind
     generation: int
@@ -498,7 +498,7 @@ def _decode_cost(value: tuple[Any, ...]) -> Cost:
 
 
 def _cost_problem(cost: Cost) -> str | None:
-    """Returns why nobody pays a cost, or None."""
+    """Returns why a cost is refused, or None."""
     if any(number > limit for number, limit in zip(cost, COST_MAX, strict=True)):
         return f"it asks Argon2id for {cost}, and {COST_MAX} are the most"
     if cost.passes < 1 or cost.lanes < 1 or cost.memory_kib < 8 * cost.lanes:
@@ -531,7 +531,7 @@ def new_slot(
     _require_remote_id(remote_id)
     paid = None if secret.kind is SecretKind.RAW_KEY else cost or Cost()
     if paid is not None and (problem := _cost_problem(paid)) is not None:
-        raise InvalidArgument(f"A key slot cannot be read by anybody: {problem}")
+        raise InvalidArgument(f"A key slot cannot be read: {problem}")
     token = keys.slot_token(random(RANDOM_SIZE), secret.kind, paid, remote_id)
     name, salt = f"keys/{token[:SALT_SIZE].hex()}", token[SALT_SIZE:]
     made = secret.stretched(salt, paid)

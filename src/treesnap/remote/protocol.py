@@ -1,8 +1,8 @@
-"""How machines share a remote: nobody waits, no rule depends on a clock, nothing is lost.
+"""How machines share a remote: none waits, no rule depends on a clock, nothing is lost.
 
     packs/<epoch>-<id>       objects
     commits/<epoch>-<id>     one push: snapshots, and where the objects of its packs are
-    deletions/<epoch>-<id>   snapshots of a commit that somebody deleted
+    deletions/<epoch>-<id>   snapshots of a commit that were deleted
     index/<n>-<id>           where objects are, for commits that were folded
     catalog/<n>-<id>         what these commits hold
     state/<n>                what counts; the one with the highest number holds
@@ -25,12 +25,12 @@ epoch that it read. When the commit is stored, it reads the state again:
 
 **Collect.** A collector finds what no visible commit needs, and copies what is left of packs
 that are mostly waste. Then it creates three states. The first raises the epoch, and names the
-packs that are to go: whoever reads it does not rely on them. The second closes the epochs
+packs that are to go: its readers do not rely on them. The second closes the epochs
 before. It lists commits once more: those who did not see the first state are among them, or
 will see that their epoch is closed. What they need is spared. The third raises the floor, and
 the packs are in the index no longer. A collector that another one overtakes stops.
 
-**Sweep.** A pack below the floor that the index does not name is garbage for ever, so anybody
+**Sweep.** A pack below the floor that the index does not name is garbage for ever, so any machine
 may delete it at any time: a commit lists packs of its own epoch alone, and commits below the
 floor do not count. It is the same for parts that the state does not name, commits that are in
 the catalog, and deletions that are carried out.
@@ -49,7 +49,6 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
 from typing import Protocol, Self
 
 from treesnap.codec.index import IndexPart, encode_index
@@ -75,7 +74,7 @@ from treesnap.named_tuple import NamedTuple
 
 
 class RemoteFiles(Protocol):
-    """The files of a remote, each written whole, as whoever has the key reads them."""
+    """The files of a remote, each written whole, as a holder of the key reads them."""
 
     def put(self, folder: Folder, number: int, content: bytes) -> RemoteName:
         """Writes a file under a new name; durable and listed when it returns."""
@@ -143,7 +142,7 @@ def placed(tables: Iterable[BlockTable], pack_id: bytes) -> Iterator[IndexEntry]
 
 @dataclass(frozen=True)
 class View:
-    """What somebody read who read the commits first and the state second."""
+    """What was read: the commits first, and the state second."""
 
     number: int
     """That of the state."""
@@ -161,7 +160,7 @@ class View:
         return {**self.catalog, **listed}
 
     def is_certain(self, name: RemoteName) -> bool:
-        """Tells whether a visible commit stays visible until somebody deletes it."""
+        """Tells whether a visible commit stays visible until it is deleted."""
         return name.id in self.catalog or name.number >= self.state.closing
 
     @cached_property
@@ -308,7 +307,8 @@ class Remote:
         While a collector decides, reads the state as often as ``wait`` allows. That collector may
         be dead, and the next one days away; so a commit that is not decided is given up.
         """
-        for count_read in count(1):
+        count_read = 0
+        while True:
             _, state = self.read_state()
             if state.closing <= commit.number:
                 return True
@@ -321,9 +321,8 @@ class Remote:
                 )
                 if any(entry.name == commit for entry in entries):
                     return True
-            if commit.number < state.floor or not self._wait(count_read):
+            if commit.number < state.floor or not self._wait(count_read := count_read + 1):
                 return False
-        raise AssertionError
 
     # Writing
 

@@ -31,7 +31,7 @@ def push_snapshots(
 ) -> Uploaded:
     """Stores snapshots, whose payloads are given, and all that they need; returns what it stored.
 
-    When it returns, they are visible until somebody deletes them. A push that is killed leaves
+    When it returns, they are visible until they are deleted. A push that is killed leaves
     what it had committed in part, which the next one finds. Raises Busy when collections kept
     overtaking it, Corrupt when ``source`` lacks something, RemoteFailed.
     """

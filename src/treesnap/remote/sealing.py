@@ -19,8 +19,8 @@ What holds:
    before its tag was verified.
 3. The server sees names and padded sizes. A range read shows which segments are of interest.
 
-A content that repeats under another name is another file. Whoever uploads a file again after a
-failure sends the same bytes, and does not encrypt it again.
+A content that repeats under another name is another file. A retry after a
+failure sends the same bytes, and does not encrypt again.
 
 Not here: keys and algorithms (keys), requests, what a content means. The page
 docs/reference/remote-encryption.md specifies the bytes.
@@ -81,7 +81,7 @@ class Sealer(Protocol):
         """
 
     def seal_as(self, name: str, content: bytes | memoryview) -> bytes:
-        """Returns a new file for a name like ``state/<16 hex>``, which everybody can guess."""
+        """Returns a new file for a name like ``state/<16 hex>``, which can be guessed."""
 
     def open(self, name: str, data: bytes) -> bytes:
         """Returns the content of a whole file; raises Corrupt."""
