@@ -52,7 +52,7 @@ PACK_SIZE_TARGET = 32 << 20
 """A pack that has reached this size is sealed."""
 PACK_SIZE_MAX = 1 << 30
 """No valid pack is larger."""
-BLOCK_SIZE_TARGET = 256 << 10
+BLOCK_SIZE_TARGET = 512 << 10
 """Objects are put into one block up to this size before compression; a larger one is alone."""
 BLOCK_OBJECTS_MAX = 4096
 
