@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 from zlib import crc32
 
@@ -121,6 +122,10 @@ class IndexEntry(NamedTuple):
         return size * end // raw_size - size * self.start // raw_size
 
 
+_NEW_ENTRY = partial(tuple.__new__, IndexEntry)
+"""Makes an entry of as many fields, without a call of Python code for each object."""
+
+
 class BlockTable(NamedTuple):
     """What the head and the table of a block say."""
 
@@ -180,7 +185,8 @@ class Encoded(NamedTuple):
         """Yields the tables of the blocks when they begin at an offset."""
         for (_, start, size, raw_size), compression, entries in self.tables:
             block = Block(pack_id, offset + start, size, raw_size)
-            yield BlockTable(block, compression, [entry._replace(block=block) for entry in entries])
+            placed = [_NEW_ENTRY((entry[0], block, *entry[2:])) for entry in entries]
+            yield BlockTable(block, compression, placed)
 
 
 def encode_objects(
@@ -203,7 +209,7 @@ def encode_objects(
         head = encode_table(rows, compression, len(each), len(stored))
         pieces += head, stored
         block = Block(b"", offset, len(head) + len(stored), len(each))
-        tables.append(BlockTable(block, compression, list(_entries(block, rows))))
+        tables.append(BlockTable(block, compression, _entries(block, rows)))
         offset += block.size
     return Encoded(b"".join(pieces), tables)
 
@@ -271,14 +277,16 @@ def decode_table(data: bytes | memoryview, pack_id: bytes, offset: int) -> Block
     ):
         return None
     block = Block(pack_id, offset, size + stored_size, raw_size)
-    return BlockTable(block, compression, list(_entries(block, rows)))
+    return BlockTable(block, compression, _entries(block, rows))
 
 
-def _entries(block: Block, rows: Iterable[tuple[bytes, int, int]]) -> Iterator[IndexEntry]:
+def _entries(block: Block, rows: Iterable[tuple[bytes, int, int]]) -> list[IndexEntry]:
+    entries: list[IndexEntry] = []
     start = 0
     for identity, size, kind in rows:
-        yield IndexEntry(ObjectId(identity), block, start, size, kind)
+        entries.append(_NEW_ENTRY((identity, block, start, size, kind)))
         start += 1 + size
+    return entries
 
 
 def decode_block(table: BlockTable, data: bytes) -> OpenBlock:

@@ -14,6 +14,7 @@ import heapq
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
+from operator import itemgetter
 
 from treesnap.codec.envelope import CHECKSUM_SIZE
 from treesnap.codec.index import IndexPart, encode_index
@@ -130,7 +131,8 @@ class ObjectIndex:
         Not synced: a part that is lost or damaged by a power cut is
         recognised, and its packs are scanned instead.
         """
-        return self._publish(encode_index(sorted(entries), covered), durable=False)
+        by_id = sorted(entries, key=itemgetter(0))
+        return self._publish(encode_index(by_id, covered), durable=False)
 
     def write_merged(
         self, sources: Iterable[Iterable[IndexEntry]], covered: Mapping[bytes, int]
