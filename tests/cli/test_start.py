@@ -44,7 +44,7 @@ def test_start_imports_only_click_and_the_command_line(words, environment, root)
 
     ours = {name for name in modules if name.startswith("treesnap.")}
     assert set() == modules & HEAVY
-    below = {"treesnap.errors", "treesnap.named_tuple"}
+    below = {"treesnap.errors", "treesnap.named_tuple", "treesnap.own_process"}
     assert {name for name in ours if not name.startswith("treesnap.cli")} == below
     assert [name for name in ours if ".cmd_" in name] == []
 

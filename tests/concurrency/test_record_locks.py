@@ -209,3 +209,35 @@ def test_of_a_transaction_keep_other_writers_out(handle, mode):
     handle.create()
     assert subprocess.run(words, check=False).returncode == 0
     database.close()
+
+
+ASKING = """
+import fcntl, sys
+
+def note(event, values):
+    if event == "fcntl.fcntl" and values[1] == fcntl.F_OFD_GETLK:
+        print("asked", flush=True)
+
+sys.addaudithook(note)
+"""
+BY_LIBRARY = """
+import treesnap
+treesnap.open(sys.argv[1], store=sys.argv[2]).create()
+"""
+BY_COMMAND = """
+sys.argv[1:] = ["-C", sys.argv[1], "--store", sys.argv[2], "-q", "create"]
+from treesnap.cli.start import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("capture", "asked"), [(BY_LIBRARY, 1), (BY_COMMAND, 0)])
+def test_are_looked_for_only_in_a_process_of_others(tmp_path, capture, asked):
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "file").write_bytes(b"text")
+    words = [sys.executable, "-c", ASKING + capture, str(root), str(tmp_path / "store")]
+
+    said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+    assert said.count("asked") == asked

@@ -42,7 +42,7 @@ from treesnap.cli.client import (
     rights_of,
     send,
 )
-from treesnap.cli.main import execute, make_collections_rare, snap
+from treesnap.cli.main import execute, prepare_process, snap
 from treesnap.cli.start import INTERRUPTED, SERVED
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import unlink_if_present
@@ -99,7 +99,7 @@ def serve(store_path: str, idle_s: float) -> None:
     program = Program()
     preload()
     if not program.has_changed():  # else an upgrade is under way
-        make_collections_rare()
+        prepare_process()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would keep no wait statuses
         ForkServer(LocalFileSystem(), Layout(store_path).fork_server, program).run(idle_s)
 

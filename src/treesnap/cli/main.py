@@ -11,6 +11,7 @@ from typing import NoReturn
 import click
 
 import treesnap
+from treesnap import own_process
 from treesnap.cli import streams
 from treesnap.cli.command import LazyGroup
 from treesnap.cli.failure import ExitCode, from_error
@@ -140,8 +141,12 @@ def _report(error: BaseException, invocation: Invocation, arguments: Sequence[st
     return described.exit_code
 
 
-def make_collections_rare() -> None:
-    """Keeps Python's collector away from what is loaded by now, and from most commands."""
+def prepare_process() -> None:
+    """Tunes a process in which nothing but our own commands runs.
+
+    Keeps Python's collector away from what is loaded by now, and from most commands.
+    """
+    own_process.claim()
     gc.freeze()
     gc.set_threshold(_COLLECTION_THRESHOLD)
 
@@ -154,5 +159,5 @@ def main(*, may_start_server: bool = False) -> NoReturn:
         from click.shell_completion import shell_complete
 
         sys.exit(shell_complete(snap, {}, program, variable, instruction))
-    make_collections_rare()
+    prepare_process()
     streams.end_process(execute(sys.argv[1:], program, may_start_server=may_start_server))

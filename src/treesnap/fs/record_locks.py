@@ -7,7 +7,8 @@ the user's, its descriptor is not closed but kept. It is used again the next tim
 read, and closed when the locks are gone. SQLite does the same with its own files.
 
 Asking the kernel about one file takes one call, less than a microsecond. /proc/locks lists all
-files, but can wait 20 milliseconds for each other processor.
+files, but can wait 20 milliseconds for each other processor. A process of our own has no other
+code in it that could take such locks, and does not ask: see :mod:`treesnap.own_process`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import fcntl
 import os
 import struct
 
+from treesnap import own_process
 from treesnap.fs.base import FileSystem
 from treesnap.fs.process_files import read_shown
 
@@ -49,7 +51,7 @@ def open_for_reading(fs: FileSystem, name: bytes, flags: int, *, dir_fd: int) ->
 
 def close_after_reading(fs: FileSystem, fd: int) -> None:
     """Closes a file, or keeps its descriptor while this process holds locks on it."""
-    if has_own_locks(fd):
+    if not own_process.is_own and has_own_locks(fd):
         stat = fs.fstat(fd)
         _kept.append((stat.st_dev, stat.st_ino, fd))
     else:
