@@ -79,8 +79,6 @@ def query_watcher(session: Session, cache: StatCache | None) -> KnownChanges:
     since = note.mark if note is not None else None
     if note is not None and not 0 <= session.context.clock_ns() - note.walked_ns < WALK_EVERY_NS:
         note = None
-    if cache is not None and cache.is_grown:
-        note = None
     asked_ns = session.context.clock_ns()
     if session.context.watcher is not None:
         answer = session.context.watcher.answer(since)

@@ -223,15 +223,32 @@ class TestRecentRows:
         assert cache.find(b"d3")[0] == row(b"d3", 5)
         assert cache.find(b"d4") is None
 
-    def test_are_many_when_much_was_removed(self, fs, path, build, monkeypatch):
+    def test_of_partial_walks_become_one_file_with_those_that_no_walk_saw(
+        self, fs, path, build, base, monkeypatch
+    ):
+        monkeypatch.setattr("treesnap.worktree.scan.statcache.RECENT_ROWS_MIN", 3)
+        below = (row(b"d1/x", 1), row(b"d2/x", 2))
+        build(*below, old=base, partial=True, removed=(b"d0",))
+        two = load(fs, path)
+        build(row(b"d3", 93), old=two, partial=True, removed=(b"d1",), snapshot="c" * 64)
+
+        one = load(fs, path)
+        names = (b"", b"d0", b"d1", b"d1/x", b"d2/x", b"d3", b"d4")
+        found = [one.find(name) for name in names]
+        assert (two.recent.count, one.recent, one.snapshot_id) == (2, None, "c" * 64)
+        assert [item and item[0].totals.files for item in found] == [0, None, None, None, 2, 93, 4]
+
+    def test_become_one_file_when_much_was_removed(self, fs, path, build, monkeypatch):
         monkeypatch.setattr("treesnap.worktree.scan.statcache.RECENT_ROWS_MIN", 2)
         names = tuple(b"d%d" % number for number in range(32))
         build(row(b""), *map(row, names))
-        for count, is_grown in ((3, False), (4, True)):
+        for count, has_second in ((3, True), (4, False)):
             old = load(fs, path)
-            build(row(b"", count), old=old, kept=names[4:], removed=names[:count], partial=True)
+            build(row(b"", count), old=old, removed=names[:count], partial=True)
 
-            assert load(fs, path).is_grown == is_grown
+            cache = load(fs, path)
+            assert (cache.recent is not None) == has_second
+            assert [name for name in names if cache.find(name) is None] == list(names[:count])
 
     def test_are_not_used_without_the_first_file(self, fs, path, build, base):
         build(row(b"d3", 99), old=base, kept=self.others(b"d3"))

@@ -50,7 +50,7 @@ def parallel_scan(
     looked at, and everything in which it differs.
     """
     found = cache.find(b"")
-    helpers = helper_count() if cache.base.count >= ROWS_MIN and not cache.is_grown else 0
+    helpers = helper_count() if cache.base.count >= ROWS_MIN else 0
     if found is None or found[0].rules != NO_RULES or not helpers:
         return None
     totals = found[0].totals

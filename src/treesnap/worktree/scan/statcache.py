@@ -6,13 +6,13 @@ only then is the cache used. A missing, damaged or incomplete file only means th
 capture reads the whole root.
 
 In a large cache few rows change from one capture to the next. They go into a second file of the
-same form, whose rows replace those of the first. When the second file has grown to a part of the
-first, both become one again, so the amount that is written follows what changed. The second file
-names the snapshot of the first, and the directories that were removed since: an old row must not
-come back with a new directory of the same name, because its tree may be deleted by then.
+same form, whose rows replace those of the first. When the second file would become larger than a
+part of the first, both become one again, so the amount that is written follows what changed. The
+second file names the snapshot of the first, and the directories that were removed since: an old row
+must not come back with a new directory of the same name, because its tree may be deleted by then.
 
-Rows of the second file are compressed, so that the store grows little. Rows of the first are not:
-decompressing them all would take longer than a walk may take.
+Rows of the second file are compressed, so that the store grows little, and come into the first as
+they are. A walk that writes the first anew does not compress: that takes as long as decoding.
 """
 
 from __future__ import annotations
@@ -141,14 +141,6 @@ class StatCache:
         self.removed = meta.removed
         self.watch = meta.watch
         """What the last walk noted of its watcher, or None when it had none."""
-
-    @property
-    def is_grown(self) -> bool:
-        """Whether the second file is so large that both should become one."""
-        return self.recent is not None and (
-            self.recent.count + len(self.removed)
-            > max(self.base.count // RECENT_SHARE_MAX, RECENT_ROWS_MIN)
-        )
 
     def find(self, path: bytes) -> tuple[Row, RowPlace] | None:
         """Returns a directory's row and where it is, or None."""
@@ -298,10 +290,10 @@ class StatCacheBuilder:
         if old is not None and not self._table and not _is_new(watch, old.watch):
             return
         if old is not None and self._is_partial:
-            self._copy_unseen(old)
+            self._copy_unseen(old.recent, self._removed)
         else:
             self._copy_kept(is_recent=True)
-        if old is not None and (self._is_partial or self._is_small_beside(old)):
+        if old is not None and self._is_small_beside(old):
             removed = old.removed | self._removed
             base_id = old.base.meta.snapshot_id
             meta = Meta(snapshot_id, tree_id, base_id, frozenset(removed), watch)
@@ -309,31 +301,31 @@ class StatCacheBuilder:
             unlink_if_present(self._fs, path + RECENT)
             self._finish(path + RECENT, meta)
             return
-        self._copy_kept(is_recent=False)
+        if old is not None and self._is_partial:
+            self._copy_unseen(old.base, old.removed | self._removed)
+        else:
+            self._copy_kept(is_recent=False)
         self._finish(path, Meta(snapshot_id, tree_id, watch=watch))
         unlink_if_present(self._fs, path + RECENT)
 
     def _is_small_beside(self, old: StatCache) -> bool:
+        """Returns whether the rows that are written so far go into a second file."""
         rows: int = old.base.count
         recent = len(self._table) + len(old.removed | self._removed)
+        if self._is_partial and recent <= RECENT_ROWS_MIN:
+            return True
         return rows >= BASE_ROWS_MIN and recent * RECENT_SHARE_MAX <= rows
 
-    def _copy_unseen(self, old: StatCache) -> None:
-        """Copies the rows of the second file that were neither replaced nor removed."""
+    def _copy_unseen(self, old: CacheFile | None, removed: AbstractSet[bytes]) -> None:
+        """Copies the rows of an old file that were neither replaced nor removed."""
+        if old is None:
+            return
         replaced = {hashed for hashed, _ in self._table}
-        for hashed, offset, payload in old.recent.rows() if old.recent is not None else ():
-            if hashed in replaced or (self._removed and self._is_lost(payload)):
+        for hashed, offset, payload in old.rows():
+            if hashed in replaced or (removed and _is_lost(payload, removed)):
                 continue
             self._table.append((hashed, self._position))
-            place = RowPlace(offset, FRAME_SIZE + len(payload), is_recent=True)
-            self._write(old.bytes_at(place))
-
-    def _is_lost(self, payload: memoryview) -> bool:
-        try:
-            path = decode_row(payload).path
-        except Corrupt:
-            return True
-        return _is_removed(path, self._removed)
+            self._write(old.bytes_at(offset, FRAME_SIZE + len(payload)))
 
     def _copy_kept(self, *, is_recent: bool) -> None:
         kept = self._kept[is_recent]
@@ -361,6 +353,13 @@ class StatCacheBuilder:
         if self._file is not None:
             self._file.discard()
             self._file = None
+
+
+def _is_lost(payload: memoryview, removed: AbstractSet[bytes]) -> bool:
+    try:
+        return _is_removed(decode_row(payload).path, removed)
+    except Corrupt:
+        return True
 
 
 class RowGatherer(StatCacheBuilder):
