@@ -137,9 +137,7 @@ def test_looks_again_only_where_something_changed(root, tmp_path):
     result = handle_of(root, tmp_path / "store", fs).create()
 
     listed = below(root, fs.noted())
-    assert [path for path in set(listed) if listed.count(path) > 1] == [
-        str(root / "top-3" / "inner-1")
-    ]
+    assert sorted(listed) == sorted(map(str, [root, *directories(root)]))
     assert result.stats.files_read == 1
     assert handle_of(root, tmp_path / "store").create().stats.files_read == 0
 

@@ -14,7 +14,6 @@ that is not whole is not used.
 from __future__ import annotations
 
 import struct
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -59,8 +58,8 @@ class Observation(NamedTuple):
     device: int
 
 
-_NEW_OBSERVATION = partial(tuple.__new__, Observation)
-"""Makes an observation of what has as many fields."""
+PlainObservation = tuple[bytes, int, int, int, int, int, int]
+"""The fields of an observation: there are hundreds of thousands, and a class takes time."""
 
 
 class Row(NamedTuple):
@@ -159,13 +158,13 @@ def encode_observations(observations: list[Observation]) -> bytes:
     return pack(observations)
 
 
-def decode_observations(data: bytes) -> dict[bytes, Observation]:
+def decode_observations(data: bytes) -> dict[bytes, PlainObservation]:
     """Returns what was seen, by name, or raises Corrupt."""
     value = unpack(data, "observations", LONG_ARRAY_LENGTH_MAX, maps=False)
     require(_are_observations(value), "observations", "they are not well formed")
     if not all(type(item[3]) is type(item[4]) is int for item in value):
         value = tuple(_with_times(item) for item in value)
-    return {item[0]: _NEW_OBSERVATION(item) for item in value}
+    return {item[0]: item for item in value}
 
 
 def _with_times(item: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -15,7 +15,12 @@ from stat import S_ISDIR
 from typing import Any, Protocol
 
 from treesnap import treepath
-from treesnap.codec.statcache import Observation, decode_observations, encode_observations
+from treesnap.codec.statcache import (
+    Observation,
+    PlainObservation,
+    decode_observations,
+    encode_observations,
+)
 from treesnap.errors import Conflict, Corrupt, printable
 from treesnap.fs.base import FileSystem
 from treesnap.worktree.apply.protection import refuse_flags, refuse_flags_below
@@ -240,7 +245,7 @@ class Observed:
     def __init__(self, recorded: Mapping[bytes, bytes], cache: StatCache | None) -> None:
         self._recorded = recorded
         self._cache = cache
-        self._decoded: tuple[bytes, dict[bytes, Observation]] | None = None
+        self._decoded: tuple[bytes, dict[bytes, PlainObservation]] | None = None
 
     def _packed(self, directory: bytes) -> bytes | None:
         packed = self._recorded.get(directory)
@@ -290,7 +295,7 @@ class Observed:
         return True
 
 
-def _decoded(packed: bytes) -> dict[bytes, Observation]:
+def _decoded(packed: bytes) -> dict[bytes, PlainObservation]:
     """Returns what was seen, by name; nothing if a cached row is damaged."""
     try:
         return decode_observations(packed)

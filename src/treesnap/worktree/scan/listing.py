@@ -14,7 +14,7 @@ from typing import Any
 
 from treesnap import treepath
 from treesnap.codec.journal import STAGE_PREFIX
-from treesnap.codec.statcache import Row, decode_observations
+from treesnap.codec.statcache import PlainObservation, Row, decode_observations
 from treesnap.errors import Corrupt, WarningCode, printable
 from treesnap.fs.base import FileSystem
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
@@ -50,6 +50,8 @@ class DirectoryListing:
         """The directory's own exclusions, when it has some that are not yet in force."""
         self.warnings: list[tuple[WarningCode, str]] = []
         """Warnings about the directory's ignore file."""
+        self.before: dict[bytes, PlainObservation] | None = None
+        """What the directory's row says of its names, if that was needed."""
         self.is_unreadable = False
         """Whether all names are left out because the root's rules cannot be read."""
 
@@ -147,10 +149,12 @@ def list_changed(
     if changed.is_listed or changed.is_whole or row.linked or IGNORE_FILE in changed.names:
         return None
     try:
-        known = decode_observations(row.observations)
+        before = decode_observations(row.observations)
     except Corrupt:  # or they are too many
         return None
+    known = before.copy()
     listing = DirectoryListing(exclusions.at(path))
+    listing.before = before
     if IGNORE_FILE in known:
         try:
             _read_ignore_file(fs, fd, path, listing)

@@ -1,35 +1,41 @@
 """Looks for changes in a large tree from several processes, before it is walked.
 
 Each process lists some of the directories and compares each with its cached row in one go. The
-walk then looks again at every directory in which something differs, and at no other. So a helper
-reports only paths, and one that fails leaves its directories to the walk.
+walk then looks again at every name that differs, and at no other. So a helper reports only paths,
+and one that fails leaves its directories to the walk.
 
-A directory also counts as changed when its row alone cannot prove the contrary: it holds racy
-names, files that are mapped for writing or have other links, or exclusions.
+A name also counts as changed when its row alone cannot prove the contrary: it is racy, or a file
+that is mapped for writing. So does all of a directory that has exclusions, or files with other
+links.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from stat import S_ISDIR
 
 from treesnap import treepath
-from treesnap.codec.statcache import Row, encode_observations
+from treesnap.codec.statcache import Row, decode_observations, encode_observations
 from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
 from treesnap.fs.forked import helper_count, share_out
 from treesnap.named_tuple import NamedTuple
 from treesnap.worktree.directory import DirectoryChain
 from treesnap.worktree.scan.ignore import NO_RULES, Exclusions
-from treesnap.worktree.scan.listing import PathTree, list_directory
+from treesnap.worktree.scan.listing import DirectoryListing, PathTree, list_directory
 from treesnap.worktree.scan.mapped_files import names_of
 from treesnap.worktree.scan.statcache import StatCache, subdirectories
 
+_LOOKS_SHARE_MAX = 8
+"""Where more than one of so many names differs, the walk lists the directory: that costs less time
+and memory than as many paths."""
 ROWS_MIN = 1024
 """Cached rows from which on other processes help: starting one takes milliseconds."""
 _ITEMS_EACH = 8
 
-Finding = tuple[bool, bytes]
-"""Whether all below a directory is to be looked at, or else its own names, and its path."""
+_NAME, _NAMES, _WHOLE = range(3)
+Finding = tuple[int, bytes]
+"""A path, and what is to be looked at: it alone, a directory's own names, or all below it."""
 
 
 class _WorkItem(NamedTuple):
@@ -61,10 +67,10 @@ def parallel_scan(
         return list(_looked(fs, root_fd, cache, mapped, item))
 
     def note(findings: list[Finding]) -> None:
-        for is_whole, path in findings:
+        for meant, path in findings:
             node = changed.at(path)
-            node.is_whole |= is_whole
-            node.is_listed |= not is_whole
+            node.is_whole |= meant == _WHOLE
+            node.is_listed |= meant == _NAMES
 
     share_out(
         list(_work_items(cache, found[0], weight_max)),
@@ -73,7 +79,7 @@ def parallel_scan(
         here=lambda item: note(look(item)),
         there=look,
         take=lambda _, findings: note(findings),
-        again=lambda item: note([(item.is_deep, item.path)]),
+        again=lambda item: note([(_WHOLE if item.is_deep else _NAMES, item.path)]),
     )
     return changed
 
@@ -112,20 +118,46 @@ def _looked(
             path = pending.pop()
             found = cache.find(path)
             if found is None:
-                yield True, path
+                yield _WHOLE, path
                 continue
             row = found[0]
             try:
                 listing = list_directory(fs, chain.open(path), path, nothing)
             except OSError:
-                yield True, path
+                yield _WHOLE, path
                 continue
             if row.rules != NO_RULES or listing.exclusions:
-                yield True, path
+                yield _WHOLE, path
                 continue
-            is_same = encode_observations(listing.observations) == row.observations
-            if not is_same or row.racy or row.linked or names_of(mapped, listing.observations):
-                yield False, path
+            yield from _differing(row, listing, names_of(mapped, listing.observations))
             if item.is_deep:
                 names = subdirectories(row, listing.observations)
                 pending += [treepath.join(path, name) for name in reversed(names)]
+
+
+def _differing(row: Row, listing: DirectoryListing, mapped: Iterable[bytes]) -> Iterator[Finding]:
+    """Yields what differs in one directory from its row; ``mapped`` are names that always do.
+
+    A directory that was not captured has no rows below it that count.
+    """
+    if row.linked or listing.linked:
+        yield _NAMES, row.path
+        return
+    names = {*row.racy, *mapped}
+    now = before = listing.observations
+    try:
+        if encode_observations(now) != row.observations:
+            before = list(decode_observations(row.observations).values())
+            names.update(item[0] for item in {*before} ^ {*now})
+    except Corrupt:
+        yield _NAMES, row.path
+        return
+    if not names:
+        return
+    if len(names) * _LOOKS_SHARE_MAX > len(now):
+        yield _NAMES, row.path
+        return
+    captured = set(subdirectories(row, before))
+    new = {item[0] for item in now if S_ISDIR(item[1]) and item[0] not in captured}
+    for name in names:
+        yield _WHOLE if name in new else _NAME, treepath.join(row.path, name)

@@ -33,7 +33,6 @@ from typing import Any
 from treesnap import treepath
 from treesnap.codec.reader import TreeCache, TreeReader
 from treesnap.codec.statcache import (
-    Observation,
     Row,
     decode_observations,
     encode_observations,
@@ -418,8 +417,6 @@ class Directory:
         self._entries: dict[bytes, Entry] = {}
         """What was captured or reused, when the directory is not the same."""
         self._old: dict[bytes, Entry] | None = None
-        self._before: dict[bytes, Observation] | None = None
-        """What the row says of the names, once it was needed."""
         self._skipped: list[tuple[bytes, int]] = []
         self._racy: set[bytes] = set()
         self._fresh: set[bytes] = set()
@@ -434,6 +431,8 @@ class Directory:
         self.exclusions = listing.exclusions
         """What is excluded in it."""
         self._observations = listing.observations
+        self._before = listing.before
+        """What the row says of the names, once it was needed."""
         self._linked = listing.linked
         self._packed = encode_observations(listing.observations)
         self._mapped = names_of(walk.mapped, listing.observations)
@@ -555,7 +554,8 @@ class Directory:
         if row is None:
             return {}, None
         try:
-            self._before = decode_observations(row.observations)
+            if self._before is None:
+                self._before = decode_observations(row.observations)
             old = {entry.name: entry for entry in self._walk.trees.entries(row.tree_id)}
         except Corrupt:
             return {}, None
