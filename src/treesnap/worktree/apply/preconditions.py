@@ -246,6 +246,8 @@ class Observed:
         self._recorded = recorded
         self._cache = cache
         self._decoded: tuple[bytes, dict[bytes, PlainObservation]] | None = None
+        self._keys: dict[bytes, FileKey | None] = {}
+        """What was asked for by path: what was compared before a restore is compared again."""
 
     def _packed(self, directory: bytes) -> bytes | None:
         packed = self._recorded.get(directory)
@@ -256,6 +258,11 @@ class Observed:
 
     def key(self, path: bytes) -> FileKey | None:
         """Returns what was seen at a path, or None when nothing was there."""
+        if path not in self._keys:
+            self._keys[path] = self._look_up(path)
+        return self._keys[path]
+
+    def _look_up(self, path: bytes) -> FileKey | None:
         directory, name = treepath.split(path)
         if self._decoded is None or self._decoded[0] != directory:
             packed = self._packed(directory)
