@@ -46,6 +46,16 @@ def test_a_change_costs_the_same_in_a_tree_of_any_size(world, count):
     assert world.listed_by_create() == 0
 
 
+def test_nothing_is_listed_after_a_snapshot_of_many_changes(world, monkeypatch):
+    monkeypatch.setattr("treesnap.worktree.scan.statcache.RECENT_ROWS_MIN", 0)
+    world.watch()
+    for path in sorted(world.root.rglob("file")):
+        path.write_text("changed")
+
+    assert world.listed_by_create() == 0
+    assert world.listed_by_create() == 0
+
+
 def rename_over(root: Path) -> None:
     (root / "new").write_text("another file")
     (root / "new").rename(root / "d0" / "other")
