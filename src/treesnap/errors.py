@@ -79,6 +79,11 @@ class ErrorCode(StrEnum):
     REMOTE_THROTTLED = "remote-throttled"
     REMOTE_FULL = "remote-full"
     REMOTE_LOCKED = "remote-locked"
+    REMOTE_REPLACED = "remote-replaced"
+    REMOTE_NAME_TAKEN = "remote-name-taken"
+    REMOTE_NOT_FOUND = "remote-not-found"
+    REMOTE_UNRELIABLE = "remote-unreliable"
+    HISTORY_NOT_FOUND = "history-not-found"
     REMOTE_DAMAGED = "remote-damaged"
     REMOTE_FAILED = "remote-failed"
 

@@ -23,6 +23,8 @@ class Phase(StrEnum):
     MARK = "mark"
     REWRITE = "rewrite"
     VERIFY = "verify"
+    PUSH = "push"
+    FETCH = "fetch"
 
 
 class Monitor(Protocol):

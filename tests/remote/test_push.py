@@ -116,7 +116,7 @@ def test_what_is_there_is_not_stored_again(blobs, objects):
 
     again = push_snapshots(opened(blobs), HISTORY._replace(id=b"i" * 16), objects, [snapshot])
 
-    assert again == (0, 0, 0)
+    assert again[:3] == (0, 0, 0)
     assert len(opened(blobs).read().visible) == 2
 
 

@@ -100,11 +100,24 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.RESTORE_NOT_ALLOWED: (
             "'snap restore REF' restores; 'snap mcp --allow-restore' lets the model do it"
         ),
+        ErrorCode.REMOTE_REPLACED: (
+            "'snap remote remove NAME' and 'snap remote add NAME URL' accept what is there now"
+        ),
+        ErrorCode.REMOTE_NAME_TAKEN: "choose another name, or 'snap remote remove NAME' first",
+        ErrorCode.REMOTE_UNRELIABLE: (
+            "delete nothing there by hand; a server that creates files atomically can collect"
+        ),
         ErrorCode.REMOTE_LOCKED: "give the passphrase or the key of one of its key slots",
         ErrorCode.UNSUPPORTED_FORMAT: "use the version of treesnap that made this store",
     },
     ExitCode.NOT_FOUND: {
         ErrorCode.SNAPSHOT_NOT_FOUND: "'snap list' shows the snapshots of this root",
+        ErrorCode.REMOTE_NOT_FOUND: (
+            "'snap remote list' shows the remotes, 'snap remote add NAME URL' adds one"
+        ),
+        ErrorCode.HISTORY_NOT_FOUND: (
+            "'snap remote show NAME' lists the histories, 'snap push NAME' begins one"
+        ),
         ErrorCode.PATH_NOT_FOUND: (
             "'snap ls -R REF' and 'snap find PATTERN' show the paths of snapshots"
         ),

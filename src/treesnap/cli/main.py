@@ -56,6 +56,11 @@ COMMANDS = {
         ),
         "plan": ("cmd_plan", "Run steps in order, with checkpoints to go back to."),
     },
+    "Remotes": {
+        "remote": ("cmd_remote", "Keep history on object storage or on another disk."),
+        "push": ("cmd_remote", "Store snapshots of the root on a remote."),
+        "clone": ("cmd_remote", "Make a directory of a history on a remote."),
+    },
     "Agents": {
         "agent": ("cmd_agent", "Install hooks in the hosts of agents, and show their state."),
         "hook": ("cmd_hook", "Capture the root before an agent's prompt or tool."),

@@ -32,8 +32,12 @@ PHASE_WORDS = {
     Phase.MARK: "Marking",
     Phase.REWRITE: "Rewriting",
     Phase.VERIFY: "Verifying",
+    Phase.PUSH: "Sending",
+    Phase.FETCH: "Fetching",
 }
-_UNITS = {Phase.MARK: "objects", Phase.REWRITE: "objects", Phase.VERIFY: "objects"}
+_UNITS = dict.fromkeys(
+    (Phase.MARK, Phase.REWRITE, Phase.VERIFY, Phase.PUSH, Phase.FETCH), "objects"
+)
 """What is counted instead of files."""
 
 

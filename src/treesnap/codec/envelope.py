@@ -65,6 +65,8 @@ class FileKind(IntEnum):
     DELETION = 22
     CATALOG = 23
     REMOTE_INDEX = 24
+    REMOTE = 25
+    PUSHED = 26
 
 
 def header(kind: FileKind, version: int = 1) -> bytes:

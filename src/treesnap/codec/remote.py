@@ -301,6 +301,85 @@ def decode_index_part(payload: bytes) -> RemoteIndexPart:
     )
 
 
+class KnownRemote(NamedTuple):
+    """A remote as a store remembers it."""
+
+    url: str
+    remote_id: bytes
+    is_encrypted: bool
+    may_collect: bool = False
+    state_number: int = 0
+    """The highest state that was seen: an older one is not believed."""
+    secret_command: str | None = None
+    """A command that prints the passphrase."""
+    secret_file: str | None = None
+    """A file that holds the passphrase."""
+
+
+def encode_known_remote(remote: KnownRemote) -> bytes:
+    """Returns the payload of what a store remembers of a remote."""
+    return pack(
+        {
+            "version": 1,
+            "url": remote.url,
+            "id": remote.remote_id,
+            "encrypted": remote.is_encrypted,
+            "collects": remote.may_collect,
+            "state": remote.state_number,
+            "command": remote.secret_command or "",
+            "file": remote.secret_file or "",
+        }
+    )
+
+
+def decode_known_remote(payload: bytes) -> KnownRemote:
+    """Returns what a payload says, or raises Corrupt."""
+    what = "remote"
+    fields = _fields(payload, what)
+    remote = KnownRemote(
+        url=fields.get("url", str),
+        remote_id=fields.get("id", bytes),
+        is_encrypted=fields.get("encrypted", bool),
+        may_collect=fields.get("collects", bool),
+        state_number=fields.get("state", int),
+        secret_command=fields.get("command", str) or None,
+        secret_file=fields.get("file", str) or None,
+    )
+    require(len(remote.remote_id) == FILE_ID_SIZE, what, "an id has another length")
+    require(0 <= remote.state_number <= NUMBER_MAX, what, "a number is out of range")
+    return remote
+
+
+class PushedHistory(NamedTuple):
+    """The history that a root has on a remote, and what this machine wrote of it."""
+
+    history: HistoryName
+    commits: tuple[bytes, ...] = ()
+    """Ids of the commits that were acknowledged here. One that is not among them was written by
+    a copy of this machine."""
+
+
+def encode_pushed(pushed: PushedHistory) -> bytes:
+    """Returns the payload of a pushed history."""
+    return pack(
+        {"version": 1, "history": _history_row(pushed.history), "commits": b"".join(pushed.commits)}
+    )
+
+
+def decode_pushed(payload: bytes) -> PushedHistory:
+    """Returns the pushed history of a payload, or raises Corrupt."""
+    what = "pushed history"
+    fields = _fields(payload, what)
+    ids = fields.get("commits", bytes)
+    require(len(ids) % FILE_ID_SIZE == 0, what, "an id has another length")
+    return PushedHistory(
+        _decode_history(fields.get("history", tuple), what),
+        tuple(ids[start : start + FILE_ID_SIZE] for start in range(0, len(ids), FILE_ID_SIZE)),
+    )
+
+
+REMOTE = Format(FileKind.REMOTE, encode_known_remote, decode_known_remote)
+PUSHED = Format(FileKind.PUSHED, encode_pushed, decode_pushed)
 REMOTE_STATE = Format(FileKind.REMOTE_STATE, encode_state, decode_state)
 COMMIT = Format(FileKind.COMMIT, encode_commit, decode_commit, COMMIT_SIZE_MAX)
 DELETION = Format(FileKind.DELETION, encode_deletion, decode_deletion)

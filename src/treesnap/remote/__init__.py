@@ -4,3 +4,7 @@ Packs, commits, and what says which of them count. How machines agree without lo
 clocks stands in :mod:`treesnap.remote.protocol`; how files are encrypted, in
 :mod:`treesnap.remote.sealing`.
 """
+
+from treesnap.remote.remotes import CloneResult, HistoryInfo, PushResult, RemoteInfo, Remotes, clone
+
+__all__ = ["CloneResult", "HistoryInfo", "PushResult", "RemoteInfo", "Remotes", "clone"]

@@ -72,6 +72,22 @@ class RemoteObjects:
         for name, entries in wanted.items():
             self._read(name, sorted(entries.values(), key=lambda entry: entry.offset))
 
+    def by_block(self, objects: Iterable[ObjectId]) -> Iterator[list[ObjectId]]:
+        """Yields objects in the order of their places, as many at once as are kept open."""
+        places = [(self.place(object_id), object_id) for object_id in objects]
+        places.sort(key=lambda item: (item[0][0], item[0][1].offset))
+        group: list[ObjectId] = []
+        last, size = None, 0
+        for (name, entry), object_id in places:
+            if (name, entry.offset) != last:
+                last, size = (name, entry.offset), size + entry.block.raw_size
+                if size > _OPEN_BLOCKS_SIZE_MAX and group:
+                    yield group
+                    group, size = [], entry.block.raw_size
+            group.append(object_id)
+        if group:
+            yield group
+
     def _read(self, name: RemoteName, entries: Sequence[IndexEntry]) -> None:
         ranges = [(entry.offset, entry.block.size) for entry in entries]
         pieces = self._files.get_ranges(str(name), self.view.sizes[name], ranges)
@@ -121,3 +137,36 @@ def needed_objects(
             objects.prefetch([page.id for each in directories for page in trees.tree(each).pages])
             for reference in group:
                 yield from sort_out(trees.references(reference))
+
+
+def complete_trees(
+    parents: Iterable[bytes],
+    get: Callable[[ObjectKind, ObjectId], bytes],
+    snapshots: Iterable[bytes],
+) -> set[ObjectId]:
+    """Returns directories of ``parents``, as far as the walk of ``snapshots`` meets them.
+
+    Where the parents are whole, what is below these directories is there. Both are payloads of
+    records; they are walked level by level, and only where they differ.
+    """
+    trees = TreeReader(get)
+
+    def below(directories: set[ObjectId]) -> set[ObjectId]:
+        return {
+            entry.tree_id
+            for directory in directories
+            for entry in trees.entries(directory)
+            if entry.is_directory
+        }
+
+    new = {decode_snapshot(payload).root.tree_id for payload in snapshots}
+    old = {decode_snapshot(payload).root.tree_id for payload in parents}
+    complete = set(old)
+    try:
+        while (new := new - complete) and (old := old - new):
+            new_below, old = below(new), below(old)
+            complete |= old
+            new, old = new_below, old - new_below
+    except Corrupt:  # a parent that is not here any more: its objects are looked up one by one
+        pass
+    return complete

@@ -49,6 +49,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import Protocol, Self
 
 from treesnap.codec.index import IndexPart, encode_index
@@ -71,6 +72,9 @@ from treesnap.codec.remote import (
 from treesnap.errors import Corrupt, RemoteFailed
 from treesnap.model import ObjectId
 from treesnap.named_tuple import NamedTuple
+
+CREATE_ATTEMPTS = 5
+"""How often a state is created of which it stays unclear whether it was."""
 
 
 class RemoteFiles(Protocol):
@@ -210,6 +214,8 @@ class Remote:
         self._wait = wait
         self._known: dict[RemoteName, bytes] = {}
         """Files that were read; they never change."""
+        self._last_state: tuple[int, RemoteState] | None = None
+        """The last state that was read, with its number."""
 
     # Reading
 
@@ -217,9 +223,12 @@ class Remote:
         """Returns the number and the content of the highest state; raises Corrupt."""
         while True:
             number = self._highest()
+            if self._last_state is not None and self._last_state[0] == number:
+                return self._last_state
             content = self.files.get(state_name(number))
             if content is not None:
-                return number, REMOTE_STATE.unseal(content, state_name(number))
+                self._last_state = number, REMOTE_STATE.unseal(content, state_name(number))
+                return self._last_state
 
     def _highest(self) -> int:
         numbers = (state_number(name) for name in self.files.list("state/"))
@@ -334,12 +343,12 @@ class Remote:
         name = state_name(number)
         state = state._replace(token=os.urandom(FILE_ID_SIZE))
         content = REMOTE_STATE.seal(state)
-        while True:
+        for attempt in count(1):
             try:
                 if self.files.create(name, content):
                     break
             except RemoteFailed as error:
-                if not error.is_unclear:
+                if not error.is_unclear or attempt >= CREATE_ATTEMPTS:
                     raise
                 is_refused = False
             else:
@@ -365,6 +374,8 @@ class Uploaded(NamedTuple):
     objects: int = 0
     packs: int = 0
     size_bytes: int = 0
+    commits: tuple[bytes, ...] = ()
+    """Ids of its commits that were acknowledged."""
 
 
 class Push:
@@ -383,10 +394,17 @@ class Push:
         self._entries: list[IndexEntry] = []
         self._covered: dict[bytes, int] = {}
 
-    def begin(self, own: Mapping[RemoteName, RemoteCommit] | None = None) -> View:
-        """Returns what counts now; what is stored from now on carries its epoch."""
+    def begin(
+        self,
+        own: Mapping[RemoteName, RemoteCommit] | None = None,
+        view: View | None = None,
+    ) -> View:
+        """Returns what counts now; what is stored from now on carries its epoch.
+
+        A ``view`` that was read just before is taken as it is.
+        """
         self._packs, self._entries, self._covered = [], [], {}
-        self.view = self._remote.read(own)
+        self.view = view if view is not None else self._remote.read(own)
         return self.view
 
     def add_pack(self, blocks: Iterable[Encoded]) -> None:
@@ -397,8 +415,12 @@ class Push:
         self._covered[name.id] = len(content)
         entries = list(placed(tables, name.id))
         self._entries += entries
-        objects, packs, size_bytes = self.stored
-        self.stored = Uploaded(objects + len(entries), packs + 1, size_bytes + len(content))
+        before = self.stored
+        self.stored = before._replace(
+            objects=before.objects + len(entries),
+            packs=before.packs + 1,
+            size_bytes=before.size_bytes + len(content),
+        )
 
     def commit(self, snapshots: Iterable[bytes] = ()) -> bool:
         """Publishes what was stored since the last commit; without snapshots, as a partial one.
@@ -412,4 +434,5 @@ class Push:
         if not self._remote.is_acknowledged(name):
             return False
         self.own[name] = commit
+        self.stored = self.stored._replace(commits=(*self.stored.commits, name.id))
         return True

@@ -7,12 +7,12 @@ from itertools import islice
 
 from treesnap.codec.compress import LEVEL_REWRITE
 from treesnap.codec.pack import PACK_SIZE_TARGET, Encoded, encode_objects
-from treesnap.codec.reader import Reference, TreeReader
+from treesnap.codec.reader import Reference
 from treesnap.codec.remote import HistoryName
 from treesnap.codec.snapshot import decode_snapshot, snapshot_id
-from treesnap.errors import Busy, Corrupt
+from treesnap.errors import Busy
 from treesnap.model import ObjectId, ObjectKind
-from treesnap.remote.objects import Objects, needed_objects
+from treesnap.remote.objects import Objects, complete_trees, needed_objects
 from treesnap.remote.protocol import Push, Remote, Uploaded, View
 
 ATTEMPTS = 5
@@ -28,16 +28,19 @@ def push_snapshots(
     source: Objects,
     snapshots: Sequence[bytes],
     packs_per_commit: int = PACKS_PER_COMMIT,
+    view: View | None = None,
 ) -> Uploaded:
     """Stores snapshots, whose payloads are given, and all that they need; returns what it stored.
+
+    ``view`` is what was read just before, which saves reading it again.
 
     When it returns, they are visible until they are deleted. A push that is killed leaves
     what it had committed in part, which the next one finds. Raises Busy when collections kept
     overtaking it, Corrupt when ``source`` lacks something, RemoteFailed.
     """
     push = Push(remote, history)
-    for _ in range(ATTEMPTS):
-        push.begin()
+    for attempt in range(ATTEMPTS):
+        push.begin(view=view if attempt == 0 else None)
         while True:
             is_complete = _store_some(push, source, snapshots, packs_per_commit)
             if not push.commit(snapshots if is_complete else ()):
@@ -63,7 +66,7 @@ def _missing(view: View, source: Objects, snapshots: Sequence[bytes]) -> Iterato
     other tree nothing is known, even if the remote has it.
     """
     seen: set[ObjectId] = set()
-    complete = _complete_trees(view, source, snapshots)
+    complete = complete_trees(_certain_parents(view, snapshots), source.get, snapshots)
 
     def is_known(reference: Reference) -> bool:
         if reference.id in seen or reference.id in complete:
@@ -76,39 +79,15 @@ def _missing(view: View, source: Objects, snapshots: Sequence[bytes]) -> Iterato
             yield reference
 
 
-def _complete_trees(view: View, source: Objects, snapshots: Iterable[bytes]) -> set[ObjectId]:
-    """Returns directories of certain snapshots, as far as the walk of ``snapshots`` meets them.
-
-    They are those of their parents. Both are walked level by level, and only where they differ.
-    """
+def _certain_parents(view: View, snapshots: Iterable[bytes]) -> list[bytes]:
+    """Returns the parents of snapshots as far as certain commits hold them."""
     certain = {
         snapshot_id(payload): payload
         for entry in view.certain.values()
         for payload in entry.snapshots
     }
     records = [decode_snapshot(payload) for payload in snapshots]
-    parents = [certain[item.parent] for item in records if item.parent in certain]
-    trees = TreeReader(source.get)
-
-    def below(directories: set[ObjectId]) -> set[ObjectId]:
-        return {
-            entry.tree_id
-            for directory in directories
-            for entry in trees.entries(directory)
-            if entry.is_directory
-        }
-
-    new = {record.root.tree_id for record in records}
-    old = {decode_snapshot(payload).root.tree_id for payload in parents}
-    complete = set(old)
-    try:
-        while (new := new - complete) and (old := old - new):
-            new_below, old = below(new), below(old)
-            complete |= old
-            new, old = new_below, old - new_below
-    except Corrupt:  # a parent that is not here any more: its objects are looked up one by one
-        pass
-    return complete
+    return [certain[item.parent] for item in records if item.parent in certain]
 
 
 def _packs(source: Objects, references: Iterable[Reference]) -> Iterator[list[Encoded]]:

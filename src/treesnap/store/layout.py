@@ -28,9 +28,11 @@
 │   ├── gaps-lock               held while a gap is added
 │   ├── export-<16 hex>         a restore to another directory that is under way
 │   ├── hold-<id>               a snapshot that a process at work goes back to if it fails
+│   ├── pushed-<32 hex>         the root's history on a remote
 │   ├── plan-<ULID>             a plan; beside it what its steps wrote
 │   ├── plans-lock              held by the process that works on a plan of the root
 │   └── watch/                  of watchers: lock, socket, and a cookie-* of each
+├── remotes/<name>              where a remote is, and which one
 ├── fork-server/                of the process that runs commands: lock and socket
 ├── quarantine/                 damaged files that a repair moved out of the way
 └── temporary/                  files before they are renamed into place
@@ -89,6 +91,7 @@ class Layout:
         self.roots = os.path.join(path, "roots")
         self.fork_server = os.path.join(path, "fork-server")
         self.fork_server_lock = os.path.join(path, "fork-server", "lock")
+        self.remotes = os.path.join(path, "remotes")
         self.quarantine = os.path.join(path, "quarantine")
         self.temporary = os.path.join(path, "temporary")
 

@@ -207,6 +207,13 @@ class SnapshotLog:
         """
         return _decoded(path, expected, self._read(path, expected))
 
+    def payload(self, root_id: str, name: SnapshotName) -> bytes:
+        """Returns the encoded record of a snapshot; raises Corrupt or NotFound."""
+        path = self.path(root_id, name)
+        data = self._read(path, name.id)
+        _decoded(path, name.id, data)
+        return unseal(data, FileKind.SNAPSHOT, path)
+
     def _read(self, path: str, expected: SnapshotId | None) -> bytes:
         try:
             return read_file(self._fs, path, RECORD_SIZE_MAX)
@@ -228,9 +235,12 @@ class SnapshotLog:
         path = self._layout.state(identity)
         write_record(self._fs, self._layout, path, state_format(identity), state)
 
-    def write_pending(self, pending_path: str, record: SnapshotRecord) -> SnapshotId:
-        """Writes a snapshot where the collector sees it and readers do not; returns its id."""
-        content = SNAPSHOT.seal(record)
+    def write_pending(self, pending_path: str, payload: bytes) -> SnapshotId:
+        """Writes a snapshot where the collector sees it and readers do not; returns its id.
+
+        ``payload`` is its encoded record. Raises Corrupt for one that no reader would accept.
+        """
+        content = SNAPSHOT.frame(payload)
         replace_file(
             self._fs,
             pending_path,
@@ -238,7 +248,7 @@ class SnapshotLog:
             temporary=self._layout.temporary,
             durable_name=False,
         )
-        return snapshot_id(unseal(content, FileKind.SNAPSHOT, pending_path))
+        return snapshot_id(payload)
 
     def promote(self, pending_path: str, root_id: str, name: SnapshotName) -> None:
         """Publishes a pending snapshot; durable after return. Not there when it raises.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from treesnap.codec.compress import LEVEL_CAPTURE, LEVEL_REWRITE, OBJECT_SIZE_MAX
 from treesnap.codec.pack import Encoded, IndexEntry, encode_objects
 from treesnap.codec.reader import check_object
+from treesnap.codec.snapshot import SNAPSHOT
 from treesnap.errors import Busy, Corrupt, ErrorCode, InvalidArgument, StorageFull
 from treesnap.fs.durable import sweep_temporary, unlink_if_present
 from treesnap.hashing import object_id
@@ -185,7 +186,7 @@ class Writer:
         A hit in the index counts only when the pack really has the object.
         """
         identity = object_id(kind, data)
-        if identity in self._added or self._store.has(identity, self._avoid):
+        if self.has(identity):
             return identity
         if len(data) > OBJECT_SIZE_MAX:
             raise InvalidArgument(f"An object of {len(data)} bytes is too large to store")
@@ -200,6 +201,10 @@ class Writer:
         self._batch.append((kind, identity, data))
         self._batch_size += len(data)
         return self._batch_size >= BATCH_SIZE or len(self._batch) >= BATCH_OBJECTS_MAX
+
+    def has(self, identity: ObjectId) -> bool:
+        """Returns whether a snapshot of this session may rely on an object."""
+        return identity in self._added or self._store.has(identity, self._avoid)
 
     def get(self, kind: ObjectKind, identity: ObjectId) -> bytes:
         """Returns an object of the store or of this session."""
@@ -395,13 +400,23 @@ class Writer:
         After return the snapshot survives a power cut. Raises EpochChanged when
         collections overtook the session; nothing is published then.
         """
+        self.flush()
+        record = record._replace(added_bytes=self.added_bytes)
+        return self.publish_payload(SNAPSHOT.payload(record), root_id, sequence)
+
+    def publish_payload(
+        self, payload: bytes, root_id: str, sequence: int
+    ) -> tuple[SnapshotId, SnapshotName]:
+        """Does what :meth:`publish` does, for a record that was encoded elsewhere.
+
+        It keeps its id. Raises Corrupt for one that no reader would accept.
+        """
         assert self._slot is not None
         self.flush()
         if self.objects_added:
             self._refuse_beyond_limit()
         log = self._store.snapshots
-        record = record._replace(added_bytes=self.added_bytes)
-        identity = log.write_pending(self._slot.pending_path, record)
+        identity = log.write_pending(self._slot.pending_path, payload)
         if read_state(self._fs, self._store.layout).epoch > self._epoch + 1:
             raise EpochChanged(self._added_to)
         name = SnapshotName(sequence, identity)

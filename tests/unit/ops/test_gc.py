@@ -9,6 +9,7 @@ import pytest
 
 from garbage import add_garbage, pack_files, use_new_pack
 from treesnap.codec.message import pack
+from treesnap.codec.snapshot import SNAPSHOT
 from treesnap.errors import Busy, Corrupt
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
@@ -410,7 +411,7 @@ class TestLeftovers:
             tree = writer.put(ObjectKind.TREE, EMPTY_TREE)
             writer.flush()
         pending = store_path / "pending" / ("a" * 16)
-        store.snapshots.write_pending(str(pending), tree_record(tree))
+        store.snapshots.write_pending(str(pending), SNAPSHOT.payload(tree_record(tree)))
         if not is_readable:
             pending.write_bytes(b"half a snapshot")
 

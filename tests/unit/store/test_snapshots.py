@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from treesnap.codec.snapshot import SNAPSHOT
 from treesnap.errors import Corrupt, NotFound
 from treesnap.model import ObjectId, SnapshotState
 from treesnap.store.snapshots import SnapshotLog, SnapshotName
@@ -25,7 +26,7 @@ def publish(store, log, record_of):
     def publisher(sequence: int) -> SnapshotName:
         pending = os.path.join(store.layout.pending, "a" * 16)
         record = record_of(TREE, sequence)
-        name = SnapshotName(sequence, log.write_pending(pending, record))
+        name = SnapshotName(sequence, log.write_pending(pending, SNAPSHOT.payload(record)))
         log.promote(pending, ROOT_ID, name)
         return name
 
@@ -70,7 +71,9 @@ def test_foreign_files_are_no_snapshots(store, log, publish):
 
 
 def test_a_pending_snapshot_is_not_listed(store, log, record_of):
-    log.write_pending(os.path.join(store.layout.pending, "a" * 16), record_of(TREE))
+    log.write_pending(
+        os.path.join(store.layout.pending, "a" * 16), SNAPSHOT.payload(record_of(TREE))
+    )
 
     assert list(log.all_names()) == []
 

@@ -1,0 +1,162 @@
+"""Bringing snapshots of a remote into a store, where they are as good as its own.
+
+Their records come unchanged, so they keep their ids. A fetch that is killed leaves objects
+that the next one finds, and that a collection removes if there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from treesnap.codec.reader import Reference
+from treesnap.codec.snapshot import decode_snapshot, snapshot_id
+from treesnap.errors import Busy, Corrupt
+from treesnap.events import Phase
+from treesnap.model import ObjectId, ObjectKind, SnapshotId
+from treesnap.named_tuple import NamedTuple
+from treesnap.ops.context import Session
+from treesnap.remote.objects import (
+    PackGone,
+    RemoteObjects,
+    complete_trees,
+    needed_objects,
+)
+from treesnap.remote.protocol import Remote, View
+from treesnap.store.store import Store
+from treesnap.store.writer import Added, Writer, retry_overtaken
+
+ATTEMPTS = 5
+"""How often a view is read again when collections delete what it names."""
+OBJECTS_AT_ONCE = 1024
+
+
+class Fetched(NamedTuple):
+    """What a fetch brought."""
+
+    snapshots: int
+    objects: int
+    size_bytes: int
+    """Bytes of the objects, uncompressed."""
+
+
+class LocalObjects:
+    """The objects of a store, as a push reads them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, kind: ObjectKind, object_id: ObjectId) -> bytes:
+        """Returns the verified bytes of an object; raises Corrupt when there are none."""
+        return self._store.get(kind, object_id)
+
+    def prefetch(self, objects: Iterable[ObjectId]) -> None:
+        """Does nothing: a disk is near."""
+
+
+class _NearestObjects:
+    """Objects of the store where it has them, else of the remote."""
+
+    def __init__(self, store: Store, remote: RemoteObjects) -> None:
+        self._store = store
+        self._remote = remote
+
+    def get(self, kind: ObjectKind, object_id: ObjectId) -> bytes:
+        if self._store.has(object_id):
+            return self._store.get(kind, object_id)
+        return self._remote.get(kind, object_id)
+
+    def prefetch(self, objects: Iterable[ObjectId]) -> None:
+        self._remote.prefetch([item for item in objects if not self._store.has(item)])
+
+
+def fetch(session: Session, remote: Remote, view: View, payloads: Sequence[bytes]) -> Fetched:
+    """Adds snapshots, given as payloads, to the session's root, oldest first.
+
+    Those that the root has already are left out. The caller holds the root's lock. Each
+    snapshot is published when all that it needs is durable. Raises Busy when collections kept
+    deleting what the view named, Corrupt, RemoteFailed, StorageFull.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            return retry_overtaken("the fetch", _Attempt(session, remote, view, payloads))
+        except PackGone as error:
+            newer = remote.read()
+            if newer.number == view.number and newer.commits.keys() == view.commits.keys():
+                raise Corrupt(f"{error} is missing on the remote") from error
+            view = newer
+    raise Busy("Collections on the remote kept overtaking the fetch")
+
+
+class _Attempt:
+    """One try, with one view of the remote."""
+
+    def __init__(
+        self, session: Session, remote: Remote, view: View, payloads: Sequence[bytes]
+    ) -> None:
+        self._session = session
+        self._objects = RemoteObjects(remote.files, view)
+        self._payloads = payloads
+
+    def __call__(self, earlier: Mapping[bytes, Added]) -> Fetched:
+        store, root = self._session.store, self._session.root
+        listing = store.snapshots.listing(root.id)
+        wanted = [item for item in self._payloads if snapshot_id(item) not in listing]
+        sequence = listing.next_sequence
+        objects = size_bytes = 0
+        self._session.monitor.begin(Phase.FETCH, None, None)
+        with Writer(store, earlier=earlier) as writer:
+            for kind, data in self._missing(writer, wanted):
+                writer.put(kind, data)
+                objects += 1
+                size_bytes += len(data)
+                self._session.monitor.advance(1, len(data))
+            for number, payload in enumerate(wanted):
+                writer.publish_payload(payload, root.id, sequence + number)
+        return Fetched(len(wanted), objects, size_bytes)
+
+    def _missing(
+        self, writer: Writer, payloads: Sequence[bytes]
+    ) -> Iterator[tuple[ObjectKind, bytes]]:
+        """Yields the objects that the store lacks, many read in one request."""
+        batch: list[Reference] = []
+        for reference in self._missing_references(writer, payloads):
+            batch.append(reference)
+            if len(batch) >= OBJECTS_AT_ONCE:
+                yield from self._read(batch)
+                batch = []
+        yield from self._read(batch)
+
+    def _read(self, batch: Sequence[Reference]) -> Iterator[tuple[ObjectKind, bytes]]:
+        for group in self._objects.by_block([item.id for item in batch]):
+            self._objects.prefetch(group)
+            for object_id in group:
+                _, entry = self._objects.place(object_id)
+                kind = ObjectKind(entry.kind)
+                yield kind, self._objects.get(kind, object_id)
+
+    def _missing_references(self, writer: Writer, payloads: Sequence[bytes]) -> Iterator[Reference]:
+        nearest = _NearestObjects(self._session.store, self._objects)
+        seen: set[ObjectId] = set()
+        complete = complete_trees(_local_parents(self._session, payloads), nearest.get, payloads)
+
+        def is_known(reference: Reference) -> bool:
+            if reference.id in seen or reference.id in complete:
+                return True
+            seen.add(reference.id)
+            return False
+
+        for reference in needed_objects(nearest, payloads, is_known):
+            if not writer.has(reference.id):
+                yield reference
+
+
+def _local_parents(session: Session, payloads: Iterable[bytes]) -> list[bytes]:
+    """Returns the parents of snapshots as far as the root has them."""
+    log, root_id = session.store.snapshots, session.root.id
+    names = {name.id: name for name in log.listing(root_id)}
+    parents: dict[SnapshotId, bytes] = {}
+    for payload in payloads:
+        parent = decode_snapshot(payload).parent
+        if parent in names and parent not in parents:
+            parents[parent] = log.payload(root_id, names[parent])
+    return list(parents.values())

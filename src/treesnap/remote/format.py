@@ -1,0 +1,90 @@
+"""The file ``format`` of a remote: what it is, for whoever has no key yet.
+
+    {"treesnap": "remote", "format": 1, "min_reader": 1, "min_writer": 1,
+     "id": "<32 hex>", "encrypted": true, "collection": "any"}
+
+It is written once, and only where there is none, so it decides which of two machines that found
+a remote at the same time has done it. It is not authentic: a server can change it. So a
+machine remembers id and encryption of each remote, and refuses one that says something else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import StrEnum
+
+from treesnap.errors import Corrupt, ErrorCode, UnsupportedFormat
+from treesnap.named_tuple import NamedTuple
+
+NAME = "format"
+VERSION = 1
+SIZE_MAX = 1 << 16
+_ID = re.compile(r"[0-9a-f]{32}\Z")
+
+
+class Collection(StrEnum):
+    """Who may collect garbage there."""
+
+    ANY = "any"
+    """Every machine: the server creates a file for one of several that meet."""
+    NONE = "none"
+    """No machine: the server may create a file twice, or show it late."""
+
+
+class RemoteFormat(NamedTuple):
+    """What a remote says of itself."""
+
+    remote_id: bytes
+    """16 random bytes."""
+    is_encrypted: bool
+    collection: Collection = Collection.ANY
+
+
+def encode_format(format_: RemoteFormat) -> bytes:
+    """Returns the content of the file."""
+    fields = {
+        "treesnap": "remote",
+        "format": VERSION,
+        "min_reader": VERSION,
+        "min_writer": VERSION,
+        "id": format_.remote_id.hex(),
+        "encrypted": format_.is_encrypted,
+        "collection": format_.collection.value,
+    }
+    return (json.dumps(fields, indent=2) + "\n").encode()
+
+
+def decode_format(data: bytes, where: str) -> RemoteFormat:
+    """Returns what a file says; ``where`` is the remote.
+
+    A later version may add fields. Raises Corrupt, and UnsupportedFormat for a version that this
+    treesnap does not write.
+    """
+    try:
+        fields = json.loads(data)
+        if fields["treesnap"] != "remote":
+            raise ValueError("it is another program's")
+        numbers = [fields[name] for name in ("format", "min_reader", "min_writer")]
+        if not all(type(number) is int for number in numbers):
+            raise TypeError("its versions are not numbers")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _damaged(where, error) from error
+    if max(numbers) > VERSION:
+        raise UnsupportedFormat(
+            f"The remote {where} has format {numbers[0]}, and this treesnap writes format {VERSION}"
+        )
+    try:
+        if _ID.match(fields["id"]) is None or type(fields["encrypted"]) is not bool:
+            raise ValueError("its fields are not what they should be")
+        collection = Collection(fields["collection"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(where, error) from error
+    return RemoteFormat(bytes.fromhex(fields["id"]), fields["encrypted"], collection)
+
+
+def _damaged(where: str, error: Exception) -> Corrupt:
+    return Corrupt(
+        f"The file 'format' of the remote {where} cannot be read: {error}",
+        code=ErrorCode.REMOTE_DAMAGED,
+    )

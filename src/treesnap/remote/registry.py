@@ -1,0 +1,136 @@
+"""The remotes that a store knows by name, and the histories that its roots have there.
+
+What is remembered of a remote outlives the connection: its id, whether it is encrypted, and the
+highest state that was seen. So a remote that was replaced, or set back to an older state, is
+recognised. Secrets are not kept, only where they come from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from treesnap.codec.remote import PUSHED, REMOTE, KnownRemote, PushedHistory
+from treesnap.errors import ErrorCode, InvalidArgument, NotFound, Refused, quoted
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import add_directory, sync_directory, unlink_if_present
+from treesnap.store.layout import Layout
+from treesnap.store.lock import held
+from treesnap.store.records import read_record, write_record
+from treesnap.store.roots import Root
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_LOCK = ".lock"
+_LOCK_WAIT_S = 10.0
+
+
+def check_remote_name(name: str) -> None:
+    """Raises InvalidArgument for what cannot be the name of a remote."""
+    if _NAME.match(name) is None:
+        raise InvalidArgument(
+            f"{quoted(name)} cannot name a remote: a name is letters, digits, '.', '_' and '-'"
+        )
+
+
+class Registry:
+    """The remotes of one store."""
+
+    def __init__(self, fs: FileSystem, layout: Layout) -> None:
+        self._fs = fs
+        self._layout = layout
+
+    def _path(self, name: str) -> str:
+        check_remote_name(name)
+        return os.path.join(self._layout.remotes, name)
+
+    def names(self) -> list[str]:
+        """Returns the names of all remotes, sorted."""
+        try:
+            found = self._fs.list_names(self._layout.remotes)
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in found if _NAME.match(name))
+
+    def get(self, name: str) -> KnownRemote:
+        """Returns a remote; raises NotFound, and Corrupt for one whose file is damaged."""
+        remote = read_record(self._fs, self._path(name), REMOTE)
+        if remote is None:
+            raise NotFound(f"There is no remote {quoted(name)}", code=ErrorCode.REMOTE_NOT_FOUND)
+        return remote
+
+    def only_name(self) -> str:
+        """Returns the name of the only remote; raises NotFound without one, and InvalidArgument."""
+        names = self.names()
+        if not names:
+            raise NotFound("The store knows no remote", code=ErrorCode.REMOTE_NOT_FOUND)
+        if len(names) > 1:
+            raise InvalidArgument(f"There are several remotes: {', '.join(names)}")
+        return names[0]
+
+    def add(self, name: str, remote: KnownRemote) -> None:
+        """Adds a remote, durably; raises Refused where the name is taken by another one."""
+        add_directory(self._fs, self._layout.remotes)
+        with self._locked():
+            present = read_record(self._fs, self._path(name), REMOTE)
+            if present is not None and present.remote_id != remote.remote_id:
+                raise Refused(
+                    f"The name {quoted(name)} belongs to the remote {quoted(present.url)}",
+                    code=ErrorCode.REMOTE_NAME_TAKEN,
+                )
+            self._write(name, remote)
+
+    def remove(self, name: str) -> None:
+        """Forgets a remote, durably; raises NotFound. What is stored there stays."""
+        path = self._path(name)
+        if not unlink_if_present(self._fs, path):
+            raise NotFound(f"There is no remote {quoted(name)}", code=ErrorCode.REMOTE_NOT_FOUND)
+        sync_directory(self._fs, self._layout.remotes)
+
+    def note_state(self, name: str, remote: KnownRemote, number: int) -> None:
+        """Remembers the number of a state that was read.
+
+        Raises Refused for one that is lower than what was seen before: the server shows an older
+        remote. Costs a write when the number is new.
+        """
+        if number < remote.state_number:
+            raise Refused(
+                f"The remote {quoted(name)} is at state {number}, and was at "
+                f"{remote.state_number} before: it was set back",
+                code=ErrorCode.REMOTE_REPLACED,
+            )
+        if number == remote.state_number:
+            return
+        with self._locked():
+            present = read_record(self._fs, self._path(name), REMOTE)
+            if present is None or present.remote_id != remote.remote_id:
+                return  # it was removed meanwhile
+            if number > present.state_number:
+                self._write(name, present._replace(state_number=number))
+
+    def _write(self, name: str, remote: KnownRemote) -> None:
+        write_record(self._fs, self._layout, self._path(name), REMOTE, remote)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        path = os.path.join(self._layout.remotes, _LOCK)
+        what = "The list of remotes"
+        with held(self._fs, path, operation="remote", what=what, wait_s=_LOCK_WAIT_S):
+            yield
+
+
+def pushed_history(fs: FileSystem, root: Root, remote_id: bytes) -> PushedHistory | None:
+    """Returns the history that a root has on a remote, or None; raises Corrupt."""
+    return read_record(fs, _pushed_path(root, remote_id), PUSHED)
+
+
+def set_pushed_history(
+    fs: FileSystem, layout: Layout, root: Root, remote_id: bytes, pushed: PushedHistory
+) -> None:
+    """Remembers the history that a root has on a remote, durably."""
+    write_record(fs, layout, _pushed_path(root, remote_id), PUSHED, pushed)
+
+
+def _pushed_path(root: Root, remote_id: bytes) -> str:
+    return root.file(f"pushed-{remote_id.hex()}")

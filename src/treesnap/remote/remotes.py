@@ -1,0 +1,486 @@
+"""The door to remotes, beside :class:`treesnap.Handle`: one method for each command.
+
+>>> import treesnap
+>>> from treesnap.remote import Remotes
+>>> remotes = Remotes(treesnap.open("garden"))                   # doctest: +SKIP
+>>> remotes.add("disk", "/mnt/disk/garden", encrypted=False)     # doctest: +SKIP
+>>> remotes.push("disk")                                         # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from treesnap.codec.remote import (
+    FILE_ID_SIZE,
+    CommitEntry,
+    HistoryName,
+    KnownRemote,
+    PushedHistory,
+)
+from treesnap.codec.snapshot import decode_snapshot, snapshot_id
+from treesnap.errors import (
+    Busy,
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    Refused,
+    StoreMissing,
+    quoted,
+)
+from treesnap.fs.os_errors import reported
+from treesnap.model import SnapshotId, SnapshotKind
+from treesnap.named_tuple import NamedTuple
+from treesnap.ops.access import locked_root, opened
+from treesnap.ops.context import Context, Session, context_at, refuse_dangerous
+from treesnap.ops.references import resolve_in
+from treesnap.remote.collector import Collected, Collector
+from treesnap.remote.connection import (
+    Connection,
+    Opener,
+    SecretSource,
+    connect,
+    directory_of,
+    open_blobs,
+    set_up,
+)
+from treesnap.remote.fetch import Fetched, LocalObjects, fetch
+from treesnap.remote.format import Collection, RemoteFormat
+from treesnap.remote.protocol import Uploaded, View
+from treesnap.remote.push import push_snapshots
+from treesnap.remote.registry import (
+    Registry,
+    check_remote_name,
+    pushed_history,
+    set_pushed_history,
+)
+
+if TYPE_CHECKING:
+    from treesnap.blobs.base import Blobs
+    from treesnap.blobs.probe import KnownServer
+    from treesnap.ops.handle import Handle
+
+SecretOf = Callable[[KnownRemote], SecretSource]
+"""Returns what gives the secret of a remote, which may say where its secret comes from."""
+
+
+class RemoteInfo(NamedTuple):
+    """A remote that a store knows."""
+
+    name: str
+    url: str
+    remote_id: str
+    is_encrypted: bool
+    may_collect: bool
+
+
+class HistoryInfo(NamedTuple):
+    """The history of one root on one machine, as a remote holds it."""
+
+    id: str
+    name: str
+    snapshots: int
+    newest_id: SnapshotId | None
+    newest_at_ns: int | None
+
+
+class PushResult(NamedTuple):
+    """Outcome of a push."""
+
+    remote: str
+    history_id: str
+    snapshots: tuple[SnapshotId, ...]
+    """Those that the remote did not have, oldest first."""
+    stored: Uploaded
+
+
+class CloneResult(NamedTuple):
+    """Outcome of a clone."""
+
+    root: str
+    history_id: str
+    snapshot_id: SnapshotId
+    """The one that the directory equals."""
+    fetched: Fetched
+
+
+def _no_secret(known: KnownRemote) -> SecretSource:
+    def refuse() -> object:
+        raise Refused(
+            f"The remote {quoted(known.url)} is encrypted, and no secret was given for it",
+            code=ErrorCode.REMOTE_LOCKED,
+        )
+
+    return refuse  # type: ignore[return-value]  # it never returns
+
+
+class Remotes:
+    """The remotes of a handle's store, for the handle's root.
+
+    ``secret_of`` is asked for the secret of an encrypted remote. Nothing is read or written until
+    a method is called; no method keeps a connection open. Local operations never use a remote.
+    """
+
+    def __init__(
+        self, handle: Handle, secret_of: SecretOf = _no_secret, opener: Opener = open_blobs
+    ) -> None:
+        self._context = handle.context
+        self._secret_of = secret_of
+        self._opener = opener
+
+    def add(
+        self,
+        name: str,
+        url: str,
+        *,
+        encrypted: bool | None = None,
+        secret_command: str | None = None,
+        secret_file: str | None = None,
+    ) -> RemoteInfo:
+        """Adds a remote, and sets it up where there is none; durable after return.
+
+        ``url`` is a directory, or begins with ``s3://``, ``gs://`` or ``az://``. A new remote is
+        encrypted if it is in a bucket, or as ``encrypted`` says. The server is tried out: where it
+        cannot be relied on, no garbage is collected there. The secret comes from a command that
+        prints it or from a file, if one is named, and else from ``secret_of``. Raises
+        InvalidArgument, Refused where the name is taken or ``encrypted`` is not what the
+        remote is, RemoteFailed, RemoteLocked.
+        """
+        check_remote_name(name)
+        directory = directory_of(url)
+        if directory is not None:
+            url = os.path.abspath(os.path.join(os.getcwd(), directory))
+        is_wanted = directory is None if encrypted is None else encrypted
+        known = KnownRemote(
+            url,
+            bytes(FILE_ID_SIZE),
+            is_wanted,
+            secret_command=secret_command,
+            secret_file=secret_file,
+        )
+        with opened(self._context, "add a remote", create=True, recover=False) as session:
+            registry = Registry(session.fs, session.store.layout)
+            blobs = self._opener(url, make=True)
+            try:
+                collection = _collection(url, blobs, self._opener)
+            except BaseException:
+                blobs.close()
+                raise
+            secret = self._secret_of(known) if is_wanted else None
+            with set_up(url, blobs, secret, collection) as connection:
+                format_ = connection.format
+                if encrypted is not None and encrypted != format_.is_encrypted:
+                    words = "is encrypted" if format_.is_encrypted else "is not encrypted"
+                    raise Refused(
+                        f"The remote {quoted(url)} exists and {words}",
+                        code=ErrorCode.REMOTE_NAME_TAKEN,
+                    )
+                number, _ = connection.protocol.read_state()
+            known = known._replace(
+                remote_id=format_.remote_id,
+                is_encrypted=format_.is_encrypted,
+                may_collect=format_.collection is Collection.ANY and collection is Collection.ANY,
+                state_number=number,
+            )
+            registry.add(name, known)
+        return _info(name, known)
+
+    def list(self) -> tuple[RemoteInfo, ...]:
+        """Returns the remotes that the store knows; asks none of them."""
+        try:
+            with opened(self._context, "list remotes", recover=False) as session:
+                registry = Registry(session.fs, session.store.layout)
+                return tuple(_info(name, registry.get(name)) for name in registry.names())
+        except StoreMissing:
+            return ()
+
+    def remove(self, name: str) -> None:
+        """Forgets a remote, durably; what is stored there stays. Raises NotFound."""
+        with opened(self._context, "remove a remote", recover=False) as session:
+            Registry(session.fs, session.store.layout).remove(name)
+
+    def histories(self, name: str | None = None) -> tuple[HistoryInfo, ...]:
+        """Returns the histories on a remote, those with the newest snapshots first."""
+        with self._connected(name, "look at a remote") as (_, _, view):
+            found = [_history_info(*item) for item in _by_history(view).items()]
+        return tuple(sorted(found, key=lambda item: item.newest_at_ns or 0, reverse=True))
+
+    def push(
+        self,
+        name: str | None = None,
+        refs: Sequence[str] = (),
+        *,
+        every_kind: bool = False,
+        dry_run: bool = False,
+    ) -> PushResult:
+        """Stores snapshots of the root on a remote; returns when they are visible there.
+
+        Without ``refs`` all that the remote does not have: those that a person asked for, or with
+        ``every_kind`` all. A push that was interrupted goes on where it was when it is called
+        again. Nothing local is changed, and nobody else is kept waiting. Raises NotFound, Busy,
+        Corrupt, Refused, RemoteFailed, RemoteLocked.
+        """
+        with self._connected(name, "push") as (session, connected, view):
+            name, connection = connected
+            log, root = session.store.snapshots, session.root
+            remote_id = connection.format.remote_id
+            pushed = _own_history(session, remote_id, view)
+            mine = (
+                entry for entry in view.visible.values() if entry.history.id == pushed.history.id
+            )
+            there = {snapshot_id(payload) for entry in mine for payload in entry.snapshots}
+            wanted = [resolve_in(session, ref).id for ref in refs]
+            payloads = []
+            for item in reversed(log.names(root.id)):
+                if item.id in there or (wanted and item.id not in wanted):
+                    continue
+                payload = log.payload(root.id, item)
+                kind = decode_snapshot(payload).kind
+                if wanted or every_kind or kind == SnapshotKind.MANUAL:
+                    payloads.append(payload)
+            ids = tuple(map(snapshot_id, payloads))
+            if not payloads or dry_run:
+                return PushResult(name, pushed.history.id.hex(), ids, Uploaded())
+            # Known before anything is stored there, so that this history is never begun twice.
+            set_pushed_history(session.fs, session.store.layout, root, remote_id, pushed)
+            source = LocalObjects(session.store)
+            stored = push_snapshots(
+                connection.protocol, pushed.history, source, payloads, view=view
+            )
+            visible = view.visible.keys()
+            commits = [item for item in pushed.commits if item in visible]
+            pushed = pushed._replace(commits=(*commits, *stored.commits))
+            set_pushed_history(session.fs, session.store.layout, root, remote_id, pushed)
+            return PushResult(name, pushed.history.id.hex(), ids, stored)
+
+    def collect(self, name: str | None = None) -> Collected:
+        """Frees the space of everything on a remote that no snapshot needs.
+
+        Machines that push meanwhile are not kept waiting. Raises Refused where the server cannot
+        be relied on for that, Busy when another collection went on meanwhile.
+        """
+        with self._connected(name, "collect garbage on a remote") as (_, connected, _):
+            name, connection = connected
+            known_as = quoted(name)
+            if connection.format.collection is not Collection.ANY:
+                raise Refused(
+                    f"The server of the remote {known_as} cannot be relied on for collections",
+                    code=ErrorCode.REMOTE_UNRELIABLE,
+                )
+            collected = Collector(connection.protocol).collect()
+            if collected is None:
+                raise Busy(f"Another machine collected garbage on the remote {known_as} meanwhile")
+            return collected
+
+    @contextmanager
+    def _connected(
+        self, name: str | None, doing: str
+    ) -> Iterator[tuple[Session, tuple[str, Connection], View]]:
+        """Yields the open store, the remote with its name, and what is visible there."""
+        with opened(self._context, doing, recover=False) as session:
+            registry = Registry(session.fs, session.store.layout)
+            name = name if name is not None else registry.only_name()
+            known = registry.get(name)
+            with _open(known, self._secret_of(known), self._opener) as connection:
+                view = connection.protocol.read()
+                registry.note_state(name, known, view.number)
+                yield session, (name, connection), view
+
+
+def clone(
+    context: Context,
+    place: str,
+    history: str | None = None,
+    ref: str | None = None,
+    *,
+    secret_of: SecretOf = _no_secret,
+    opener: Opener = open_blobs,
+) -> CloneResult:
+    """Makes a directory of a history on a remote: its newest snapshot, and all before it.
+
+    The directory is the root of ``context``; it must be empty, or not exist. ``place`` is the
+    name of a remote that the store knows, or an address. ``history`` is a name or the beginning of
+    an id; it may be left out where the remote has only one. ``ref`` is the beginning of the id of
+    one of its snapshots. The snapshots keep their ids. The directory appears only when everything
+    is there; a clone that was killed goes on when it is called again. Raises NotFound,
+    Refused, RemoteFailed, StorageFull.
+    """
+    refuse_dangerous(context.root, context.store_path)
+    with reported("look at the directory"):
+        if os.path.lexists(context.root) and os.listdir(context.root):
+            raise Refused(
+                f"The directory {quoted(context.root)} is not empty",
+                code=ErrorCode.TARGET_NOT_EMPTY,
+                path=context.root,
+            )
+    known = _known(context, place)
+    with _open(known, secret_of(known), opener) as connection:
+        view = connection.protocol.read()
+        history_id, entries = _chosen(view, history)
+        payloads = [payload for entry in entries for payload in entry.snapshots]
+        payloads.sort(key=lambda payload: decode_snapshot(payload).created_at_ns)
+        goal = _goal(payloads, ref)
+        with opened(context, "clone", create=True, recover=False) as session:
+            session.root.register()
+            with locked_root(session, "clone"):
+                _require_only(session, payloads)
+                fetched = fetch(session, connection.protocol, view, payloads)
+    from treesnap.ops.restore.plan import RestoreRequest
+    from treesnap.ops.undo import restore
+
+    restore(context, RestoreRequest(ref=goal, list_changes=False))
+    return CloneResult(context.root, history_id.hex(), goal, fetched)
+
+
+def _known(context: Context, place: str) -> KnownRemote:
+    """Returns a remote by its name in the store, or by its address."""
+    try:
+        with opened(context, "look for a remote", recover=False) as session:
+            registry = Registry(session.fs, session.store.layout)
+            if place in registry.names():
+                return registry.get(place)
+    except StoreMissing:
+        pass
+    directory = directory_of(place)
+    url = place if directory is None else os.path.abspath(os.path.join(os.getcwd(), directory))
+    return KnownRemote(url, bytes(FILE_ID_SIZE), is_encrypted=False)
+
+
+def _open(known: KnownRemote, secret: SecretSource, opener: Opener) -> Connection:
+    """Connects to a remote; one that was added has to be the same as then."""
+    is_new = not any(known.remote_id)
+    expected = None if is_new else RemoteFormat(known.remote_id, known.is_encrypted)
+    return connect(known.url, opener(known.url), secret, expected)
+
+
+def _collection(url: str, blobs: Blobs, opener: Opener) -> Collection:
+    """Tries out a place, and returns who may collect garbage there. Raises RemoteFailed."""
+    from treesnap.blobs.probe import Creation, probe
+
+    found = probe(lambda: opener(url, make=True), _server_of(blobs))
+    is_sound = found.creation is Creation.ATOMIC and found.lists_current
+    return Collection.ANY if is_sound else Collection.NONE
+
+
+def _server_of(blobs: Blobs) -> KnownServer | None:
+    """Returns what is known of the server of a bucket, or None; costs a request."""
+    from treesnap.blobs.bucket import BucketBlobs
+    from treesnap.blobs.probe import known_server
+
+    if not isinstance(blobs, BucketBlobs):
+        return None
+    endpoint = blobs.url.endpoint
+    host = urlsplit(endpoint).hostname if endpoint is not None else None
+    return known_server(blobs.url.scheme, host, blobs.server_headers())
+
+
+def _own_history(session: Session, remote_id: bytes, view: View) -> PushedHistory:
+    """Returns the root's history on a remote: a new one at the first push.
+
+    It is also a new one, which goes on from the other, where a commit of it holds what this root
+    never had: then this machine, or another, is a copy, and each goes on with a history of its
+    own. A commit of which this machine only never learned that it was written is its own.
+    """
+    root = session.root
+    name = f"{os.path.basename(os.fsdecode(root.path)) or 'root'}@{platform.node() or 'machine'}"
+    pushed = pushed_history(session.fs, root, remote_id)
+    if pushed is None:
+        return PushedHistory(HistoryName(os.urandom(FILE_ID_SIZE), name))
+    local = {item.id for item in session.store.snapshots.names(root.id)}
+    own = frozenset(pushed.commits)
+    unknown = {
+        key: entry
+        for key, entry in view.visible.items()
+        if entry.history.id == pushed.history.id and key not in own
+    }
+    if all(snapshot_id(item) in local for entry in unknown.values() for item in entry.snapshots):
+        return pushed._replace(commits=(*pushed.commits, *unknown))
+    return PushedHistory(HistoryName(os.urandom(FILE_ID_SIZE), name, pushed.history.id))
+
+
+def _by_history(view: View) -> dict[HistoryName, list[CommitEntry]]:
+    """Returns the commits of each history, by the first name that it had."""
+    names: dict[bytes, HistoryName] = {}
+    found: dict[HistoryName, list[CommitEntry]] = {}
+    for entry in sorted(view.visible.values(), key=lambda entry: entry.name):
+        if entry.snapshots:
+            history = names.setdefault(entry.history.id, entry.history)
+            found.setdefault(history, []).append(entry)
+    return found
+
+
+def _history_info(history: HistoryName, entries: Sequence[CommitEntry]) -> HistoryInfo:
+    payloads = {snapshot_id(item): item for entry in entries for item in entry.snapshots}
+    times = {key: decode_snapshot(item).created_at_ns for key, item in payloads.items()}
+    newest = max(times, key=lambda key: times[key], default=None)
+    return HistoryInfo(
+        history.id.hex(),
+        history.name,
+        len(payloads),
+        newest,
+        times[newest] if newest is not None else None,
+    )
+
+
+def _chosen(view: View, wanted: str | None) -> tuple[bytes, list[CommitEntry]]:
+    """Returns the history that is meant, and its commits; raises NotFound or InvalidArgument."""
+    found = _by_history(view)
+    if wanted is not None:
+        found = {
+            history: entries
+            for history, entries in found.items()
+            if wanted in {history.name, history.name.partition("@")[0]}
+            or history.id.hex().startswith(wanted)
+        }
+    if not found:
+        what = "history" if wanted is None else f"history {quoted(wanted)}"
+        raise NotFound(f"The remote has no {what}", code=ErrorCode.HISTORY_NOT_FOUND)
+    if len(found) > 1:
+        names = ", ".join(sorted(f"{item.name} ({item.id.hex()[:12]})" for item in found))
+        raise InvalidArgument(f"Several histories are possible: {names}")
+    history, entries = next(iter(found.items()))
+    return history.id, entries
+
+
+def _goal(payloads: Sequence[bytes], ref: str | None) -> SnapshotId:
+    """Returns the snapshot that a clone restores: the newest of the whole root, or the one named.
+
+    Raises NotFound and InvalidArgument.
+    """
+    whole = [snapshot_id(item) for item in payloads if decode_snapshot(item).scope is None]
+    if ref is None:
+        if not whole:
+            raise NotFound("The history has no snapshot of the whole root")
+        return whole[-1]
+    found = [item for item in map(snapshot_id, payloads) if item.startswith(ref)]
+    if not found:
+        raise NotFound(f"The history has no snapshot {quoted(ref)}")
+    if len(set(found)) > 1:
+        raise InvalidArgument(f"Several snapshots of the history begin with {quoted(ref)}")
+    return found[0]
+
+
+def _require_only(session: Session, payloads: Sequence[bytes]) -> None:
+    """Raises Refused where the root has snapshots that are not of the history that is cloned."""
+    there = {name.id for name in session.store.snapshots.names(session.root.id)}
+    if there - set(map(snapshot_id, payloads)):
+        raise Refused(
+            f"The directory {quoted(session.context.root)} has a history of its own",
+            code=ErrorCode.ROOT_TAKEN,
+            path=session.context.root,
+        )
+
+
+def _info(name: str, known: KnownRemote) -> RemoteInfo:
+    return RemoteInfo(name, known.url, known.remote_id.hex(), known.is_encrypted, known.may_collect)
+
+
+def clone_context(directory: str, handle: Handle) -> Context:
+    """Returns the context of a directory to be cloned into a handle's store."""
+    given = handle.context
+    return context_at(directory, given.store_path, monitor=given.monitor, wait_s=given.wait_s)

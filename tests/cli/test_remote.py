@@ -1,0 +1,140 @@
+"""``snap remote``, ``snap push`` and ``snap clone``, as people type them."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from oracle import difference, record
+
+PASSPHRASE = {"TREESNAP_REMOTE_PASSPHRASE": "correct horse"}
+KEY = {"TREESNAP_REMOTE_KEY": "5a" * 32}
+
+
+@pytest.fixture
+def disk(tmp_path):
+    return tmp_path / "disk"
+
+
+@pytest.fixture
+def pushed(snap, root, disk):
+    """A root with one snapshot, which is on a remote in a directory."""
+    (root / "plants").write_text("roses")
+    snap("create", "-q")
+    snap("remote", "add", "disk", disk)
+    return snap("push")
+
+
+def test_a_push_and_a_clone(snap, run_snap, root, pushed, disk, tmp_path):
+    assert (pushed.code, pushed.out.startswith("Stored 1 snapshot on disk: ")) == (0, True)
+    assert snap("push").out == "disk lacks nothing\n"
+    assert f"disk  {disk}  (not encrypted)\n" == snap("remote", "list").out
+    assert snap("remote", "show").out.split()[3:] == ["1", f"root@{os.uname().nodename}"]
+    other = {"SNAP_STORE": str(tmp_path / "other")}
+
+    outcome = run_snap("clone", disk, "again", cwd=tmp_path, env=other)
+
+    assert (outcome.code, f"into {tmp_path / 'again'}: 1 snapshot" in outcome.out) == (0, True)
+    assert difference(record(root), record(tmp_path / "again")) == []
+
+
+def test_what_is_printed_for_programs(snap, run_snap, root, disk, tmp_path):
+    (root / "plants").write_text("roses")
+    identity = snap("create", "-q").id
+
+    added = snap("remote", "add", "disk", disk, "--json").json
+    would = snap("push", "--dry-run", "--json").json
+    pushed = snap("push", "--json").json
+    again = run_snap("clone", f"disk#root@{identity[:8]}", "again", "--json", cwd=tmp_path).json
+
+    assert (added["name"], added["url"], added["is_encrypted"]) == ("disk", str(disk), False)
+    assert (would["snapshots"], would["dry_run"], would["objects"]) == ([identity], True, 0)
+    assert (pushed["snapshots"], pushed["objects"] > 0) == ([identity], True)
+    assert (again["snapshot_id"], again["snapshots"]) == (identity, 1)
+    (history,) = snap("remote", "show", "disk", "--json").json["histories"]
+    assert (history["id"], history["newest_id"]) == (pushed["history_id"], identity)
+    assert snap("remote", "list", "--json").json["remotes"] == [
+        {key: value for key, value in added.items() if key not in {"schema", "warnings"}}
+    ]
+    assert snap("remote", "gc", "--json").json["packs"] == 0
+    assert snap("remote", "remove", "disk", "--json").json["name"] == "disk"
+    assert "No remotes" in snap("remote", "list").err
+
+
+def test_secrets_come_from_a_command_a_file_or_the_environment(snap, root, disk, tmp_path):
+    file = tmp_path / "passphrase"
+    file.write_text("correct horse\n")
+    snap("create", "-q")
+    command = f"{sys.executable} -c 'print(\"correct horse\")'"
+
+    added = snap("remote", "add", "one", disk, "--encrypt", "--passphrase-command", command)
+
+    assert (added.code, added.out) == (0, f"Added the remote one: {disk}, encrypted\n")
+    assert snap("push", "one").code == 0
+    assert snap("remote", "add", "two", disk, "--encrypt", "--passphrase-file", file).code == 0
+    assert snap("push", "two").out == "two lacks nothing\n"
+    assert snap("remote", "add", "three", disk, "--encrypt", env=PASSPHRASE).code == 0
+    assert snap("push", "three", env=PASSPHRASE).code == 0
+    wrong = snap("push", "three", env={"TREESNAP_REMOTE_PASSPHRASE": "wrong", "X": ""})
+    assert (wrong.code, "opens no key slot" in wrong.err) == (3, True)
+    other_kind = snap("push", "three", env=KEY, process=True)
+    assert other_kind.code == 3
+
+
+def test_without_a_secret_and_a_terminal_nothing_waits(snap, root, disk):
+    snap("create", "-q")
+
+    refused = snap("remote", "add", "disk", disk, "--encrypt", process=True)
+
+    assert (refused.code, "no terminal can be asked" in refused.err) == (3, True)
+    assert "hint: " in refused.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["push"], 5, "knows no remote"),
+        (["push", "none"], 5, "There is no remote 'none'"),
+        (["remote", "show", "none"], 5, "There is no remote"),
+        (["remote", "remove", "none"], 5, "There is no remote"),
+        (["remote", "gc"], 5, "knows no remote"),
+        (["remote", "add", "a/b", "x"], 2, "cannot name a remote"),
+        (["remote", "add", "x", "http://y"], 2, "is neither a directory nor begins with"),
+        (["remote", "add", "x", "s3://"], 2, "is no name of a bucket"),
+        (["remote", "add", "x", "missing/below"], 1, "No such file"),
+        (["clone", "missing", "there"], 1, "missing"),
+        (["clone", "#x", "there"], 2, "cannot be empty"),
+        (["clone", "x"], 2, "DIR"),
+    ],
+)
+def test_wrong_calls_say_what_is_wrong(snap, root, words, code, said):
+    snap("create", "-q")
+
+    outcome = snap(*words)
+
+    assert (outcome.code, said in outcome.err) == (code, True), outcome.err
+    assert sorted(os.listdir(root)) == []
+
+
+def test_a_disk_that_is_not_mounted_is_not_written_to(snap, root, pushed, disk):
+    disk.rename(disk.with_name("elsewhere"))
+    disk.mkdir()
+    (root / "plants").write_text("tulips")
+    snap("create", "-q")
+
+    outcome = snap("push")
+
+    assert (outcome.code, "not mounted" in outcome.err) == (1, True)
+    assert os.listdir(disk) == []
+
+
+def test_a_clone_refuses_a_directory_that_holds_something(snap, run_snap, pushed, disk, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("mine")
+
+    outcome = run_snap("clone", "disk", "full", cwd=tmp_path)
+
+    assert (outcome.code, "is not empty" in outcome.err) == (3, True)
+    assert (tmp_path / "full" / "mine").read_text() == "mine"

@@ -1,0 +1,565 @@
+"""What people do with remotes: add, push, clone, collect; and what may go wrong meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import treesnap
+from blob_doubles import BlobFault, BlobFaultKind, FaultyBlobs, MemoryBlobs, WrappedBlobs
+from oracle import difference, record
+from treesnap.blobs.base import Blobs
+from treesnap.errors import (
+    Busy,
+    Corrupt,
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    Refused,
+    RemoteFailed,
+    RemoteLocked,
+)
+from treesnap.model import SnapshotKind
+from treesnap.remote import Remotes, clone
+from treesnap.remote.connection import open_blobs
+from treesnap.remote.keys import Secret
+from treesnap.remote.remotes import clone_context
+
+RAW_KEY = "5a" * 32
+SECRET_TEXT = b"the roses are in bloom"
+
+
+def secret_of(_known):
+    return lambda: Secret.raw_key(RAW_KEY)
+
+
+class Place:
+    """Blobs in memory at any address, with faults for the next connections."""
+
+    def __init__(self) -> None:
+        self.content: dict[str, bytes] = {}
+        self.faults: tuple[BlobFault, ...] = ()
+        self.requests = 0
+
+    def __call__(self, url: str, *, make: bool = False) -> Blobs:
+        return _Counted(FaultyBlobs(MemoryBlobs(self.content), *self.faults), self)
+
+
+class _Counted(WrappedBlobs):
+    def __init__(self, inner: Blobs, place: Place) -> None:
+        super().__init__(inner)
+        self._place = place
+
+    def around(self, method, proceed, arguments):
+        self._place.requests += 1
+        return proceed()
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+@pytest.fixture
+def garden(tmp_path: Path) -> Path:
+    """A directory with something of everything."""
+    root = tmp_path / "garden"
+    (root / "beds" / "empty").mkdir(parents=True)
+    (root / "plants").write_bytes(SECRET_TEXT * 5)
+    (root / "large").write_bytes(os.urandom(700_000))
+    (root / "beds" / os.fsdecode(b"n\xffame\n")).write_text("odd")
+    (root / "tool").write_text("#!/bin/sh\n")
+    (root / "tool").chmod(0o4755)
+    (root / "link").symlink_to("nowhere")
+    os.link(root / "plants", root / "beds" / "same")
+    with (root / "hole").open("wb") as file:
+        file.truncate(1 << 20)
+    os.utime(root / "plants", ns=(1, 1_000_000_007))
+    return root
+
+
+@pytest.fixture
+def handle(garden: Path, tmp_path: Path) -> treesnap.Handle:
+    return treesnap.open(garden, tmp_path / "store")
+
+
+def opened(handle: treesnap.Handle, place: Callable[..., Blobs]) -> Remotes:
+    return Remotes(handle, secret_of, place)
+
+
+def cloned(
+    directory: Path, store: Path, place: Callable[..., Blobs], *words: str, url: str = "s3://b"
+):
+    given = treesnap.open(directory, store)
+    return clone(
+        clone_context(str(directory), given), url, *words, secret_of=secret_of, opener=place
+    )
+
+
+def ids(directory: Path, store: Path) -> list[str]:
+    """Returns the snapshots of a directory that no restore made, newest first."""
+    found = treesnap.open(directory, store).list()
+    return [item.id for item in found if item.kind != SnapshotKind.SAFETY]
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_another_machine_gets_the_same_files_and_history(handle, garden, tmp_path, encrypted):
+    handle.create(label="spring")
+    (garden / "plants").write_text("tulips")
+    (garden / "beds" / "empty" / "new").write_text("new")
+    handle.create(label="summer")
+    disk = str(tmp_path / "disk")
+    remotes = Remotes(handle, secret_of)
+    remotes.add("disk", disk, encrypted=encrypted)
+    pushed = remotes.push()
+
+    found = cloned(tmp_path / "again", tmp_path / "other", open_blobs, url=disk)
+
+    assert difference(record(garden), record(tmp_path / "again")) == []
+    assert ids(tmp_path / "again", tmp_path / "other") == ids(garden, tmp_path / "store")
+    assert pushed.snapshots == tuple(reversed(ids(garden, tmp_path / "store")))
+    assert found.snapshot_id == pushed.snapshots[-1]
+    treesnap.open(tmp_path / "again", tmp_path / "other").restore(pushed.snapshots[0])
+    assert (tmp_path / "again" / "plants").read_bytes() == SECRET_TEXT * 5
+    assert (
+        treesnap.open(tmp_path / "again", tmp_path / "other").verify(read_data=True).problems == ()
+    )
+
+
+def test_an_encrypted_remote_shows_neither_content_nor_names(handle, garden, tmp_path):
+    handle.create()
+    remotes = Remotes(handle, secret_of)
+    remotes.add("disk", str(tmp_path / "disk"), encrypted=True)
+    remotes.push()
+
+    stored = b"".join(p.read_bytes() for p in (tmp_path / "disk").rglob("*") if p.is_file())
+
+    for text in (b"roses", b"plants", b"garden", b"TREESNAP\x01", str(garden).encode()):
+        assert text not in stored
+
+
+def test_only_what_is_new_is_pushed(handle, garden, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    handle.create()
+    first = remotes.push()
+    (garden / "plants").write_text("tulips")
+    handle.create()
+
+    again = remotes.push()
+
+    assert (len(first.snapshots), len(again.snapshots)) == (1, 1)
+    assert again.stored.objects <= 4
+    assert remotes.push().snapshots == ()
+    (history,) = remotes.histories()
+    assert (history.snapshots, history.newest_id) == (2, again.snapshots[0])
+
+
+def test_a_small_push_takes_few_requests(handle, garden, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b", encrypted=False)
+    handle.create()
+    remotes.push()
+    (garden / "plants").write_text("tulips")
+    handle.create()
+    place.requests = 0
+
+    remotes.push()
+
+    # format; commits and states listed, one of each read; pack, commit; states listed again
+    assert place.requests == 8
+
+
+def test_snapshots_that_nobody_asked_for_are_left_out_unless_told(handle, garden, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    handle.create()
+    (garden / "plants").write_text("tulips")
+    handle.restore("latest")
+
+    assert len(remotes.push(dry_run=True).snapshots) == 1
+    assert len(remotes.push(every_kind=True, dry_run=True).snapshots) == 2
+    safety = next(item for item in handle.list() if item.kind == SnapshotKind.SAFETY)
+    assert remotes.push(refs=[safety.id]).snapshots == (safety.id,)
+
+
+FAULTS = (BlobFaultKind.FAIL_BEFORE, BlobFaultKind.FAIL_AFTER)
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize("number", range(1, 8))
+def test_a_push_of_which_any_request_fails_can_be_repeated(
+    handle, garden, place, tmp_path, kind, number
+):
+    """A push takes seven requests here; one that failed may have been carried out all the same."""
+    opened(handle, place).add("backup", "s3://b", encrypted=False)
+    handle.create()
+    before = record(tmp_path / "store" / "packs")
+    place.faults = (BlobFault(kind=kind, number=number, is_lasting=True),)
+
+    with pytest.raises(RemoteFailed):
+        opened(handle, place).push()
+
+    assert record(tmp_path / "store" / "packs") == before
+    place.faults = ()
+    opened(handle, place).push()
+    cloned(tmp_path / "again", tmp_path / "other", place)
+    assert difference(record(garden), record(tmp_path / "again")) == []
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_a_clone_of_which_any_request_fails_leaves_nothing_half_made(
+    handle, garden, place, tmp_path, number
+):
+    opened(handle, place).add("backup", "s3://b", encrypted=False)
+    handle.create()
+    opened(handle, place).push()
+    place.faults = (BlobFault(kind=BlobFaultKind.FAIL_BEFORE, number=number, is_lasting=True),)
+
+    try:
+        cloned(tmp_path / "again", tmp_path / "other", place)
+    except RemoteFailed:
+        assert not (tmp_path / "again").exists()
+        place.faults = ()
+        cloned(tmp_path / "again", tmp_path / "other", place)
+
+    assert difference(record(garden), record(tmp_path / "again")) == []
+
+
+def test_a_damaged_pack_is_refused_and_the_directory_does_not_appear(
+    handle, garden, place, tmp_path
+):
+    opened(handle, place).add("backup", "s3://b", encrypted=False)
+    handle.create()
+    opened(handle, place).push()
+    (pack,) = (name for name in place.content if name.startswith("packs/"))
+    content = bytearray(place.content[pack])
+    content[len(content) // 2] ^= 1
+    place.content[pack] = bytes(content)
+
+    with pytest.raises(Corrupt):
+        cloned(tmp_path / "again", tmp_path / "other", place)
+
+    assert not (tmp_path / "again").exists()
+
+
+def test_another_remote_in_the_place_of_one_is_refused(handle, garden, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    handle.create()
+    remotes.push()
+    kept = dict(place.content)
+    place.content.clear()
+    with pytest.raises(RemoteFailed) as emptied:
+        remotes.push()
+    opened(handle, place).add("other", "s3://b")
+
+    with pytest.raises(Refused) as replaced:
+        remotes.push("backup")
+
+    assert emptied.value.code == ErrorCode.REMOTE_MISSING
+    assert replaced.value.code == ErrorCode.REMOTE_REPLACED
+    place.content.clear()
+    place.content.update(kept)
+    assert remotes.push("backup").snapshots == ()
+
+
+def test_a_remote_that_says_it_is_not_encrypted_any_more_is_refused(handle, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    handle.create()
+    place.content["format"] = place.content["format"].replace(b"true", b"false")
+
+    with pytest.raises(Refused) as refused:
+        remotes.push()
+
+    assert refused.value.code == ErrorCode.REMOTE_REPLACED
+    assert not [name for name in place.content if name.startswith("packs/")]
+
+
+def test_a_remote_that_was_set_back_is_refused(handle, garden, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    handle.create()
+    remotes.push()
+    kept = dict(place.content)
+    remotes.collect()
+    remotes.push()
+    place.content.clear()
+    place.content.update(kept)
+
+    with pytest.raises(Refused) as refused:
+        remotes.push()
+
+    assert refused.value.code == ErrorCode.REMOTE_REPLACED
+
+
+def test_a_copy_of_a_machine_begins_a_history_of_its_own(handle, garden, place, tmp_path):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    handle.create()
+    remotes.push()
+    shutil.copytree(tmp_path / "store", tmp_path / "copied", symlinks=True)
+    copied = treesnap.open(garden, tmp_path / "copied")
+    (garden / "plants").write_text("of the one")
+    handle.create()
+    one = remotes.push()
+    (garden / "plants").write_text("of the copy")
+    copied.create()
+
+    other = opened(copied, place).push()
+
+    assert one.history_id != other.history_id
+    assert [item.snapshots for item in remotes.histories()] == [2, 2]
+    result = cloned(tmp_path / "again", tmp_path / "other", place, other.history_id[:12])
+    assert result.snapshot_id == other.snapshots[-1]
+    assert (tmp_path / "again" / "plants").read_text() == "of the copy"
+    assert opened(copied, place).push().history_id == other.history_id
+    assert remotes.push().history_id == one.history_id
+
+
+def test_two_machines_that_set_up_a_remote_at_once_share_the_one_that_won(handle, place, tmp_path):
+    class Meeting(WrappedBlobs):
+        """Lets another machine set the remote up just before this one creates its format."""
+
+        def around(self, method, proceed, arguments):
+            if method == "create" and arguments[0] == "format":
+                other = treesnap.open(tmp_path / "garden", tmp_path / "other")
+                opened(other, place).add("backup", "s3://b")
+            return proceed()
+
+    remotes = opened(handle, lambda url, *, make=False: Meeting(place(url, make=make)))
+
+    remotes.add("backup", "s3://b")
+
+    handle.create()
+    assert len(remotes.push().snapshots) == 1
+    assert len([name for name in place.content if name.startswith("keys/")]) == 1
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_a_remote_of_which_the_set_up_was_interrupted_can_be_added_again(handle, place, number):
+    fault = BlobFault(
+        kind=BlobFaultKind.FAIL_BEFORE,
+        number=number,
+        methods=frozenset({"put", "create"}),
+        names=lambda name: not name.startswith("probe/"),
+        is_lasting=True,
+    )
+    place.faults = (fault,)
+    try:
+        opened(handle, place).add("backup", "s3://b")
+    except RemoteFailed:
+        place.faults = ()
+        opened(handle, place).add("backup", "s3://b")
+    place.faults = ()
+
+    handle.create()
+
+    assert len(opened(handle, place).push().snapshots) == 1
+
+
+def test_a_wrong_key_opens_nothing(handle, place, tmp_path):
+    opened(handle, place).add("backup", "s3://b")
+    handle.create()
+
+    wrong = Remotes(handle, lambda _: lambda: Secret.raw_key("00" * 32), place)
+    with pytest.raises(RemoteLocked):
+        wrong.push()
+    with pytest.raises(Refused):
+        Remotes(handle, opener=place).push()
+
+
+def test_a_collection_frees_what_a_killed_push_left(handle, garden, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    handle.create()
+    fault = BlobFault(
+        kind=BlobFaultKind.FAIL_BEFORE,
+        methods=frozenset({"put"}),
+        names=lambda name: name.startswith("commits/"),
+    )
+    place.faults = (fault,)
+    with pytest.raises(RemoteFailed):
+        remotes.push()
+    place.faults = ()
+    assert [name for name in place.content if name.startswith("packs/")]
+
+    remotes.collect()
+
+    assert [name for name in place.content if name.startswith("packs/")] == []
+    assert len(remotes.push().snapshots) == 1
+
+
+def test_a_server_that_creates_a_file_twice_is_used_without_collections(handle, place, tmp_path):
+    class Overwriting(WrappedBlobs):
+        """Creates whatever is there, as some servers do."""
+
+        def create(self, name, data, /):
+            self.inner.put(name, data)
+            return True
+
+    def opener(url, *, make=False):
+        return Overwriting(place(url, make=make))
+
+    remotes = Remotes(handle, secret_of, opener)
+
+    info = remotes.add("backup", "s3://b", encrypted=False)
+
+    assert not info.may_collect
+    handle.create()
+    remotes.push()
+    with pytest.raises(Refused) as refused:
+        remotes.collect()
+    assert refused.value.code == ErrorCode.REMOTE_UNRELIABLE
+    cloned(tmp_path / "again", tmp_path / "other", opener)
+
+
+def test_a_name_belongs_to_one_remote(handle, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+
+    assert remotes.add("backup", "s3://b") == remotes.list()[0]  # the same one again
+
+    place.content = {}
+    with pytest.raises(Refused) as refused:
+        remotes.add("backup", "s3://c")
+    assert refused.value.code == ErrorCode.REMOTE_NAME_TAKEN
+    with pytest.raises(Refused):
+        remotes.add("third", "s3://c", encrypted=False)
+    remotes.remove("backup")
+    assert remotes.list() == ()
+
+
+@pytest.mark.parametrize("name", ["", ".", "../x", "a/b", "a b", "-x", "x" * 65])
+def test_what_cannot_name_a_remote_is_refused(handle, place, name):
+    with pytest.raises(InvalidArgument):
+        opened(handle, place).add(name, "s3://b")
+
+    assert place.content == {}
+
+
+@pytest.mark.parametrize(
+    "url", ["", "http://x/y", "ftp://x", "s3://", "s3://b?x=1", "file://far/x"]
+)
+def test_what_is_no_address_is_refused(handle, url):
+    with pytest.raises(InvalidArgument):
+        Remotes(handle, secret_of).add("backup", url)
+
+
+def test_unknown_names_are_not_found(handle, place, tmp_path):
+    remotes = opened(handle, place)
+    with pytest.raises(NotFound):
+        remotes.push()
+    remotes.add("backup", "s3://b")
+    with pytest.raises(NotFound) as missing:
+        remotes.push("other")
+    with pytest.raises(NotFound) as none:
+        cloned(tmp_path / "again", tmp_path / "other", place)
+
+    assert missing.value.code == ErrorCode.REMOTE_NOT_FOUND
+    assert none.value.code == ErrorCode.HISTORY_NOT_FOUND
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_clone_refuses_a_directory_that_holds_something(handle, garden, place, tmp_path):
+    opened(handle, place).add("backup", "s3://b")
+    handle.create()
+    opened(handle, place).push()
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / "mine").write_text("mine")
+
+    with pytest.raises(Refused) as refused:
+        cloned(tmp_path / "again", tmp_path / "other", place)
+
+    assert refused.value.code == ErrorCode.TARGET_NOT_EMPTY
+    assert os.listdir(tmp_path / "again") == ["mine"]
+    shutil.rmtree(garden)
+    with pytest.raises(Refused):
+        cloned(tmp_path / "elsewhere" / "..", tmp_path / "other", place)
+
+
+def test_a_clone_into_the_place_of_another_history_is_refused(handle, place, tmp_path):
+    opened(handle, place).add("backup", "s3://b")
+    handle.create()
+    opened(handle, place).push()
+    again = tmp_path / "again"
+    again.mkdir()
+    treesnap.open(again, tmp_path / "other").create()
+
+    with pytest.raises(Refused) as refused:
+        cloned(again, tmp_path / "other", place)
+
+    assert refused.value.code == ErrorCode.ROOT_TAKEN
+
+
+def test_an_older_snapshot_can_be_cloned(handle, garden, place, tmp_path):
+    opened(handle, place).add("backup", "s3://b")
+    first = handle.create().id
+    (garden / "plants").write_text("tulips")
+    handle.create()
+    opened(handle, place).push()
+
+    found = cloned(tmp_path / "again", tmp_path / "other", place, "garden", first[:10])
+
+    assert found.snapshot_id == first
+    assert (tmp_path / "again" / "plants").read_bytes() == SECRET_TEXT * 5
+    with pytest.raises(NotFound):
+        cloned(tmp_path / "third", tmp_path / "other", place, "garden", "ffff")
+
+
+def test_local_commands_never_ask_a_remote(handle, garden, place):
+    opened(handle, place).add("backup", "s3://b")
+    handle.create()
+    opened(handle, place).push()
+    place.requests = 0
+
+    handle.create()
+    handle.restore("latest")
+    handle.gc()
+    handle.verify()
+
+    assert place.requests == 0
+
+
+def test_what_was_cloned_survives_a_collection_and_goes_on(handle, garden, place, tmp_path):
+    opened(handle, place).add("backup", "s3://b")
+    handle.create()
+    opened(handle, place).push()
+    cloned(tmp_path / "again", tmp_path / "other", place)
+    second = treesnap.open(tmp_path / "again", tmp_path / "other")
+    second.gc()
+    assert second.verify(read_data=True).problems == ()
+    (tmp_path / "again" / "plants").write_text("from the second machine")
+    second.create()
+    opened(second, place).add("backup", "s3://b")
+
+    pushed = opened(second, place).push()
+
+    assert len(pushed.snapshots) == 2  # its own history, whole
+    assert pushed.stored.objects <= 4  # what it shares with the other is there
+    assert len(opened(handle, place).histories()) == 2
+
+
+def test_a_collection_that_meets_another_says_so(handle, garden, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    handle.create()
+    remotes.push()
+
+    class Overtaken(WrappedBlobs):
+        """Lets another machine collect just before this one creates a state."""
+
+        def create(self, name, data, /):
+            if name.startswith("state/") and not hasattr(place, "met"):
+                place.met = True
+                remotes.collect()
+            return self.inner.create(name, data)
+
+    with pytest.raises(Busy):
+        Remotes(handle, secret_of, lambda url, *, make=False: Overtaken(place(url))).collect()
+    assert remotes.push().snapshots == ()
