@@ -11,7 +11,7 @@ import os
 import re
 import struct
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -39,6 +39,12 @@ _MAY_WRITE = b"mw"
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that are about this process; any other means that the other one is not shown."""
 _READ_SIZE = 64 << 10
+_KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD, among the flags of a process; see proc_pid_stat(5)."""
+_FLAGS_FIELD = 6
+"""Of the status of a process, after its name."""
+_THREADS_STAY = (5, 19)
+"""The first Linux in which no thread of the kernel can run a program, by execve(2)."""
 _LINKS_OF_ONE_THREAD = 3
 """Of the directory of a process's threads: one per thread, and two more."""
 _Shown = TypeVar("_Shown")
@@ -101,6 +107,37 @@ class Mapping(NamedTuple):
     `` (deleted)`` at its end when the file no longer has that name."""
 
 
+class KernelThreads:
+    """The kernel's own processes, as far as they were met: they never map anything.
+
+    For whoever looks at mappings again and again. On a machine that does little else, most
+    processes are the kernel's. To meet one takes as long as two looks at it. Remembers none
+    before Linux 5.19, where such a thread could become a program.
+    """
+
+    def __init__(self) -> None:
+        major, minor = re.findall(r"\d+", os.uname().release)[:2]
+        self._stay = (int(major), int(minor)) >= _THREADS_STAY
+        self._inodes: dict[str, int] = {}
+        """By name in /proc. Another process of that name would have another inode number."""
+
+    def present(self) -> Collection[str]:
+        """Returns the names in /proc of those that are still there. Costs one listing."""
+        met = self._inodes
+        if met:
+            with os.scandir("/proc") as entries:
+                found = [(entry.name, entry.inode()) for entry in entries if entry.name in met]
+            self._inodes = {name: inode for name, inode in found if met[name] == inode}
+        return self._inodes.keys()
+
+    def meet(self, name: str) -> None:
+        """Remembers a process if it is a thread of the kernel; raises OSError."""
+        inode = os.stat(f"/proc/{name}").st_ino  # before its flags, which another cannot have
+        _, _, fields = read_shown(f"/proc/{name}/stat").rpartition(b")")
+        if self._stay and int(fields.split()[_FLAGS_FIELD]) & _KERNEL_THREAD:
+            self._inodes[name] = inode
+
+
 class _Shared(NamedTuple):
     """A shared mapping of a file, and whether it may be written to as it is."""
 
@@ -109,7 +146,9 @@ class _Shared(NamedTuple):
     mapping: Mapping
 
 
-def writable_mappings(exactly_below: bytes = b"/", *, asks: bool = True) -> Iterator[Mapping]:
+def writable_mappings(
+    exactly_below: bytes = b"/", kernel: KernelThreads | None = None, *, asks: bool = True
+) -> Iterator[Mapping]:
     """Yields the shared mappings of files that were opened for writing, of all processes shown.
 
     Whether the process may write to the mapping right now does not matter: a program can drop
@@ -119,14 +158,22 @@ def writable_mappings(exactly_below: bytes = b"/", *, asks: bool = True) -> Iter
     Costs an open and a query per process, about 5 microseconds, and a query per shared
     mapping. With an older kernel, or without ``asks``, the whole list is read, 8 microseconds per
     KiB. For a process that may not write now to a mapping below ``exactly_below``, a longer list
-    is read, which costs as much again for each MiB that the process uses. Raises OSError when
-    there are too many open files, or no memory.
+    is read, which costs as much again for each MiB that the process uses. The threads of the
+    ``kernel`` that were met before cost nothing. Raises OSError when there are too many open
+    files, or no memory.
     """
-    for name in _shown(process_names, list[str]()):
+    names = _shown(process_names, list[str]())
+    passed: Collection[str] = _shown(kernel.present, ()) if kernel is not None else ()
+    for name in names:
+        if name in passed:
+            continue
         look = partial(_shared_mappings, f"/proc/{name}", asks=asks)
-        task, found = _shown(look, ("", list[_Shared]()))
+        not_shown: tuple[str, list[_Shared] | None] = "", []
+        task, found = _shown(look, not_shown)
+        if found is None and kernel is not None:
+            _shown(partial(kernel.meet, name), None)
         read_only: set[int] | None = None
-        for start, is_writable, mapping in found:
+        for start, is_writable, mapping in found or ():
             if not is_writable and mapping.path.startswith(exactly_below):
                 if read_only is None:
                     read_only = _shown(partial(_never_writable, task), set[int]())
@@ -144,20 +191,23 @@ def _shown(look: Callable[[], _Shown], otherwise: _Shown) -> _Shown:
         return otherwise
 
 
-def _shared_mappings(process: str, *, asks: bool) -> tuple[str, list[_Shared]]:
-    """Returns a process's shared mappings of files, and the task that shows them."""
+def _shared_mappings(process: str, *, asks: bool) -> tuple[str, list[_Shared] | None]:
+    """Returns a process's shared mappings of files, and the task that shows them.
+
+    None stands for a process that has no memory.
+    """
     found = _mappings_of(process, asks=asks)
     if found is not None:
         return process, found
     # It has no memory, or its first thread has ended and the others go on.
     if os.stat(f"{process}/task").st_nlink <= _LINKS_OF_ONE_THREAD:
-        return process, []
+        return process, None
     for thread in os.listdir(f"{process}/task"):
         task = f"{process}/task/{thread}"
         found = _mappings_of(task, asks=asks)
         if found is not None:
             return task, found
-    return process, []
+    return process, None
 
 
 def _mappings_of(task: str, *, asks: bool) -> list[_Shared] | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.fs.process_files import writable_mappings
+from treesnap.fs.process_files import KernelThreads, writable_mappings
 
 pytestmark = pytest.mark.usefixtures("every_process")
 
@@ -120,6 +120,52 @@ def test_a_long_path_is_shown_whole(tmp_path, asks, monkeypatch):
 def test_asking_finds_what_reading_finds(path):
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0):
         assert path.stat().st_ino in inodes(asks=True) & inodes(asks=False)
+
+
+def opened_in_a_look(kernel: KernelThreads) -> int:
+    """Returns how often a look at all processes opens something."""
+    calls = []
+    sys.setprofile(lambda _, event, called: calls.append(called) if event == "c_call" else None)
+    try:
+        list(writable_mappings(kernel=kernel))
+    finally:
+        sys.setprofile(None)
+    return calls.count(os.open)
+
+
+def test_threads_of_the_kernel_are_looked_at_once():
+    kernel = KernelThreads()
+    first = opened_in_a_look(kernel)
+    threads = list(kernel.present())
+    if not threads:
+        pytest.skip("this machine shows no threads of the kernel")
+
+    again = opened_in_a_look(kernel)
+
+    # Twice, for what it has mapped and for its flags; a few processes may have started since.
+    assert again < first - len(threads)
+    assert [Path(f"/proc/{name}/cmdline").read_bytes() for name in threads] == [b""] * len(threads)
+
+
+def test_no_process_is_taken_for_a_thread_of_the_kernel():
+    kernel = KernelThreads()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        kernel.meet(str(child.pid))
+        child.stdin.close()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        kernel.meet(str(child.pid))  # which has no memory any more
+        assert set(kernel.present()) == set()
+
+
+def test_another_process_of_the_same_name_is_looked_at():
+    kernel = KernelThreads()
+    list(writable_mappings(kernel=kernel))
+    if not kernel.present():
+        pytest.skip("this machine shows no threads of the kernel")
+    name = next(iter(kernel.present()))
+    kernel._inodes[name] += 1  # as if it had ended, and its name had been given again
+
+    assert name not in kernel.present()
 
 
 def test_too_many_open_files_are_no_empty_list():

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from treesnap.codec.statcache import Observation
 from treesnap.fs.base import FileSystem
-from treesnap.fs.process_files import writable_mappings
+from treesnap.fs.process_files import KernelThreads, writable_mappings
 from treesnap.named_tuple import NamedTuple
 from treesnap.worktree.mounts import Mounts
 
@@ -33,7 +33,7 @@ class Mapped(NamedTuple):
     """Whether a file lost the name under which it was mapped; it may have others."""
 
 
-def mapped_now(fs: FileSystem, root: str) -> Mapped:
+def mapped_now(fs: FileSystem, root: str, kernel: KernelThreads | None = None) -> Mapped:
     """Returns what is mapped for writing on the file system of a root, a real path.
 
     Files are found by inode, under any name. Where the kernel lists other devices and inodes than
@@ -45,7 +45,7 @@ def mapped_now(fs: FileSystem, root: str) -> Mapped:
     has_nameless = False
     prefix = os.fsencode(root).rstrip(b"/") + b"/"
     devices = _devices_of(fs, root)
-    for mapping in writable_mappings(prefix):
+    for mapping in writable_mappings(prefix, kernel):
         if mapping.device in devices:
             inodes.add(mapping.inode)
         below = set(_below(prefix, mapping.path))
@@ -88,6 +88,7 @@ class MappedFiles:
     def __init__(self, fs: FileSystem, root: str) -> None:
         self._fs = fs
         self._root = root
+        self._kernel = KernelThreads()
         self._seen: dict[bytes, int] = {}
         """The last question at which each was mapped."""
         self.inodes: tuple[int, ...] = ()
@@ -102,7 +103,7 @@ class MappedFiles:
 
         Call it before reports are taken in, so that a mapping that ends meanwhile is reported.
         """
-        mapped = mapped_now(self._fs, self._root)
+        mapped = mapped_now(self._fs, self._root, self._kernel)
         self.inodes = tuple(sorted(mapped.inodes))
         if mapped.has_nameless:
             self.nameless = number
