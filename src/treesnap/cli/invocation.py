@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -125,6 +124,8 @@ class Invocation:
 
     def command_text(self, *words: str) -> str:
         """Returns a command for a person to type, with the ``-C`` and ``--store`` of this one."""
+        import shlex
+
         where = ["-C", self.directory] if self.directory is not None else []
         store = ["--store", self.store] if self.store is not None else []
         return shlex.join([self.program, *where, *store, *words])

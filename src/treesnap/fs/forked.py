@@ -11,11 +11,11 @@ nothing more, and the parent does the rest; so errors need not be passed on.
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]  # typeshed has only the slow one
 import fcntl
 import io
 import marshal
 import os
-import signal
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence

@@ -11,7 +11,7 @@ from blocks import ONE_OBJECT_SIZE
 from treesnap.errors import Corrupt, StoreMissing, UnsupportedFormat
 from treesnap.model import ObjectKind
 from treesnap.store.layout import DIRECTORIES
-from treesnap.store.store import Store, format_problem
+from treesnap.store.store import FORMAT_VERSION, Store, format_problem
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
 CHUNK = ObjectKind.CHUNK
@@ -47,6 +47,22 @@ class TestOpening:
         with pytest.raises(StoreMissing, match="not empty"):
             Store.open(fs, store_path, create=True)
         assert os.listdir(store_path) == ["photographs"]
+
+    def test_a_format_file_is_json_that_may_be_laid_out_otherwise(self, fs, store, store_path):
+        with open(store.layout.format, encoding="utf-8") as file:
+            said = json.load(file)
+        assert said["format"] == FORMAT_VERSION
+        for text in (json.dumps(said), json.dumps({**said, "id": "another"}, indent=2)):
+            with open(store.layout.format, "w", encoding="utf-8") as file:
+                file.write(text)
+            Store.open(fs, store_path, writing=True)
+
+    @pytest.mark.parametrize("cut", [1, 2, 3, 40])
+    def test_a_format_file_that_is_cut_short_is_damaged(self, fs, store, store_path, cut):
+        os.truncate(store.layout.format, os.path.getsize(store.layout.format) - 1 - cut)
+
+        with pytest.raises(Corrupt, match="format file"):
+            Store.open(fs, store_path)
 
     def test_a_newer_format_is_refused_by_name(self, fs, store, store_path):
         change_format(store, format=9, min_reader=9, min_writer=9)
