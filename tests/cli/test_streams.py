@@ -296,6 +296,10 @@ def test_plan_goes_on_where_the_output_of_its_steps_cannot_be_printed(
         ["config"],
         ["--help"],
         ["list", "-h"],
+        ["agent", "install", "claude", "--dry-run"],
+        ["gc", "--dry-run"],
+        ["prune", "--keep-last", "1", "--dry-run", "--json"],
+        ["restore", "latest", "--dry-run"],
     ],
     ids=" ".join,
 )

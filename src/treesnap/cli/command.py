@@ -47,10 +47,11 @@ class SnapCommand(click.Command):
         self.params += global_options()
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command."""
+        """Runs the command; a dry run does nothing but print, whatever the command does."""
         invocation = ctx.find_object(Invocation)
         if invocation is not None:
-            invocation.output.prints_only = self.prints_only
+            is_dry_run = ctx.params.get("dry_run", False)
+            invocation.output.prints_only = self.prints_only or is_dry_run
         return super().invoke(ctx)
 
     def format_epilog(
