@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import time
@@ -333,3 +334,32 @@ def test_gc_removes_the_socket_of_a_killed_watcher_and_no_other(snap, detach, ro
         return list(store.glob("roots/hook-*")) == []
 
     wait_until(is_removed)
+
+
+def test_a_forgotten_root_leaves_nothing_of_a_killed_watcher(snap, detach, root, store):
+    process_id = detach()
+    (socket_path,) = store.glob("roots/hook-*")
+
+    def forget() -> int:
+        return snap("root", "forget", str(root), "--force", cwd=store.parent).code
+
+    assert forget() == 6
+    assert socket_path.exists()
+
+    os.kill(process_id, signal.SIGKILL)  # whose files are closed one after the other
+    wait_until(lambda: is_refused(socket_path))
+    wait_until(lambda: forget() == 0)
+
+    left = [path.name for path in store.glob("roots/**/*") if not path.is_dir()]
+    assert set(left) <= {"lock", "watch-lock"}
+    assert list(store.glob("roots/hook-*")) == []
+
+
+def is_refused(path: Path) -> bool:
+    """Returns whether no process listens to a socket, whose path may be too long for an address."""
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            return client.connect_ex(f"/proc/self/fd/{directory}/{path.name}") != 0
+    finally:
+        os.close(directory)

@@ -10,6 +10,7 @@ import errno
 import os
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from treesnap.codec.message import pack
@@ -185,6 +186,35 @@ def socket_address(directory_fd: int, name: str = "socket") -> str:
     Addresses of sockets have at most 107 bytes, and stores may lie deep.
     """
     return f"/proc/self/fd/{directory_fd}/{name}"
+
+
+def remove_dead_sockets(fs: FileSystem, directory: str) -> None:
+    """Removes the sockets for hooks that killed watchers left among the files of all roots.
+
+    Otherwise only the next watcher of the same directory would, which may be gone.
+    """
+    with suppress(OSError):
+        names = [name for name in fs.list_names(directory) if name.startswith("hook-")]
+        if not names:
+            return
+        with open_directory(fs, directory) as fd:
+            for name in names:
+                if _is_dead(socket_address(fd, name)):
+                    fs.unlink(name, dir_fd=fd)
+
+
+def _is_dead(address: str) -> bool:
+    import socket
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(0)  # a suspended watcher takes no more connections
+        try:
+            client.connect(address)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            pass
+        return False
 
 
 def send(connection: socket.socket, message: bytes) -> None:

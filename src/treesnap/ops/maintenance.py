@@ -43,13 +43,13 @@ from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened, remove_displaced
 from treesnap.ops.config import Settings, settings_of
 from treesnap.ops.context import Context, Session, context_at
+from treesnap.ops.known_changes import remove_dead_sockets
 from treesnap.quantities import first_few
 from treesnap.results import GcResult, PruneResult, StatsResult
 from treesnap.store.collector import read_collected_size
 from treesnap.store.lock import is_held
 from treesnap.store.roots import registered_roots
 from treesnap.store.slot import slot_states
-from treesnap.worktree.directory import OPEN_DIRECTORY
 
 if TYPE_CHECKING:
     from treesnap.fs.base import FileSystem
@@ -119,7 +119,7 @@ def gc(context: Context, *, dry_run: bool, is_automatic: bool = False) -> GcResu
 
     with opened(context, "collect garbage", writing=True) as session:
         if not dry_run:
-            _remove_dead_sockets(session.store)
+            remove_dead_sockets(context.fs, session.store.layout.roots)
         return collect(
             session.store,
             monitor=context.monitor,
@@ -127,39 +127,6 @@ def gc(context: Context, *, dry_run: bool, is_automatic: bool = False) -> GcResu
             dry_run=dry_run,
             is_automatic=is_automatic,
         )
-
-
-def _remove_dead_sockets(store: Store) -> None:
-    """Removes the sockets for hooks of watchers that were killed.
-
-    Otherwise only the next watcher of the same directory would, which may be gone.
-    """
-    fs, directory = store.fs, store.layout.roots
-    with suppress(OSError):
-        names = [name for name in fs.list_names(directory) if name.startswith("hook-")]
-        directory_fd = fs.open(directory, OPEN_DIRECTORY) if names else None
-        if directory_fd is None:
-            return
-        try:
-            for name in names:
-                if _is_dead_socket(f"/proc/self/fd/{directory_fd}/{name}"):
-                    fs.unlink(name, dir_fd=directory_fd)
-        finally:
-            fs.close(directory_fd)
-
-
-def _is_dead_socket(address: str) -> bool:
-    import socket
-
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(0)  # a suspended watcher takes no more connections
-        try:
-            client.connect(address)
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            pass
-        return False
 
 
 def stats(context: Context) -> StatsResult:

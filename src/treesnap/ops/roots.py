@@ -32,6 +32,7 @@ from treesnap.ops.context import (
     no_directory,
     refuse_dangerous,
 )
+from treesnap.ops.known_changes import remove_dead_sockets
 from treesnap.ops.restore.recover import is_its_tree, recover_locked
 from treesnap.results import RootDirectory, RootInfo
 from treesnap.store.layout import is_hex
@@ -202,6 +203,7 @@ def forget_root(context: Context, given: str, *, force: bool) -> RootInfo:
                 info = _info(session.store, root)
                 session.store.snapshots.forget(root.id)
                 root.forget()
+                remove_dead_sockets(session.fs, session.store.layout.roots)
             return info
     except StoreMissing as error:
         raise _unknown(given) from error
