@@ -163,6 +163,43 @@ def test_status_sees_a_package(snap, home, tmp_path, name, path, enabled, disabl
     assert snap("agent", "status", name, "--json").json["hosts"][0]["hooks"] == []
 
 
+OPENCODE_PACKAGE = Path(__file__).parents[2] / "integrations" / "opencode"
+
+
+@pytest.mark.parametrize("settings", ["opencode.json", ".opencode/opencode.jsonc"])
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        "file://{home}/my%20plugins/undo",
+        "{home}/my plugins/undo/index.js",
+        ["{home}/my plugins/undo", {"an": "option"}],
+    ],
+)
+def test_status_knows_the_package_of_opencode_wherever_it_lies(snap, home, root, plugin, settings):
+    shutil.copytree(OPENCODE_PACKAGE, home / "my plugins/undo")
+    path = root / settings
+    path.parent.mkdir(exist_ok=True)
+    named = json.dumps({"plugin": ["another", plugin]}).replace("{home}", str(home))
+    path.write_text(f"{named} // a comment")
+
+    (found,) = snap("agent", "status", "opencode", "--json").json["hosts"]
+
+    assert [(hooks["path"], hooks["for_project"]) for hooks in found["hooks"]] == [
+        (str(path), True)
+    ]
+
+
+def test_the_plugin_of_another_is_not_ours_because_of_its_path(snap, home):
+    shutil.copytree(OPENCODE_PACKAGE, home / "treesnap/other")
+    (home / "treesnap/other/package.json").write_text('{"name": "other"}')
+    path = home / ".config/opencode/opencode.json"
+    path.parent.mkdir(parents=True)
+    plugins = ["./plugins/treesnap", str(home / "treesnap/other"), 5, []]
+    path.write_text(json.dumps({"plugin": plugins}))
+
+    assert snap("agent", "status", "opencode", "--json").json["hosts"][0]["hooks"] == []
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "off"),
     [

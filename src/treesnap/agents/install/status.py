@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from shutil import which
 from typing import Any
+from urllib.parse import unquote
 
 from treesnap.agents.hosts.base import Payload
 from treesnap.agents.install.contracts import (
@@ -69,13 +70,19 @@ _MANAGED: Mapping[str, str] = {
 _MANAGED_OFF: Mapping[str, Mapping[str, object]] = {"claude": {"allowManagedHooksOnly": True}}
 """Those that only an administrator can set."""
 
-_PACKAGES: Mapping[str, tuple[str, str]] = {
-    "claude": ("settings.json", "enabledPlugins"),
-    "codex": ("config.toml", "plugins"),
-    "gemini": (f"extensions/{NAME}/gemini-extension.json", "name"),
-    "opencode": ("../opencode.json", "plugin"),
+_PACKAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "claude": ("enabledPlugins", ("settings.json",)),
+    "codex": ("plugins", ("config.toml",)),
+    "gemini": ("name", (f"extensions/{NAME}/gemini-extension.json",)),
+    "opencode": ("plugin", ("../opencode.json", "../opencode.jsonc")),
 }
-"""Where a host says which packages it has, beside its settings, and under which key."""
+"""Under which key a host says which packages it has, and in which files beside its settings."""
+_PROJECT_PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "opencode": ("../../opencode.json", "../../opencode.jsonc"),
+}
+"""Files of a project that say it as well."""
+_PACKAGE_NAME = f"opencode-{NAME}"
+"""Of the package whose directory opencode is told, wherever that lies."""
 
 
 class InstalledHooks(NamedTuple):
@@ -199,21 +206,45 @@ def _packaged(host: str, place: SettingsPlace) -> Iterator[InstalledHooks]:
     """Yields the hooks of a package that a host has; it may be disabled in other ways."""
     if host not in _PACKAGES:
         return
-    name, key = _PACKAGES[host]
-    path = os.path.normpath(os.path.join(os.path.dirname(place.path(host)), name))
-    found: Any = None
-    with suppress(TreesnapError, ValueError):
-        content = look(place.fs, path).content or b"{}"
-        is_toml = name.endswith(".toml")
-        value = tomllib.loads(content.decode()) if is_toml else parsed(path, content).value
-        found = value.get(key)
-    if isinstance(found, dict):
-        switches = {
-            name: v.get("enabled") if isinstance(v, dict) else v for name, v in found.items()
-        }
-        found = [name for name, is_enabled in switches.items() if is_enabled is not False]
-    if any(NAME in str(item) for item in (found if isinstance(found, list) else [found])):
-        yield InstalledHooks(place.for_project, path, NAME, is_strict=False, is_current=True)
+    key, names = _PACKAGES[host]
+    names += _PROJECT_PACKAGES.get(host, ()) if place.for_project else ()
+    for name in names:
+        path = os.path.normpath(os.path.join(os.path.dirname(place.path(host)), name))
+        found: Any = None
+        with suppress(TreesnapError, ValueError):
+            content = look(place.fs, path).content or b"{}"
+            is_toml = name.endswith(".toml")
+            value = tomllib.loads(content.decode()) if is_toml else parsed(path, content).value
+            found = value.get(key)
+        if isinstance(found, dict):
+            switches = {
+                name: v.get("enabled") if isinstance(v, dict) else v for name, v in found.items()
+            }
+            found = [name for name, is_enabled in switches.items() if is_enabled is not False]
+        items = found if isinstance(found, list) else [found]
+        if any(_is_own_package(place, item, os.path.dirname(path)) for item in items):
+            yield InstalledHooks(place.for_project, path, NAME, is_strict=False, is_current=True)
+
+
+def _is_own_package(place: SettingsPlace, item: object, directory: str) -> bool:
+    """Returns whether a host is told to load our package: by its name, or by where it lies.
+
+    What lies somewhere says itself what it is, whatever the directory is called.
+    """
+    spec = item[0] if isinstance(item, list) and item else item  # the rest are options
+    if not isinstance(spec, str):
+        return False
+    if not spec.startswith(("file://", "/", "./", "../")):
+        return NAME in spec
+    path = unquote(spec.removeprefix("file://")) if spec.startswith("file://") else spec
+    path = os.path.normpath(os.path.join(directory, path))
+    for above in (path, os.path.dirname(path)):  # the package, or a file of it
+        with suppress(TreesnapError):
+            file = os.path.join(above, "package.json")
+            content = look(place.fs, file).content
+            if content is not None:
+                return bool(parsed(file, content).value.get("name") == _PACKAGE_NAME)
+    return False
 
 
 def _gone(hooks: Iterable[InstalledHooks], environ: Mapping[str, str]) -> Iterator[str]:
