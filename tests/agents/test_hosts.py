@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treesnap.agents.event import Event, EventPhase, Reply
+from treesnap.agents.hook import reply_to
 from treesnap.agents.hosts.base import Payload
 from treesnap.agents.hosts.table import HOSTS, host_named
 from treesnap.arguments import problem_of_name
@@ -19,6 +20,9 @@ PAYLOADS = Path(__file__).parent / "payloads"
 FILES = sorted(PAYLOADS.glob("*/*.json"))
 READS_JSON = {"gemini", "cline"}
 ANSWERING = {"claude", "codex", "gemini", "copilot", "cursor"}
+SAID_OF_STRICT = (
+    "treesnap did not capture the files: the disk is full; this hook is strict, so nothing was done"
+)
 TEXTS = ("snapshots\n", 'a "quoted" line\n\n\ttab', "müde \x00")
 
 
@@ -250,8 +254,10 @@ def test_a_model_is_told_only_with_a_prompt(name):
     assert ("news" in told.stdout) == (name not in {"cursor", "windsurf"})
 
 
-@pytest.mark.parametrize("phase", [EventPhase.TURN, EventPhase.PRE])
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [(name, phase) for name, host in HOSTS.items() for phase in host.blocked_phases],
+)
 def test_a_blocked_call_differs_from_one_that_goes_on(name, phase):
     host = host_named(name)
     reply = host.block(event(name, phase), "the disk is full")
@@ -259,12 +265,32 @@ def test_a_blocked_call_differs_from_one_that_goes_on(name, phase):
     assert_valid(name, reply)
     assert "the disk is full" in reply.stdout + reply.stderr
     if reply.exit_code == 0:
-        assert {"deny", "block", True} & {
-            value for value in json.loads(reply.stdout).values() if isinstance(value, str | bool)
+        said = json.loads(reply.stdout)
+        assert said.get("continue") is False or {"deny", "block", True} & {
+            value for value in said.values() if isinstance(value, str | bool)
         }
     else:
         assert reply.exit_code == 2
         assert not reply.stdout
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_strict_hook_blocks_tools_in_all_hosts_and_prompts_in_most(name):
+    host = host_named(name)
+    expected = {EventPhase.PRE} if name in {"cline", "kiro"} else {EventPhase.PRE, EventPhase.TURN}
+
+    blocked = {
+        phase
+        for phase in EventPhase
+        if reply_to(event(name, phase), host, "the disk is full", is_strict=True)
+        == host.block(event(name, phase), SAID_OF_STRICT)
+    }
+
+    assert blocked == expected
+    for phase in {*EventPhase} - expected:
+        reply = reply_to(event(name, phase), host, "the disk is full", is_strict=True)
+        assert reply == reply_to(event(name, phase), host, "the disk is full")
+        assert "the disk is full" in reply.stderr
 
 
 @pytest.mark.parametrize("name", HOSTS)

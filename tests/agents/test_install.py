@@ -296,8 +296,27 @@ def test_a_line_of_the_user_stays_whatever_it_runs_beside_the_hook(place, home, 
 def test_a_strict_host_blocks_where_no_hook_runs(host, member):
     for entry in entries(host, WORDS, is_strict=True):
         ours = entry.value["hooks"][0] if "hooks" in entry.value else entry.value
-        assert ours.items() >= member.items()
+        is_blocked = host_named(host).phases[entry.path[-1]] in (EventPhase.TURN, EventPhase.PRE)
+        assert (ours.items() >= member.items()) == is_blocked  # of others it has no effect
         assert " --strict" in ours["command"]
+
+
+@pytest.mark.parametrize(
+    ("host", "event"), [("cline", "TaskStart"), ("cline", "UserPromptSubmit"), ("kiro", "Stop")]
+)
+def test_a_strict_line_lets_go_on_what_the_host_lets_nothing_stop(tmp_path, host, event):
+    line = hook_line(host, [broken(tmp_path, "exit 1")], event, is_strict=True)
+
+    done = subprocess.run(["sh", "-c", line], capture_output=True, check=False, text=True)
+
+    assert done.returncode != 2
+    assert "true" not in done.stdout
+
+
+def test_a_strict_prompt_of_kiro_is_captured_and_not_blocked():
+    line = hook_line("kiro", WORDS, "UserPromptSubmit", is_strict=True)
+
+    assert line.endswith("hook kiro userPromptSubmit --strict")
 
 
 @pytest.mark.parametrize(
@@ -541,7 +560,6 @@ def test_a_program_that_the_user_changed_is_not_removed(place, home, host):
     assert path.exists()
 
 
-BLOCKING = {"UserPromptSubmit", "PreToolUse", "BeforeTool", "preToolUse", "pre_run_command"}
 BROKEN = {
     "missing": None,
     "killed": "kill -KILL $$",
@@ -561,7 +579,7 @@ def test_a_strict_line_blocks_whatever_becomes_of_the_program(tmp_path, monkeypa
         phase = next(phase for name, phase in phases.items() if name.lower() == event.lower())
         line = hook_line(host, [program], event, is_strict=True)
         assert caller_in(line, host) == [program]
-        if event in BLOCKING:
+        if phase in host_named(host).blocked_phases:
             done = subprocess.run(["sh", "-c", line], capture_output=True, check=False, text=True)
             expected = host_named(host).block(Event(host, phase, "/", "s"), contracts._NO_SNAPSHOT)
             assert (done.returncode, done.stdout) == (expected.exit_code, expected.stdout)

@@ -192,6 +192,16 @@ def test_a_strict_hook_blocks_what_it_cannot_capture(tell, locked, hook):
     assert outcome.json["cancel"] is True
 
 
+def test_a_strict_hook_says_and_keeps_what_it_cannot_block(locked, hook, root, snap):
+    given = {"taskId": "s1", "workspaceRoots": [str(root)]}
+    outcome = hook("cline", json.dumps(given).encode(), "TaskStart", "--strict", "--wait", "0")
+
+    assert (outcome.code, outcome.json) == (0, {"cancel": False})
+    assert "is in use by" in outcome.err
+    (gap,) = snap("list", "--session", "s1", "--json").json["gaps"]
+    assert gap["phase"] == "turn"
+
+
 def test_a_strict_hook_takes_what_it_can_capture(tell):
     assert_silent(tell("PreToolUse", "--strict", tool_use_id="t1"))
 

@@ -203,6 +203,16 @@ def test_a_broken_hook_blocks_the_agent_only_if_it_is_strict(scene, how, is_stri
     assert (scene.project / "made.txt").exists() != is_strict
 
 
+def test_a_strict_hook_keeps_the_prompt_from_the_model_where_the_host_lets_it(scene):
+    scene.snap("agent", "install", scene.host.name, "--strict")
+    break_program(scene, None)
+
+    ended = scene.run("make it", scene.shell("true"))
+
+    blocks = EventPhase.TURN in host_named(scene.host.name).blocked_phases
+    assert ("make it" in ended.asked) != blocks, ended
+
+
 def break_program(scene: Scene, script: str | None) -> None:
     """Replaces what hooks call, and has the host wait for them shortly."""
     scene.program.unlink()

@@ -175,13 +175,13 @@ def reply_to(
 ) -> Reply:
     """Returns the reply that lets the host go on, or blocks it for a problem if that is strict.
 
-    The beginning of a session and the end of a turn are never blocked: the agent would not end.
+    Only what the host lets a hook block is: with the end of a turn the agent would not end.
     """
     if problem is None:
         return host.go_on(event, context=context)
     reason = printable(problem)[:REASON_LENGTH_MAX]
     warning = f"treesnap did not capture the files: {reason}"
-    if is_strict and (event is None or event.phase in (EventPhase.TURN, EventPhase.PRE)):
+    if is_strict and (event is None or event.phase in host.blocked_phases):
         return host.block(event, f"{warning}; this hook is strict, so nothing was done")
     return host.go_on(event, context=context, warning=warning)
 

@@ -116,6 +116,9 @@ class Host:
     """The reply to a prompt that tells the model a text beside it; JSON, or text as it stands."""
     answer_form: ClassVar[Mapping[str, Any] | None] = None
     """The reply to a prompt that shows a text in place of the model's answer."""
+    blocked_phases: ClassVar[frozenset[EventPhase]] = frozenset({EventPhase.TURN, EventPhase.PRE})
+    """What a hook can keep the host from. Elsewhere a reply that blocks would be ignored, or taken
+    for a failure; the beginning of a session and the end of a turn are never blocked."""
     block_forms: ClassVar[Mapping[EventPhase, Mapping[str, Any]]] = {}
     """The replies that keep something from being carried out, where that is not the exit code."""
 

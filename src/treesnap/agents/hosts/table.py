@@ -171,7 +171,7 @@ class Cline(Host):
     of the command line calls a tool call ``tool_call``, that of the editor ``PreToolUse``. The
     first prompt of a task is in ``TaskStart``, though not in a one-shot run of the command line,
     which has no ``UserPromptSubmit`` either. It reads JSON from standard output whatever happens,
-    and gives exit codes no meaning.
+    and gives exit codes no meaning. The model is asked whatever the hook of a prompt replies.
     """
 
     name = "cline"
@@ -199,10 +199,8 @@ class Cline(Host):
     waits_for_turn = False
     nothing = '{"cancel": false}\n'
     context_form: ClassVar = {"cancel": False, "contextModification": "{text}"}
-    block_forms: ClassVar = {
-        phase: {"cancel": True, "errorMessage": "{text}"}
-        for phase in (EventPhase.TURN, EventPhase.PRE)
-    }
+    blocked_phases = frozenset({EventPhase.PRE})
+    block_forms: ClassVar = {EventPhase.PRE: {"cancel": True, "errorMessage": "{text}"}}
     read_only_tools = words(
         "ask_followup_question ask_question fetch_web_content list_code_definition_names "
         "list_files load_mcp_documentation plan_mode_respond read_file read_files "
@@ -240,6 +238,7 @@ class Cursor(Host):
     input_fields = ("tool_input", "")
     context_form: ClassVar = {}
     answer_form: ClassVar = {"continue": False, "user_message": "{text}"}
+    block_forms: ClassVar = {EventPhase.TURN: answer_form}
     read_only_tools = words("Glob Grep List Read SemanticSearch WebSearch")
 
 
@@ -272,7 +271,7 @@ class Kiro(Host):
     """Kiro CLI.
 
     Its payloads name no session and have no ids, so all sessions in a root are one, and each call
-    is a step. What a prompt hook prints is added to the prompt.
+    is a step. What a prompt hook prints is added to the prompt, and its exit code stops nothing.
     """
 
     name = "kiro"
@@ -285,6 +284,7 @@ class Kiro(Host):
     )
     session_default = "kiro"
     begins_with_prompt = True  # in its editor
+    blocked_phases = frozenset({EventPhase.PRE})
     context_form = "{text}"
     read_only_tools = words("code fs_read glob grep introspect read thinking web_fetch web_search")
 

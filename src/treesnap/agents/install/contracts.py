@@ -203,7 +203,7 @@ def entries(host: str, words: Sequence[str], *, is_strict: bool) -> list[HookEnt
     for event in contract.events:
         line = hook_line(host, words, event, is_strict=is_strict)
         value = filled(contract.entry, line=line, event=event)
-        value |= contract.strict if is_strict else {}
+        value |= contract.strict if is_strict and _is_blocked(host, event) else {}
         if contract.form is Form.GROUPS:
             value = {"hooks": [value]}
         path = ("hooks",) if contract.form is Form.TRIGGERS else ("hooks", event)
@@ -243,22 +243,31 @@ def hook_line(host: str, words: Sequence[str], event: str, *, is_strict: bool) -
     """
     contract = CONTRACTS[host]
     form = contract.form
-    phases = {name.lower(): (name, phase) for name, phase in host_named(host).phases.items()}
-    name, phase = phases[event.lower()]
+    found = host_named(host)
+    name, phase = _event(host, event)
     named = [*words, "hook", host]
     named += [name] if form in (Form.SCRIPTS, Form.TRIGGERS) else []
     named += ["--strict"] if is_strict else []
     line = shlex.join(named)
-    blocks = is_strict and phase in (EventPhase.TURN, EventPhase.PRE)
+    blocks = is_strict and phase in found.blocked_phases
     if not blocks and form is not Form.SCRIPTS and not contract.is_stopped_by_failure:
         return line
     told = Event(host, phase, root="/", session=host)
-    found = host_named(host)
     reply = found.block(told, _NO_SNAPSHOT) if blocks else found.go_on(told, warning=_WARNING)
     said = [f"printf '%s\\n' {shlex.quote(reply.stdout.strip())}"] if reply.stdout else []
     said += [f"echo {shlex.quote(reply.stderr.strip())} >&2"] if reply.stderr else []
     said.append(f"exit {reply.exit_code}")
     return f"{shlex.join(_KILLER)} {line} || {{ {'; '.join(said)}; }}"
+
+
+def _event(host: str, event: str) -> tuple[str, EventPhase]:
+    """Returns what a host calls an event when it tells it, and the phase."""
+    phases = host_named(host).phases.items()
+    return next((name, phase) for name, phase in phases if name.lower() == event.lower())
+
+
+def _is_blocked(host: str, event: str) -> bool:
+    return _event(host, event)[1] in host_named(host).blocked_phases
 
 
 def line_of(value: object, host: str) -> str | None:
