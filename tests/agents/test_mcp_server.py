@@ -223,6 +223,29 @@ def test_a_plan_is_carried_out_undone_and_done_again(server, root, mode):
     assert tree_state(root) == before
 
 
+@pytest.mark.parametrize("mode", GENERATIONS)
+def test_a_client_that_can_ask_its_user_is_not_asked_again(server, root, mode):
+    asked = []
+
+    async def elicit(_context: Any, params: Any) -> Any:
+        asked.append(params)
+        return mcp.types.ElicitResult(action="decline")
+
+    async def restore_all() -> Any:
+        async with mcp.Client(server, mode=mode, elicitation_callback=elicit) as client:
+            plan = await client.call_tool("restore_plan", {"ref": "latest"})
+            token = plan.structured_content["token"]
+            return await client.call_tool("restore_apply", {"token": token})
+
+    before = tree_state(root)
+    ask(server, "checkpoint", mode)
+    shutil.rmtree(root / "sub")
+
+    assert not anyio.run(restore_all).is_error
+    assert tree_state(root) == before
+    assert asked == []
+
+
 def test_a_root_that_was_deleted_comes_back(server, root):
     before = tree_state(root)
     ask(server, "checkpoint")

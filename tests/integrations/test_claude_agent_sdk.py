@@ -93,3 +93,9 @@ def test_a_tool_that_the_sdk_no_longer_waits_for_has_no_step(scene, monkeypatch)
     assert "it took longer than the hook may take" in warned
     assert (session.steps, len(session.gaps)) == ((), 1)
     wait_until(scene.handle.list)  # of a process in the background
+
+
+def test_switched_off_there_are_no_hooks(scene, monkeypatch):
+    monkeypatch.setenv("SNAP_DISABLE", "1")
+
+    assert ClaudeAgentOptions(hooks=snapshot_hooks(scene.handle, is_strict=True)).hooks == {}

@@ -87,3 +87,13 @@ def test_commands_and_prompts_are_one_session_without_a_checkpointer(root, handl
     assert session.id == "thread 1"
     assert [step.phase for step in session.steps] == [END, POST, PRE, TURN]
     assert of_phase(session, PRE)[0].snapshot.label == "execute: rm plan"
+
+
+def test_switched_off_nothing_is_captured_and_nothing_fails(root, handle, monkeypatch):
+    monkeypatch.setenv("SNAP_DISABLE", "1")
+    backend = SnapshotBackend(handle, is_strict=True, inherit_env=True)
+
+    backend.execute("rm plan")
+
+    assert list(root.iterdir()) == []
+    assert handle.list() == ()

@@ -348,3 +348,18 @@ def test_parallel_tools_that_end_in_any_order_leave_one_state(scene):
     after_tools = scene.state("SnapshotMiddleware.before_model", 1)
     assert scene.rewind(after_tools.config) == {"first": "1", "second": "2"}
     assert scene.rewind(scene.state("tools").config) == {}
+
+
+def test_switched_off_nothing_is_captured_and_nothing_fails(tmp_path, monkeypatch):
+    scene = Scene(tmp_path)
+    monkeypatch.setenv("SNAP_DISABLE", "1")
+    scene.graph = scene.agent(is_strict=True)
+    scene.script({"a": "1"})
+
+    scene.graph.invoke({"messages": [("user", "go")]}, scene.config)
+
+    assert (scene.root / "a").read_text() == "1"
+    assert scene.handle.list() == ()
+    with pytest.raises(treesnap.NotFound):
+        langgraph.rewind(scene.handle, scene.graph, scene.config)
+    langgraph.delete_thread(scene.handle, scene.saver, "thread 1")

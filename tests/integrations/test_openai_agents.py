@@ -125,3 +125,12 @@ def test_a_strict_run_ends_before_a_tool_that_cannot_be_taken_back(scene):
     scene.run("three", [CALL])
     assert (scene.root / "a").exists()
     assert agent_session(scene.handle.context).gaps
+
+
+def test_switched_off_nothing_is_captured_and_nothing_fails(scene, monkeypatch):
+    monkeypatch.setenv("SNAP_DISABLE", "1")
+
+    scene.run("Write a file", [CALL], is_strict=True)
+
+    assert (scene.root / "a").exists()
+    assert scene.handle.list() == ()

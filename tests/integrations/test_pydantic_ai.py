@@ -110,3 +110,13 @@ def test_a_strict_run_ends_before_a_tool_that_cannot_be_taken_back(scene):
     run(scene.agent(), "three", conversation_id="c3")
     assert (scene.root / "a").read_text() == "11"
     assert agent_session(scene.handle.context, "c3").gaps
+
+
+def test_switched_off_nothing_is_captured_and_nothing_fails(tmp_path, monkeypatch):
+    scene = Scene(tmp_path)
+    monkeypatch.setenv("SNAP_DISABLE", "1")
+
+    run(scene.agent(is_strict=True), "once")
+
+    assert (scene.root / "a").exists()
+    assert scene.handle.list() == ()

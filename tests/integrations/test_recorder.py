@@ -38,3 +38,21 @@ def test_half_a_character_is_no_reason_to_end_a_run(recorder, name):
     again = recorder.record(EventPhase.PRE, **given)
 
     assert (first == again) == (name == "key")
+
+
+@pytest.mark.parametrize("phase", EventPhase)
+def test_switched_off_nothing_is_captured_and_nothing_fails(tmp_path, monkeypatch, phase):
+    monkeypatch.setenv("SNAP_DISABLE", "1")
+    gone = treesnap.open(tmp_path / "gone", tmp_path / "store")
+    recorder = Recorder("framework", gone, "default", is_strict=True)
+
+    assert recorder.record(phase, tool="bash") is None
+    assert not (tmp_path / "store").exists()
+
+
+def test_what_is_switched_on_again_is_captured(recorder, monkeypatch):
+    monkeypatch.setenv("SNAP_DISABLE", "1")
+    assert recorder.record(EventPhase.PRE) is None
+
+    monkeypatch.setenv("SNAP_DISABLE", "")
+    assert recorder.record(EventPhase.PRE) is not None

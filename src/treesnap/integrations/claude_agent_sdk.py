@@ -12,7 +12,7 @@ from treesnap.agents.hook import respond, with_deadline
 from treesnap.agents.hosts.base import Payload
 from treesnap.agents.hosts.table import host_named
 from treesnap.integrations import brought_by
-from treesnap.ops.context import Context, check_root
+from treesnap.ops.context import Context, check_root, is_disabled_for_agents
 from treesnap.ops.handle import Handle
 
 with brought_by("claude-agent-sdk"):
@@ -28,8 +28,11 @@ def snapshot_hooks(
     """Returns hooks that capture a root before each prompt and each tool, and after the turn.
 
     A session is that of the SDK. A strict hook blocks what cannot be captured before, also when
-    the time is over. Raises Refused for a dangerous root, and NotFound without one.
+    the time is over. If SNAP_DISABLE is set, there are no hooks. Raises Refused for a dangerous
+    root, and NotFound without one.
     """
+    if is_disabled_for_agents():
+        return {}
     check_root(handle.context, force=False)
 
     async def capture(payload: Any, _tool_use_id: str | None, _context: Any) -> Any:

@@ -12,7 +12,7 @@ from treesnap.agents.hosts.base import Host, Payload, as_name
 from treesnap.agents.sessions import note_gap
 from treesnap.errors import ErrorCode, Refused, TreesnapError, printable
 from treesnap.model import Snapshot
-from treesnap.ops.context import check_root
+from treesnap.ops.context import check_root, is_disabled_for_agents
 from treesnap.ops.handle import Handle
 
 _LOG = logging.getLogger(__name__)
@@ -25,7 +25,8 @@ class Recorder:
     def __init__(
         self, framework: str, handle: Handle, session: str | None, *, is_strict: bool
     ) -> None:
-        check_root(handle.context, force=False)
+        if not is_disabled_for_agents():
+            check_root(handle.context, force=False)
         self.framework = framework
         self.handle = handle
         self.session = session or f"{framework}-{handle.context.clock_ns()}"
@@ -44,10 +45,13 @@ class Recorder:
     ) -> Snapshot | None:
         """Returns the snapshot of an event, or None for one that was not captured.
 
-        That is kept as a gap and logged, and the run goes on. Only a strict recorder raises
+        That is kept as a gap and logged, and the run goes on; if SNAP_DISABLE is set, nothing is
+        captured and kept. Only a strict recorder raises
         before a prompt or a tool: a TreesnapError or an OSError. The session is an id of any
         type, such as a number or a UUID.
         """
+        if is_disabled_for_agents():
+            return None
         payload = Payload({"tool_name": tool, "tool_input": dict(arguments or {})})
         event = Event(
             host=self.framework,

@@ -205,6 +205,11 @@ def is_store_given() -> bool:
     return bool(os.environ.get("SNAP_STORE"))
 
 
+def is_disabled_for_agents() -> bool:
+    """Returns whether the user has switched off all that is captured for agents."""
+    return bool(os.environ.get("SNAP_DISABLE"))
+
+
 def require_store(store_path: str) -> None:
     """Raises StoreMissing where no part of a store exists: most likely the path was mistyped.
 
