@@ -12,7 +12,6 @@ from treesnap.codec.pack import (
     Encoded,
     IndexEntry,
     OpenBlock,
-    decode_block,
     decode_table,
     encode_table,
     table_size,
@@ -71,7 +70,7 @@ def damaging(pack: Path | str, entry: IndexEntry, mask: int = 0xFF) -> int:
     for position in range(begin, len(data), step):
         changed = bytearray(data)
         changed[position] ^= mask
-        block = decode_block(table, bytes(changed))
+        block = OpenBlock(table, bytes(changed))
         lost = [each for each in table.entries if not _is_right(block, each)]
         if entry in lost:
             found[position] = len(lost)

@@ -212,7 +212,7 @@ def test_a_compressed_block_is_still_read():
     table = pack.decode_table(block, bytes(16), 16)
 
     assert table is not None
-    opened = pack.decode_block(table, block)
+    opened = pack.OpenBlock(table, block)
     assert [opened.find(entry) for entry in table.entries] == [b"a" * 100, b"b" * 200]
     assert table.compression == 1
 

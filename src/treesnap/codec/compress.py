@@ -84,6 +84,18 @@ def decompress(compression: int, stored: bytes, raw_size: int) -> bytes:
     No more than ``raw_size`` bytes are ever allocated for the result, and
     ``raw_size`` itself is bounded by BLOCK_RAW_SIZE_MAX.
     """
+    return _decompressed(compression, stored, raw_size, raw_size)
+
+
+def decompress_start(compression: int, stored: bytes, raw_size: int, size: int) -> bytes:
+    """Returns the first ``size`` bytes of a block of ``raw_size``; raises Corrupt.
+
+    What follows is not looked at.
+    """
+    return _decompressed(compression, stored, raw_size, size)
+
+
+def _decompressed(compression: int, stored: bytes, raw_size: int, size: int) -> bytes:
     if not 0 <= raw_size <= BLOCK_RAW_SIZE_MAX:
         raise Corrupt(f"The block claims {raw_size} bytes, more than {BLOCK_RAW_SIZE_MAX}")
     if compression == Compression.NONE:
@@ -101,10 +113,14 @@ def decompress(compression: int, stored: bytes, raw_size: int) -> bytes:
         parameters = zstandard.get_frame_parameters(stored)
         if parameters.content_size != raw_size:
             raise Corrupt(f"The block does not hold the {raw_size} bytes that it claims")
-        data: bytes = own.decompress(stored, allow_extra_data=False)
+        if size < raw_size:
+            with own.stream_reader(stored) as reader:
+                data: bytes = reader.read(size)
+        else:
+            data = own.decompress(stored, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise Corrupt(f"The block cannot be decompressed: {error}") from error
-    if len(data) != raw_size:
+    if len(data) != size:
         raise Corrupt(f"The block has {len(data)} bytes and claims {raw_size}")
     return data
 

@@ -39,6 +39,7 @@ from treesnap.codec.compress import (
     compress,
     decompress,
     decompress_damaged,
+    decompress_start,
 )
 from treesnap.codec.envelope import HASH_BLAKE3, HEADER_SIZE, FileKind, header
 from treesnap.errors import Corrupt
@@ -139,15 +140,27 @@ class BlockTable(NamedTuple):
         return self.block.offset + self.block.size
 
 
-class OpenBlock(NamedTuple):
-    """A block before compression."""
+class OpenBlock:
+    """A block of which as much is decompressed as was asked for.
 
-    entries: dict[int, IndexEntry]
-    """Its objects, by their starts."""
-    raw: bytes
-    """All its bytes, or those before the damage."""
-    problem: str
-    """Why bytes are missing, or empty."""
+    The first object that is asked for has the block decompressed up to its end: of a block of
+    512 KiB, 0.25 ms in place of 0.4 on average. What begins with the first one of all, as a reader
+    of everything does, and what asks for a second one, gets the whole block. Objects are
+    verified; what is wrong with the rest of a block is told when it is asked for.
+    """
+
+    __slots__ = ("_compression", "_is_whole", "_problem", "_raw", "_raw_size", "_stored", "entries")
+
+    def __init__(self, table: BlockTable, data: bytes) -> None:
+        """Takes all bytes of a block, of which the table was read. Decompresses nothing."""
+        self.entries = {entry.start: entry for entry in table.entries}
+        """Its objects, by their starts."""
+        self._compression = table.compression
+        self._raw_size = table.block.raw_size
+        self._stored = data[HEAD_SIZE + len(table.entries) * ROW_SIZE : table.block.size]
+        self._raw = b""
+        self._is_whole = False
+        self._problem = ""
 
     def find(self, entry: IndexEntry) -> bytes:
         """Returns an object's bytes, verified against its id; raises Corrupt."""
@@ -157,16 +170,34 @@ class OpenBlock(NamedTuple):
                 f"at {entry.offset}"
             )
         end = entry.start + 1 + entry.raw_size
-        if len(self.raw) < end:
-            raise Corrupt(f"Object {entry.id.hex()} cannot be read: {self.problem}")
-        part = memoryview(self.raw)[entry.start : end]
+        if len(self._raw) < end:
+            self._decompress(end if entry.start and not self._raw else self._raw_size)
+        if len(self._raw) < end:
+            raise Corrupt(f"Object {entry.id.hex()} cannot be read: {self._problem}")
+        part = memoryview(self._raw)[entry.start : end]
         if part[0] != entry.kind or prefixed_id(part) != entry.id:
             raise Corrupt(f"Object {entry.id.hex()} does not match its identity")
         return bytes(part[1:])
 
     def find_unchecked(self, entry: IndexEntry) -> bytes:
         """Returns the bytes at an object's place, as far as there are any."""
-        return self.raw[entry.start + 1 : entry.start + 1 + entry.raw_size]
+        self._decompress(self._raw_size)
+        return self._raw[entry.start + 1 : entry.start + 1 + entry.raw_size]
+
+    def _decompress(self, size: int) -> None:
+        """Decompresses the first ``size`` bytes, of a damaged block those before the damage."""
+        if self._is_whole:
+            return
+        try:
+            if size < self._raw_size:
+                self._raw = decompress_start(self._compression, self._stored, self._raw_size, size)
+                return
+            self._raw = decompress(self._compression, self._stored, self._raw_size)
+        except Corrupt as error:
+            self._raw = decompress_damaged(self._compression, self._stored, self._raw_size)
+            self._problem = error.message
+        self._is_whole = True
+        self._stored = b""
 
 
 class Encoded(NamedTuple):
@@ -287,18 +318,6 @@ def _entries(block: Block, rows: Iterable[tuple[bytes, int, int]]) -> list[Index
         entries.append(_NEW_ENTRY((identity, block, start, size, kind)))
         start += 1 + size
     return entries
-
-
-def decode_block(table: BlockTable, data: bytes) -> OpenBlock:
-    """Returns a block before compression; ``data`` is all of it. Damage is not raised but told."""
-    entries = {entry.start: entry for entry in table.entries}
-    stored = data[HEAD_SIZE + len(table.entries) * ROW_SIZE : table.block.size]
-    raw_size = table.block.raw_size
-    try:
-        return OpenBlock(entries, decompress(table.compression, stored, raw_size), "")
-    except Corrupt as error:
-        raw = decompress_damaged(table.compression, stored, raw_size)
-        return OpenBlock(entries, raw, error.message)
 
 
 def decode_unchecked(data: bytes) -> bytes:

@@ -6,7 +6,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
-from treesnap.codec.pack import IndexEntry, OpenBlock, decode_block, decode_table
+from treesnap.codec.pack import Block, IndexEntry, OpenBlock, decode_table
 from treesnap.codec.reader import Reference, TreeReader, root_references
 from treesnap.codec.remote import RemoteName
 from treesnap.codec.snapshot import decode_snapshot
@@ -41,7 +41,7 @@ class RemoteObjects:
     def __init__(self, files: RemoteFiles, view: View) -> None:
         self._files = files
         self.view = view
-        self._blocks: OrderedDict[tuple[RemoteName, int], OpenBlock] = OrderedDict()
+        self._blocks: OrderedDict[tuple[RemoteName, Block], OpenBlock] = OrderedDict()
         self._size = 0
 
     def place(self, object_id: ObjectId) -> Place:
@@ -56,7 +56,7 @@ class RemoteObjects:
         name, entry = self.place(object_id)
         if entry.kind != kind:
             raise Corrupt(f"Object {object_id.hex()} of the remote is of another kind")
-        key = name, entry.offset
+        key = name, entry.block
         if key not in self._blocks:
             self._read(name, [entry])
         self._blocks.move_to_end(key)
@@ -67,7 +67,7 @@ class RemoteObjects:
         wanted: dict[RemoteName, dict[int, IndexEntry]] = defaultdict(dict)
         for object_id in objects:
             name, entry = self.place(object_id)
-            if (name, entry.offset) not in self._blocks:
+            if (name, entry.block) not in self._blocks:
                 wanted[name][entry.offset] = entry
         for name, entries in wanted.items():
             self._read(name, sorted(entries.values(), key=lambda entry: entry.offset))
@@ -97,10 +97,11 @@ class RemoteObjects:
             table = decode_table(data, entry.pack_id, entry.offset)
             if table is None or table.block != entry.block or len(data) != entry.block.size:
                 raise Corrupt(f"{name} does not hold a block at {entry.offset}")
-            block = self._blocks[name, entry.offset] = decode_block(table, data)
-            self._size += len(block.raw)
+            self._blocks[name, entry.block] = OpenBlock(table, data)
+            self._size += entry.block.raw_size
         while self._size > _OPEN_BLOCKS_SIZE_MAX and len(self._blocks) > len(entries):
-            self._size -= len(self._blocks.popitem(last=False)[1].raw)
+            (_, block), _ = self._blocks.popitem(last=False)
+            self._size -= block.raw_size
 
 
 def needed_objects(

@@ -26,7 +26,6 @@ from treesnap.codec.pack import (
     Encoded,
     IndexEntry,
     OpenBlock,
-    decode_block,
     decode_footer,
     decode_table,
     decode_unchecked,
@@ -227,10 +226,10 @@ class PackReader:
         table = decode_table(data, block.pack_id, block.offset)
         if table is None or table.block != block or len(data) != block.size:
             raise Corrupt(f"Pack {block.pack_id.hex()} does not hold a block at {block.offset}")
-        found = self._blocks[block] = decode_block(table, data)
-        self._blocks_size += len(found.raw)
+        found = self._blocks[block] = OpenBlock(table, data)
+        self._blocks_size += block.raw_size
         while self._blocks_size > _OPEN_BLOCKS_SIZE_MAX and len(self._blocks) > 1:
-            self._blocks_size -= len(self._blocks.popitem(last=False)[1].raw)
+            self._blocks_size -= self._blocks.popitem(last=False)[0].raw_size
         return found
 
     def _stored(self, block: Block) -> bytes:

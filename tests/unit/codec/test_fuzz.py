@@ -87,7 +87,7 @@ def read_pack(data: bytes) -> Any:
 def found_in(data: bytes) -> Iterator[bytes]:
     """Yields the objects of a pack that can be read."""
     for table in pack.scan_blocks(memoryview(data), bytes(16)):
-        block = pack.decode_block(table, data[table.block.offset : table.end])
+        block = pack.OpenBlock(table, data[table.block.offset : table.end])
         for entry in table.entries:
             try:
                 yield block.find(entry)

@@ -74,7 +74,7 @@ def opened(objects: list[tuple[int, bytes, bytes]]) -> tuple[list[IndexEntry], p
     data = block_of(objects)
     table = pack.decode_table(data, PACK, 16)
     assert table is not None
-    return table.entries, pack.decode_block(table, data)
+    return table.entries, pack.OpenBlock(table, data)
 
 
 def test_objects_are_checked_against_their_identity():
@@ -96,7 +96,7 @@ def test_the_kind_in_the_table_is_that_in_front_of_the_object():
     table = pack.decode_table(data, PACK, 16)
 
     with pytest.raises(Corrupt, match="identity"):
-        pack.decode_block(table, data).find(table.entries[0])
+        pack.OpenBlock(table, data).find(table.entries[0])
 
 
 def test_an_entry_is_compared_with_what_the_block_says():
@@ -131,7 +131,7 @@ def test_objects_are_encoded_as_blocks_that_lie_where_it_says(level):
     assert list(pack.scan_blocks(memoryview(data), PACK)) == tables
     found = {}
     for table in tables:
-        block = pack.decode_block(table, data[table.block.offset : table.end])
+        block = pack.OpenBlock(table, data[table.block.offset : table.end])
         found |= {entry.id: (entry.kind, block.find(entry)) for entry in table.entries}
     assert found == {identity: (kind, content) for kind, identity, content in objects}
     assert encoded.object_count == len(objects)
@@ -157,6 +157,42 @@ def test_an_object_larger_than_a_block_is_alone_in_one():
     assert [len(table.entries) for table in tables] == [1, 1, 1]
 
 
+def large_block() -> tuple[list[bytes], pack.BlockTable, bytes]:
+    """Returns objects that compress by half, and the block that they fill."""
+    contents = [Random(number).randbytes(25_000).hex().encode() for number in range(10)]
+    objects = [
+        (ObjectKind.CHUNK, object_id(ObjectKind.CHUNK, content), content) for content in contents
+    ]
+    encoded = pack.encode_objects(objects, 1)
+    (table,) = encoded.tables
+    return contents, table, encoded.data
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_objects_of_a_block_are_found_in_any_order(seed):
+    contents, table, data = large_block()
+    block = pack.OpenBlock(table, data)
+    order = Random(seed).choices(range(len(contents)), k=15)
+
+    assert [block.find(table.entries[number]) for number in order] == [
+        contents[number] for number in order
+    ]
+
+
+def test_an_object_is_found_without_what_follows_it():
+    contents, table, data = large_block()
+    changed = bytearray(data)
+    changed[-20_000] ^= 1
+    block = pack.OpenBlock(table, bytes(changed))
+
+    assert block.find(table.entries[2]) == contents[2]  # a check of the whole block would fail
+
+    with pytest.raises(Corrupt):
+        block.find(table.entries[-1])
+    assert block.find(table.entries[2]) == contents[2]
+    assert block.find(table.entries[1]) == contents[1]
+
+
 def test_a_damaged_frame_gives_what_comes_before_the_damage():
     objects = [
         (ObjectKind.CHUNK, object_id(ObjectKind.CHUNK, content), content)
@@ -166,7 +202,7 @@ def test_a_damaged_frame_gives_what_comes_before_the_damage():
     (table,) = encoded.tables
     cut = encoded.data[: len(encoded.data) - 60_000]
 
-    block = pack.decode_block(table, cut)
+    block = pack.OpenBlock(table, cut)
 
     first, *_, last = table.entries
     assert block.find(first) == objects[0][2]
