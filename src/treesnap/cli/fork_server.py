@@ -55,7 +55,9 @@ CHILDREN_MAX = 16
 """Commands that it runs at once; further clients do theirs themselves."""
 
 _PACKAGES = ("cli", "codec", "fs", "ops", "store", "worktree")
-_SELDOM = {f"treesnap.cli.cmd_{name}" for name in ("doctor", "maker", "plan", "session", "watch")}
+_SELDOM = {
+    f"treesnap.cli.cmd_{name}" for name in ("doctor", "maker", "plan", "remote", "session", "watch")
+}
 """Modules of these packages that none of its commands needs."""
 _LIBRARIES = (
     "ctypes",
@@ -63,6 +65,7 @@ _LIBRARIES = (
     "json",
     "pyfastcdc",
     "rich.progress",
+    "shlex",
     "subprocess",
     "threading",
     "tomllib",
