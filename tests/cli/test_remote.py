@@ -138,3 +138,60 @@ def test_a_clone_refuses_a_directory_that_holds_something(snap, run_snap, pushed
 
     assert (outcome.code, "is not empty" in outcome.err) == (3, True)
     assert (tmp_path / "full" / "mine").read_text() == "mine"
+
+
+def test_a_remote_is_pruned(snap, root, pushed):
+    (root / "plants").write_text("tulips")
+    newest = snap("create", "-q").id
+    snap("push")
+
+    shown = snap("prune", "--remote", "disk", "--keep-last", "1", "--dry-run")
+    outcome = snap("prune", "--remote", "disk", "--keep-last", "1", "--json")
+
+    assert (shown.code, "1 snapshot would be removed, 1 kept" in shown.out) == (0, True)
+    assert [item["id"] for item in outcome.json["kept"]] == [newest]
+    assert len(snap("list").out.splitlines()) == 2
+    assert snap("remote", "show").out.split()[3] == "1"
+    assert snap("push").out == "disk lacks nothing\n"
+    refused = snap("prune", "--remote", "disk", "--max-size", "1G")
+    assert (refused.code, "--remote excludes" in refused.err) == (2, True)
+
+
+def test_a_passphrase_is_changed(snap, root, disk):
+    snap("create", "-q")
+    snap("remote", "add", "disk", disk, "--encrypt", env=PASSPHRASE)
+    new = {"TREESNAP_REMOTE_NEW_PASSPHRASE": "battery staple"}
+    (old,) = snap("remote", "key", "list", "--json", env=PASSPHRASE).json["keys"]
+
+    added = snap("remote", "key", "add", env={**PASSPHRASE, **new})
+
+    assert (added.code, added.out.startswith("Added the key slot ")) == (0, True)
+    after = {"TREESNAP_REMOTE_PASSPHRASE": "battery staple"}
+    assert snap("remote", "key", "remove", "disk", old["id"][:12], env=after).code == 0
+    assert snap("push", env=PASSPHRASE).code == 3
+    assert snap("push", env=after).code == 0
+    raw = snap("remote", "key", "add", "--raw-key", "--json", env=after).json["raw_key"]
+    assert snap("push", env={"TREESNAP_REMOTE_KEY": raw}).out == "disk lacks nothing\n"
+    last = snap("remote", "key", "list", env=after).out.splitlines()
+    assert [line.endswith("  (in use)") for line in sorted(last, key=len)] == [False, True]
+
+
+def test_a_rate_is_kept(snap, root, disk):
+    """What is sent first may go at once; a rate that is no size is refused."""
+    snap("create", "-q")
+    snap("remote", "add", "disk", disk)
+
+    assert snap("push", "--limit-rate", "5M").code == 0
+    assert snap("push", "--limit-rate", "fast").code == 2
+
+
+def test_a_remote_is_verified(snap, root, pushed, disk):
+    whole = snap("verify", "--remote", "disk", "--read-data")
+    (pack,) = (disk / "packs").iterdir()
+    pack.unlink()
+
+    damaged = snap("verify", "--remote", "disk")
+
+    assert (whole.code, whole.out.startswith("No problems in 1 snapshot, ")) == (0, True)
+    assert (damaged.code, "is missing on the remote" in damaged.out) == (7, True)
+    assert snap("verify", "--remote", "disk", "--repair").code == 2

@@ -13,6 +13,7 @@ import treesnap
 from blob_doubles import BlobFault, BlobFaultKind, FaultyBlobs, MemoryBlobs, WrappedBlobs
 from oracle import difference, record
 from treesnap.blobs.base import Blobs
+from treesnap.codec.pack import scan_blocks
 from treesnap.errors import (
     Busy,
     Corrupt,
@@ -23,11 +24,13 @@ from treesnap.errors import (
     RemoteFailed,
     RemoteLocked,
 )
-from treesnap.model import SnapshotKind
+from treesnap.hashing import object_id
+from treesnap.model import ObjectKind, SnapshotKind
 from treesnap.remote import Remotes, clone
 from treesnap.remote.connection import open_blobs
 from treesnap.remote.keys import Secret
 from treesnap.remote.remotes import clone_context
+from treesnap.store.maintenance.retention import Policy
 
 RAW_KEY = "5a" * 32
 SECRET_TEXT = b"the roses are in bloom"
@@ -563,3 +566,231 @@ def test_a_collection_that_meets_another_says_so(handle, garden, place):
     with pytest.raises(Busy):
         Remotes(handle, secret_of, lambda url, *, make=False: Overtaken(place(url))).collect()
     assert remotes.push().snapshots == ()
+
+
+def small_steps(handle, garden, remotes, count: int) -> list[str]:
+    """Pushes so many snapshots, one after the other, and returns their ids."""
+    made = []
+    for number in range(count):
+        (garden / "plants").write_text(f"step {number}")
+        (garden / "new").write_bytes(os.urandom(20_000))
+        made.append(handle.create().id)
+        remotes.push()
+    return made
+
+
+def test_a_remote_is_pruned_by_the_rules_of_the_store(handle, garden, place, tmp_path):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    made = small_steps(handle, garden, remotes, 5)
+    handle.pin(made[0])
+
+    would = remotes.prune("backup", Policy(keep_last=2), dry_run=True)
+    assert [item.snapshots for item in remotes.histories()] == [5]
+    result = remotes.prune("backup", Policy(keep_last=2))
+
+    assert would.removed == result.removed
+    assert [item.id for item in result.removed] == [made[2], made[1]]
+    assert result.reasons[made[0]] == ("pinned",)
+    assert [item.snapshots for item in remotes.histories()] == [3]
+    with pytest.raises(NotFound):
+        cloned(tmp_path / "gone", tmp_path / "other", place, "garden", made[1])
+    size_before = sum(map(len, place.content.values()))
+    assert remotes.collect().freed_bytes > 30_000
+    assert sum(map(len, place.content.values())) < size_before - 30_000
+    assert [item.snapshots for item in remotes.histories()] == [3]
+    cloned(tmp_path / "again", tmp_path / "other", place)
+    assert difference(record(garden), record(tmp_path / "again")) == []
+    assert ids(tmp_path / "again", tmp_path / "other") == [made[4], made[3], made[0]]
+
+
+def test_no_push_brings_back_what_was_pruned_unless_it_is_named(handle, garden, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    made = small_steps(handle, garden, remotes, 3)
+    remotes.prune("backup", Policy(keep_last=1))
+    remotes.collect()
+
+    assert remotes.push().snapshots == ()
+    assert remotes.push(refs=[made[0]]).snapshots == (made[0],)
+    assert [item.snapshots for item in remotes.histories()] == [2]
+    assert len(handle.list()) == 3  # nothing local went
+
+
+def test_the_newest_snapshot_stays_on_a_remote(handle, garden, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    made = small_steps(handle, garden, remotes, 2)
+
+    result = remotes.prune("backup", Policy(keep_last=0))
+
+    assert [item.id for item in result.kept] == [made[1]]
+
+
+def test_a_remote_without_a_history_of_the_root_is_not_pruned(handle, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    handle.create()
+
+    with pytest.raises(NotFound) as missing:
+        remotes.prune("backup")
+
+    assert missing.value.code == ErrorCode.HISTORY_NOT_FOUND
+
+
+def other_secret(_known):
+    return lambda: Secret.raw_key("11" * 32)
+
+
+def test_a_key_is_changed_without_writing_anything_else(handle, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    handle.create()
+    remotes.push()
+    (first,) = remotes.keys()
+    before = {name: data for name, data in place.content.items() if not name.startswith("keys/")}
+
+    added = remotes.add_key("backup", other_secret(None))
+    changed = Remotes(handle, other_secret, place)
+    assert [
+        item.is_used for item in sorted(changed.keys(), key=lambda item: item.id != added.id)
+    ] == [
+        True,
+        False,
+    ]
+    removed = changed.remove_key("backup", first.id[:12])
+
+    assert removed.id == first.id
+    after = {name: data for name, data in place.content.items() if not name.startswith("keys/")}
+    assert before == after
+    assert changed.push().snapshots == ()
+    with pytest.raises(RemoteLocked):
+        remotes.push()
+
+
+def test_the_last_key_stays(handle, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    (only,) = remotes.keys()
+
+    with pytest.raises(Refused) as refused:
+        remotes.remove_key("backup", only.id)
+    with pytest.raises(NotFound):
+        remotes.remove_key("backup", "f" * 33)
+    with pytest.raises(NotFound):
+        remotes.remove_key("backup", "")
+
+    assert refused.value.code == ErrorCode.LAST_KEY
+    assert len(remotes.keys()) == 1
+
+
+def test_a_remote_that_is_not_encrypted_has_no_keys(handle, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b", encrypted=False)
+
+    for call in (
+        remotes.keys,
+        lambda: remotes.add_key("backup", other_secret(None)),
+        lambda: remotes.remove_key("backup", "0"),
+    ):
+        with pytest.raises(Refused) as refused:
+            call()
+        assert refused.value.code == ErrorCode.NOT_ENCRYPTED
+
+
+def test_whole_blocks_travel_as_they_are_and_others_without_what_was_deleted(
+    handle, garden, tmp_path
+):
+    """A plain remote shows its packs, so what travelled can be seen."""
+    secret = os.urandom(4_000).hex().encode()
+    (garden / "secret").write_bytes(secret)
+    handle.create()
+    (garden / "secret").unlink()
+    newest = handle.create().id
+    remotes = Remotes(handle)
+    remotes.add("disk", str(tmp_path / "disk"), encrypted=False)
+
+    remotes.push(refs=[newest])
+
+    stored = list((tmp_path / "disk" / "packs").iterdir())
+    pushed = {entry.id for path in stored for entry in entries_of(path)}
+    local = {
+        entry.id for path in (tmp_path / "store" / "packs").iterdir() for entry in entries_of(path)
+    }
+    assert object_id(ObjectKind.CHUNK, secret) in local
+    assert object_id(ObjectKind.CHUNK, secret) not in pushed
+    assert pushed < local
+    cloned(tmp_path / "again", tmp_path / "other", open_blobs, url=str(tmp_path / "disk"))
+    assert difference(record(garden), record(tmp_path / "again")) == []
+
+
+def test_a_store_that_is_pushed_whole_is_not_compressed_again(handle, garden, tmp_path):
+    handle.create()
+    remotes = Remotes(handle)
+    remotes.add("disk", str(tmp_path / "disk"), encrypted=False)
+
+    remotes.push()
+
+    blocks = [
+        {
+            path.read_bytes()[table.block.offset : table.end]
+            for path in directory.iterdir()
+            for table in scan_blocks(path.read_bytes(), b"")
+        }
+        for directory in (tmp_path / "store" / "packs", tmp_path / "disk" / "packs")
+    ]
+    assert blocks[0] == blocks[1] != set()
+
+
+def entries_of(path: Path):
+    return [entry for table in scan_blocks(path.read_bytes(), b"") for entry in table.entries]
+
+
+def test_a_damaged_object_is_not_pushed(handle, garden, place, tmp_path):
+    opened(handle, place).add("backup", "s3://b", encrypted=False)
+    handle.create()
+    (pack,) = (tmp_path / "store" / "packs").iterdir()
+    content = bytearray(pack.read_bytes())
+    content[200_000] ^= 1
+    pack.chmod(0o600)
+    pack.write_bytes(bytes(content))
+
+    with pytest.raises(Corrupt):
+        opened(handle, place).push()
+
+    assert opened(handle, place).histories() == ()
+
+
+def test_a_whole_remote_verifies(handle, garden, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    small_steps(handle, garden, remotes, 3)
+
+    looked = remotes.verify()
+    read = remotes.verify(read_data=True)
+
+    assert (looked.ok, looked.snapshots, looked.read_bytes) == (True, 3, 0)
+    assert (read.ok, read.objects) == (True, looked.objects)
+    assert read.read_bytes > 700_000
+
+
+def test_what_is_missing_or_damaged_on_a_remote_is_named(handle, garden, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b", encrypted=False)
+    made = small_steps(handle, garden, remotes, 2)
+    packs = sorted(name for name in place.content if name.startswith("packs/"))
+    kept = dict(place.content)
+    for pack in packs:
+        place.content = {**kept, pack: kept[pack][:-300] + bytes(300)}
+        assert {item.code for item in remotes.verify(read_data=True).problems} <= {"damaged-object"}
+        del place.content[pack]
+        result = remotes.verify()
+        assert {"bad-pack", "damaged-object"} == {item.code for item in result.problems}
+        assert {key for item in result.problems for key in item.snapshot_ids} <= set(made)
+    found = 0
+    for pack in packs:
+        content = bytearray(kept[pack])
+        content[len(content) // 2] ^= 1
+        place.content = {**kept, pack: bytes(content)}
+        found += not remotes.verify(read_data=True).ok
+    assert found == len(packs)

@@ -11,12 +11,15 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 
+from treesnap.codec.pack import Encoded
+from treesnap.codec.reader import Reference
 from treesnap.codec.remote import Folder, RemoteName
 from treesnap.codec.snapshot import encode_snapshot
 from treesnap.codec.tree import put_tree
 from treesnap.errors import RemoteFailed
 from treesnap.hashing import object_id
 from treesnap.model import Entry, EntryKind, ObjectId, ObjectKind, SnapshotRecord, Totals
+from treesnap.remote.push import encoded_anew
 
 PAGE_SIZE = 3
 LEAVES = 6
@@ -190,6 +193,9 @@ class Objects:
 
     def prefetch(self, objects: Iterable[ObjectId]) -> None:
         list(objects)
+
+    def encoded(self, references: Sequence[Reference]) -> Iterator[Encoded]:
+        return encoded_anew(self, references)
 
 
 def new_snapshot(objects: Objects, random: Random, number: int) -> bytes:

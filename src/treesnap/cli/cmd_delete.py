@@ -15,6 +15,7 @@ from treesnap.cli.text_output import list_lines
 from treesnap.quantities import count_text
 
 if TYPE_CHECKING:
+    from treesnap.remote import RemotePruneResult
     from treesnap.results import PruneResult
 
 _COUNT = click.IntRange(min=0)
@@ -94,6 +95,7 @@ unpin = _pinning("unpin", "End the protection of a snapshot.")
     "--max-size", type=SIZE, metavar="SIZE", help="Delete the oldest until the rest fits."
 )
 @click.option("--session", metavar="ID", help="Delete snapshots of this session only.")
+@click.option("--remote", metavar="NAME", help="Prune the root's history on a remote instead.")
 @click.option("-n", "--dry-run", is_flag=True, help="Print what would go and why; delete nothing.")
 @pass_invocation
 def prune(
@@ -102,27 +104,39 @@ def prune(
     *,
     max_size: int | None,
     session: str | None,
+    remote: str | None,
     dry_run: bool,
     **rules: Any,
 ) -> None:
     """Delete the root's snapshots that no rule keeps.
 
-    'snap gc' then frees their space. Without a rule, automatic snapshots are thinned
-    out and those made by hand stay. Pinned and named snapshots always stay.
+    'snap gc', or 'snap remote gc', then frees their space. Without a rule, automatic
+    snapshots are thinned out and those made by hand stay. Pinned and named snapshots
+    always stay.
     """
     from treesnap.store.maintenance.retention import Policy
 
+    if remote is not None and (max_size, session) != (None, None):
+        raise click.UsageError("--remote excludes --max-size and --session")
     with invocation.open() as handle:
-        result = handle.prune(
-            Policy(**rules), session=session, max_size_bytes=max_size, dry_run=dry_run
-        )
+        result: PruneResult | RemotePruneResult
+        if remote is not None:
+            from treesnap.cli.secret import secret_of
+            from treesnap.remote import Remotes
+
+            result = Remotes(handle, secret_of).prune(remote, Policy(**rules), dry_run=dry_run)
+        else:
+            result = handle.prune(
+                Policy(**rules), session=session, max_size_bytes=max_size, dry_run=dry_run
+            )
     output = invocation.output
     output.result("prune", lambda: _prune_fields(result), _prune_lines(result))
     if result.removed and not dry_run:
-        output.note(f"To free their space: {invocation.command_text('gc')}")
+        words = ["gc"] if remote is None else ["remote", "gc", remote]
+        output.note(f"To free their space: {invocation.command_text(*words)}")
 
 
-def _prune_fields(result: PruneResult) -> Fields:
+def _prune_fields(result: PruneResult | RemotePruneResult) -> Fields:
     return {
         "removed": result.removed,
         "kept": [
@@ -133,7 +147,7 @@ def _prune_fields(result: PruneResult) -> Fields:
     }
 
 
-def _prune_lines(result: PruneResult) -> Iterator[str]:
+def _prune_lines(result: PruneResult | RemotePruneResult) -> Iterator[str]:
     """Yields a table, newest first: what becomes of each snapshot, and why."""
     goes = "would go" if result.dry_run else "removed"
     snapshots = sorted(

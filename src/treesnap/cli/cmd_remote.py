@@ -10,13 +10,20 @@ import click
 
 from treesnap.cli.command import SnapGroup, command, pass_invocation
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.secret import new_secret_of, secret_of
+from treesnap.cli.parameters import SIZE
+from treesnap.cli.secret import new_passphrase, new_secret_of, secret_of
 from treesnap.cli.text_output import short_id, time_text
 from treesnap.errors import InvalidArgument, printable
 from treesnap.quantities import count_text, size_text
 
 if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
     from treesnap.remote import HistoryInfo, RemoteInfo, Remotes
+    from treesnap.remote.connection import Opener
+
+_limit_rate = click.option(
+    "--limit-rate", type=SIZE, metavar="SIZE", help="Send and receive no more than this a second."
+)
 
 
 @click.group("remote", cls=SnapGroup)
@@ -136,6 +143,84 @@ def collect(invocation: Invocation, *, name: str | None) -> None:
     invocation.output.result("remote.gc", collected._asdict, [line])
 
 
+@remote.group("key", cls=SnapGroup)
+def key() -> None:
+    """List, add and remove what opens an encrypted remote.
+
+    Several passphrases and keys may open one. A secret is changed by adding the new one and
+    removing the old one; nothing else is written again.
+    """
+
+
+@key.command("list", prints_only=True, examples=["snap remote key list backup"])
+@click.argument("name", required=False)
+@pass_invocation
+def list_keys(invocation: Invocation, *, name: str | None) -> None:
+    """List the key slots of an encrypted remote.
+
+    Columns: id, what opens it, and whether it is the one in use.
+    """
+    with invocation.open(progress=False, needs_root=False) as handle:
+        found = _remotes(handle).keys(name)
+    lines = [
+        f"{item.id[:12]}  {item.kind}" + ("  (in use)" if item.is_used else "") for item in found
+    ]
+    invocation.output.result("remote.key.list", lambda: {"keys": found}, lines)
+
+
+@key.command(
+    "add",
+    examples=["snap remote key add backup", "snap remote key add backup --raw-key"],
+)
+@click.argument("name", required=False)
+@click.option("--passphrase-file", metavar="FILE", help="Read the new passphrase from a file.")
+@click.option("--passphrase-command", metavar="COMMAND", help="Run a command that prints it.")
+@click.option("--raw-key", is_flag=True, help="Make a raw key, and print it.")
+@pass_invocation
+def add_key(
+    invocation: Invocation,
+    *,
+    name: str | None,
+    passphrase_file: str | None,
+    passphrase_command: str | None,
+    raw_key: bool,
+) -> None:
+    """Let another passphrase or key open an encrypted remote.
+
+    The new passphrase comes from --passphrase-command, --passphrase-file,
+    $TREESNAP_REMOTE_NEW_PASSPHRASE, or the terminal.
+    """
+    from treesnap.remote.keys import Secret, new_raw_key
+
+    made = new_raw_key() if raw_key else None
+
+    def secret() -> Secret:
+        if made is not None:
+            return Secret.raw_key(made)
+        return new_passphrase(passphrase_command, passphrase_file)
+
+    with invocation.open(progress=False, needs_root=False) as handle:
+        info = _remotes(handle).add_key(name, secret)
+    lines = [f"Added the key slot {info.id[:12]}: {info.kind}", *([made] if made else [])]
+    invocation.output.result("remote.key.add", lambda: {**info._asdict(), "raw_key": made}, lines)
+
+
+@key.command("remove", examples=["snap remote key remove backup 3f2a9c"])
+@click.argument("name")
+@click.argument("key_id", metavar="KEY")
+@pass_invocation
+def remove_key(invocation: Invocation, *, name: str, key_id: str) -> None:
+    """Remove a key slot: its secret opens the remote no longer.
+
+    KEY is the beginning of an id that 'list' shows. Whoever has kept the secret and a copy of the
+    slot can still read the remote.
+    """
+    with invocation.open(progress=False, needs_root=False) as handle:
+        info = _remotes(handle).remove_key(name, key_id)
+    line = f"Removed the key slot {info.id[:12]}: {info.kind}"
+    invocation.output.result("remote.key.remove", info._asdict, [line])
+
+
 @command(
     "push",
     examples=["snap push", "snap push backup latest", "snap push --all --dry-run"],
@@ -144,6 +229,7 @@ def collect(invocation: Invocation, *, name: str | None) -> None:
 @click.argument("refs", metavar="[REF]...", nargs=-1)
 @click.option("--all", "every_kind", is_flag=True, help="Also snapshots that no person asked for.")
 @click.option("--dry-run", is_flag=True, help="Only say which snapshots the remote lacks.")
+@_limit_rate
 @pass_invocation
 def push(
     invocation: Invocation,
@@ -152,6 +238,7 @@ def push(
     refs: Sequence[str],
     every_kind: bool,
     dry_run: bool,
+    limit_rate: int | None,
 ) -> None:
     """Store snapshots of the root on a remote.
 
@@ -160,7 +247,9 @@ def push(
     """
     with invocation.open() as handle:
         ids = [invocation.resolve(handle, ref) for ref in refs]
-        result = _remotes(handle).push(name, ids, every_kind=every_kind, dry_run=dry_run)
+        result = _remotes(handle, limit_rate).push(
+            name, ids, every_kind=every_kind, dry_run=dry_run
+        )
     count = count_text(len(result.snapshots), "snapshot")
     if dry_run:
         lines = [f"Would store {count} on {result.remote}"]
@@ -193,8 +282,9 @@ def push(
 )
 @click.argument("place", metavar="REMOTE[#HISTORY[@REF]]")
 @click.argument("target", metavar="DIR")
+@_limit_rate
 @pass_invocation
-def clone(invocation: Invocation, *, place: str, target: str) -> None:
+def clone(invocation: Invocation, *, place: str, target: str, limit_rate: int | None) -> None:
     """Make a directory of a history on a remote.
 
     REMOTE is a remote's name or address. DIR must be empty, or not exist; it gets the newest
@@ -216,6 +306,7 @@ def clone(invocation: Invocation, *, place: str, target: str) -> None:
             history or None,
             ref or None,
             secret_of=secret_of,
+            opener=_opener(limit_rate),
         )
     line = (
         f"Cloned {short_id(result.snapshot_id)} into {printable(result.root)}: "
@@ -235,10 +326,16 @@ def clone(invocation: Invocation, *, place: str, target: str) -> None:
     )
 
 
-def _remotes(handle: object) -> Remotes:
+def _remotes(handle: Handle, limit_rate: int | None = None) -> Remotes:
     from treesnap.remote import Remotes
 
-    return Remotes(handle, secret_of)  # type: ignore[arg-type]  # the handle of an invocation
+    return Remotes(handle, secret_of, _opener(limit_rate))
+
+
+def _opener(limit_rate: int | None) -> Opener:
+    from treesnap.remote.connection import limited, open_blobs
+
+    return open_blobs if limit_rate is None else limited(open_blobs, limit_rate)
 
 
 def _remote_lines(found: Iterable[RemoteInfo]) -> Iterator[str]:

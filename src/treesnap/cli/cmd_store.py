@@ -170,16 +170,30 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     help="Read the N-th of T parts of the data: T runs read everything.",
 )
 @click.option("--repair", is_flag=True, help="Repair what can be repaired, list what cannot.")
+@click.option("--remote", metavar="NAME", help="Check a remote instead.")
 @pass_invocation
 def verify(
-    invocation: Invocation, *, read_data: bool, sample: tuple[int, int] | None, repair: bool
+    invocation: Invocation,
+    *,
+    read_data: bool,
+    sample: tuple[int, int] | None,
+    repair: bool,
+    remote: str | None,
 ) -> None:
     """Check the store, and repair it if asked.
 
     Exits 7 when there is damage, and names the snapshots and paths that it affects.
     """
+    if remote is not None and (repair or sample is not None):
+        raise click.UsageError("--remote excludes --repair and --sample")
     with invocation.open(needs_root=False) as handle:
-        result = handle.verify(read_data=read_data, repair=repair, sample=sample)
+        if remote is not None:
+            from treesnap.cli.secret import secret_of
+            from treesnap.remote import Remotes
+
+            result = Remotes(handle, secret_of).verify(remote, read_data=read_data)
+        else:
+            result = handle.verify(read_data=read_data, repair=repair, sample=sample)
     invocation.output.result("verify", lambda: verify_fields(result), verify_lines(result))
     if not result.ok:
         click.get_current_context().exit(ExitCode.DAMAGED)

@@ -107,6 +107,8 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.REMOTE_UNRELIABLE: (
             "delete nothing there by hand; a server that creates files atomically can collect"
         ),
+        ErrorCode.NOT_ENCRYPTED: "whoever can read the place can read what is stored there",
+        ErrorCode.LAST_KEY: "'snap remote key add' adds another one first",
         ErrorCode.REMOTE_LOCKED: "give the passphrase or the key of one of its key slots",
         ErrorCode.UNSUPPORTED_FORMAT: "use the version of treesnap that made this store",
     },
@@ -115,6 +117,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.REMOTE_NOT_FOUND: (
             "'snap remote list' shows the remotes, 'snap remote add NAME URL' adds one"
         ),
+        ErrorCode.KEY_NOT_FOUND: "'snap remote key list' shows the key slots",
         ErrorCode.HISTORY_NOT_FOUND: (
             "'snap remote show NAME' lists the histories, 'snap push NAME' begins one"
         ),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 RAW_KEY_VARIABLE = "TREESNAP_REMOTE_KEY"
 PASSPHRASE_VARIABLE = "TREESNAP_REMOTE_PASSPHRASE"  # noqa: S105 - its name, not a secret
+NEW_PASSPHRASE_VARIABLE = "TREESNAP_REMOTE_NEW_PASSPHRASE"  # noqa: S105 - likewise
 _FILE_SIZE_MAX = 1 << 16
 
 
@@ -35,6 +36,19 @@ def new_secret_of(known: KnownRemote) -> SecretSource:
     return lambda: _secret(known, confirms=True)
 
 
+def new_passphrase(command: str | None, path: str | None) -> Secret:
+    """Returns a passphrase that is to open a remote as well; a person types it twice."""
+    from treesnap.remote.keys import Secret
+
+    if command is not None:
+        return Secret.passphrase(_printed(command))
+    if path is not None:
+        return Secret.passphrase(_first_line(path))
+    if passphrase := os.environ.get(NEW_PASSPHRASE_VARIABLE):
+        return Secret.passphrase(passphrase)
+    return Secret.passphrase(_typed("New passphrase", confirms=True))
+
+
 def _secret(known: KnownRemote, *, confirms: bool = False) -> Secret:
     from treesnap.remote.keys import Secret
 
@@ -46,16 +60,18 @@ def _secret(known: KnownRemote, *, confirms: bool = False) -> Secret:
         return Secret.raw_key(key)
     if passphrase := os.environ.get(PASSPHRASE_VARIABLE):
         return Secret.passphrase(passphrase)
+    return Secret.passphrase(_typed(f"Passphrase of {known.url}", confirms=confirms))
+
+
+def _typed(question: str, *, confirms: bool) -> str:
+    """Returns what a person types; raises Refused where there is no terminal."""
     if not is_terminal("stdin"):
         raise Refused(
-            f"The remote {quoted(known.url)} needs a passphrase, and no terminal can be asked",
+            "A passphrase is needed, and no terminal can be asked for it",
             code=ErrorCode.REMOTE_LOCKED,
         )
-    return Secret.passphrase(
-        click.prompt(
-            f"Passphrase of {known.url}", hide_input=True, confirmation_prompt=confirms, err=True
-        )
-    )
+    typed: str = click.prompt(question, hide_input=True, confirmation_prompt=confirms, err=True)
+    return typed
 
 
 def _printed(command: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Self
 from treesnap.codec.envelope import FileKind, Format
 from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.errors import Corrupt
+from treesnap.hashing import ID_SIZE
 from treesnap.named_tuple import NamedTuple
 
 FILE_ID_SIZE = 16
@@ -355,14 +356,21 @@ class PushedHistory(NamedTuple):
 
     history: HistoryName
     commits: tuple[bytes, ...] = ()
-    """Ids of the commits that were acknowledged here. One that is not among them was written by
-    a copy of this machine."""
+    """Ids of the commits that were acknowledged here. One that is not among them may have been
+    written by a copy of this machine."""
+    pruned: tuple[bytes, ...] = ()
+    """Ids of snapshots that are here and were removed there, so that no push brings them back."""
 
 
 def encode_pushed(pushed: PushedHistory) -> bytes:
     """Returns the payload of a pushed history."""
     return pack(
-        {"version": 1, "history": _history_row(pushed.history), "commits": b"".join(pushed.commits)}
+        {
+            "version": 1,
+            "history": _history_row(pushed.history),
+            "commits": b"".join(pushed.commits),
+            "pruned": b"".join(pushed.pruned),
+        }
     )
 
 
@@ -370,12 +378,16 @@ def decode_pushed(payload: bytes) -> PushedHistory:
     """Returns the pushed history of a payload, or raises Corrupt."""
     what = "pushed history"
     fields = _fields(payload, what)
-    ids = fields.get("commits", bytes)
-    require(len(ids) % FILE_ID_SIZE == 0, what, "an id has another length")
     return PushedHistory(
         _decode_history(fields.get("history", tuple), what),
-        tuple(ids[start : start + FILE_ID_SIZE] for start in range(0, len(ids), FILE_ID_SIZE)),
+        _split(fields.get("commits", bytes), FILE_ID_SIZE, what),
+        _split(fields.get("pruned", bytes), ID_SIZE, what),
     )
+
+
+def _split(ids: bytes, size: int, what: str) -> tuple[bytes, ...]:
+    require(len(ids) % size == 0, what, "an id has another length")
+    return tuple(ids[start : start + size] for start in range(0, len(ids), size))
 
 
 REMOTE = Format(FileKind.REMOTE, encode_known_remote, decode_known_remote)

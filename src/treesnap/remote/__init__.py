@@ -5,6 +5,24 @@ clocks stands in :mod:`treesnap.remote.protocol`; how files are encrypted, in
 :mod:`treesnap.remote.sealing`.
 """
 
-from treesnap.remote.remotes import CloneResult, HistoryInfo, PushResult, RemoteInfo, Remotes, clone
+from treesnap.remote.connection import KeyInfo
+from treesnap.remote.remotes import (
+    CloneResult,
+    HistoryInfo,
+    PushResult,
+    RemoteInfo,
+    RemotePruneResult,
+    Remotes,
+    clone,
+)
 
-__all__ = ["CloneResult", "HistoryInfo", "PushResult", "RemoteInfo", "Remotes", "clone"]
+__all__ = [
+    "CloneResult",
+    "HistoryInfo",
+    "KeyInfo",
+    "PushResult",
+    "RemoteInfo",
+    "RemotePruneResult",
+    "Remotes",
+    "clone",
+]

@@ -17,7 +17,6 @@ from treesnap.codec.pack import PACK_SIZE_TARGET, IndexEntry, encode_objects, en
 from treesnap.codec.reader import Reference
 from treesnap.codec.remote import (
     CATALOG,
-    DELETION,
     REMOTE_INDEX,
     CommitEntry,
     Deletion,
@@ -82,7 +81,7 @@ class Collector:
             raise Corrupt(f"{error} is missing on the remote") from error
 
     def _collect(self, view: View) -> Collected | None:
-        live = _live(view, self._read_deletions().values())
+        live = _live(view, self._remote.read_deletions().values())
         needed = self._needed(live.values(), view)
         usage = _usage(view, needed, live.values())
         copies = self._copy(view, usage)
@@ -127,13 +126,6 @@ class Collector:
             return False
         self.sweep()
         return True
-
-    def _read_deletions(self) -> dict[RemoteName, Deletion]:
-        while True:
-            names = self._remote.names(Folder.DELETIONS)
-            found = self._remote.get_all(names)
-            if found is not None:
-                return {name: DELETION.unseal(data, str(name)) for name, data in found.items()}
 
     def _needed(self, entries: Iterable[CommitEntry], view: View) -> set[ObjectId]:
         """Returns the objects that the snapshots of commits need."""
@@ -235,7 +227,7 @@ class Collector:
         """Deletes what is garbage for ever. Any machine may do so at any time."""
         listed = {folder: self._remote.names(folder) for folder in Folder}
         states = [name for name in self._files.list("state/") if state_number(name) is not None]
-        deletions = self._read_deletions()
+        deletions = self._remote.read_deletions()
         view = self._remote.read({})
         state = view.state
         named = frozenset((*state.index_parts, *state.catalog_parts))

@@ -11,13 +11,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol, Self
 from urllib.parse import unquote, urlsplit
 
 from treesnap.blobs.base import BlobMissing, Blobs
+from treesnap.blobs.throttle import SystemClock, Throttled
 from treesnap.codec.remote import FILE_ID_SIZE, RemoteState
-from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, Refused, RemoteFailed, quoted
+from treesnap.errors import (
+    Corrupt,
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    Refused,
+    RemoteFailed,
+    quoted,
+)
 from treesnap.fs.local import LocalFileSystem
+from treesnap.named_tuple import NamedTuple
 from treesnap.remote.files import SealedFiles
 from treesnap.remote.format import (
     NAME,
@@ -27,9 +38,17 @@ from treesnap.remote.format import (
     decode_format,
     encode_format,
 )
-from treesnap.remote.keys import SLOT_SIZE_MAX, MasterKeys, Secret, new_slot, open_slots
+from treesnap.remote.keys import (
+    SLOT_SIZE_MAX,
+    MasterKeys,
+    OpenedSlot,
+    Secret,
+    new_slot,
+    open_slots,
+    slot_header,
+)
 from treesnap.remote.protocol import Remote
-from treesnap.remote.sealing import Encrypted, Plain, Sealer
+from treesnap.remote.sealing import Encrypted, Plain
 
 SecretSource = Callable[[], Secret]
 """Returns the secret of a remote; asked only where one is needed, and only once."""
@@ -59,6 +78,21 @@ def directory_of(url: str) -> str | None:
     return unquote(parts.path)
 
 
+_SLOTS = "keys/"
+
+
+class KeyInfo(NamedTuple):
+    """A key slot of a remote."""
+
+    id: str
+    kind: str
+    """Passphrase, raw key or key file."""
+    generation: int
+    """The newest key generation that is in it."""
+    is_used: bool
+    """Whether it is the one that was opened."""
+
+
 class Opener(Protocol):
     """Connects to the place of an address."""
 
@@ -83,13 +117,27 @@ def open_blobs(url: str, *, make: bool = False) -> Blobs:
     return blobs
 
 
+def limited(opener: Opener, bytes_per_s: float) -> Opener:
+    """Returns what connects in the same way, and sends and receives no faster than this."""
+
+    def open_limited(url: str, *, make: bool = False) -> Blobs:
+        return Throttled(opener(url, make=make), bytes_per_s, SystemClock())
+
+    return open_limited
+
+
 class Connection:
     """An open remote. Use as a context manager; the end closes its blobs."""
 
-    def __init__(self, url: str, blobs: Blobs, format_: RemoteFormat, sealer: Sealer) -> None:
+    def __init__(
+        self, url: str, blobs: Blobs, format_: RemoteFormat, opened: OpenedSlot | None
+    ) -> None:
+        """``opened`` has the keys of an encrypted remote."""
         self.url = url
         self.format = format_
         self._blobs = blobs
+        self._opened = opened
+        sealer = Encrypted(opened.keys, format_.remote_id) if opened is not None else Plain()
         self.files = SealedFiles(blobs, sealer)
         self.protocol = Remote(self.files, _wait)
 
@@ -98,6 +146,70 @@ class Connection:
 
     def __exit__(self, *exception: object) -> None:
         self._blobs.close()
+
+    def deletions(self) -> dict[bytes, set[bytes]]:
+        """Returns the ids of the snapshots that were deleted of each commit, by its id."""
+        found: dict[bytes, set[bytes]] = {}
+        for deletion in self.protocol.read_deletions().values():
+            found.setdefault(deletion.commit.id, set()).update(deletion.snapshots)
+        return found
+
+    # ------------------------------------------------------------------------- keys
+
+    def slots(self) -> list[KeyInfo]:
+        """Returns the key slots; raises Refused for a remote that is not encrypted."""
+        opened = self._require_keys()
+        found = []
+        for name, data in _slots(self._blobs).items():
+            header = slot_header(name, data)
+            found.append(
+                KeyInfo(
+                    name.removeprefix(_SLOTS),
+                    header.kind.words,
+                    header.generation,
+                    name == opened.name,
+                )
+            )
+        return sorted(found)
+
+    def add_slot(self, secret: Secret) -> KeyInfo:
+        """Writes a key slot for another secret, durably; raises Refused."""
+        opened = self._require_keys()
+        slot = new_slot(opened.keys, secret, self.format.remote_id)
+        self._blobs.put(slot.name, slot.data)
+        name = slot.name.removeprefix(_SLOTS)
+        return KeyInfo(name, secret.kind.words, opened.keys.newest, is_used=False)
+
+    def remove_slot(self, beginning: str) -> KeyInfo:
+        """Removes the key slot whose id begins so, durably.
+
+        Whoever has kept its secret and a copy of the slot can still read the remote. Raises
+        NotFound, InvalidArgument, and Refused for the last slot.
+        """
+        slots = self.slots()
+        fitting = [item for item in slots if item.id.startswith(beginning)]
+        if not beginning or not fitting:
+            raise NotFound(
+                f"No key slot begins with {quoted(beginning)}", code=ErrorCode.KEY_NOT_FOUND
+            )
+        if len(fitting) > 1:
+            raise InvalidArgument(f"Several key slots begin with {quoted(beginning)}")
+        if len(slots) == 1:
+            raise Refused(
+                "Without its last key slot nobody could read the remote", code=ErrorCode.LAST_KEY
+            )
+        if self._blobs.delete([_SLOTS + fitting[0].id]):
+            raise RemoteFailed(
+                "The server keeps the key slot", code=ErrorCode.REMOTE_DENIED, endpoint=self.url
+            )
+        return fitting[0]
+
+    def _require_keys(self) -> OpenedSlot:
+        if self._opened is None:
+            raise Refused(
+                f"The remote {quoted(self.url)} is not encrypted", code=ErrorCode.NOT_ENCRYPTED
+            )
+        return self._opened
 
 
 def _wait(count_read: int) -> bool:
@@ -123,7 +235,7 @@ def connect(
             raise _no_remote(url)
         if expected is not None:
             _require_same(url, format_, expected)
-        return Connection(url, blobs, format_, _sealer(blobs, format_, secret))
+        return Connection(url, blobs, format_, _opened(blobs, format_, secret))
     except BaseException:
         blobs.close()
         raise
@@ -151,7 +263,8 @@ def set_up(
                 f"The remote {quoted(url)} is encrypted, and no secret was given for it",
                 code=ErrorCode.REMOTE_LOCKED,
             )
-        connection = Connection(url, blobs, format_, _sealer(blobs, format_, secret or _no_secret))
+        opened = _opened(blobs, format_, secret or _no_secret)
+        connection = Connection(url, blobs, format_, opened)
         if not any(blobs.list("state/")) and not any(blobs.list("commits/")):
             connection.protocol.create_state(0, RemoteState())
         return connection
@@ -180,18 +293,22 @@ def read_format(url: str, blobs: Blobs) -> RemoteFormat | None:
         return None
 
 
-def _sealer(blobs: Blobs, format_: RemoteFormat, secret: SecretSource) -> Sealer:
+def _opened(blobs: Blobs, format_: RemoteFormat, secret: SecretSource) -> OpenedSlot | None:
+    """Returns the slot that the secret opens, or None for a remote that is not encrypted."""
     if not format_.is_encrypted:
-        return Plain()
-    slots = {}
-    for blob in blobs.list("keys/"):
-        try:
-            slots[blob.name] = blobs.get(blob.name, SLOT_SIZE_MAX)
-        except BlobMissing:  # it was removed meanwhile
-            continue
+        return None
+    slots = _slots(blobs)
     if not slots:
         raise Corrupt("The remote has no key slot", code=ErrorCode.REMOTE_DAMAGED)
-    return Encrypted(open_slots(slots, secret(), format_.remote_id).keys, format_.remote_id)
+    return open_slots(slots, secret(), format_.remote_id)
+
+
+def _slots(blobs: Blobs) -> dict[str, bytes]:
+    slots = {}
+    for blob in blobs.list(_SLOTS):
+        with suppress(BlobMissing):  # it was removed meanwhile
+            slots[blob.name] = blobs.get(blob.name, SLOT_SIZE_MAX)
+    return slots
 
 
 def _require_same(url: str, found: RemoteFormat, expected: RemoteFormat) -> None:

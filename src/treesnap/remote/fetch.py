@@ -39,20 +39,6 @@ class Fetched(NamedTuple):
     """Bytes of the objects, uncompressed."""
 
 
-class LocalObjects:
-    """The objects of a store, as a push reads them."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def get(self, kind: ObjectKind, object_id: ObjectId) -> bytes:
-        """Returns the verified bytes of an object; raises Corrupt when there are none."""
-        return self._store.get(kind, object_id)
-
-    def prefetch(self, objects: Iterable[ObjectId]) -> None:
-        """Does nothing: a disk is near."""
-
-
 class _NearestObjects:
     """Objects of the store where it has them, else of the remote."""
 

@@ -57,10 +57,12 @@ from treesnap.codec.pack import BlockTable, Encoded, IndexEntry, encode_pack
 from treesnap.codec.remote import (
     CATALOG,
     COMMIT,
+    DELETION,
     FILE_ID_SIZE,
     REMOTE_INDEX,
     REMOTE_STATE,
     CommitEntry,
+    Deletion,
     Folder,
     HistoryName,
     RemoteCommit,
@@ -284,6 +286,13 @@ class Remote:
                 for name, commit in decoded.items()
             },
         )
+
+    def read_deletions(self) -> dict[RemoteName, Deletion]:
+        """Returns the deletions that are listed. Costs a list, and a request for each new one."""
+        while True:
+            found = self.get_all(self.names(Folder.DELETIONS))
+            if found is not None:
+                return {name: DELETION.unseal(data, str(name)) for name, data in found.items()}
 
     def catalog_parts(self, view: View) -> dict[RemoteName, tuple[CommitEntry, ...]]:
         """Returns the parts that the catalog of a view was read from."""

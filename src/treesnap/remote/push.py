@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from typing import Protocol
 
 from treesnap.codec.compress import LEVEL_REWRITE
 from treesnap.codec.pack import PACK_SIZE_TARGET, Encoded, encode_objects
@@ -20,19 +21,30 @@ ATTEMPTS = 5
 PACKS_PER_COMMIT = 64
 """After so many packs a partial commit makes what was stored durable."""
 _BATCH_SIZE = 4 << 20
+_WINDOW_OBJECTS = 1 << 17
+"""Objects of which the blocks are looked for at once: about 40 MB."""
+
+
+class PushSource(Objects, Protocol):
+    """Where a push takes objects from."""
+
+    def encoded(self, references: Sequence[Reference]) -> Iterator[Encoded]:
+        """Yields blocks that hold these objects and no others, verified; raises Corrupt."""
 
 
 def push_snapshots(
     remote: Remote,
     history: HistoryName,
-    source: Objects,
+    source: PushSource,
     snapshots: Sequence[bytes],
     packs_per_commit: int = PACKS_PER_COMMIT,
     view: View | None = None,
+    advance: Callable[[int, int], None] = lambda _objects, _bytes: None,
 ) -> Uploaded:
     """Stores snapshots, whose payloads are given, and all that they need; returns what it stored.
 
-    ``view`` is what was read just before, which saves reading it again.
+    ``view`` is what was read just before, which saves reading it again. ``advance`` is called
+    with the objects and the bytes of each pack that was stored.
 
     When it returns, they are visible until they are deleted. A push that is killed leaves
     what it had committed in part, which the next one finds. Raises Busy when collections kept
@@ -42,21 +54,19 @@ def push_snapshots(
     for attempt in range(ATTEMPTS):
         push.begin(view=view if attempt == 0 else None)
         while True:
-            is_complete = _store_some(push, source, snapshots, packs_per_commit)
+            packs = _packs(source, _missing(push.view, source, snapshots))
+            for blocks in islice(packs, packs_per_commit):
+                before = push.stored
+                push.add_pack(blocks)
+                after = push.stored
+                advance(after.objects - before.objects, after.size_bytes - before.size_bytes)
+            is_complete = next(packs, None) is None
             if not push.commit(snapshots if is_complete else ()):
                 break
             if is_complete:
                 return push.stored
             push.begin(push.own)
     raise Busy("Collections on the remote kept overtaking the push")
-
-
-def _store_some(push: Push, source: Objects, snapshots: Sequence[bytes], packs_max: int) -> bool:
-    """Stores packs with what the remote lacks; returns whether it lacks nothing any more."""
-    packs = _packs(source, _missing(push.view, source, snapshots))
-    for blocks in islice(packs, packs_max):
-        push.add_pack(blocks)
-    return next(packs, None) is None
 
 
 def _missing(view: View, source: Objects, snapshots: Sequence[bytes]) -> Iterator[Reference]:
@@ -90,22 +100,23 @@ def _certain_parents(view: View, snapshots: Iterable[bytes]) -> list[bytes]:
     return [certain[item.parent] for item in records if item.parent in certain]
 
 
-def _packs(source: Objects, references: Iterable[Reference]) -> Iterator[list[Encoded]]:
+def _packs(source: PushSource, references: Iterable[Reference]) -> Iterator[list[Encoded]]:
     """Yields the blocks of each pack."""
     blocks, size_bytes = list[Encoded](), 0
-    for batch in _batches(source, references):
-        blocks.append(encode_objects(batch, LEVEL_REWRITE))
-        size_bytes += len(blocks[-1].data)
-        if size_bytes >= PACK_SIZE_TARGET:
-            yield blocks
-            blocks, size_bytes = [], 0
+    references = iter(references)
+    while window := list(islice(references, _WINDOW_OBJECTS)):
+        for encoded in source.encoded(window):
+            blocks.append(encoded)
+            size_bytes += len(encoded.data)
+            if size_bytes >= PACK_SIZE_TARGET:
+                yield blocks
+                blocks, size_bytes = [], 0
     if blocks:
         yield blocks
 
 
-def _batches(
-    source: Objects, references: Iterable[Reference]
-) -> Iterator[list[tuple[ObjectKind, ObjectId, bytes]]]:
+def encoded_anew(source: Objects, references: Iterable[Reference]) -> Iterator[Encoded]:
+    """Yields blocks of objects, compressed again; raises Corrupt."""
     batch: list[tuple[ObjectKind, ObjectId, bytes]] = []
     size = 0
     for reference in references:
@@ -113,7 +124,7 @@ def _batches(
         batch.append((reference.kind, reference.id, data))
         size += len(data)
         if size >= _BATCH_SIZE:
-            yield batch
+            yield encode_objects(batch, LEVEL_REWRITE)
             batch, size = [], 0
     if batch:
-        yield batch
+        yield encode_objects(batch, LEVEL_REWRITE)

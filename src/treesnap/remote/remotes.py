@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from treesnap.codec.remote import (
+    DELETION,
     FILE_ID_SIZE,
     CommitEntry,
+    Deletion,
+    Folder,
     HistoryName,
     KnownRemote,
     PushedHistory,
 )
-from treesnap.codec.snapshot import decode_snapshot, snapshot_id
+from treesnap.codec.snapshot import decode_snapshot, snapshot_id, state_hash
 from treesnap.errors import (
     Busy,
     ErrorCode,
@@ -33,8 +36,9 @@ from treesnap.errors import (
     StoreMissing,
     quoted,
 )
+from treesnap.events import Phase
 from treesnap.fs.os_errors import reported
-from treesnap.model import SnapshotId, SnapshotKind
+from treesnap.model import Snapshot, SnapshotId, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.context import Context, Session, context_at, refuse_dangerous
@@ -42,6 +46,7 @@ from treesnap.ops.references import resolve_in
 from treesnap.remote.collector import Collected, Collector
 from treesnap.remote.connection import (
     Connection,
+    KeyInfo,
     Opener,
     SecretSource,
     connect,
@@ -49,8 +54,9 @@ from treesnap.remote.connection import (
     open_blobs,
     set_up,
 )
-from treesnap.remote.fetch import Fetched, LocalObjects, fetch
+from treesnap.remote.fetch import Fetched, fetch
 from treesnap.remote.format import Collection, RemoteFormat
+from treesnap.remote.local_objects import LocalObjects
 from treesnap.remote.protocol import Uploaded, View
 from treesnap.remote.push import push_snapshots
 from treesnap.remote.registry import (
@@ -59,6 +65,9 @@ from treesnap.remote.registry import (
     pushed_history,
     set_pushed_history,
 )
+from treesnap.remote.verify import Verification
+from treesnap.results import VerifyResult
+from treesnap.store.maintenance.retention import DEFAULT, Decision, Policy, decide
 
 if TYPE_CHECKING:
     from treesnap.blobs.base import Blobs
@@ -97,6 +106,18 @@ class PushResult(NamedTuple):
     snapshots: tuple[SnapshotId, ...]
     """Those that the remote did not have, oldest first."""
     stored: Uploaded
+
+
+class RemotePruneResult(NamedTuple):
+    """Outcome of pruning a remote."""
+
+    remote: str
+    removed: tuple[Snapshot, ...]
+    """Newest first, as ``kept``. Their sequences are those of the remote's history."""
+    kept: tuple[Snapshot, ...]
+    reasons: Mapping[SnapshotId, tuple[str, ...]]
+    """Why each one is kept."""
+    dry_run: bool
 
 
 class CloneResult(NamedTuple):
@@ -206,8 +227,10 @@ class Remotes:
 
     def histories(self, name: str | None = None) -> tuple[HistoryInfo, ...]:
         """Returns the histories on a remote, those with the newest snapshots first."""
-        with self._connected(name, "look at a remote") as (_, _, view):
-            found = [_history_info(*item) for item in _by_history(view).items()]
+        with self._connected(name, "look at a remote") as (_, connected, view):
+            found = [
+                _history_info(*item) for item in _by_history(view, connected[1].deletions()).items()
+            ]
         return tuple(sorted(found, key=lambda item: item.newest_at_ns or 0, reverse=True))
 
     def push(
@@ -234,7 +257,8 @@ class Remotes:
                 entry for entry in view.visible.values() if entry.history.id == pushed.history.id
             )
             there = {snapshot_id(payload) for entry in mine for payload in entry.snapshots}
-            wanted = [resolve_in(session, ref).id for ref in refs]
+            wanted = {resolve_in(session, ref).id for ref in refs}
+            there |= {SnapshotId(item.hex()) for item in pushed.pruned} - wanted
             payloads = []
             for item in reversed(log.names(root.id)):
                 if item.id in there or (wanted and item.id not in wanted):
@@ -249,14 +273,102 @@ class Remotes:
             # Known before anything is stored there, so that this history is never begun twice.
             set_pushed_history(session.fs, session.store.layout, root, remote_id, pushed)
             source = LocalObjects(session.store)
+            session.monitor.begin(Phase.PUSH, None, None)
             stored = push_snapshots(
-                connection.protocol, pushed.history, source, payloads, view=view
+                connection.protocol,
+                pushed.history,
+                source,
+                payloads,
+                view=view,
+                advance=session.monitor.advance,
             )
             visible = view.visible.keys()
             commits = [item for item in pushed.commits if item in visible]
-            pushed = pushed._replace(commits=(*commits, *stored.commits))
+            pruned = tuple(item for item in pushed.pruned if item.hex() not in ids)
+            pushed = pushed._replace(commits=(*commits, *stored.commits), pruned=pruned)
             set_pushed_history(session.fs, session.store.layout, root, remote_id, pushed)
             return PushResult(name, pushed.history.id.hex(), ids, stored)
+
+    def prune(
+        self, name: str | None = None, policy: Policy | None = None, *, dry_run: bool = False
+    ) -> RemotePruneResult:
+        """Removes the snapshots of the root's history on a remote that no rule keeps.
+
+        Without a policy automatic snapshots are thinned out. Pinned and named snapshots stay, and
+        the newest one of the whole root. Nothing local is removed, and no push brings back
+        what was removed, unless it is named. :meth:`collect` then frees the space. Raises NotFound
+        where the root has no history there, RemoteFailed.
+        """
+        with self._connected(name, "prune a remote") as (session, connected, view):
+            name, connection = connected
+            root, remote_id = session.root, connection.format.remote_id
+            pushed = pushed_history(session.fs, root, remote_id)
+            if pushed is None:
+                raise NotFound(
+                    f"This root has no history on the remote {quoted(name)}",
+                    code=ErrorCode.HISTORY_NOT_FOUND,
+                )
+            mine = {
+                key: entry
+                for key, entry in _without(view.visible, connection.deletions()).items()
+                if entry.history.id == pushed.history.id
+            }
+            decisions = _decisions(session, mine.values(), policy)
+            gone = {item.snapshot.id for item in decisions if not item.is_kept}
+            result = RemotePruneResult(
+                name,
+                tuple(item.snapshot for item in decisions if not item.is_kept),
+                tuple(item.snapshot for item in decisions if item.is_kept),
+                {item.snapshot.id: item.reasons for item in decisions if item.is_kept},
+                dry_run,
+            )
+            if dry_run or not gone:
+                return result
+            local = {item.id for item in session.store.snapshots.names(root.id)}
+            pruned = [*pushed.pruned, *(bytes.fromhex(item) for item in sorted(gone))]
+            pushed = pushed._replace(
+                pruned=tuple(item for item in dict.fromkeys(pruned) if item.hex() in local)
+            )
+            set_pushed_history(session.fs, session.store.layout, root, remote_id, pushed)
+            for entry in mine.values():
+                ids = [item for item in map(snapshot_id, entry.snapshots) if item in gone]
+                if ids:
+                    deletion = Deletion(entry.name, tuple(bytes.fromhex(item) for item in ids))
+                    connection.files.put(
+                        Folder.DELETIONS, view.state.epoch, DELETION.seal(deletion)
+                    )
+            return result
+
+    def verify(self, name: str | None = None, *, read_data: bool = False) -> VerifyResult:
+        """Checks that everything is there that the snapshots on a remote need; changes nothing.
+
+        With ``read_data`` reads all of that, and compares it with its hashes. Raises RemoteFailed.
+        """
+        with self._connected(name, "verify a remote") as (session, (_, connection), view):
+            commits = _without(view.visible, connection.deletions()).values()
+            session.monitor.begin(Phase.VERIFY, None, None)
+            verification = Verification(connection.protocol, view, session.monitor.advance)
+            payloads = (payload for entry in commits for payload in entry.snapshots)
+            return verification.run(payloads, read_data=read_data)
+
+    def keys(self, name: str | None = None) -> tuple[KeyInfo, ...]:
+        """Returns the key slots of an encrypted remote. Raises Refused for another one."""
+        with self._connected(name, "look at the keys of a remote") as (_, (_, connection), _):
+            return tuple(connection.slots())
+
+    def add_key(self, name: str | None, secret: SecretSource) -> KeyInfo:
+        """Lets another secret open an encrypted remote; durable after return. Raises Refused."""
+        with self._connected(name, "add a key to a remote") as (_, (_, connection), _):
+            return connection.add_slot(secret())
+
+    def remove_key(self, name: str | None, beginning: str) -> KeyInfo:
+        """Removes the key slot whose id begins so; its secret opens the remote no longer.
+
+        Whoever has kept the secret and a copy of the slot can still read the remote. Raises
+        NotFound, InvalidArgument, and Refused for the last slot.
+        """
+        with self._connected(name, "remove a key of a remote") as (_, (_, connection), _):
+            return connection.remove_slot(beginning)
 
     def collect(self, name: str | None = None) -> Collected:
         """Frees the space of everything on a remote that no snapshot needs.
@@ -321,7 +433,7 @@ def clone(
     known = _known(context, place)
     with _open(known, secret_of(known), opener) as connection:
         view = connection.protocol.read()
-        history_id, entries = _chosen(view, history)
+        history_id, entries = _chosen(_by_history(view, connection.deletions()), history)
         payloads = [payload for entry in entries for payload in entry.snapshots]
         payloads.sort(key=lambda payload: decode_snapshot(payload).created_at_ns)
         goal = _goal(payloads, ref)
@@ -403,11 +515,48 @@ def _own_history(session: Session, remote_id: bytes, view: View) -> PushedHistor
     return PushedHistory(HistoryName(os.urandom(FILE_ID_SIZE), name, pushed.history.id))
 
 
-def _by_history(view: View) -> dict[HistoryName, list[CommitEntry]]:
+def _without(
+    commits: Mapping[bytes, CommitEntry], deletions: Mapping[bytes, Container[bytes]]
+) -> dict[bytes, CommitEntry]:
+    """Returns commits without the snapshots that were deleted."""
+    found = {}
+    for key, entry in commits.items():
+        gone = deletions.get(key, ())
+        left = [item for item in entry.snapshots if bytes.fromhex(snapshot_id(item)) not in gone]
+        found[key] = entry._replace(snapshots=tuple(left))
+    return found
+
+
+def _decisions(
+    session: Session, entries: Iterable[CommitEntry], policy: Policy | None
+) -> list[Decision]:
+    """Returns what becomes of each snapshot of a history, newest first."""
+    log = session.store.snapshots
+    records = {
+        snapshot_id(item): decode_snapshot(item) for entry in entries for item in entry.snapshots
+    }
+    ordered = sorted(records.items(), key=lambda item: item[1].created_at_ns)
+    snapshots = [
+        Snapshot(key, number, state_hash(record), record, log.state(key))
+        for number, (key, record) in enumerate(ordered, start=1)
+    ][::-1]
+    if policy is None or policy.is_empty:
+        policy = DEFAULT
+    newest = next((item.id for item in snapshots if item.record.scope is None), None)
+    return [
+        item._replace(reasons=(*item.reasons, "newest")) if item.snapshot.id == newest else item
+        for item in decide(snapshots, policy, session.context.clock_ns())
+    ]
+
+
+def _by_history(
+    view: View, deletions: Mapping[bytes, Container[bytes]]
+) -> dict[HistoryName, list[CommitEntry]]:
     """Returns the commits of each history, by the first name that it had."""
     names: dict[bytes, HistoryName] = {}
     found: dict[HistoryName, list[CommitEntry]] = {}
-    for entry in sorted(view.visible.values(), key=lambda entry: entry.name):
+    commits = _without(view.visible, deletions)
+    for entry in sorted(commits.values(), key=lambda entry: entry.name):
         if entry.snapshots:
             history = names.setdefault(entry.history.id, entry.history)
             found.setdefault(history, []).append(entry)
@@ -427,9 +576,10 @@ def _history_info(history: HistoryName, entries: Sequence[CommitEntry]) -> Histo
     )
 
 
-def _chosen(view: View, wanted: str | None) -> tuple[bytes, list[CommitEntry]]:
+def _chosen(
+    found: Mapping[HistoryName, list[CommitEntry]], wanted: str | None
+) -> tuple[bytes, list[CommitEntry]]:
     """Returns the history that is meant, and its commits; raises NotFound or InvalidArgument."""
-    found = _by_history(view)
     if wanted is not None:
         found = {
             history: entries

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
 from treesnap.codec.compress import BLOCK_RAW_SIZE_MAX
@@ -23,6 +24,7 @@ from treesnap.codec.pack import (
     TABLE_SIZE_MAX,
     TRAILER_SIZE,
     Block,
+    BlockTable,
     Encoded,
     IndexEntry,
     OpenBlock,
@@ -231,6 +233,24 @@ class PackReader:
         while self._blocks_size > _OPEN_BLOCKS_SIZE_MAX and len(self._blocks) > 1:
             self._blocks_size -= self._blocks.popitem(last=False)[0].raw_size
         return found
+
+    def copied(self, block: Block, entries: AbstractSet[IndexEntry]) -> Encoded | None:
+        """Returns a block as it is stored, or None if it does not hold just these objects.
+
+        Each object is verified. Raises Corrupt and FileNotFoundError.
+        """
+        data = self._stored(block)
+        table = decode_table(data, block.pack_id, block.offset)
+        if table is None or table.block != block or len(data) != block.size:
+            raise Corrupt(f"Pack {block.pack_id.hex()} does not hold a block at {block.offset}")
+        if set(table.entries) != entries:
+            return None
+        opened = OpenBlock(table, data)
+        for entry in table.entries:
+            opened.find(entry)
+        place = block._replace(pack_id=b"", offset=0)
+        moved = [entry._replace(block=place) for entry in table.entries]
+        return Encoded(data, [BlockTable(place, table.compression, moved)])
 
     def _stored(self, block: Block) -> bytes:
         """Returns what lies at a place, no more than the largest block takes."""

@@ -1,0 +1,58 @@
+"""The objects of a store, as a push reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from treesnap.codec.pack import Block, Encoded, IndexEntry
+from treesnap.codec.reader import Reference
+from treesnap.errors import Corrupt
+from treesnap.model import ObjectId, ObjectKind
+from treesnap.remote.push import encoded_anew
+from treesnap.store.store import Store
+
+
+class LocalObjects:
+    """Implements :class:`treesnap.remote.push.PushSource`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, kind: ObjectKind, object_id: ObjectId) -> bytes:
+        """Returns the verified bytes of an object; raises Corrupt when there are none."""
+        return self._store.get(kind, object_id)
+
+    def prefetch(self, objects: Iterable[ObjectId]) -> None:
+        """Does nothing: a disk is near."""
+
+    def encoded(self, references: Sequence[Reference]) -> Iterator[Encoded]:
+        """Yields blocks that hold these objects and no others, verified; raises Corrupt.
+
+        A block of the store that is wanted whole is taken as it is, which spares compressing it
+        again. Of any other only what is wanted travels: the rest may have been deleted.
+        """
+        wanted: dict[Block, list[tuple[IndexEntry, Reference]]] = {}
+        loose: list[Reference] = []
+        for reference in references:
+            entry = self._store.index.find(reference.id)
+            if entry is None or entry.kind != reference.kind:
+                loose.append(reference)
+            else:
+                wanted.setdefault(entry.block, []).append((entry, reference))
+        for block, found in sorted(wanted.items()):
+            copied = self._copied(block, {entry for entry, _ in found})
+            if copied is not None:
+                yield copied
+            else:
+                loose += [reference for _, reference in found]
+        yield from encoded_anew(self, loose)
+
+    def _copied(self, block: Block, entries: set[IndexEntry]) -> Encoded | None:
+        """Returns a block as it is stored, or None unless it holds just these objects, undamaged.
+
+        What is damaged may be whole in another pack.
+        """
+        try:
+            return self._store.packs.copied(block, entries)
+        except (Corrupt, FileNotFoundError):
+            return None
