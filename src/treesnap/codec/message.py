@@ -100,20 +100,29 @@ def unpack(
     empty one takes one stored byte and 64 in memory.
     """
     try:
-        if array_length_max > ARRAY_LENGTH_MAX:
-            _require_whole(data)
-        return msgpack.unpackb(
-            data,
-            raw=False,
-            use_list=False,
-            strict_map_key=True,
-            object_hook=None if maps else _refuse_map,
-            max_array_len=array_length_max,
-            max_map_len=array_length_max if maps else 0,
-            max_ext_len=0,
-        )
+        return _unpacked(data, ARRAY_LENGTH_MAX, maps=maps)
+    except _ERRORS as error:
+        if array_length_max <= ARRAY_LENGTH_MAX:
+            raise _undecodable(what, error) from error
+    # Few of these files hold a long list, and looking through their bytes takes half as long again.
+    try:
+        _require_whole(data)
+        return _unpacked(data, array_length_max, maps=maps)
     except _ERRORS as error:
         raise _undecodable(what, error) from error
+
+
+def _unpacked(data: bytes | memoryview, length_max: int, *, maps: bool) -> Any:
+    return msgpack.unpackb(
+        data,
+        raw=False,
+        use_list=False,
+        strict_map_key=True,
+        object_hook=None if maps else _refuse_map,
+        max_array_len=length_max,
+        max_map_len=length_max if maps else 0,
+        max_ext_len=0,
+    )
 
 
 def _require_whole(data: bytes | memoryview) -> None:

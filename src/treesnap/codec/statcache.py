@@ -14,6 +14,7 @@ that is not whole is not used.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -28,6 +29,7 @@ from treesnap.codec.message import (
 )
 from treesnap.codec.tree import decode_totals
 from treesnap.codec.watch import WatchNote, decode_note, encode_note
+from treesnap.errors import Corrupt
 from treesnap.hashing import ID_SIZE, checksum
 from treesnap.model import ObjectId, SkipReason, Totals
 from treesnap.named_tuple import NamedTuple
@@ -121,8 +123,8 @@ def decode_row(payload: memoryview) -> Row:
         raw = decompress(Compression.ZSTD, value[1], value[0])
         value = unpack(raw, "stat cache row", LONG_ARRAY_LENGTH_MAX, maps=False)
     require(_is_row(value), "stat cache row", "its fields are of wrong types")
-    row = Row._make(value)
-    return row._replace(totals=decode_totals(row.totals))
+    path, tree_id, totals, *rest = value
+    return Row._make((path, tree_id, decode_totals(totals), *rest))
 
 
 def _is_row(value: Any) -> bool:
@@ -135,10 +137,10 @@ def _is_row(value: Any) -> bool:
         and len(tree_id) == ID_SIZE
         and type(rules) is bytes
         and type(racy) is tuple
-        and all(type(name) is bytes for name in racy)
+        and set(map(type, racy)) <= {bytes}
         and type(linked) is bool
         and type(skipped) is tuple
-        and all(_is_skipped(item) for item in skipped)
+        and all(map(_is_skipped, skipped))
         and type(observations) is bytes
     )
 
@@ -156,6 +158,18 @@ def _is_skipped(item: Any) -> bool:
 def encode_observations(observations: list[Observation]) -> bytes:
     """Returns the bytes that stand for a whole directory; equal bytes, equal directory."""
     return pack(observations)
+
+
+def is_observed(data: bytes, observations: Sequence[PlainObservation]) -> bool:
+    """Returns whether bytes stand for just these; takes half the time of encoding them.
+
+    False also for damaged bytes, and for some with times that msgpack has no integer for.
+    """
+    try:
+        value = unpack(data, "observations", LONG_ARRAY_LENGTH_MAX, maps=False)
+    except Corrupt:
+        return False
+    return bool(value == tuple(observations))
 
 
 def decode_observations(data: bytes) -> dict[bytes, PlainObservation]:

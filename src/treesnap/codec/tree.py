@@ -164,7 +164,9 @@ def decode_totals(value: Any) -> Totals:
     require(
         type(value) is tuple
         and len(value) == len(Totals._fields)
-        and all(type(number) is int and 0 <= number <= FILE_SIZE_MAX for number in value),
+        and set(map(type, value)) == {int}
+        and min(value) >= 0
+        and max(value) <= FILE_SIZE_MAX,
         "totals",
         "they are no numbers",
     )

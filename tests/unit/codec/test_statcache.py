@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from treesnap.codec.compress import BLOCK_RAW_SIZE_MAX, compress
 from treesnap.codec.message import pack, unpack
-from treesnap.codec.statcache import compress_row, decode_row, encode_row
+from treesnap.codec.statcache import (
+    compress_row,
+    decode_observations,
+    decode_row,
+    encode_observations,
+    encode_row,
+    is_observed,
+)
 from treesnap.errors import Corrupt
 from treesnap.testing import strategies
 
@@ -36,3 +43,25 @@ def test_a_row_that_does_not_hold_what_it_claims_is_damage(row):
     ((_, frame),) = compress([twice], 1)
     with pytest.raises(Corrupt):
         decode_row(memoryview(pack((len(twice), frame))))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 9000])
+def test_bytes_are_compared_with_what_is_seen_as_if_they_were_made_again(count):
+    seen = [(b"%06d" % number, 0o100644, number, 1, 2, 3, 4) for number in range(count)]
+    data = encode_observations(seen)
+
+    assert is_observed(data, seen)
+    assert not is_observed(data, [*seen, (b"x", 0o100644, 0, 1, 2, 3, 4)])
+    assert not is_observed(data[:-1], seen)
+    for place in range(7) if seen else ():
+        changed = list(seen[-1])
+        changed[place] = b"z" if place == 0 else changed[place] + 1
+        assert not is_observed(data, [*seen[:-1], tuple(changed)])
+
+
+def test_a_time_that_is_wide_is_compared_after_decoding():
+    seen = [(b"name", 0o100644, 1, 1 << 65, 2, 3, 4)]
+    data = encode_observations(seen)
+
+    assert not is_observed(data, seen)
+    assert list(decode_observations(data).values()) == seen

@@ -19,7 +19,7 @@ from treesnap.codec.statcache import (
     Observation,
     PlainObservation,
     decode_observations,
-    encode_observations,
+    is_observed,
 )
 from treesnap.errors import Conflict, Corrupt, printable
 from treesnap.fs.base import FileSystem
@@ -312,7 +312,7 @@ def _decoded(packed: bytes) -> dict[bytes, PlainObservation]:
 
 def _are_same(now: list[Any], packed: bytes | None, touched: AbstractSet[FileIdentity]) -> bool:
     """Returns whether observations are as before, except for ctimes of touched files."""
-    if packed is None or encode_observations(now) == packed:
+    if packed is None or is_observed(packed, now):
         return packed is not None
     before = list(_decoded(packed).values())
     return bool(before) and [_without_ctime(item, touched) for item in now] == [

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from stat import S_ISDIR
 
 from treesnap import treepath
-from treesnap.codec.statcache import Row, decode_observations, encode_observations
+from treesnap.codec.statcache import Row, decode_observations, is_observed
 from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
 from treesnap.fs.forked import helper_count, share_out
@@ -146,7 +146,7 @@ def _differing(row: Row, listing: DirectoryListing, mapped: Iterable[bytes]) -> 
     names = {*row.racy, *mapped}
     now = before = listing.observations
     try:
-        if encode_observations(now) != row.observations:
+        if not is_observed(row.observations, now):
             before = list(decode_observations(row.observations).values())
             names.update(item[0] for item in {*before} ^ {*now})
     except Corrupt:
