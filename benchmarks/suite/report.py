@@ -229,7 +229,9 @@ def _promises(results: Results) -> str:
     ]
     return (
         f"## Promises\n\n{_capital(summary)}. A row is about the source tree unless"
-        " it names another tree.\n\n" + table(("task", "promise", "measured", "verdict"), rows)
+        " it names another tree. [Where the time goes](../explanation/where-the-time-goes.md)"
+        " says what the missed ones would need.\n\n"
+        + table(("task", "promise", "measured", "verdict"), rows)
     )
 
 

@@ -128,7 +128,8 @@ class Scene:
         for step in range(steps):
             if self.server.late and random.random() < 0.05:
                 self.server.land(random.randrange(len(self.server.late)))
-            which = random.randrange(machines)
+            is_collecting = collectors and random.random() < 0.5  # or no collection ever ends
+            which = random.randrange(collectors if is_collecting else machines)
             if asleep_until[which] > step:
                 continue
             if random.random() < 0.01:
@@ -168,3 +169,18 @@ def test_no_order_of_requests_loses_anything(seed):
     scene.settle()
 
     assert scene.acknowledged
+
+
+def test_many_machines_at_once_lose_nothing():
+    scene = Scene(1)
+
+    scene.run(
+        machines=sized(12, 1_000),
+        steps=sized(6_000, 400_000),
+        collectors=sized(3, 8),
+        checks=sized(3, 10),
+    )
+    scene.settle()
+
+    assert scene.acknowledged
+    assert scene.collections

@@ -794,3 +794,26 @@ def test_what_is_missing_or_damaged_on_a_remote_is_named(handle, garden, place):
         place.content = {**kept, pack: bytes(content)}
         found += not remotes.verify(read_data=True).ok
     assert found == len(packs)
+
+
+def test_a_clone_is_repaired_from_its_own_files(handle, garden, place, tmp_path):
+    """The records of its snapshots say where the original was, which is gone."""
+    opened(handle, place).add("backup", "s3://b")
+    handle.create()
+    opened(handle, place).push()
+    again, store = tmp_path / "again", tmp_path / "other"
+    cloned(again, store, place)
+    shutil.rmtree(garden)
+    second = treesnap.open(again, store)
+    for pack in (store / "packs").iterdir():
+        pack.chmod(0o600)
+        content = bytearray(pack.read_bytes())
+        content[len(content) // 2] ^= 1
+        pack.write_bytes(bytes(content))
+    assert not second.verify(read_data=True).ok
+
+    repaired = second.verify(read_data=True, repair=True)
+
+    assert {item.root for item in repaired.recovered} == {os.fsencode(again)}
+    assert repaired.left == ()
+    assert second.verify(read_data=True).ok

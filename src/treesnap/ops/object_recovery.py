@@ -9,7 +9,7 @@ the hash is trusted.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from treesnap import treepath
@@ -59,8 +59,7 @@ class ObjectRecovery:
             return []
         roots = registered_records(self._fs, self._store.layout)
         registered = [root.path for root in roots]
-        damaged = [_where_it_is(item, roots) for item in damaged]
-        damaged = [item for item in damaged if item.snapshot.record.root_path in registered]
+        damaged = list(_where_they_are(damaged, self._store, roots))
         with Writer(self._store) as writer:
             for item in damaged:
                 self._from_their_places(item, writer)
@@ -158,17 +157,22 @@ class ObjectRecovery:
         self._found[identity] = RecoveredObject(object_id=identity.hex(), root=root, path=path)
 
 
-def _where_it_is(item: Damaged, roots: list[RootRecord]) -> Damaged:
-    """Returns a snapshot with the present path of its root, if that was moved."""
-    record = item.snapshot.record
-    for root in roots:
-        if root.path == record.root_path:
-            return item
-    for root in roots:
-        if record.root_path in root.earlier:
-            moved = item.snapshot._replace(record=record._replace(root_path=root.path))
-            return item._replace(snapshot=moved)
-    return item
+def _where_they_are(
+    damaged: Iterable[Damaged], store: Store, roots: Iterable[RootRecord]
+) -> Iterator[Damaged]:
+    """Yields snapshots with the present path of their root, as far as that is known.
+
+    What a record says is where the root was, which may have been on another machine.
+    """
+    paths = {root.id: root.path for root in roots}
+    present = {
+        name.id: paths[root_id] for root_id, name in store.snapshots.all_names() if root_id in paths
+    }
+    for item in damaged:
+        path = present.get(item.snapshot.id)
+        if path is not None:
+            record = item.snapshot.record._replace(root_path=path)
+            yield item._replace(snapshot=item.snapshot._replace(record=record))
 
 
 def _places(damaged: list[Damaged], registered: list[bytes]) -> list[_Place]:
