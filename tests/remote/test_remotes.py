@@ -177,7 +177,7 @@ def test_a_small_push_takes_few_requests(handle, garden, place):
     assert place.requests == 8
 
 
-def test_snapshots_that_nobody_asked_for_are_left_out_unless_told(handle, garden, place):
+def test_automatic_snapshots_are_left_out_unless_told(handle, garden, place):
     remotes = opened(handle, place)
     remotes.add("backup", "s3://b")
     handle.create()

@@ -134,7 +134,7 @@ class Race(NamedTuple):
     """The writer whose bytes were stored, None if there is no blob, or MIXED."""
 
     def is_sound(self) -> bool:
-        """Returns whether nobody was told what is not true."""
+        """Returns whether every writer and the reader were told the truth."""
         winners = [at for at, outcome in enumerate(self.outcomes) if outcome is Outcome.WON]
         if self.stored is None or winners:
             return winners == ([] if self.stored is None else [self.stored])

@@ -67,8 +67,8 @@ def add(
 
     The server is tried out first. A new remote in a bucket is encrypted: the passphrase
     comes from --passphrase-command, --passphrase-file, $TREESNAP_REMOTE_KEY,
-    $TREESNAP_REMOTE_PASSPHRASE, or the terminal, in this order. Without it nobody can read
-    the remote again, and nobody can give it back.
+    $TREESNAP_REMOTE_PASSPHRASE, or the terminal, in this order. The remote cannot be
+    read without it, and it cannot be recovered.
     """
     from treesnap.remote import Remotes
 
@@ -212,8 +212,8 @@ def add_key(
 def remove_key(invocation: Invocation, *, name: str, key_id: str) -> None:
     """Remove a key slot: its secret opens the remote no longer.
 
-    KEY is the beginning of an id that 'list' shows. Whoever has kept the secret and a copy of the
-    slot can still read the remote.
+    KEY is the beginning of an id that 'list' shows. A person who kept the secret and a
+    copy of the slot can still read the remote.
     """
     with invocation.open(progress=False, needs_root=False) as handle:
         info = _remotes(handle).remove_key(name, key_id)

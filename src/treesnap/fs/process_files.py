@@ -110,7 +110,7 @@ class Mapping(NamedTuple):
 class KernelThreads:
     """The kernel's own processes, as far as they were met: they never map anything.
 
-    For whoever looks at mappings again and again. On a machine that does little else, most
+    For a process that looks at mappings again and again. On a machine that does little else, most
     processes are the kernel's. To meet one takes as long as two looks at it. Remembers none
     before Linux 5.19, where such a thread could become a program.
     """

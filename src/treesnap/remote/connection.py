@@ -183,7 +183,7 @@ class Connection:
     def remove_slot(self, beginning: str) -> KeyInfo:
         """Removes the key slot whose id begins so, durably.
 
-        Whoever has kept its secret and a copy of the slot can still read the remote. Raises
+        A person who kept its secret and a copy of the slot can still read the remote. Raises
         NotFound, InvalidArgument, and Refused for the last slot.
         """
         slots = self.slots()
@@ -196,7 +196,7 @@ class Connection:
             raise InvalidArgument(f"Several key slots begin with {quoted(beginning)}")
         if len(slots) == 1:
             raise Refused(
-                "Without its last key slot nobody could read the remote", code=ErrorCode.LAST_KEY
+                "The remote could not be read without its last key slot", code=ErrorCode.LAST_KEY
             )
         if self._blobs.delete([_SLOTS + fitting[0].id]):
             raise RemoteFailed(

@@ -1,4 +1,4 @@
-"""The file ``format`` of a remote: what it is, for whoever has no key yet.
+"""The file ``format`` of a remote: what it is, for a reader without a key.
 
     {"treesnap": "remote", "format": 1, "min_reader": 1, "min_writer": 1,
      "id": "<32 hex>", "encrypted": true, "collection": "any"}

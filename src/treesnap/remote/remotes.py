@@ -245,7 +245,7 @@ class Remotes:
 
         Without ``refs`` all that the remote does not have: those that a person asked for, or with
         ``every_kind`` all. A push that was interrupted goes on where it was when it is called
-        again. Nothing local is changed, and nobody else is kept waiting. Raises NotFound, Busy,
+        again. Nothing local is changed, and no other machine waits. Raises NotFound, Busy,
         Corrupt, Refused, RemoteFailed, RemoteLocked.
         """
         with self._connected(name, "push") as (session, connected, view):
@@ -364,7 +364,7 @@ class Remotes:
     def remove_key(self, name: str | None, beginning: str) -> KeyInfo:
         """Removes the key slot whose id begins so; its secret opens the remote no longer.
 
-        Whoever has kept the secret and a copy of the slot can still read the remote. Raises
+        A person who kept the secret and a copy of the slot can still read the remote. Raises
         NotFound, InvalidArgument, and Refused for the last slot.
         """
         with self._connected(name, "remove a key of a remote") as (_, (_, connection), _):
