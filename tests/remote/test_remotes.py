@@ -23,6 +23,7 @@ from treesnap.errors import (
     Refused,
     RemoteFailed,
     RemoteLocked,
+    StorageFull,
 )
 from treesnap.hashing import object_id
 from treesnap.model import ObjectKind, SnapshotKind
@@ -817,3 +818,32 @@ def test_a_clone_is_repaired_from_its_own_files(handle, garden, place, tmp_path)
     assert {item.root for item in repaired.recovered} == {os.fsencode(again)}
     assert repaired.left == ()
     assert second.verify(read_data=True).ok
+
+
+def test_an_encrypted_remote_in_a_directory_is_added_as_it_is(handle, tmp_path):
+    disk = str(tmp_path / "disk")
+    Remotes(handle, secret_of).add("one", disk, encrypted=True)
+    other = treesnap.open(tmp_path / "garden", tmp_path / "other")
+
+    assert Remotes(other, secret_of).add("two", disk).is_encrypted
+
+    with pytest.raises(Refused) as locked:
+        Remotes(other).add("three", disk)
+    assert locked.value.code == ErrorCode.REMOTE_LOCKED
+
+
+def test_a_clone_keeps_the_limit_of_the_store(handle, garden, place, tmp_path):
+    opened(handle, place).add("backup", "s3://b")
+    (garden / "much").write_bytes(os.urandom(3_000_000))
+    handle.create()
+    opened(handle, place).push()
+    again, store, small = tmp_path / "again", tmp_path / "other", tmp_path / "small"
+    small.mkdir()
+    treesnap.open(small, store).create()  # makes the store, so that it can have settings
+    treesnap.open(small, store).config("max-size", "1M")
+
+    with pytest.raises(StorageFull) as full:
+        cloned(again, store, place)
+
+    assert full.value.code == ErrorCode.OVER_QUOTA
+    assert not again.exists()

@@ -244,26 +244,23 @@ def connect(
 def set_up(
     url: str,
     blobs: Blobs,
-    secret: SecretSource | None,
+    secret: SecretSource,
     collection: Collection,
+    *,
+    encrypts: bool,
 ) -> Connection:
     """Opens a remote, and sets it up where there is none; closes ``blobs`` when it fails.
 
-    With a secret a new remote is encrypted. One that exists is opened as it is. Durable after
-    return. Raises what :func:`connect` does, and Refused for an encrypted remote without a secret.
+    A new remote is encrypted if ``encrypts``. One that exists is opened as it is. Durable after
+    return. Raises what :func:`connect` does.
     """
     try:
         if read_format(url, blobs) is None:
-            _write_new(blobs, secret, collection)
+            _write_new(blobs, secret if encrypts else None, collection)
         format_ = read_format(url, blobs)
         if format_ is None:
             raise _no_remote(url)
-        if format_.is_encrypted and secret is None:
-            raise Refused(
-                f"The remote {quoted(url)} is encrypted, and no secret was given for it",
-                code=ErrorCode.REMOTE_LOCKED,
-            )
-        opened = _opened(blobs, format_, secret or _no_secret)
+        opened = _opened(blobs, format_, secret)
         connection = Connection(url, blobs, format_, opened)
         if not any(blobs.list("state/")) and not any(blobs.list("commits/")):
             connection.protocol.create_state(0, RemoteState())
@@ -329,7 +326,3 @@ def _no_remote(url: str) -> RemoteFailed:
     return RemoteFailed(
         f"There is no remote at {quoted(url)}", code=ErrorCode.REMOTE_MISSING, endpoint=url
     )
-
-
-def _no_secret() -> Secret:
-    raise InvalidArgument("The remote is not encrypted, and needs no secret")

@@ -15,6 +15,7 @@ from treesnap.events import Phase
 from treesnap.model import ObjectId, ObjectKind, SnapshotId
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Session
+from treesnap.ops.maintenance import settings_or_defaults
 from treesnap.remote.objects import (
     PackGone,
     RemoteObjects,
@@ -90,7 +91,9 @@ class _Attempt:
         sequence = listing.next_sequence
         objects = size_bytes = 0
         self._session.monitor.begin(Phase.FETCH, None, None)
-        with Writer(store, earlier=earlier) as writer:
+        settings = settings_or_defaults(self._session)
+        size_bytes_max = settings.store_size_bytes_max if settings is not None else None
+        with Writer(store, size_bytes_max=size_bytes_max, earlier=earlier) as writer:
             for kind, data in self._missing(writer, wanted):
                 writer.put(kind, data)
                 objects += 1

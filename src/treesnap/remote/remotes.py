@@ -192,8 +192,8 @@ class Remotes:
             except BaseException:
                 blobs.close()
                 raise
-            secret = self._secret_of(known) if is_wanted else None
-            with set_up(url, blobs, secret, collection) as connection:
+            secret = self._secret_of(known)
+            with set_up(url, blobs, secret, collection, encrypts=is_wanted) as connection:
                 format_ = connection.format
                 if encrypted is not None and encrypted != format_.is_encrypted:
                     words = "is encrypted" if format_.is_encrypted else "is not encrypted"
