@@ -19,6 +19,7 @@ from treesnap.ops.maintenance import settings_or_defaults
 from treesnap.remote.objects import (
     PackGone,
     RemoteObjects,
+    Seen,
     complete_trees,
     needed_objects,
 )
@@ -125,16 +126,8 @@ class _Attempt:
 
     def _missing_references(self, writer: Writer, payloads: Sequence[bytes]) -> Iterator[Reference]:
         nearest = _NearestObjects(self._session.store, self._objects)
-        seen: set[ObjectId] = set()
         complete = complete_trees(_local_parents(self._session, payloads), nearest.get, payloads)
-
-        def is_known(reference: Reference) -> bool:
-            if reference.id in seen or reference.id in complete:
-                return True
-            seen.add(reference.id)
-            return False
-
-        for reference in needed_objects(nearest, payloads, is_known):
+        for reference in needed_objects(nearest, payloads, Seen(complete)):
             if not writer.has(reference.id):
                 yield reference
 

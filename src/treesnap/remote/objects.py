@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from treesnap.codec.pack import Block, IndexEntry, OpenBlock, decode_table
@@ -102,6 +103,21 @@ class RemoteObjects:
         while self._size > _OPEN_BLOCKS_SIZE_MAX and len(self._blocks) > len(entries):
             (_, block), _ = self._blocks.popitem(last=False)
             self._size -= block.raw_size
+
+
+class Seen:
+    """Tells which objects were asked for before, and with them those that are ``known``."""
+
+    def __init__(self, known: AbstractSet[ObjectId] = frozenset()) -> None:
+        self._known = known
+        self._seen: set[ObjectId] = set()
+
+    def __call__(self, reference: Reference) -> bool:
+        """Returns whether an object is not new, and takes note of it."""
+        if reference.id in self._seen or reference.id in self._known:
+            return True
+        self._seen.add(reference.id)
+        return False
 
 
 def needed_objects(

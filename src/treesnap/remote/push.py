@@ -13,7 +13,7 @@ from treesnap.codec.remote import HistoryName
 from treesnap.codec.snapshot import decode_snapshot, snapshot_id
 from treesnap.errors import Busy
 from treesnap.model import ObjectId, ObjectKind
-from treesnap.remote.objects import Objects, complete_trees, needed_objects
+from treesnap.remote.objects import Objects, Seen, complete_trees, needed_objects
 from treesnap.remote.protocol import Push, Remote, Uploaded, View
 
 ATTEMPTS = 5
@@ -75,16 +75,8 @@ def _missing(view: View, source: Objects, snapshots: Sequence[bytes]) -> Iterato
     What is below a tree is known to be there only if a certain snapshot has that tree; of any
     other tree nothing is known, even if the remote has it.
     """
-    seen: set[ObjectId] = set()
     complete = complete_trees(_certain_parents(view, snapshots), source.get, snapshots)
-
-    def is_known(reference: Reference) -> bool:
-        if reference.id in seen or reference.id in complete:
-            return True
-        seen.add(reference.id)
-        return False
-
-    for reference in needed_objects(source, snapshots, is_known):
+    for reference in needed_objects(source, snapshots, Seen(complete)):
         if not view.has(reference.id):
             yield reference
 
