@@ -25,6 +25,7 @@ from treesnap.errors import (
     RemoteLocked,
     StorageFull,
 )
+from treesnap.events import NullMonitor, Phase
 from treesnap.hashing import object_id
 from treesnap.model import ObjectKind, SnapshotKind
 from treesnap.remote import Remotes, clone
@@ -847,3 +848,23 @@ def test_a_clone_keeps_the_limit_of_the_store(handle, garden, place, tmp_path):
 
     assert full.value.code == ErrorCode.OVER_QUOTA
     assert not again.exists()
+
+
+def test_a_snapshot_that_is_deleted_while_it_is_pushed_is_not_damage(handle, garden, place):
+    opened(handle, place).add("backup", "s3://b", encrypted=False)
+    handle.create()
+
+    class Deleting(NullMonitor):
+        """Lets another process delete and collect when the push begins to read."""
+
+        def begin(self, phase, files, size_bytes):
+            if phase is Phase.PUSH:
+                for item in handle.list():
+                    handle.delete(item.id)
+                handle.gc()
+
+    watched = treesnap.open(garden, handle.store_path, monitor=Deleting())
+    with pytest.raises(NotFound):
+        opened(watched, place).push()
+
+    assert opened(handle, place).histories() == ()

@@ -29,6 +29,7 @@ from treesnap.codec.remote import (
 from treesnap.codec.snapshot import decode_snapshot, snapshot_id, state_hash
 from treesnap.errors import (
     Busy,
+    Corrupt,
     ErrorCode,
     InvalidArgument,
     NotFound,
@@ -274,14 +275,15 @@ class Remotes:
             set_pushed_history(session.fs, session.store.layout, root, remote_id, pushed)
             source = LocalObjects(session.store)
             session.monitor.begin(Phase.PUSH, None, None)
-            stored = push_snapshots(
-                connection.protocol,
-                pushed.history,
-                source,
-                payloads,
-                view=view,
-                advance=session.monitor.advance,
-            )
+            with _while_they_exist(session, ids):
+                stored = push_snapshots(
+                    connection.protocol,
+                    pushed.history,
+                    source,
+                    payloads,
+                    view=view,
+                    advance=session.monitor.advance,
+                )
             visible = view.visible.keys()
             commits = [item for item in pushed.commits if item in visible]
             pruned = tuple(item for item in pushed.pruned if item.hex() not in ids)
@@ -513,6 +515,22 @@ def _own_history(session: Session, remote_id: bytes, view: View) -> PushedHistor
     if all(snapshot_id(item) in local for entry in unknown.values() for item in entry.snapshots):
         return pushed._replace(commits=(*pushed.commits, *unknown))
     return PushedHistory(HistoryName(os.urandom(FILE_ID_SIZE), name, pushed.history.id))
+
+
+@contextmanager
+def _while_they_exist(session: Session, ids: Sequence[SnapshotId]) -> Iterator[None]:
+    """Raises NotFound, not Corrupt, for what is missing because a snapshot was deleted meanwhile.
+
+    A push takes no lock, so a collection may delete content under it.
+    """
+    try:
+        yield
+    except Corrupt as error:
+        there = session.store.snapshots.listing(session.root.id)
+        gone = [item for item in ids if item not in there]
+        if not gone:
+            raise
+        raise NotFound(f"Snapshot {gone[0][:12]} was deleted while it was pushed") from error
 
 
 def _without(
