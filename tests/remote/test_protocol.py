@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from remote_world import Client, Machine, Objects, Server, new_snapshot
+from remote_world import PAGE_SIZE, Client, Machine, Objects, Server, new_snapshot
 from sampling import sized
 from treesnap.codec.reader import Reference
 from treesnap.codec.remote import (
@@ -41,9 +41,9 @@ HISTORY = HistoryName(b"h" * 16, "garden@laptop")
 class Scene:
     """A server, the machines that use it, and what they were told."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, page_size: int = PAGE_SIZE) -> None:
         self.random = Random(seed)
-        self.server = Server(self.random)
+        self.server = Server(self.random, page_size)
         self.numbers = iter(range(1, 1 << 30))
         self.acknowledged: set[bytes] = set()
         self.deleted: set[bytes] = set()
@@ -172,7 +172,7 @@ def test_no_order_of_requests_loses_anything(seed):
 
 
 def test_many_machines_at_once_lose_nothing():
-    scene = Scene(1)
+    scene = Scene(1, page_size=sized(3, 1_000))
 
     scene.run(
         machines=sized(12, 1_000),

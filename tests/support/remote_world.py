@@ -84,8 +84,10 @@ class Machine:
 class Server:
     """Files by name, and requests that land late."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, page_size: int = PAGE_SIZE) -> None:
         self.random = random
+        self.page_size = page_size
+        """How many names a request lists."""
         self.files: dict[str, bytes] = {}
         self.late: list[Callable[[], object]] = []
         self.requests = 0
@@ -163,10 +165,10 @@ class Client:
         while True:
             self._turn()
             names = sorted(n for n in self._server.files if n.startswith(prefix) and n > after)
-            yield from names[:PAGE_SIZE]
-            if len(names) <= PAGE_SIZE:
+            yield from names[: self._server.page_size]
+            if len(names) <= self._server.page_size:
                 return
-            after = names[PAGE_SIZE - 1]
+            after = names[self._server.page_size - 1]
 
     def delete(self, names: Iterable[str]) -> None:
         """Removes files, one after the other."""
