@@ -224,10 +224,7 @@ class PackReader:
         if found is not None:
             self._blocks.move_to_end(block)
             return found
-        data = self._stored(block)
-        table = decode_table(data, block.pack_id, block.offset)
-        if table is None or table.block != block or len(data) != block.size:
-            raise Corrupt(f"Pack {block.pack_id.hex()} does not hold a block at {block.offset}")
+        table, data = self._table_and_bytes(block)
         found = self._blocks[block] = OpenBlock(table, data)
         self._blocks_size += block.raw_size
         while self._blocks_size > _OPEN_BLOCKS_SIZE_MAX and len(self._blocks) > 1:
@@ -239,10 +236,7 @@ class PackReader:
 
         Each object is verified. Raises Corrupt and FileNotFoundError.
         """
-        data = self._stored(block)
-        table = decode_table(data, block.pack_id, block.offset)
-        if table is None or table.block != block or len(data) != block.size:
-            raise Corrupt(f"Pack {block.pack_id.hex()} does not hold a block at {block.offset}")
+        table, data = self._table_and_bytes(block)
         if set(table.entries) != entries:
             return None
         opened = OpenBlock(table, data)
@@ -251,6 +245,14 @@ class PackReader:
         place = block._replace(pack_id=b"", offset=0)
         moved = [entry._replace(block=place) for entry in table.entries]
         return Encoded(data, [BlockTable(place, table.compression, moved)])
+
+    def _table_and_bytes(self, block: Block) -> tuple[BlockTable, bytes]:
+        """Returns all of a block, with its table; raises Corrupt where another one is."""
+        data = self._stored(block)
+        table = decode_table(data, block.pack_id, block.offset)
+        if table is None or table.block != block or len(data) != block.size:
+            raise Corrupt(f"Pack {block.pack_id.hex()} does not hold a block at {block.offset}")
+        return table, data
 
     def _stored(self, block: Block) -> bytes:
         """Returns what lies at a place, no more than the largest block takes."""
