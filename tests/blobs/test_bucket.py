@@ -422,7 +422,7 @@ def test_where_many_cannot_be_removed_at_once_they_are_removed_one_by_one():
 
 
 def test_an_answer_that_makes_no_sense_is_an_error(capfd):
-    """obstore panics about a key that nobody asked for, which it also prints."""
+    """obstore panics about a key of its own choice, which it also prints."""
     other = b"<DeleteResult><Error><Key>x</Key><Code>y</Code><Message>z</Message></Error>"
     with answering(http_answer("200 OK", other + b"</DeleteResult>")) as server:
         blobs = opened(server)

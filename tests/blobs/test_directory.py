@@ -1,4 +1,4 @@
-"""Blobs in a directory: whole or absent, whatever fails and whoever is killed."""
+"""Blobs in a directory: whole or absent, whatever call fails and whichever process is killed."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from treesnap.blobs.throttle import BURST_S, SystemClock, Throttled, TokenBucket
 
 
 class SetClock:
-    """A clock that goes on only while somebody sleeps; threads sleep one after the other."""
+    """A clock that goes on only while a thread sleeps; threads sleep one after the other."""
 
     def __init__(self) -> None:
         self.time_s = 100.0

@@ -235,7 +235,7 @@ def forged(data: bytes, **changed: Any) -> bytes:
     ids=str,
 )
 def test_a_cost_that_nobody_pays_is_refused_before_it_is_paid(cost):
-    """Argon2id itself is never asked: the passphrase is wrong, and nobody finds out."""
+    """Argon2id itself is never asked: the passphrase is wrong, and no error says so."""
     name, data = slot_for(SECRETS["passphrase"])
     changed = forged(data, cost=tuple(cost) if cost is not None else None)
 
@@ -282,7 +282,7 @@ def test_a_header_is_authentic_to_its_last_byte(kind, changed):
 
 
 def test_a_slot_that_claims_newer_keys_than_it_holds_is_damage(kind):
-    """As only somebody with the keys can write it: slots are tried by what they claim."""
+    """As only a holder of the keys can write it: slots are tried by what they claim."""
     secret, name, salt = SECRETS[kind], f"keys/{'0' * 32}", bytes(16)
     cost = None if kind == "raw key" else CHEAP
     made = secret.stretched(salt, cost)
@@ -441,7 +441,7 @@ ROWS = st.lists(
 
 @given(rows=ROWS, extra=st.binary(max_size=2))
 def test_only_valid_keys_come_out_of_a_slot(rows, extra):
-    """Whoever has a key can write any rows; what they are not made for is damage."""
+    """A holder of a key can write any rows; what they are not made for is damage."""
     packed = b"".join(n.to_bytes(4, "little") + bytes([a]) + key for n, a, key in rows) + extra
     cipher = SECRETS["raw key"].stretched(bytes(16), None).cipher
     numbers = [number for number, _, _ in rows]

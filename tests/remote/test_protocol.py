@@ -47,7 +47,7 @@ class Scene:
         self.numbers = iter(range(1, 1 << 30))
         self.acknowledged: set[bytes] = set()
         self.deleted: set[bytes] = set()
-        """Those that somebody asked to delete, from the moment of asking."""
+        """Those that a machine asked to delete, from the moment of asking."""
         self.gone: set[tuple[RemoteName, bytes]] = set()
         """Those of which the deletion was acknowledged."""
         self.collections = 0

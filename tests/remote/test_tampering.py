@@ -18,7 +18,7 @@ KEYS = MasterKeys.new().rotated()
 PREFIX = "packs/0000000000000003-"
 GIVEN = "state/0000000000000007"
 STORED_SIZE = SEGMENT_SIZE + 16
-SMALL = b"forty bytes that nobody may change, ever"
+SMALL = b"forty bytes that no machine may change ."
 LARGE = expanded(b"large", 4 * SEGMENT_SIZE - 20_000)
 WHOLE = [(0, len(LARGE))]
 SEALER = Encrypted(KEYS, REMOTE_ID)
@@ -227,7 +227,7 @@ def test_files_of_all_generations_are_opened_after_a_rotation():
 
 
 def stream_of(content: bytes, size: int, padding: bytes = b"") -> bytes:
-    """Returns what is encrypted for a content, as somebody with the keys may make it up."""
+    """Returns what is encrypted for a content, as a holder of the keys may make it up."""
     return content + padding + size.to_bytes(8, "little")
 
 
@@ -245,7 +245,7 @@ STREAMS = {
 
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
 def test_a_stream_that_no_writer_makes_is_refused(stream):
-    """Equal contents are equal streams, also where somebody with the keys wants otherwise."""
+    """Equal contents are equal streams, also where a holder of the keys wants otherwise."""
     name, header = f"packs/{'0' * 32}", b"TREESNAP\x12\x01\1\1\1\0\0\0"
     file = File(REMOTE_ID, {1: Generation(1, bytes(32))}, name, header)
     sealer = Encrypted(MasterKeys(b"\1\0\0\0\1" + bytes(32)), REMOTE_ID)

@@ -229,7 +229,7 @@ class World:
         self.acknowledged: set[tuple[int, int]] = set()
         """Commit and snapshot."""
         self.deleted: set[tuple[int, int]] = set()
-        """Those that somebody asked to delete, from the moment of asking."""
+        """Those that a machine asked to delete, from the moment of asking."""
         self.gone: set[tuple[int, int]] = set()
         """Those of which the deletion was acknowledged."""
         self.numbers = count(1)

@@ -101,7 +101,7 @@ class DirectoryBlobs:
         self._fs = fs
         self.path = os.path.realpath(path)
         self._durable_kinds: set[str] = set()
-        with self._reported("open it"):
+        with self._reported("open a remote"):
             if make:
                 fs.lstat(os.path.dirname(self.path))
                 ensure_directories(fs, self.path)
