@@ -8,13 +8,21 @@ import pytest
 
 import treesnap
 from treesnap.codec import pack, reader
+from treesnap.fs.local import LocalFileSystem
+from treesnap.model import ObjectKind
 from treesnap.store import packs
+from treesnap.store.maintenance.pack_usage import StoreUsage
+from treesnap.store.maintenance.seen_objects import SeenObjects
+from treesnap.store.store import Store
+from treesnap.store.writer import Writer
 
 FEW, MANY = 500, 1500
 EACH = 10
 """Files of a directory."""
 FLAT_BYTES = 40
 """For each file; keeping its path and its entry takes some 500."""
+PACKED_BYTES = 190
+"""For each object of a pack that gc reads; a list of all places alone takes 200."""
 
 
 @pytest.fixture
@@ -58,3 +66,26 @@ def test_one_that_lists_what_changed_keeps_that(peak_bytes):
     few = peak_bytes(FEW)
 
     assert peak_bytes(MANY) - few > FLAT_BYTES * (MANY - FEW)
+
+
+def test_what_is_in_a_pack_is_read_without_a_list_of_all_its_objects(tmp_path):
+    """A pack may hold 400,000, and gc reads every pack."""
+
+    def measured(count: int) -> int:
+        store = Store.open(LocalFileSystem(), str(tmp_path / f"store-{count}"), create=True)
+        with Writer(store) as writer:
+            for number in range(count):
+                writer.put(ObjectKind.CHUNK, b"%d" % number)
+            writer.flush()
+        store.index.refresh()
+        needed = SeenObjects(store.index)
+        tracemalloc.start()
+        try:
+            usage = StoreUsage(store, needed)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert [item.count for item in usage.packs.values()] == [count]
+        return peak
+
+    assert measured(20_000) - measured(10_000) < PACKED_BYTES * 10_000

@@ -142,8 +142,7 @@ class IndexedPacks:
 def placed(tables: Iterable[BlockTable], pack_id: bytes) -> Iterator[IndexEntry]:
     """Yields the objects of blocks in the pack with an id."""
     for table in tables:
-        block = table.block._replace(pack_id=pack_id)
-        yield from (entry._replace(block=block) for entry in table.entries)
+        yield from table._replace(block=table.block._replace(pack_id=pack_id)).entries
 
 
 @dataclass(frozen=True)

@@ -61,24 +61,37 @@ _WINDOW_SIZE = 8 << 10
 class Inventory(NamedTuple):
     """What is in a pack."""
 
-    entries: list[IndexEntry]
+    tables: list[BlockTable]
     end: int
-    """How many bytes of the pack the entries account for, damage included."""
+    """How many bytes of the pack the blocks account for, damage included."""
     damaged_at: int | None
     """Where something is damaged that was once whole, or None."""
     torn_at: int | None
     """Where bytes begin, behind all blocks, that are not a block; None without such bytes."""
 
+    @property
+    def entries(self) -> list[IndexEntry]:
+        """The objects of the pack, made anew each time."""
+        return list(_entries(self.tables))
+
 
 class Sound(NamedTuple):
     """The part of a pack that can be relied on."""
 
-    entries: list[IndexEntry]
-    """Its objects, also behind damage; without those that were never synced and are torn."""
+    tables: list[BlockTable]
+    """Its blocks, also behind damage."""
+    torn: frozenset[IndexEntry]
+    """Objects that were never synced, and do not match their ids."""
     covered: int
     """How many of its bytes an index part may cover: none that are torn."""
     is_whole: bool
     """Whether every byte is accounted for. Otherwise objects may be hidden in it."""
+
+    @property
+    def entries(self) -> Iterator[IndexEntry]:
+        """Its objects, without those that are torn."""
+        found = _entries(self.tables)
+        return (entry for entry in found if entry not in self.torn) if self.torn else found
 
     @property
     def indexed(self) -> Iterator[IndexEntry]:
@@ -243,8 +256,7 @@ class PackReader:
         for entry in table.entries:
             opened.find(entry)
         place = block._replace(pack_id=b"", offset=0)
-        moved = [entry._replace(block=place) for entry in table.entries]
-        return Encoded(data, [BlockTable(place, table.compression, moved)])
+        return Encoded(data, [table._replace(block=place)])
 
     def _table_and_bytes(self, block: Block) -> tuple[BlockTable, bytes]:
         """Returns all of a block, with its table; raises Corrupt where another one is."""
@@ -302,10 +314,10 @@ class PackReader:
                 raise Corrupt(f"Pack {path!r} is too large", path=path)
         except Corrupt:
             return Inventory([], covered, 0, None)
-        entries: list[IndexEntry] = []
+        tables: list[BlockTable] = []
         end = 0
         if start >= HEADER_SIZE or _is_header(pack[:HEADER_SIZE], path):
-            entries, end = _chain(pack, pack_id, max(start, HEADER_SIZE))
+            tables, end = _chain(pack, pack_id, max(start, HEADER_SIZE))
         footer, offsets = _footer(pack, path)
         limit = footer if footer is not None else covered
         damaged_at = end if end < limit else None
@@ -316,10 +328,10 @@ class PackReader:
             for offset in sorted(hints):
                 if offset >= max(end, HEADER_SIZE):
                     more, end = _chain(pack, pack_id, offset)
-                    entries += more
+                    tables += more
         if footer is not None:
-            return Inventory(entries, size, damaged_at, end if end < footer else None)
-        return Inventory(entries, max(end, limit), damaged_at, end if end < size else None)
+            return Inventory(tables, size, damaged_at, end if end < footer else None)
+        return Inventory(tables, max(end, limit), damaged_at, end if end < size else None)
 
     def sound(
         self, pack_id: bytes, covered: int, known: Callable[[], Iterable[IndexEntry]]
@@ -334,27 +346,26 @@ class PackReader:
         torn_at = inventory.torn_at
         if inventory.end > covered or torn_at is not None:
             self._fs.sync_data(self._descriptor(pack_id))
-        entries = []
-        for entry in inventory.entries:
-            if entry.offset < covered or self.is_right(entry):
-                entries.append(entry)
-            elif torn_at is None or entry.offset < torn_at:
-                torn_at = entry.offset
+        uncovered = (table for table in inventory.tables if table.block.offset >= covered)
+        torn = frozenset(entry for entry in _entries(uncovered) if not self.is_right(entry))
+        torn_at = min((entry.offset for entry in torn), default=torn_at)
         return Sound(
-            entries,
+            inventory.tables,
+            torn,
             max(covered, inventory.end if torn_at is None else torn_at),
             torn_at is None and inventory.damaged_at is None,
         )
 
 
-def _chain(pack: _OpenPack, pack_id: bytes, start: int) -> tuple[list[IndexEntry], int]:
-    """Returns the objects from ``start`` on up to the first damaged block, and its place."""
-    entries: list[IndexEntry] = []
-    end = start
-    for table in scan_blocks(pack, pack_id, start):
-        entries += table.entries
-        end = table.end
-    return entries, end
+def _chain(pack: _OpenPack, pack_id: bytes, start: int) -> tuple[list[BlockTable], int]:
+    """Returns the blocks from ``start`` on up to the first damaged one, and its place."""
+    tables = list(scan_blocks(pack, pack_id, start))
+    return tables, tables[-1].end if tables else start
+
+
+def _entries(tables: Iterable[BlockTable]) -> Iterator[IndexEntry]:
+    for table in tables:
+        yield from table.entries
 
 
 def _footer(pack: _OpenPack, path: str) -> tuple[int | None, list[int] | None]:
@@ -433,9 +444,9 @@ class PackAppender:
             size = len(pack)
             is_open = max(HEADER_SIZE, covered) <= size < PACK_SIZE_TARGET
             if is_open and _is_header(fs.read_at(fd, HEADER_SIZE, 0), path):
-                entries, end = _chain(pack, pack_id, max(covered, HEADER_SIZE))
+                tables, end = _chain(pack, pack_id, max(covered, HEADER_SIZE))
                 if end == size:
-                    return cls(fs, layout, pack_id, fd, size, covered), entries
+                    return cls(fs, layout, pack_id, fd, size, covered), list(_entries(tables))
         except BaseException:
             fs.close(fd)
             raise

@@ -12,7 +12,7 @@ from blocks import ONE_OBJECT_SIZE, block_of, chunk_blocks
 from treesnap.codec import pack
 from treesnap.codec.compress import BLOCK_RAW_SIZE_MAX
 from treesnap.codec.envelope import FileKind, header
-from treesnap.codec.index import IndexPart, encode_index
+from treesnap.codec.index import IndexPart, encode_index, encode_unsorted
 from treesnap.codec.pack import Block, BlockTable, IndexEntry
 from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.hashing import object_id
@@ -290,6 +290,7 @@ def test_an_index_finds_every_entry_and_no_other(entries):
     assert part.covered == covered
     assert all(part.find(entry.id) == entry for entry in entries)
     assert part.find(object_id(ObjectKind.CHUNK, b"another")) is None
+    assert list(IndexPart(encode_unsorted(reversed(entries), covered), "here")) == list(part)
 
 
 def test_ids_that_begin_alike_are_told_apart():

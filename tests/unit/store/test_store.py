@@ -212,5 +212,5 @@ class TestSound:
         found = open_store().sound(pack_id)
 
         assert covered[pack_id] < found.covered == wrong.offset
-        assert found.entries[1:] == right
+        assert list(found.entries)[1:] == right
         assert not found.is_whole

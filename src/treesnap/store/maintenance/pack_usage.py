@@ -1,7 +1,8 @@
 """What is in the packs, what of it snapshots need, and which packs should go.
 
 Memory is that of an index part for each pack, 45 bytes for each object, and for each needed
-object the place that is kept, 8 bytes. Entries come out of it one at a time.
+object the place that is kept, 8 bytes; and while a pack is read, 130 bytes for each object in it.
+Entries come out of it one at a time.
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from operator import itemgetter
 
-from treesnap.codec.index import IndexPart, encode_index
+from treesnap.codec.index import IndexPart, encode_unsorted
 from treesnap.codec.pack import BLOCK_SIZE_TARGET, PACK_SIZE_TARGET, IndexEntry
 from treesnap.quantities import count_text
 from treesnap.store.maintenance.seen_objects import SeenObjects
@@ -42,12 +42,13 @@ class PackUsage:
         """Damage or a torn tail may hide objects."""
         self.is_damaged = False
         """It is broken, and may hide something needed. It stays, and so do its entries."""
-        data = encode_index(sorted(sound.entries, key=itemgetter(0)), {pack_id: sound.covered})
+        data = encode_unsorted(sound.entries, {pack_id: sound.covered})
         self._part = IndexPart(data, pack_id.hex())
         self.count = self._part.count
-        self.object_bytes = sum(entry.size_bytes for entry in sound.entries)
+        blocks = [table.block for table in sound.tables]
+        torn_bytes = sum(entry.size_bytes for entry in sound.torn)
+        self.object_bytes = sum(block.size for block in blocks) - torn_bytes
         """Bytes of all objects; a pack's footer is neither needed nor waste."""
-        blocks = {entry.block for entry in sound.entries}
         small = [block.size for block in blocks if block.raw_size <= _FRAGMENT_RAW_SIZE_MAX]
         self.is_fragmented = len(small) >= FRAGMENTS_MIN and 2 * sum(small) >= self.object_bytes
         """Sessions that wrote little left it in blocks that are smaller when they are joined."""
@@ -83,11 +84,12 @@ class PackUsage:
     def needed(self) -> Iterator[IndexEntry]:
         """The places of those objects that are needed from this pack, as they lie in it."""
         numbers = (number for number in range(self.count) if self._is_needed[number])
-        return map(self.__getitem__, sorted(numbers, key=self._place_of))
+        return map(self.__getitem__, array("L", sorted(numbers, key=self._place_of)))
 
-    def _place_of(self, number: int) -> tuple[int, int]:
+    def _place_of(self, number: int) -> int:
+        """Returns a number by which objects are sorted as they lie in the pack."""
         entry = self[number]
-        return entry.offset, entry.start
+        return entry.offset << 32 | entry.start
 
     def need(self, number: int, entry: IndexEntry, *, is_needed: bool) -> None:
         """Sets whether an object, which is that of the entry, is needed from this pack."""
