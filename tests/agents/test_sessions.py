@@ -17,6 +17,7 @@ from treesnap.model import SnapshotKind
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, context_at
 from treesnap.ops.handle import Handle
+from treesnap.ops.watching import watched
 from treesnap.testing.doubles import RecordingFileSystem, UnsyncedFileSystem
 
 TURN, PRE, END = EventPhase.TURN, EventPhase.PRE, EventPhase.END
@@ -80,6 +81,37 @@ def test_a_prompt_that_is_told_again_keeps_the_state_before_the_work(context):
     record(context, event(context, PRE, "t1"))
 
     assert record(context, event(context, TURN, "p1")).result.snapshot == first.snapshot
+
+
+def test_beside_a_watcher_each_step_reads_no_older_one_again(context):
+    fs = RecordingFileSystem(context.fs)
+    read = []
+
+    with watched(context._replace(fs=fs)) as (watching, _):
+        for number in range(8):
+            fs.clear()
+            change(context, f"by tool {number}")
+            record(watching, event(watching, PRE, f"t{number}"))
+            below = f"{context.store_path}/snapshots"
+            read.append(len([item for item in fs.calls("open", below=below) if not item.errno]))
+
+    assert read[2:] == read[2:3] * 6
+
+
+def test_a_damaged_step_is_read_again_once_it_is_repaired(context):
+    first = record(context, event(context, PRE, "t1")).result.snapshot
+    (path,) = Path(context.store_path, "snapshots").rglob(f"*-{first.id}")
+    whole = path.read_bytes()
+    with watched(context) as (watching, _):
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        other = record(watching, event(watching, PRE, "t1")).result.snapshot
+        path.write_bytes(whole)
+        Handle(watching).delete(other.id)
+
+        again = record(watching, event(watching, PRE, "t1")).result
+
+    assert other != first
+    assert again.snapshot == first
 
 
 def test_an_event_without_a_key_repeats_no_other(context):

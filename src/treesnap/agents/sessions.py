@@ -172,8 +172,8 @@ def look_back(session: Session, event: Event) -> Before:
             return own in data or safety in data
         return looks > LOOK_BACK_MAX or (own in data and any(tag in data for tag in told))
 
-    log = session.store.snapshots
-    for snapshot in log.readable(session.root.id, may_matter=may_matter):
+    log, cache = session.store.snapshots, session.context.record_cache
+    for snapshot in log.readable(session.root.id, may_matter=may_matter, cache=cache):
         if looks > LOOK_BACK_MAX and newest is not None:
             break
         step = step_of(snapshot)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # a command that asks no watcher needs none of it
     from treesnap.codec.reader import TreeCache
     from treesnap.codec.watch import Answer, Mark
     from treesnap.store.roots import Root
+    from treesnap.store.snapshots import RecordCache
     from treesnap.store.store import Store
 
 WAIT_DEFAULT_S = 30.0
@@ -90,6 +91,8 @@ class Context(NamedTuple):
     """Knows what changed in the root, or None; then another process may."""
     tree_cache: TreeCache | None = None
     """Beside a watcher of this process: directories that walks read or stored."""
+    record_cache: RecordCache | None = None
+    """Beside it as well: snapshots that were looked at."""
     may_start_processes: bool = False
     """Whether work that need not be waited for may go on in a process of its own. The command
     says so; a program that uses the library does not expect one."""

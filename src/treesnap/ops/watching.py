@@ -12,6 +12,7 @@ from treesnap.errors import ErrorCode, Refused, quoted
 from treesnap.fs.os_errors import reported
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, check_root, identity_of
+from treesnap.store.snapshots import RecordCache
 
 if TYPE_CHECKING:
     from treesnap.worktree.watcher import Watcher
@@ -62,6 +63,7 @@ def watched(context: Context, *, force: bool = False) -> Iterator[tuple[Context,
                 path=context.root,
             ) from error
     try:
-        yield context._replace(watcher=watcher, tree_cache=TreeCache()), watcher
+        known = context._replace(tree_cache=TreeCache(), record_cache=RecordCache())
+        yield known._replace(watcher=watcher), watcher
     finally:
         watcher.__exit__(None, None, None)
