@@ -221,6 +221,11 @@ class Totals(NamedTuple):
             *(min(mine + theirs, TOTAL_MAX) for mine, theirs in zip(self, other, strict=True))
         )
 
+    def with_new(self, old: Totals, new: Totals) -> Totals:
+        """Returns the sums after a part of what is in them became something else."""
+        numbers = zip(self, old, new, strict=True)
+        return Totals(*(min(number - less + more, TOTAL_MAX) for number, less, more in numbers))
+
 
 class TreePage(NamedTuple):
     """One page of a large directory: its first name, its tree, its entry count."""

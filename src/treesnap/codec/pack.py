@@ -138,7 +138,7 @@ class BlockTable(NamedTuple):
     """The rows as they are stored: a fifth of the memory of the entries that they stand for."""
 
     @property
-    def count(self) -> int:
+    def object_count(self) -> int:
         """How many objects the block holds."""
         return len(self.rows) // ROW_SIZE
 
@@ -229,7 +229,7 @@ class Encoded(NamedTuple):
     @property
     def object_count(self) -> int:
         """How many objects they hold."""
-        return sum(table.count for table in self.tables)
+        return sum(table.object_count for table in self.tables)
 
     def tables_at(self, pack_id: bytes, offset: int) -> Iterator[BlockTable]:
         """Yields the tables of the blocks when they begin at an offset."""

@@ -175,8 +175,9 @@ def is_observed(data: bytes, observations: Sequence[PlainObservation]) -> bool:
 def decode_observations(data: bytes) -> dict[bytes, PlainObservation]:
     """Returns what was seen, by name, or raises Corrupt."""
     value = unpack(data, "observations", LONG_ARRAY_LENGTH_MAX, maps=False)
-    require(_are_observations(value), "observations", "they are not well formed")
-    if not all(type(item[3]) is type(item[4]) is int for item in value):
+    time_types = _time_types(value)
+    require(time_types is not None, "observations", "they are not well formed")
+    if time_types != {int}:
         value = tuple(_with_times(item) for item in value)
     return {item[0]: item for item in value}
 
@@ -186,22 +187,27 @@ def _with_times(item: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*item[:3], *times, *item[5:])
 
 
-def _are_observations(items: Any) -> bool:
-    """Looks at one field of all after the other, as decoding a tree does."""
+def _time_types(items: Any) -> set[type] | None:
+    """Returns which types the times of observations have, or None if they are not well formed.
+
+    Looks at one field of all after the other, as decoding a tree does.
+    """
     if type(items) is not tuple:
-        return False
+        return None
     if not items:
-        return True
+        return {int}
     if set(map(type, items)) != {tuple} or set(map(len, items)) != {len(Observation._fields)}:
-        return False
+        return None
     names, modes, sizes, mtimes, ctimes, *others = zip(*items, strict=True)
-    return (
+    types = {*map(type, mtimes), *map(type, ctimes)}
+    is_good = (
         set(map(type, names)) == {bytes}
         and are_valid_names(names)
         and set(map(type, chain(modes, sizes, *others))) == {int}
-        and set(map(type, chain(mtimes, ctimes))) <= {int, bytes}
+        and types <= {int, bytes}
         and 0 <= min(modes) <= max(modes) <= _MODE_MAX
     )
+    return types if is_good else None
 
 
 class Meta(NamedTuple):

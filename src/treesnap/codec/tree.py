@@ -15,10 +15,11 @@ that what comes out cannot point outside a root.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from operator import lt
+from operator import itemgetter, lt
 from typing import Any
 from zlib import crc32
 
@@ -65,28 +66,91 @@ _FILE = int(EntryKind.FILE)
 _NEW_ENTRY = partial(tuple.__new__, Entry)
 """Makes an entry of a row that has as many fields."""
 
+Put = Callable[[ObjectKind, bytes], ObjectId]
+Keep = Callable[[ObjectId, Tree], object]
 
-def put_tree(
-    entries: Sequence[Entry], totals: Totals, put: Callable[[ObjectKind, bytes], ObjectId]
-) -> ObjectId:
+
+def _forget(_tree_id: ObjectId, _tree: Tree) -> None:
+    """Keeps no tree at hand."""
+
+
+def put_tree(entries: Sequence[Entry], totals: Totals, put: Put, keep: Keep = _forget) -> ObjectId:
     """Stores a directory and returns its id; ``entries`` are sorted by raw name.
 
-    Raises InvalidArgument for more entries than a tree can hold, about ten million, and for
-    entries that none can hold.
+    ``keep`` is given each tree that is stored. Raises InvalidArgument for more entries than a
+    tree can hold, about ten million, and for entries that none can hold.
     """
     if len(entries) <= UNPAGED_ENTRIES_MAX:
         data = _pack_rows(totals, entries)
         if len(data) <= PAGE_SIZE_MAX:
-            return put(ObjectKind.TREE, data)
+            return _put(Tree(totals, tuple(entries)), data, put, keep)
     pages = [
-        TreePage(part[0].name, put(ObjectKind.TREE, data), len(part))
+        TreePage(part[0].name, _put(Tree(Totals(), tuple(part)), data, put, keep), len(part))
         for run in _page_runs(entries)
         for part, data in _encoded_pages(run)
     ]
+    return _put_pages(pages, totals, put, keep)
+
+
+def put_with_subtrees(
+    old: Tree,
+    subtrees: Mapping[bytes, ObjectId],
+    totals: Totals,
+    put: Put,
+    keep: Keep,
+    read: Callable[[ObjectId], Tree],
+) -> ObjectId:
+    """Stores a directory again in which only what some subdirectories hold is new.
+
+    Names and sizes in bytes are as they were, so the pages are the same. Costs as much as those
+    in which a subdirectory is new, which ``read`` returns, and the list of pages. Raises Corrupt
+    where one of the subdirectories is missing.
+    """
+    if not old.pages:
+        tree = Tree(totals, _with_subtrees(old.entries, subtrees))
+        return _put(tree, _pack_rows(totals, tree.entries), put, keep)
+    names = sorted(subtrees)
+    pages = list(old.pages)
+    begin = 0
+    while begin < len(names):
+        number = bisect_right(pages, names[begin], key=itemgetter(0)) - 1
+        is_last = number + 1 == len(pages)
+        end = len(names) if is_last else bisect_left(names, pages[number + 1].first_name)
+        require(number >= 0, "tree", "it lacks a subdirectory")
+        below = read(pages[number].id)
+        require(not below.pages, "tree", "a page has pages")
+        part = {name: subtrees[name] for name in names[begin:end]}
+        page = Tree(Totals(), _with_subtrees(below.entries, part))
+        page_id = _put(page, _pack_rows(Totals(), page.entries), put, keep)
+        pages[number] = pages[number]._replace(id=page_id)
+        begin = end
+    return _put_pages(pages, totals, put, keep)
+
+
+def _with_subtrees(
+    entries: Sequence[Entry], subtrees: Mapping[bytes, ObjectId]
+) -> tuple[Entry, ...]:
+    changed = list(entries)
+    for name, tree_id in subtrees.items():
+        position = bisect_left(entries, name, key=itemgetter(0))
+        is_there = position < len(entries) and entries[position].name == name
+        require(is_there and entries[position].is_directory, "tree", "it lacks a subdirectory")
+        changed[position] = entries[position]._replace(content=tree_id)
+    return tuple(changed)
+
+
+def _put_pages(pages: list[TreePage], totals: Totals, put: Put, keep: Keep) -> ObjectId:
     data = pack_object((VERSION, totals, 1, pages), "directory")
     if len(pages) > PAGES_MAX or len(data) > TREE_SIZE_MAX:
-        raise InvalidArgument(f"A directory with {len(entries)} entries is too large to store")
-    return put(ObjectKind.TREE, data)
+        count = sum(page.entry_count for page in pages)
+        raise InvalidArgument(f"A directory with {count} entries is too large to store")
+    return _put(Tree(totals, (), tuple(pages)), data, put, keep)
+
+
+def _put(tree: Tree, data: bytes, put: Put, keep: Keep) -> ObjectId:
+    tree_id = put(ObjectKind.TREE, data)
+    keep(tree_id, tree)
+    return tree_id
 
 
 def _pack_rows(totals: Totals, entries: Sequence[Entry]) -> bytes:

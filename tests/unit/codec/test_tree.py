@@ -12,7 +12,13 @@ import pytest
 from treesnap.codec import tree
 from treesnap.codec.message import pack
 from treesnap.codec.reader import Reference, TreeCache, TreeReader
-from treesnap.codec.tree import decode_entry, decode_tree, decode_xattrs, put_tree
+from treesnap.codec.tree import (
+    decode_entry,
+    decode_tree,
+    decode_xattrs,
+    put_tree,
+    put_with_subtrees,
+)
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.hashing import object_id
 from treesnap.model import Entry, EntryKind, ObjectId, ObjectKind, Totals, TreePage
@@ -290,6 +296,56 @@ def test_one_change_in_a_directory_of_2500_costs_kilobytes():
 
     new = set(objects.kept) - before
     assert sum(len(objects.kept[each]) for each in new) < 10_000
+
+
+def with_subdirectories(count: int) -> list[Entry]:
+    """Returns entries of which every third is a subdirectory."""
+    directory = FIFO._replace(kind=EntryKind.DIRECTORY, content=ID)
+    return [
+        (entry if number % 3 else directory._replace(name=entry.name))
+        for number, entry in enumerate(fifos(count))
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 128, 129, 2500, 20_000])
+@pytest.mark.parametrize("step", [1, 97, 10_000], ids=["each", "some", "one"])
+def test_a_directory_with_other_subtrees_is_the_one_that_is_stored_anew(count, step):
+    before, after = Objects(), Objects()
+    entries = with_subdirectories(count)
+    trees = TreeReader(before.get)
+    old = trees.tree(put_tree(entries, Totals(directories=count), before.put))
+    new_id = ObjectId(b"new!" * 8)
+    names = [entry.name for entry in entries[::3]][::step]
+    kept: dict[ObjectId, Any] = {}
+
+    found = put_with_subtrees(
+        old,
+        dict.fromkeys(names, new_id),
+        Totals(files=7),
+        before.put,
+        kept.__setitem__,
+        trees.tree,
+    )
+
+    expected = [item._replace(content=new_id) if item.name in names else item for item in entries]
+    assert found == put_tree(expected, Totals(files=7), after.put)
+    assert after.kept.items() <= before.kept.items()
+    assert kept == {each: decode_tree(before.kept[each]) for each in kept}
+    assert found in kept
+    assert len(kept) <= 1 + len(names)
+
+
+@pytest.mark.parametrize("count", [3, 2500])
+@pytest.mark.parametrize("name", [b"", b"000001", b"~"], ids=["before", "a pipe", "behind"])
+def test_a_directory_that_lacks_the_subdirectory_is_damaged(count, name):
+    objects = Objects()
+    trees = TreeReader(objects.get)
+    old = trees.tree(put_tree(with_subdirectories(count), Totals(), objects.put))
+
+    with pytest.raises(Corrupt, match="lacks a subdirectory"):
+        put_with_subtrees(
+            old, {name: ID}, Totals(), objects.put, lambda _id, _tree: None, trees.tree
+        )
 
 
 def test_few_entries_that_are_large_become_pages_too():

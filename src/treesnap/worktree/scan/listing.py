@@ -52,6 +52,8 @@ class DirectoryListing:
         """Warnings about the directory's ignore file."""
         self.before: dict[bytes, PlainObservation] | None = None
         """What the directory's row says of its names, if that was needed."""
+        self.packed: bytes | None = None
+        """The row's bytes for all names, if they are as it says; None if that is not known."""
         self.is_unreadable = False
         """Whether all names are left out because the root's rules cannot be read."""
 
@@ -152,10 +154,9 @@ def list_changed(
         before = decode_observations(row.observations)
     except Corrupt:  # or they are too many
         return None
-    known = before.copy()
     listing = DirectoryListing(exclusions.at(path))
     listing.before = before
-    if IGNORE_FILE in known:
+    if IGNORE_FILE in before:
         try:
             _read_ignore_file(fs, fd, path, listing)
         except UnreadableRules:
@@ -164,12 +165,17 @@ def list_changed(
         return None
     _observe_names(fs, fd, changed.names, listing)
     _hide(path, listing)
-    for name in changed.names:
-        known.pop(name, None)
     listing.hidden += [
-        (name, reason) for name, reason in row.skipped if known.get(name, ())[1:] == _HIDDEN
+        (name, reason)
+        for name, reason in row.skipped
+        if name not in changed.names and before.get(name, ())[1:] == _HIDDEN
     ]
-    listing.observations = sorted([*known.values(), *listing.observations])
+    looked, listing.observations = listing.observations, list(before.values())
+    if looked == [before[name] for name in sorted(changed.names) if name in before]:
+        listing.packed = row.observations
+    else:
+        rest = [item for item in listing.observations if item[0] not in changed.names]
+        listing.observations = sorted([*rest, *looked])
     return listing
 
 

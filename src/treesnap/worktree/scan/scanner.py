@@ -37,7 +37,7 @@ from treesnap.codec.statcache import (
     decode_observations,
     encode_observations,
 )
-from treesnap.codec.tree import is_storable, put_tree
+from treesnap.codec.tree import is_storable, put_tree, put_with_subtrees
 from treesnap.errors import Corrupt, InvalidArgument, WarningCode, printable
 from treesnap.events import Monitor
 from treesnap.fs.base import FileSystem
@@ -52,7 +52,6 @@ from treesnap.model import (
     Skipped,
     SkipReason,
     Totals,
-    Tree,
 )
 from treesnap.named_tuple import NamedTuple
 from treesnap.worktree.directory import DirectoryChain, open_root
@@ -434,7 +433,7 @@ class Directory:
         self._before = listing.before
         """What the row says of the names, once it was needed."""
         self._linked = listing.linked
-        self._packed = encode_observations(listing.observations)
+        self._packed = listing.packed or encode_observations(listing.observations)
         self._mapped = names_of(walk.mapped, listing.observations)
         """Names of files that may change with no sign of it: they are read, now and next time."""
         self._written = names_of(walk.settings.written, listing.observations)
@@ -702,6 +701,8 @@ class Directory:
                     assert self._place is not None
                     builder.keep(row, self._place)
                 return Stored(row.tree_id, row.totals, is_new=False, totals_before=row.totals)
+            if (changed := self._changed_children(row)) is not None:
+                return self._store_children(row, changed)
             self._complete_from_row(row)
         try:
             return self._store()
@@ -713,6 +714,40 @@ class Directory:
         for name in bad:  # what a tree cannot hold cannot be read
             self._skip(name, SkipReason.UNREADABLE)
         return self._store()
+
+    def _changed_children(self, row: Row) -> list[tuple[bytes, Stored, Totals]] | None:
+        """Returns which subdirectories are new, and what they held before.
+
+        Returns None where something else is new as well, or that is not known.
+        """
+        if self._entries or self._racy or TOTAL_MAX in row.totals:
+            return None
+        changed = []
+        for name, stored in self._children.items():
+            if stored.is_new:
+                if stored.totals_before is None:
+                    return None
+                changed.append((name, stored, stored.totals_before))
+        return changed
+
+    def _store_children(self, row: Row, changed: list[tuple[bytes, Stored, Totals]]) -> Stored:
+        """Stores the directory again with what some of its subdirectories became.
+
+        Costs as much as the pages that hold these.
+        """
+        walk, trees = self._walk, self._walk.trees
+        before = after = Totals()
+        for _, stored, totals_before in changed:
+            before, after = before.plus(totals_before), after.plus(stored.totals)
+        tree_id = put_with_subtrees(
+            trees.tree(row.tree_id),
+            {name: stored.tree_id for name, stored, _ in changed},
+            totals := row.totals.with_new(before, after),
+            walk.sink.put,
+            trees.keep,
+            trees.tree,
+        )
+        return self._add_row(tree_id, totals)
 
     def _complete_from_row(self, row: Row) -> None:
         """Fills in the entries of a directory in which only children changed."""
@@ -726,13 +761,18 @@ class Directory:
         self._entries.update(changed)
 
     def _store(self) -> Stored:
-        walk, row = self._walk, self._row
+        walk = self._walk
         entries = [self._entries[name] for name in sorted(self._entries)]
         totals = self._totals(entries)
-        tree_id = put_tree(entries, totals, walk.sink.put)
-        walk.trees.keep(tree_id, Tree(totals, tuple(entries)))
+        tree_id = put_tree(entries, totals, walk.sink.put, walk.trees.keep)
         if walk.builder is not None and self._scope is None:
             self._remove_lost(walk.builder)
+        return self._add_row(tree_id, totals)
+
+    def _add_row(self, tree_id: ObjectId, totals: Totals) -> Stored:
+        """Notes what the directory became, for the next walk and for the one above it."""
+        walk, row = self._walk, self._row
+        if walk.builder is not None and self._scope is None:
             walk.builder.add(
                 Row(
                     path=self.path,
@@ -792,14 +832,7 @@ class Directory:
         }
         gone = [entry for name, entry in old.items() if self._entries.get(name) is not entry]
         new = [entry for entry in entries if old.get(entry.name) is not entry]
-        removed = self._sums(gone, children_before)
-        added = self._sums(new, children)
-        return Totals(
-            *(
-                min(number - less + more, TOTAL_MAX)
-                for number, less, more in zip(row.totals, removed, added, strict=True)
-            )
-        )
+        return row.totals.with_new(self._sums(gone, children_before), self._sums(new, children))
 
     def _sums(self, entries: list[Entry], children: dict[bytes, Totals]) -> Totals:
         """Returns the sums over some entries and everything below them.
