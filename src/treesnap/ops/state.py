@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from treesnap import treepath
-from treesnap.codec.reader import TreeReader, check_object
-from treesnap.codec.tree import put_tree
+from treesnap.codec.reader import Get, TreeReader, check_object
+from treesnap.codec.tree import Put, put_tree
 from treesnap.errors import ErrorCode, NotFound, quoted
 from treesnap.model import (
     Entry,
@@ -25,7 +25,7 @@ from treesnap.model import (
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Session
 from treesnap.store.store import Store
-from treesnap.worktree.scan.hard_links import Groups, load_groups
+from treesnap.worktree.scan.hard_links import Groups, load_groups, store_groups
 from treesnap.worktree.scan.scanner import ScanResult
 
 
@@ -62,13 +62,48 @@ def recorded_state(
     """Returns a snapshot's tree, with nothing but the paths in scope."""
     objects = MemoryObjects(session.store)
     trees = TreeReader(objects.get)
-    root = _subset(record.root, trees, objects, scope)
-    groups = load_groups(record.links, session.store.get)
-    if scope is not None:
-        groups = subset_groups(
-            groups, lambda path: any(treepath.is_within(path, mine) for mine in scope)
-        )
+    root = _subset(record.root, trees, objects.put, scope)
+    groups = _groups_within(load_groups(record.links, session.store.get), scope)
     return State(root=root, trees=trees, groups=groups)
+
+
+def _groups_within(groups: Groups, scope: tuple[bytes, ...] | None) -> Groups:
+    if scope is None:
+        return groups
+    return subset_groups(groups, lambda path: any(treepath.is_within(path, mine) for mine in scope))
+
+
+def narrowed(
+    snapshot: Snapshot, paths: tuple[bytes, ...], trees: TreeReader, get: Get, put: Put
+) -> SnapshotRecord:
+    """Returns the record of a snapshot of only these paths, as one snapshot held them.
+
+    ``put`` stores the trees above the paths, and ``get`` and ``trees`` read those as well. It has
+    no name and no parent. Raises NotFound for a path that the snapshot does not hold.
+    """
+    record = snapshot.record
+    scope = effective_scope(snapshot, paths)
+    if scope is None:
+        return record
+    for path in scope:
+        entry_at(trees, snapshot, path)
+    root = _subset(record.root, trees, put, scope)
+    groups = _groups_within(load_groups(record.links, get), scope)
+    return record._replace(
+        root=root,
+        links=store_groups(set(groups.values()), put),
+        totals=trees.totals(root.tree_id),
+        scope=scope,
+        unstable=tuple(
+            path
+            for path in record.unstable
+            if any(treepath.is_within(path, mine) for mine in scope)
+        ),
+        parent=None,
+        added_bytes=None,
+        name=None,
+        plan=None,
+    )
 
 
 def empty_state(session: Session, like: Entry) -> State:
@@ -167,13 +202,11 @@ def effective_scope(
     return treepath.without_nested(found)
 
 
-def _subset(
-    root: Entry, trees: TreeReader, objects: MemoryObjects, scope: tuple[bytes, ...] | None
-) -> Entry:
+def _subset(root: Entry, trees: TreeReader, put: Put, scope: tuple[bytes, ...] | None) -> Entry:
     """Returns the root with nothing but the paths in scope, and the directories above them.
 
-    The trees that this makes exist in ``objects`` only. Directories above a path
-    are left out when nothing in scope is below them.
+    ``put`` takes the trees that this makes. Directories above a path are left out when nothing in
+    scope is below them.
     """
     if scope is None or b"" in scope:
         return root
@@ -183,11 +216,11 @@ def _subset(
     for path in sorted(entries, key=lambda path: path.count(b"/"), reverse=True):
         entry = entries[path]
         if path in below:
-            entry = _holding(entry, below[path], trees, objects)
+            entry = _holding(entry, below[path], trees, put)
         elif path not in wanted:
             continue
         below.setdefault(treepath.split(path)[0], []).append(entry)
-    return _holding(root, below.get(b"", []), trees, objects)
+    return _holding(root, below.get(b"", []), trees, put)
 
 
 def _entries_in(root: Entry, trees: TreeReader, scope: set[bytes]) -> dict[bytes, Entry]:
@@ -207,15 +240,13 @@ def _entries_in(root: Entry, trees: TreeReader, scope: set[bytes]) -> dict[bytes
     return entries
 
 
-def _holding(
-    directory: Entry, entries: list[Entry], trees: TreeReader, objects: MemoryObjects
-) -> Entry:
+def _holding(directory: Entry, entries: list[Entry], trees: TreeReader, put: Put) -> Entry:
     """Returns a directory with nothing but some entries."""
     totals = Totals()
     for entry in entries:
         totals = totals.plus(totals_of_entry(entry, trees))
     entries = sorted(entries, key=lambda entry: entry.name)
-    return directory._replace(content=put_tree(entries, totals, objects.put))
+    return directory._replace(content=put_tree(entries, totals, put))
 
 
 def totals_of_entry(entry: Entry, trees: TreeReader) -> Totals:

@@ -66,7 +66,7 @@ KEEP, OVERWRITE = "keep", "overwrite"
 _SET_IDS = S_ISUID | S_ISGID
 _LABELS = {"before restore", "before undo to", "before redo to"}
 """What the safety snapshots of restores, undo and redo are labelled with, before an id."""
-_REPOSITORIES = {b".git": b"index", b".hg": b"dirstate"}
+REPOSITORIES = {b".git": b"index", b".hg": b"dirstate"}
 """Names of directories that hold a repository, each with its index."""
 _INSIDE = {ChangeKind.REMOVED, ChangeKind.METADATA}
 """Changes of a directory that are none of those to be made when only some paths in it are."""
@@ -321,7 +321,7 @@ class _Others:
                 changed.setdefault(top, []).append(path)
         for top, paths in changed.items():
             here = live.entry(top)
-            if paths == [treepath.join(top, _REPOSITORIES[treepath.split(top)[1]])]:
+            if paths == [treepath.join(top, REPOSITORIES[treepath.split(top)[1]])]:
                 del self._changes[paths[0]]
                 entries = [base.entry(paths[0]) for base in bases]
                 self._indexes[paths[0]] = [entry for entry in entries if entry is not None]
@@ -389,7 +389,7 @@ def _repository_of(path: bytes) -> bytes | None:
     """Returns the path of the repository that a path is in, or is; None if it is in none."""
     names = treepath.components(path)
     for count, name in enumerate(names, 1):
-        if name in _REPOSITORIES:
+        if name in REPOSITORIES:
             return b"/".join(names[:count])
     return None
 

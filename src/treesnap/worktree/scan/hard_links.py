@@ -7,7 +7,7 @@ one group, sorted by first path. Memory is one entry per name of a file with sev
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from treesnap.codec.chunklist import Put
 from treesnap.codec.message import pack, require, unpack_groups
@@ -76,10 +76,13 @@ class LinkGroups:
 
     def store(self, put: Put) -> FileContent | None:
         """Stores the table and returns its content, or None when there is no group."""
-        groups = sorted(tuple(sorted(paths)) for paths in self._paths.values() if len(paths) > 1)
-        if not groups:
-            return None
-        return store_bytes(b"".join(pack(group) for group in groups), put)
+        return store_groups((paths for paths in self._paths.values() if len(paths) > 1), put)
+
+
+def store_groups(groups: Iterable[Iterable[bytes]], put: Put) -> FileContent | None:
+    """Stores the table of groups and returns its content, or None when there is no group."""
+    rows = sorted(tuple(sorted(paths)) for paths in groups)
+    return store_bytes(b"".join(map(pack, rows)), put) if rows else None
 
 
 def load_groups(content: FileContent | None, get: Get) -> Groups:

@@ -1,0 +1,175 @@
+"""Merges of two sides against a naive merge of paths and texts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from oracle import difference, record
+from treesnap.model import Snapshot
+from treesnap.ops.access import locked_root, opened
+from treesnap.ops.context import context_at
+from treesnap.ops.handle import Handle
+from treesnap.ops.merge import MergeResult, merge, merged_id
+from treesnap.testing.doubles import UnsyncedFileSystem
+
+NAMES = ["a", "b", "d/a", "d/b", "d/e/a"]
+Files = dict[str, str]
+texts = st.sampled_from(["1", "2", "3"])
+trees = st.dictionaries(st.sampled_from(NAMES), texts)
+
+
+class World:
+    """A root that is put into one state after the other, with a snapshot of each."""
+
+    def __init__(self, base: Path) -> None:
+        self.root = base / "root"
+        (self.root / "d" / "e").mkdir(parents=True)
+        context = context_at(self.root, str(base / "store"), fs=UnsyncedFileSystem())
+        self.handle = Handle(context)
+
+    def snapshot(self, files: Files) -> Snapshot:
+        for name in NAMES:
+            path = self.root / name
+            if name in files:
+                path.write_text(files[name])
+            else:
+                path.unlink(missing_ok=True)
+        return self.handle.create().snapshot
+
+    def merge(
+        self, mine: Snapshot, theirs: Snapshot, *bases: Snapshot, overwrites: bool = False
+    ) -> MergeResult:
+        with (
+            opened(self.handle.context, "merge", writing=True) as session,
+            locked_root(session, "merge"),
+        ):
+            return merge(session, mine, theirs, bases, overwrites=overwrites, label="merge")
+
+    def files_of(self, snapshot: Snapshot, to: Path) -> Files:
+        self.handle.restore(snapshot.id, to=to)
+        found = (path for path in to.rglob("*") if path.is_file())
+        return {str(path.relative_to(to)): path.read_text() for path in found}
+
+
+def naive(bases: list[Files], mine: Files, theirs: Files, *, overwrites: bool) -> tuple[Files, set]:
+    merged, conflicts = {}, set()
+    for name in NAMES:
+        old, ours, new = [base.get(name) for base in bases], mine.get(name), theirs.get(name)
+        if ours == new or new in old:
+            text = ours
+        elif ours in old:
+            text = new
+        else:
+            conflicts.add(name.encode())
+            text = new if overwrites else ours
+        if text is not None:
+            merged[name] = text
+    return merged, conflicts
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    bases=st.lists(trees, min_size=1, max_size=2),
+    mine=trees,
+    theirs=trees,
+    overwrites=st.booleans(),
+)
+def test_a_merge_is_that_of_every_path(tmp_path_factory, bases, mine, theirs, overwrites):
+    place = tmp_path_factory.mktemp("merge")
+    world = World(place)
+
+    found = world.merge(
+        world.snapshot(mine),
+        world.snapshot(theirs),
+        *map(world.snapshot, bases),
+        overwrites=overwrites,
+    )
+
+    expected, conflicts = naive(bases, mine, theirs, overwrites=overwrites)
+    assert world.files_of(found.snapshot, place / "merged") == expected
+    assert set(found.conflicts) == conflicts
+    assert found.snapshot.record.totals.files == len(expected)
+    assert world.handle.verify(read_data=True).problems == ()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_everything_comes_as_it_is_there(world, tmp_path):
+    base = world.snapshot({"a": "1"})
+    mine = world.snapshot({"a": "1", "b": "mine"})
+    (world.root / "b").unlink()
+    os.link(world.root / "a", world.root / "d" / "same")
+    (world.root / "link").symlink_to("a")
+    (world.root / "a").chmod(0o755)
+    (world.root / "d" / "e").chmod(0o700)
+    os.utime(world.root / "a", ns=(5, 5))
+    theirs = world.handle.create().snapshot
+
+    found = world.merge(mine, theirs, base)
+
+    (world.root / "b").write_text("mine")
+    world.handle.restore(found.snapshot.id, to=tmp_path / "merged")
+    differences = difference(record(world.root), record(tmp_path / "merged"))
+    assert [item for item in differences if "mtime_ns" not in item] == []
+    assert os.stat(tmp_path / "merged" / "a").st_mtime_ns == 5
+    assert os.path.samefile(tmp_path / "merged" / "a", tmp_path / "merged" / "d" / "same")
+    assert os.stat(tmp_path / "merged" / "d" / "e").st_mode & 0o777 == 0o700
+
+
+def test_a_repository_is_taken_whole_or_not_at_all(world):
+    (world.root / ".git").mkdir()
+    base = world.snapshot({"a": "1"})
+    (world.root / ".git" / "mine").write_text("1")
+    mine = world.snapshot({"a": "1", "b": "2"})
+    (world.root / ".git" / "mine").unlink()
+    (world.root / ".git" / "theirs").write_text("1")
+    theirs = world.snapshot({"a": "2"})
+
+    found = world.merge(mine, theirs, base)
+
+    assert found.conflicts == (b".git",)
+    assert world.handle.find(".git/mine", ref=found.snapshot.id) is not None
+
+
+def test_a_merge_says_of_what_it_is_one(world):
+    base, mine = world.snapshot({}), world.snapshot({"a": "1"})
+    theirs = world.snapshot({"b": "1"})
+
+    found = world.merge(mine, theirs, base)
+
+    assert merged_id(found.snapshot) == theirs.id
+    assert merged_id(theirs) is None
+    assert found.snapshot.record.parent == mine.id
+
+
+def test_deep_directories_are_merged(world, request):
+    remove = ["rm", "-rf", world.root / "x"]  # Python's own removal recurses
+    request.addfinalizer(lambda: subprocess.run(remove, check=True))
+    for depth in range(1, 1201):
+        (world.root / ("x/" * depth)).mkdir()
+    path = world.root / ("x/" * 1200)
+    base = world.snapshot({})
+    (path / "mine").write_text("1")
+    mine = world.snapshot({})
+    (path / "mine").unlink()
+    (path / "theirs").write_text("1")
+    theirs = world.snapshot({})
+
+    found = world.merge(mine, theirs, base)
+
+    entries = world.handle.ls(found.snapshot.id, path)
+    assert [entry.name for entry in entries] == [b"mine", b"theirs"]
