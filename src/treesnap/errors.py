@@ -85,6 +85,7 @@ class ErrorCode(StrEnum):
     REMOTE_UNRELIABLE = "remote-unreliable"
     NOT_ENCRYPTED = "not-encrypted"
     LAST_KEY = "last-key"
+    NOTHING_IN_COMMON = "nothing-in-common"
     KEY_NOT_FOUND = "key-not-found"
     HISTORY_NOT_FOUND = "history-not-found"
     REMOTE_DAMAGED = "remote-damaged"

@@ -195,3 +195,97 @@ def test_a_remote_is_verified(snap, root, pushed, disk):
     assert (whole.code, whole.out.startswith("No problems in 1 snapshot, ")) == (0, True)
     assert (damaged.code, "is missing on the remote" in damaged.out) == (7, True)
     assert snap("verify", "--remote", "disk", "--repair").code == 2
+
+
+@pytest.fixture
+def other(run_snap, pushed, disk, tmp_path):
+    """Runs commands on another machine, which knows the remote and has a root of its own."""
+    directory = tmp_path / "other"
+    directory.mkdir()
+    (directory / "own").write_text("mine")
+    environment = {"SNAP_STORE": str(tmp_path / "other-store")}
+
+    def run(*words):
+        return run_snap(*words, cwd=directory, env=environment)
+
+    run("create", "-q")
+    run("remote", "add", "disk", disk)
+    return run
+
+
+def test_a_history_of_another_machine_is_fetched_listed_and_restored(other, disk, tmp_path):
+    there = other("list", "--remote", "disk/root").out
+    fetched = other("fetch")
+    again = other("fetch", "disk", "root", "--json").json
+
+    assert there.count("\n") == 1
+    assert fetched.out.startswith(f"Fetched 1 snapshot of disk/root@{os.uname().nodename}: ")
+    assert (again["snapshots"], again["remote"]) == (0, "disk")
+    assert other("cat", "disk/root", "plants").out == "roses"
+    assert other("show", again["ref"], "--json").json["id"] == again["snapshot_id"]
+    os.rename(disk, f"{disk}-away")
+    restored = other("restore", "disk/root", "--to", "copy")
+    assert restored.code == 0
+    assert "what was fetched before is used" in restored.err
+    assert (tmp_path / "other" / "copy" / "plants").read_text() == "roses"
+    assert "No such snapshots on disk" not in other("list").err
+
+
+def test_a_restore_names_a_snapshot_on_a_remote(other, snap, root, tmp_path):
+    identity = snap("list", "--json").json["snapshots"][0]["id"]
+    (root / "plants").write_text("tulips")
+    snap("create", "-q")
+    snap("push")
+
+    older = other("restore", f"disk/root@{identity[:8]}", "plants")
+    assert (older.code, (tmp_path / "other" / "plants").read_text()) == (0, "roses")
+    newest = other("restore", "disk/root", "plants")
+
+    assert (newest.code, (tmp_path / "other" / "plants").read_text()) == (0, "tulips")
+    assert (tmp_path / "other" / "own").read_text() == "mine"
+    assert other("undo").code == 0
+    assert (tmp_path / "other" / "plants").read_text() == "roses"
+    assert other("restore", "disk/nothing").code == 5
+    assert other("restore", "nowhere/root").code == 5
+
+
+def test_a_pull_says_what_both_sides_changed(snap, run_snap, root, pushed, disk, tmp_path):
+    environment = {"SNAP_STORE": str(tmp_path / "other-store")}
+    directory = tmp_path / "again"
+    run_snap("clone", disk, directory, cwd=tmp_path, env=environment)
+
+    def other(*words):
+        return run_snap(*words, cwd=directory, env=environment)
+
+    other("remote", "add", "disk", disk)
+    (directory / "plants").write_text("mine")
+    (root / "plants").write_text("theirs")
+    (root / "new").write_text("seeds")
+    snap("create", "-q")
+    snap("push")
+
+    kept = other("pull")
+
+    assert kept.code == 0
+    assert "1 path changed on both sides, and kept as they are here:\n  plants\n" in kept.err
+    assert (directory / "plants").read_text() == "mine"
+    assert (directory / "new").read_text() == "seeds"
+    assert other("pull").out.endswith("has nothing new\n")
+    other("undo")
+    taken = other("pull", "--theirs", "--json").json
+    assert taken["conflicts"] == [{"path": "plants"}]
+    assert (directory / "plants").read_text() == "theirs"
+
+
+def test_some_paths_are_cloned(run_snap, root, snap, disk, tmp_path):
+    (root / "beds").mkdir()
+    (root / "beds" / "one").write_text("1")
+    (root / "plants").write_text("roses")
+    snap("create", "-q")
+    snap("remote", "add", "disk", disk)
+    snap("push")
+
+    outcome = run_snap("clone", f"{disk}#root@latest", "again", "beds/", cwd=tmp_path)
+
+    assert outcome.code == 0
+    assert [path.name for path in (tmp_path / "again").iterdir()] == ["beds"]

@@ -179,9 +179,10 @@ def test_objects_are_stored_by_sinks_that_read_them_back():
         and any(isinstance(item, ast.Return) for item in ast.walk(node))
     }
 
-    assert sinks == {
-        "src/treesnap/ops/object_recovery.py"
-    }  # passes on to a writer what was lost before
+    assert sinks == {  # they pass on to a writer
+        "src/treesnap/ops/object_recovery.py",
+        "src/treesnap/remote/fetch.py",
+    }
 
 
 NAMES_OF_OTHERS = {"Checkpoint", "CheckpointManager"}

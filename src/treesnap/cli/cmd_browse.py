@@ -51,6 +51,7 @@ _FILE_TYPES = {
 @click.option("--phase", metavar="PHASE", help="Only snapshots of this phase.")
 @click.option("--type", metavar="TYPE", help="Only snapshots of this type.")
 @click.option("--all", "all_roots", is_flag=True, help="Snapshots of all roots of the store.")
+@click.option("--remote", metavar="REMOTE[/HISTORY]", help="Snapshots that are on a remote.")
 @pass_invocation
 def list_snapshots(
     invocation: Invocation,
@@ -59,6 +60,7 @@ def list_snapshots(
     session: str | None,
     tag: str | None,
     all_roots: bool,
+    remote: str | None,
     **facts: str | None,
 ) -> None:
     """List the root's snapshots, newest first.
@@ -66,15 +68,22 @@ def list_snapshots(
     Columns: id, time, kind, flags (P pinned, ! incomplete), [name] and label.
     """
     with invocation.open(progress=False, needs_root=not all_roots) as handle:
-        found = handle.list(session=session, tag=tag, all_roots=all_roots)
+        if remote is None:
+            found = handle.list(session=session, tag=tag, all_roots=all_roots)
+        else:
+            from treesnap.cli.cmd_remote import snapshots_on
+            from treesnap.ops.references import Filter
+
+            found = SnapshotList(filter(Filter(session, tag).fits, snapshots_on(handle, remote)))
         gaps = _gaps(handle, session) if session is not None else ()
     wanted = {name: fact for name, fact in facts.items() if fact is not None}
     fitting = (item for item in found if wanted.items() <= stated_facts(item).items())
     snapshots = SnapshotList(fitting, found.damaged)
     if not snapshots and not snapshots.damaged:
         which = "No such snapshots" if wanted or session or tag else "No snapshots"
-        of_root = "" if all_roots else f" of {handle.root}"
-        invocation.output.note(f"{which}{of_root} in {handle.store_path}")
+        of_root = "" if all_roots or remote else f" of {handle.root}"
+        place = handle.store_path if remote is None else printable(remote)
+        invocation.output.note(f"{which}{of_root} {'in' if remote is None else 'on'} {place}")
     if snapshots.damaged:
         repair = invocation.command_text("verify", "--repair")
         delete = invocation.command_text("delete", "ID")

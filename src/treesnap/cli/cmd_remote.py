@@ -1,26 +1,30 @@
-"""``snap remote``, ``snap push`` and ``snap clone``: history on object storage or another disk."""
+"""``snap remote``, ``push``, ``fetch``, ``pull``, ``clone``: history elsewhere, and from there."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from treesnap.cli.command import SnapGroup, command, pass_invocation
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.json_output import restore_fields
 from treesnap.cli.parameters import SIZE
 from treesnap.cli.secret import new_passphrase, new_secret_of, secret_of
-from treesnap.cli.text_output import short_id, time_text
-from treesnap.errors import InvalidArgument, printable
-from treesnap.quantities import count_text, size_text
+from treesnap.cli.text_output import path_text, restore_line, restore_notes, short_id, time_text
+from treesnap.errors import InvalidArgument, NotFound, RemoteFailed, printable
+from treesnap.quantities import count_text, first_lines, size_text
 
 if TYPE_CHECKING:
+    from treesnap.model import Snapshot
     from treesnap.ops.handle import Handle
-    from treesnap.remote import HistoryInfo, RemoteInfo, Remotes
+    from treesnap.remote import FetchResult, HistoryInfo, RemoteInfo, Remotes
     from treesnap.remote.connection import Opener
 
+_SHOWN_MAX = 10
 _limit_rate = click.option(
     "--limit-rate", type=SIZE, metavar="SIZE", help="Send and receive no more than this a second."
 )
@@ -278,24 +282,33 @@ def push(
         "snap clone backup DIR",
         "snap clone s3://bucket/me#garden DIR",
         "snap clone /mnt/disk/snapshots#garden@3f2a9c DIR",
+        "snap clone backup#garden DIR src docs/notes.txt",
     ],
 )
 @click.argument("place", metavar="REMOTE[#HISTORY[@REF]]")
 @click.argument("target", metavar="DIR")
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
 @_limit_rate
 @pass_invocation
-def clone(invocation: Invocation, *, place: str, target: str, limit_rate: int | None) -> None:
+def clone(
+    invocation: Invocation,
+    *,
+    place: str,
+    target: str,
+    paths: Sequence[str],
+    limit_rate: int | None,
+) -> None:
     """Make a directory of a history on a remote.
 
     REMOTE is a remote's name or address. DIR must be empty, or not exist; it gets the newest
     snapshot, or REF, and the whole history. HISTORY is a name or the beginning of an id, and may
-    be left out where there is only one. A clone that was interrupted goes on where it was.
+    be left out where there is only one. With PATHs, which are relative to DIR, only these come, in
+    one snapshot. A clone that was interrupted goes on where it was.
     """
     from treesnap import remote as library
     from treesnap.remote.remotes import clone_context
 
     where, _, fragment = place.partition("#")
-    history, _, ref = fragment.partition("@")
     if not where or not target:
         raise InvalidArgument("REMOTE and DIR cannot be empty")
     base = invocation.directory or os.getcwd()
@@ -303,8 +316,8 @@ def clone(invocation: Invocation, *, place: str, target: str, limit_rate: int | 
         result = library.clone(
             clone_context(os.path.join(base, target), handle),
             where,
-            history or None,
-            ref or None,
+            fragment or None,
+            paths=paths,
             secret_of=secret_of,
             opener=_opener(limit_rate),
         )
@@ -324,6 +337,130 @@ def clone(invocation: Invocation, *, place: str, target: str, limit_rate: int | 
         },
         [line],
     )
+
+
+@command(
+    "fetch",
+    examples=[
+        "snap fetch backup garden",
+        "snap fetch backup garden@latest",
+        "snap fetch backup garden@3f2a9c src docs/notes.txt",
+    ],
+)
+@click.argument("name", metavar="[REMOTE]", required=False)
+@click.argument("history", metavar="[HISTORY[@REF]]", required=False)
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@_limit_rate
+@pass_invocation
+def fetch(
+    invocation: Invocation,
+    *,
+    name: str | None,
+    history: str | None,
+    paths: Sequence[str],
+    limit_rate: int | None,
+) -> None:
+    """Bring a history of another machine into the store.
+
+    Its snapshots are REMOTE/HISTORY@REF then, in every command that takes a REF, and the remote
+    is not needed for them. With REF only that snapshot comes, with PATHs, which are relative
+    to the root, only these of it. The root's files stay as they are. REMOTE and HISTORY may be left
+    out where there is only one. A fetch that was interrupted goes on where it was.
+    """
+    with invocation.open() as handle:
+        result = _remotes(handle, limit_rate).fetch(name, history, paths=paths)
+    invocation.output.result("fetch", lambda: _fetch_fields(result), [_fetch_line(result)])
+
+
+def _fetch_line(result: FetchResult) -> str:
+    where = f"{result.remote}/{printable(result.history_name)}"
+    count = count_text(result.fetched.snapshots, "snapshot")
+    if not result.fetched.snapshots:
+        return f"{where} has nothing new"
+    return f"Fetched {count} of {where}: {size_text(result.fetched.size_bytes)}"
+
+
+def _fetch_fields(result: FetchResult) -> dict[str, object]:
+    return {
+        "remote": result.remote,
+        "history_id": result.history_id,
+        "history_name": result.history_name,
+        "ref": result.ref,
+        "snapshot_id": result.newest_id,
+        "snapshots": result.fetched.snapshots,
+        "objects": result.fetched.objects,
+        "size_bytes": result.fetched.size_bytes,
+    }
+
+
+@command("pull", examples=["snap pull", "snap pull backup garden", "snap pull backup --theirs"])
+@click.argument("name", metavar="[REMOTE]", required=False)
+@click.argument("history", metavar="[HISTORY]", required=False)
+@click.option("--theirs", is_flag=True, help="Take what both sides changed from there.")
+@_limit_rate
+@pass_invocation
+def pull(
+    invocation: Invocation,
+    *,
+    name: str | None,
+    history: str | None,
+    theirs: bool,
+    limit_rate: int | None,
+) -> None:
+    """Bring what another machine changed into the root.
+
+    What only one side changed since both were the same is taken from it; what both changed stays
+    as it is here. The state before is captured first: 'snap undo' takes the pull back. REMOTE and
+    HISTORY may be left out where there is only one that is not the root's own.
+    """
+    with invocation.open(ends_restored=True) as handle:
+        result = _remotes(handle, limit_rate).pull(name, history, overwrite=theirs)
+    restored = result.restore
+    invocation.output.result(
+        "pull",
+        lambda: {
+            **_fetch_fields(result.fetch),
+            "conflicts": result.conflicts,
+            "restore": None if restored is None else restore_fields(restored),
+        },
+        [_fetch_line(result.fetch), *([] if restored is None else [restore_line(restored)])],
+    )
+    if result.conflicts:
+        done = "taken from there" if theirs else "kept as they are here"
+        invocation.output.note(
+            f"{count_text(len(result.conflicts), 'path')} changed on both sides, and {done}:",
+            *(f"  {text}" for text in first_lines(result.conflicts, path_text, _SHOWN_MAX)),
+        )
+    if restored is not None:
+        invocation.output.note(*restore_notes(restored, invocation.command_text("undo")))
+
+
+def fetched_ref(invocation: Invocation, handle: Handle, ref: str, paths: Sequence[str]) -> str:
+    """Returns a REF for the library; the snapshot of ``REMOTE/HISTORY[@REF]`` is fetched first.
+
+    Where the remote cannot be reached, one that was fetched before is used. Any other REF is
+    returned as it is.
+    """
+    remote, separator, history = ref.partition("/")
+    if not separator or not history:
+        return ref
+    remotes = _remotes(handle)
+    if all(item.name != remote for item in remotes.list()):
+        return ref
+    try:
+        return remotes.fetch(remote, history, "latest", paths).ref
+    except RemoteFailed as error:
+        with suppress(NotFound):
+            found = handle.resolve(ref, paths=paths or None)
+            invocation.output.note(f"{error.message}: what was fetched before is used")
+            return found.id
+        raise
+
+
+def snapshots_on(handle: Handle, place: str) -> tuple[Snapshot, ...]:
+    """Returns the snapshots of ``REMOTE[/HISTORY]``, newest first; by default the root's own."""
+    name, _, history = place.partition("/")
+    return _remotes(handle).snapshots(name, history or None)
 
 
 def _remotes(handle: Handle, limit_rate: int | None = None) -> Remotes:

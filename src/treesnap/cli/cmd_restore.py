@@ -27,6 +27,7 @@ SIGNAL_BASE = 128
         "snap restore latest",
         "snap restore latest~2 src/ notes.txt --dry-run",
         "snap restore before-upgrade --to ../old",
+        "snap restore backup/garden notes.txt",
     ],
 )
 @click.argument("ref")
@@ -54,10 +55,15 @@ def restore(
     """Restore a snapshot, or only PATHs of it.
 
     All or nothing. The state before is captured first: 'snap undo' goes back to it.
+    REMOTE/HISTORY[@REF] is a snapshot of a history on a remote; what it lacks here is fetched.
     Relative PATHs and DIR start from the directory of -C, else from the current one.
     """
     with invocation.open(ends_restored=True) as handle:
         absolute = invocation.absolute_all(paths, handle.root)
+        if "/" in ref:
+            from treesnap.cli.cmd_remote import fetched_ref
+
+            ref = fetched_ref(invocation, handle, ref, absolute or ())
         result = handle.restore(
             invocation.resolve(handle, ref, absolute),
             absolute,

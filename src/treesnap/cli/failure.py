@@ -108,6 +108,9 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
             "delete nothing there by hand; a server that creates files atomically can collect"
         ),
         ErrorCode.NOT_ENCRYPTED: "a user who can read the place can read what is stored there",
+        ErrorCode.NOTHING_IN_COMMON: (
+            "'snap restore REMOTE/HISTORY' replaces the files, and 'snap undo' takes that back"
+        ),
         ErrorCode.LAST_KEY: "'snap remote key add' adds another one first",
         ErrorCode.REMOTE_LOCKED: "give the passphrase or the key of one of its key slots",
         ErrorCode.UNSUPPORTED_FORMAT: "use the version of treesnap that made this store",

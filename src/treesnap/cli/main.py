@@ -59,6 +59,8 @@ COMMANDS = {
     "Remotes": {
         "remote": ("cmd_remote", "Keep history on object storage or on another disk."),
         "push": ("cmd_remote", "Store snapshots of the root on a remote."),
+        "fetch": ("cmd_remote", "Bring a history of another machine into the store."),
+        "pull": ("cmd_remote", "Bring what another machine changed into the root."),
         "clone": ("cmd_remote", "Make a directory of a history on a remote."),
     },
     "Agents": {

@@ -96,11 +96,11 @@ def resolve_in(
 
     In this order: ``latest``, ``latest~N``, ``newest``, ``newest~N``, ``step:N``, a full id,
     a name, the unique beginning of an id, the id of a plan's checkpoint or its unique
-    beginning. ``latest`` counts the snapshots of the whole root alone, or with ``paths``
-    those that were taken of all of them; ``newest`` counts every one. Both leave safety
-    snapshots out, which restores make by themselves. ``anywhere`` allows an id, or 12 digits
-    of it at least, of another root of the store; otherwise the
-    error for it names that root.
+    beginning, ``REMOTE/HISTORY[@REF]`` for a history that was fetched. ``latest`` counts the
+    snapshots of the whole root alone, or with ``paths`` those that were taken of all of them;
+    ``newest`` counts every one. Both leave safety snapshots out, which restores make by
+    themselves. ``anywhere`` allows an id, or 12 digits of it at least, of another root of the
+    store; otherwise the error for it names that root.
     """
     wanted = wanted or Filter()
     latest = _LATEST.match(ref)
@@ -124,6 +124,9 @@ def resolve_in(
         found = [name for name in names if name.id == checkpoint_id]
         if found:
             return session.store.snapshots.load(session.root.id, found[0])
+    fetched = _of_fetched(session, ref, wanted, paths)
+    if fetched is not None:
+        return fetched
     elsewhere = _elsewhere(session, names, ref)
     if elsewhere is None:
         return session.store.snapshots.load(session.root.id, by_beginning(names, ref))
@@ -132,6 +135,22 @@ def resolve_in(
             f"Snapshot {elsewhere.id[:12]} is of another root, {quoted(elsewhere.record.root_path)}"
         )
     return elsewhere
+
+
+def _of_fetched(
+    session: Session, ref: str, wanted: Filter, paths: Sequence[bytes]
+) -> Snapshot | None:
+    """Returns the snapshot of a fetched history that a reference names, or None."""
+    if "/" not in ref:
+        return None
+    from treesnap.store.fetched import find_fetched
+
+    found = find_fetched(session.store, ref)
+    if found is None:
+        return None
+    history, inner = found
+    there = session._replace(root=session.store.root(history.path))
+    return resolve_in(there, inner or "latest", wanted=wanted, paths=paths)
 
 
 def _counted_back(

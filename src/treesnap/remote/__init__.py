@@ -8,7 +8,9 @@ clocks stands in :mod:`treesnap.remote.protocol`; how files are encrypted, in
 from treesnap.remote.connection import KeyInfo
 from treesnap.remote.remotes import (
     CloneResult,
+    FetchResult,
     HistoryInfo,
+    PullResult,
     PushResult,
     RemoteInfo,
     RemotePruneResult,
@@ -18,8 +20,10 @@ from treesnap.remote.remotes import (
 
 __all__ = [
     "CloneResult",
+    "FetchResult",
     "HistoryInfo",
     "KeyInfo",
+    "PullResult",
     "PushResult",
     "RemoteInfo",
     "RemotePruneResult",

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from treesnap.codec.reader import Reference
-from treesnap.codec.snapshot import decode_snapshot, snapshot_id
+from treesnap.codec.reader import Reference, TreeReader
+from treesnap.codec.snapshot import decode_snapshot, encode_snapshot, snapshot_id, state_hash
 from treesnap.errors import Busy, Corrupt
 from treesnap.events import Phase
-from treesnap.model import ObjectId, ObjectKind, SnapshotId
+from treesnap.model import ObjectId, ObjectKind, Snapshot, SnapshotId, SnapshotState
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Session
 from treesnap.ops.maintenance import settings_or_defaults
+from treesnap.ops.state import narrowed
 from treesnap.remote.objects import (
     PackGone,
     RemoteObjects,
@@ -35,38 +36,62 @@ OBJECTS_AT_ONCE = 1024
 class Fetched(NamedTuple):
     """What a fetch brought."""
 
+    ids: tuple[SnapshotId, ...]
+    """The snapshots that were asked for, as they are in the store."""
     snapshots: int
+    """How many of them are new there."""
     objects: int
     size_bytes: int
     """Bytes of the objects, uncompressed."""
 
 
 class _NearestObjects:
-    """Objects of the store where it has them, else of the remote."""
+    """Objects that were made here, those of the store where it has them, else of the remote."""
 
-    def __init__(self, store: Store, remote: RemoteObjects) -> None:
+    def __init__(self, writer: Writer, store: Store, remote: RemoteObjects) -> None:
+        self._writer = writer
         self._store = store
         self._remote = remote
+        self._made: dict[ObjectId, bytes] = {}
+
+    def put(self, kind: ObjectKind, data: bytes) -> ObjectId:
+        """Stores an object that the remote need not have."""
+        object_id = self._writer.put(kind, data)
+        self._made[object_id] = data
+        return object_id
 
     def get(self, kind: ObjectKind, object_id: ObjectId) -> bytes:
+        if object_id in self._made:
+            return self._made[object_id]
         if self._store.has(object_id):
             return self._store.get(kind, object_id)
         return self._remote.get(kind, object_id)
 
     def prefetch(self, objects: Iterable[ObjectId]) -> None:
-        self._remote.prefetch([item for item in objects if not self._store.has(item)])
+        self._remote.prefetch(
+            [item for item in objects if item not in self._made and not self._store.has(item)]
+        )
 
 
-def fetch(session: Session, remote: Remote, view: View, payloads: Sequence[bytes]) -> Fetched:
+def fetch(
+    session: Session,
+    remote: Remote,
+    view: View,
+    payloads: Sequence[bytes],
+    paths: tuple[bytes, ...] = (),
+) -> Fetched:
     """Adds snapshots, given as payloads, to the session's root, oldest first.
 
-    Those that the root has already are left out. The caller holds the root's lock. Each
-    snapshot is published when all that it needs is durable. Raises Busy when collections kept
-    deleting what the view named, Corrupt, RemoteFailed, StorageFull.
+    Those that the root has already are left out. With ``paths`` each becomes a snapshot of these
+    paths alone, which has an id of its own, and nothing else is read. The caller holds the root's
+    lock. Each snapshot is published when all that it needs is durable. Raises NotFound for a path
+    that a snapshot does not hold, Busy when collections kept deleting what the view named,
+    Corrupt, RemoteFailed, StorageFull.
     """
     for _ in range(ATTEMPTS):
         try:
-            return retry_overtaken("the fetch", _Attempt(session, remote, view, payloads))
+            attempt = _Attempt(session, remote, view, payloads, paths)
+            return retry_overtaken("the fetch", attempt)
         except PackGone as error:
             newer = remote.read()
             if newer.number == view.number and newer.commits.keys() == view.commits.keys():
@@ -79,37 +104,55 @@ class _Attempt:
     """One try, with one view of the remote."""
 
     def __init__(
-        self, session: Session, remote: Remote, view: View, payloads: Sequence[bytes]
+        self,
+        session: Session,
+        remote: Remote,
+        view: View,
+        payloads: Sequence[bytes],
+        paths: tuple[bytes, ...],
     ) -> None:
         self._session = session
         self._objects = RemoteObjects(remote.files, view)
         self._payloads = payloads
+        self._paths = paths
 
     def __call__(self, earlier: Mapping[bytes, Added]) -> Fetched:
         store, root = self._session.store, self._session.root
         listing = store.snapshots.listing(root.id)
-        wanted = [item for item in self._payloads if snapshot_id(item) not in listing]
         sequence = listing.next_sequence
         objects = size_bytes = 0
         self._session.monitor.begin(Phase.FETCH, None, None)
         settings = settings_or_defaults(self._session)
         size_bytes_max = settings.store_size_bytes_max if settings is not None else None
         with Writer(store, size_bytes_max=size_bytes_max, earlier=earlier) as writer:
-            for kind, data in self._missing(writer, wanted):
+            nearest = _NearestObjects(writer, store, self._objects)
+            payloads = [self._narrowed(payload, nearest) for payload in self._payloads]
+            ids = tuple(map(snapshot_id, payloads))
+            wanted = [item for item in payloads if snapshot_id(item) not in listing]
+            for kind, data in self._missing(writer, nearest, wanted):
                 writer.put(kind, data)
                 objects += 1
                 size_bytes += len(data)
                 self._session.monitor.advance(1, len(data))
             for number, payload in enumerate(wanted):
                 writer.publish_payload(payload, root.id, sequence + number)
-        return Fetched(len(wanted), objects, size_bytes)
+        return Fetched(ids, len(wanted), objects, size_bytes)
+
+    def _narrowed(self, payload: bytes, objects: _NearestObjects) -> bytes:
+        """Returns the payload of a snapshot of the wanted paths alone."""
+        if not self._paths:
+            return payload
+        record = decode_snapshot(payload)
+        whole = Snapshot(snapshot_id(payload), 1, state_hash(record), record, SnapshotState())
+        trees = TreeReader(objects.get)
+        return encode_snapshot(narrowed(whole, self._paths, trees, objects.get, objects.put))
 
     def _missing(
-        self, writer: Writer, payloads: Sequence[bytes]
+        self, writer: Writer, nearest: _NearestObjects, payloads: Sequence[bytes]
     ) -> Iterator[tuple[ObjectKind, bytes]]:
         """Yields the objects that the store lacks, many read in one request."""
         batch: list[Reference] = []
-        for reference in self._missing_references(writer, payloads):
+        for reference in self._missing_references(writer, nearest, payloads):
             batch.append(reference)
             if len(batch) >= OBJECTS_AT_ONCE:
                 yield from self._read(batch)
@@ -124,8 +167,9 @@ class _Attempt:
                 kind = ObjectKind(entry.kind)
                 yield kind, self._objects.get(kind, object_id)
 
-    def _missing_references(self, writer: Writer, payloads: Sequence[bytes]) -> Iterator[Reference]:
-        nearest = _NearestObjects(self._session.store, self._objects)
+    def _missing_references(
+        self, writer: Writer, nearest: _NearestObjects, payloads: Sequence[bytes]
+    ) -> Iterator[Reference]:
         complete = complete_trees(_local_parents(self._session, payloads), nearest.get, payloads)
         for reference in needed_objects(nearest, payloads, Seen(complete)):
             if not writer.has(reference.id):

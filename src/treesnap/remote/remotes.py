@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from treesnap import treepath
 from treesnap.codec.remote import (
     DELETION,
     FILE_ID_SIZE,
@@ -43,7 +45,11 @@ from treesnap.model import Snapshot, SnapshotId, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.context import Context, Session, context_at, refuse_dangerous
+from treesnap.ops.create import CreateOptions, CreateRequest, create
+from treesnap.ops.merge import merge, merged_id
 from treesnap.ops.references import resolve_in
+from treesnap.ops.restore.plan import RestoreRequest, restored_ref
+from treesnap.ops.undo import restore
 from treesnap.remote.collector import Collected, Collector
 from treesnap.remote.connection import (
     Connection,
@@ -67,13 +73,18 @@ from treesnap.remote.registry import (
     set_pushed_history,
 )
 from treesnap.remote.verify import Verification
-from treesnap.results import VerifyResult
+from treesnap.results import RestoreResult, VerifyResult
+from treesnap.store.fetched import fetched_root, is_meant_by, name_and_ref
 from treesnap.store.maintenance.retention import DEFAULT, Decision, Policy, decide
+from treesnap.store.roots import load_history
+from treesnap.treepath import PathLike
 
 if TYPE_CHECKING:
     from treesnap.blobs.base import Blobs
     from treesnap.blobs.probe import KnownServer
     from treesnap.ops.handle import Handle
+
+_COUNTED_BACK = re.compile(r"latest(?:~(\d{1,9}))?\Z")
 
 SecretOf = Callable[[KnownRemote], SecretSource]
 """Returns what gives the secret of a remote, which may say where its secret comes from."""
@@ -119,6 +130,32 @@ class RemotePruneResult(NamedTuple):
     reasons: Mapping[SnapshotId, tuple[str, ...]]
     """Why each one is kept."""
     dry_run: bool
+
+
+class FetchResult(NamedTuple):
+    """Outcome of a fetch."""
+
+    remote: str
+    history_id: str
+    history_name: str
+    newest_id: SnapshotId
+    """The newest one of those that were asked for, as it is in the store."""
+    fetched: Fetched
+
+    @property
+    def ref(self) -> str:
+        """What names that snapshot in other commands."""
+        return f"{self.remote}/{self.history_id}@{self.newest_id}"
+
+
+class PullResult(NamedTuple):
+    """Outcome of a pull."""
+
+    fetch: FetchResult
+    conflicts: tuple[bytes, ...]
+    """Paths that both sides changed, sorted."""
+    restore: RestoreResult | None
+    """How the root was brought up to date; None where the other side has nothing new."""
 
 
 class CloneResult(NamedTuple):
@@ -391,6 +428,100 @@ class Remotes:
                 raise Busy(f"Another machine collected garbage on the remote {known_as} meanwhile")
             return collected
 
+    def snapshots(
+        self, name: str | None = None, history: str | None = None
+    ) -> tuple[Snapshot, ...]:
+        """Returns the snapshots of a history on a remote, newest first; fetches none of them.
+
+        ``history`` is a name or the beginning of an id; without it, it is the root's own history,
+        or the only one. Raises NotFound.
+        """
+        with self._connected(name, "look at a remote") as (session, (_, connection), view):
+            found = _by_history(view, connection.deletions())
+            own = pushed_history(session.fs, session.root, connection.format.remote_id)
+            if history is None and own is not None:
+                history = own.history.id.hex()
+            _, entries = _chosen(found, history)
+            return _snapshots(session, entries)
+
+    def fetch(
+        self,
+        name: str | None = None,
+        history: str | None = None,
+        ref: str | None = None,
+        paths: Iterable[PathLike] = (),
+    ) -> FetchResult:
+        """Brings snapshots of a history on a remote into the store; durable after return.
+
+        They are looked at and restored as ``REMOTE/HISTORY@REF`` from then on, without the remote.
+        Without ``ref`` all of the history comes; with it that snapshot alone; with ``paths``,
+        which are relative to the root, a snapshot of these paths. Nothing else is read, and the
+        root is left alone. ``history`` is a name, the beginning of an id, or one of these with
+        ``@REF``; without it, it is the only history that is not the root's own.
+        A fetch that was interrupted goes on when it is called again. Raises NotFound,
+        InvalidArgument, Busy, Corrupt, RemoteFailed, StorageFull.
+        """
+        wanted = _tree_paths(self._context, paths)
+        with self._connected(name, "fetch") as (session, connected, view):
+            name, connection = connected
+            found = _by_history(view, connection.deletions())
+            own = pushed_history(session.fs, session.root, connection.format.remote_id)
+            candidates = _others(found, own) if history is None else found
+            chosen, entries, ref = _chosen_with_ref(candidates, history, ref)
+            snapshots = _snapshots(session, entries)
+            goal = _goal(snapshots, ref)
+            payloads = {snapshot_id(item): item for entry in entries for item in entry.snapshots}
+            if ref is not None or wanted:
+                payloads = {goal: payloads[goal]}
+            oldest_first = [item.id for item in reversed(snapshots) if item.id in payloads]
+            root = fetched_root(session.store, name, chosen.name, chosen.id.hex())
+            there = session._replace(root=root)
+            root.register()
+            with root.locked("fetch", session.context.wait_s):
+                fetched = fetch(
+                    there,
+                    connection.protocol,
+                    view,
+                    [payloads[item] for item in oldest_first],
+                    wanted,
+                )
+            newest = fetched.ids[oldest_first.index(goal)]
+            return FetchResult(name, chosen.id.hex(), chosen.name, newest, fetched)
+
+    def pull(
+        self, name: str | None = None, history: str | None = None, *, overwrite: bool = False
+    ) -> PullResult:
+        """Brings what another machine changed into the root, beside what changed here.
+
+        Fetches the history of that machine, captures the root, merges both since the snapshots
+        that they had in common, and restores the merge, which is a snapshot of the root. What only
+        one side changed is taken from it. What both changed is a conflict: it stays as it is here,
+        or with ``overwrite`` becomes what it is there. An undo takes the pull back. Raises Refused
+        where the histories have nothing in common, and what :meth:`fetch` and
+        :meth:`treesnap.Handle.restore` do.
+        """
+        done = self.fetch(name, history)
+        options = CreateOptions(skip_unchanged=True)
+        label = f"before the pull of {done.remote}/{done.history_name}"
+        mine = create(self._context, CreateRequest(label=label, options=options)).snapshot
+        with (
+            opened(self._context, "pull", writing=True, recover=False) as session,
+            locked_root(session, "pull"),
+        ):
+            theirs = resolve_in(session, done.ref)
+            bases = _common(session, done)
+            if not bases:
+                raise Refused(
+                    f"The root and {quoted(done.history_name)} have no snapshot in common",
+                    code=ErrorCode.NOTHING_IN_COMMON,
+                )
+            if theirs.id in {base.id for base in bases}:
+                return PullResult(done, (), None)
+            label = f"pulled {done.remote}/{done.history_name}"
+            found = merge(session, mine, theirs, bases, overwrites=overwrite, label=label)
+        request = RestoreRequest(ref=found.snapshot.id, bases=(mine.id,))
+        return PullResult(done, found.conflicts, restore(self._context, request))
+
     @contextmanager
     def _connected(
         self, name: str | None, doing: str
@@ -411,6 +542,7 @@ def clone(
     place: str,
     history: str | None = None,
     ref: str | None = None,
+    paths: Iterable[PathLike] = (),
     *,
     secret_of: SecretOf = _no_secret,
     opener: Opener = open_blobs,
@@ -419,11 +551,13 @@ def clone(
 
     The directory is the root of ``context``; it must be empty, or not exist. ``place`` is the
     name of a remote that the store knows, or an address. ``history`` is a name or the beginning of
-    an id; it may be left out where the remote has only one. ``ref`` is the beginning of the id of
-    one of its snapshots. The snapshots keep their ids. The directory appears only when everything
-    is there; a clone that was killed goes on when it is called again. Raises NotFound,
-    Refused, RemoteFailed, StorageFull.
+    an id, or one of these with ``@REF``; it may be left out where the remote has only one. ``ref``
+    names one of its snapshots. The snapshots keep their ids. With ``paths``, which are relative to
+    the root, nothing else is read, and there is one snapshot of these paths. The directory appears
+    only when everything is there; a clone that was killed goes on when it is called again. Raises
+    NotFound, Refused, RemoteFailed, StorageFull.
     """
+    wanted = _tree_paths(context, paths)
     refuse_dangerous(context.root, context.store_path)
     with reported("look at the directory"):
         if os.path.lexists(context.root) and os.listdir(context.root):
@@ -435,20 +569,30 @@ def clone(
     known = _known(context, place)
     with _open(known, secret_of(known), opener) as connection:
         view = connection.protocol.read()
-        history_id, entries = _chosen(_by_history(view, connection.deletions()), history)
-        payloads = [payload for entry in entries for payload in entry.snapshots]
-        payloads.sort(key=lambda payload: decode_snapshot(payload).created_at_ns)
-        goal = _goal(payloads, ref)
+        found = _by_history(view, connection.deletions())
+        chosen, entries, ref = _chosen_with_ref(found, history, ref)
         with opened(context, "clone", create=True, recover=False) as session:
+            snapshots = _snapshots(session, entries)
+            goal = _goal(snapshots, ref)
+            payloads = {snapshot_id(item): item for entry in entries for item in entry.snapshots}
+            ids = [item.id for item in reversed(snapshots) if not wanted or item.id == goal]
             session.root.register()
             with locked_root(session, "clone"):
-                _require_only(session, payloads)
-                fetched = fetch(session, connection.protocol, view, payloads)
-    from treesnap.ops.restore.plan import RestoreRequest
-    from treesnap.ops.undo import restore
-
+                if not wanted:
+                    _require_only(session, ids)
+                fetched = fetch(
+                    session, connection.protocol, view, [payloads[item] for item in ids], wanted
+                )
+            goal = fetched.ids[ids.index(goal)]
+            if wanted:
+                _require_only(session, [goal])
     restore(context, RestoreRequest(ref=goal, list_changes=False))
-    return CloneResult(context.root, history_id.hex(), goal, fetched)
+    return CloneResult(context.root, chosen.id.hex(), goal, fetched)
+
+
+def _tree_paths(context: Context, paths: Iterable[PathLike]) -> tuple[bytes, ...]:
+    root = context.root
+    return tuple(treepath.from_user(path, root=root, base=root) for path in paths)
 
 
 def _known(context: Context, place: str) -> KnownRemote:
@@ -549,15 +693,7 @@ def _decisions(
     session: Session, entries: Iterable[CommitEntry], policy: Policy | None
 ) -> list[Decision]:
     """Returns what becomes of each snapshot of a history, newest first."""
-    log = session.store.snapshots
-    records = {
-        snapshot_id(item): decode_snapshot(item) for entry in entries for item in entry.snapshots
-    }
-    ordered = sorted(records.items(), key=lambda item: item[1].created_at_ns)
-    snapshots = [
-        Snapshot(key, number, state_hash(record), record, log.state(key))
-        for number, (key, record) in enumerate(ordered, start=1)
-    ][::-1]
+    snapshots = _snapshots(session, entries)
     if policy is None or policy.is_empty:
         policy = DEFAULT
     newest = next((item.id for item in snapshots if item.record.scope is None), None)
@@ -594,16 +730,37 @@ def _history_info(history: HistoryName, entries: Sequence[CommitEntry]) -> Histo
     )
 
 
+def _others(
+    found: Mapping[HistoryName, list[CommitEntry]], own: PushedHistory | None
+) -> dict[HistoryName, list[CommitEntry]]:
+    """Returns the histories that are not the root's own; all of them where it is the only one."""
+    others = {
+        history: entries
+        for history, entries in found.items()
+        if own is None or history.id != own.history.id
+    }
+    return others or dict(found)
+
+
+def _chosen_with_ref(
+    found: Mapping[HistoryName, list[CommitEntry]], words: str | None, ref: str | None
+) -> tuple[HistoryName, list[CommitEntry], str | None]:
+    """Returns what :func:`_chosen` does, and the REF, which ``words`` may name as well."""
+    for history, inner in name_and_ref(words or ""):
+        if any(is_meant_by(history, item.name, item.id.hex()) for item in found):
+            return (*_chosen(found, history), inner or ref)
+    return (*_chosen(found, words), ref)
+
+
 def _chosen(
     found: Mapping[HistoryName, list[CommitEntry]], wanted: str | None
-) -> tuple[bytes, list[CommitEntry]]:
+) -> tuple[HistoryName, list[CommitEntry]]:
     """Returns the history that is meant, and its commits; raises NotFound or InvalidArgument."""
     if wanted is not None:
         found = {
             history: entries
             for history, entries in found.items()
-            if wanted in {history.name, history.name.partition("@")[0]}
-            or history.id.hex().startswith(wanted)
+            if is_meant_by(wanted, history.name, history.id.hex())
         }
     if not found:
         what = "history" if wanted is None else f"history {quoted(wanted)}"
@@ -611,32 +768,82 @@ def _chosen(
     if len(found) > 1:
         names = ", ".join(sorted(f"{item.name} ({item.id.hex()[:12]})" for item in found))
         raise InvalidArgument(f"Several histories are possible: {names}")
-    history, entries = next(iter(found.items()))
-    return history.id, entries
+    return next(iter(found.items()))
 
 
-def _goal(payloads: Sequence[bytes], ref: str | None) -> SnapshotId:
-    """Returns the snapshot that a clone restores: the newest of the whole root, or the one named.
+def _snapshots(session: Session, entries: Iterable[CommitEntry]) -> tuple[Snapshot, ...]:
+    """Returns the snapshots of a history, newest first, numbered as they were taken."""
+    records = {
+        snapshot_id(item): decode_snapshot(item) for entry in entries for item in entry.snapshots
+    }
+    ordered = sorted(records.items(), key=lambda item: item[1].created_at_ns)
+    log = session.store.snapshots
+    return tuple(
+        Snapshot(key, number, state_hash(record), record, log.state(key))
+        for number, (key, record) in enumerate(ordered, start=1)
+    )[::-1]
 
-    Raises NotFound and InvalidArgument.
+
+def _goal(snapshots: Sequence[Snapshot], ref: str | None) -> SnapshotId:
+    """Returns the snapshot of a history that is named; without a name the newest of all of it.
+
+    Snapshots come newest first. ``latest`` and ``latest~N`` count those of the whole root. Raises
+    NotFound and InvalidArgument.
     """
-    whole = [snapshot_id(item) for item in payloads if decode_snapshot(item).scope is None]
-    if ref is None:
-        if not whole:
-            raise NotFound("The history has no snapshot of the whole root")
-        return whole[-1]
-    found = [item for item in map(snapshot_id, payloads) if item.startswith(ref)]
-    if not found:
+    counted = _COUNTED_BACK.match(ref if ref is not None else "latest")
+    if counted is not None:
+        whole = [
+            item.id
+            for item in snapshots
+            if item.record.scope is None and item.kind != SnapshotKind.SAFETY
+        ]
+        back = int(counted[1] or 0)
+        if back >= len(whole):
+            raise NotFound(
+                "The history has no snapshot of the whole root"
+                if not whole
+                else f"The history has no snapshot {quoted(counted[0])}"
+            )
+        return whole[back]
+    assert ref is not None
+    named = [item.id for item in snapshots if item.name == ref]
+    found = named[:1] or [item.id for item in snapshots if item.id.startswith(ref)]
+    if not found or not ref:
         raise NotFound(f"The history has no snapshot {quoted(ref)}")
-    if len(set(found)) > 1:
+    if len(found) > 1:
         raise InvalidArgument(f"Several snapshots of the history begin with {quoted(ref)}")
     return found[0]
 
 
-def _require_only(session: Session, payloads: Sequence[bytes]) -> None:
+def _common(session: Session, done: FetchResult) -> list[Snapshot]:
+    """Returns the newest states that the root and a fetched history both had, at most three.
+
+    These are a snapshot that both have, the one of the history that the root pulled last, unless
+    that was undone, and the one of the root that the history pulled last.
+    """
+    log, root = session.store.snapshots, session.root
+    own = {name.id: name for name in log.listing(root.id)}
+    history = [resolve_in(session, done._replace(newest_id=item).ref) for item in done.fetched.ids]
+    theirs = {item.id: item for item in reversed(history)}
+    found = [next((item for item in theirs.values() if item.id in own), None)]
+    restored = []
+    for moment in reversed(load_history(root).undo):
+        if moment.snapshot_id in own:
+            ref = restored_ref(log.load(root.id, own[moment.snapshot_id]))
+            restored += [own[item] for item in own if ref is not None and item.startswith(ref)]
+    pulled = (merged_id(log.load(root.id, name)) for name in restored)
+    found.append(next((theirs[item] for item in pulled if item in theirs), None))
+    given = (merged_id(item) for item in theirs.values())
+    name = next((own[item] for item in given if item in own), None)
+    found.append(log.load(root.id, name) if name is not None else None)
+    bases = {item.id: item for item in found if item is not None and item.record.scope is None}
+    return list(bases.values())
+
+
+def _require_only(session: Session, ids: Iterable[SnapshotId]) -> None:
     """Raises Refused where the root has snapshots that are not of the history that is cloned."""
     there = {name.id for name in session.store.snapshots.names(session.root.id)}
-    if there - set(map(snapshot_id, payloads)):
+    if there - set(ids):
         raise Refused(
             f"The directory {quoted(session.context.root)} has a history of its own",
             code=ErrorCode.ROOT_TAKEN,
