@@ -363,3 +363,25 @@ def is_refused(path: Path) -> bool:
             return client.connect_ex(f"/proc/self/fd/{directory}/{path.name}") != 0
     finally:
         os.close(directory)
+
+
+def test_pushes_what_it_captures(snap, root, detach, tmp_path):
+    disk = tmp_path / "disk"
+    snap("remote", "add", "disk", disk)
+    detach("--on-change", "--push", "disk")
+    (root / "new").write_text("pushed by itself")
+
+    def is_pushed() -> bool:
+        listed = snap("list", "--remote", "disk", "--json").json
+        newest = watch_status(snap)["last_snapshot"]
+        ids = [item["id"] for item in listed["snapshots"]] if "snapshots" in listed else []
+        return newest in ids and snap("cat", newest, "new").out == "pushed by itself"
+
+    wait_until(is_pushed)
+
+
+def test_pushes_only_what_it_captures_and_where_it_can(snap):
+    assert snap("watch", "--push", "disk").code == 2
+    unknown = snap("watch", "--on-change", "--push", "disk")
+    assert (unknown.code, "There is no remote 'disk'" in unknown.err) == (5, True)
+    assert snap("watch", "--status", "--push", "disk").code == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -15,7 +16,14 @@ from treesnap.cli.json_output import restore_fields
 from treesnap.cli.parameters import SIZE
 from treesnap.cli.secret import new_passphrase, new_secret_of, secret_of
 from treesnap.cli.text_output import path_text, restore_line, restore_notes, short_id, time_text
-from treesnap.errors import InvalidArgument, NotFound, RemoteFailed, printable
+from treesnap.errors import (
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    RemoteFailed,
+    printable,
+    quoted,
+)
 from treesnap.quantities import count_text, first_lines, size_text
 
 if TYPE_CHECKING:
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
     from treesnap.remote import FetchResult, HistoryInfo, RemoteInfo, Remotes
     from treesnap.remote.connection import Opener
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOWN_MAX = 10
 _limit_rate = click.option(
     "--limit-rate", type=SIZE, metavar="SIZE", help="Send and receive no more than this a second."
@@ -249,6 +258,8 @@ def push(
     Without REF all that the remote lacks and a person asked for. REMOTE may be left out where
     there is only one. A push that was interrupted goes on where it was.
     """
+    # A watcher that pushes has them blocked, and its children inherit that.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     with invocation.open() as handle:
         ids = [invocation.resolve(handle, ref) for ref in refs]
         result = _remotes(handle, limit_rate).push(
@@ -455,6 +466,12 @@ def fetched_ref(invocation: Invocation, handle: Handle, ref: str, paths: Sequenc
             invocation.output.note(f"{error.message}: what was fetched before is used")
             return found.id
         raise
+
+
+def require_remote(handle: Handle, name: str) -> None:
+    """Raises NotFound for a remote that the store does not know."""
+    if all(item.name != name for item in _remotes(handle).list()):
+        raise NotFound(f"There is no remote {quoted(name)}", code=ErrorCode.REMOTE_NOT_FOUND)
 
 
 def snapshots_on(handle: Handle, place: str) -> tuple[Snapshot, ...]:

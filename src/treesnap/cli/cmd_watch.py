@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -57,6 +57,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     metavar="SECONDS",
     help="End when no command has asked it for SECONDS seconds.",
 )
+@click.option("--push", "remote", metavar="REMOTE", help="Push every snapshot that it makes.")
 @click.option("--force", is_flag=True, help="Allow a dangerous root, such as $HOME.")
 @click.option("--detached", is_flag=True, hidden=True)
 @pass_invocation
@@ -68,6 +69,7 @@ def watch(
     status: bool,
     stop: bool,
     detached: bool,
+    remote: str | None,
     **wanted: Any,
 ) -> None:
     """Watch the root for changes, and make automatic snapshots if asked.
@@ -77,8 +79,10 @@ def watch(
     """
     if detach + status + stop > 1:
         raise click.UsageError("--detach, --status and --stop exclude each other")
-    if (status or stop) and any(wanted.values()):
+    if (status or stop) and (remote is not None or any(wanted.values())):
         raise click.UsageError("--status and --stop take no other option")
+    if remote is not None and not (wanted["every_s"] or wanted["on_change"]):
+        raise click.UsageError("--push needs --every or --on-change")
     from treesnap.watch import control
 
     with invocation.open(progress=False, makes_store=not (status or stop)) as handle:
@@ -91,12 +95,20 @@ def watch(
             options += ["--idle", str(wanted["idle_s"])] if wanted["idle_s"] else []
             options += ["--on-change"] if wanted["on_change"] else []
             options += ["--force"] if wanted["force"] else []
+            options += ["--push", remote] if remote is not None else []
             _show(invocation, handle, control.start(handle.context, options))
         else:
-            _watch(invocation, handle, is_detached=detached, **wanted)
+            _watch(invocation, handle, is_detached=detached, remote=remote, **wanted)
 
 
-def _watch(invocation: Invocation, handle: Handle, *, is_detached: bool, **wanted: Any) -> None:
+def _watch(
+    invocation: Invocation,
+    handle: Handle,
+    *,
+    is_detached: bool,
+    remote: str | None,
+    **wanted: Any,
+) -> None:
     from treesnap.cli.cmd_hook import carry_out
     from treesnap.watch.service import WatchService
 
@@ -105,6 +117,8 @@ def _watch(invocation: Invocation, handle: Handle, *, is_detached: bool, **wante
     # With JSON, the one object is printed already when these are called.
     def made(result: CreateResult) -> None:
         output.note(*(f"{short_id(result.id)}: {note}" for note in create_notes(result)))
+        if pushes is not None:
+            pushes.wake()
 
     def ready(status: WatchStatus) -> None:
         _show(invocation, handle, status)
@@ -112,6 +126,13 @@ def _watch(invocation: Invocation, handle: Handle, *, is_detached: bool, **wante
         if is_detached:
             output.detach()
 
+    pushes = None
+    if remote is not None:
+        from treesnap.cli.cmd_remote import require_remote
+        from treesnap.watch.pusher import pusher
+
+        require_remote(handle, remote)
+        pushes = pusher(handle.context, remote, output.note)
     service = WatchService(
         handle.context,
         **wanted,
@@ -120,7 +141,7 @@ def _watch(invocation: Invocation, handle: Handle, *, is_detached: bool, **wante
         hook_name=socket_name,
         carry_out=carry_out,
     )
-    with _stopped_by_signals(service):
+    with _stopped_by_signals(service), pushes if pushes is not None else nullcontext():
         service.run(ready)
 
 
