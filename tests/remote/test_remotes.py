@@ -164,19 +164,100 @@ def test_only_what_is_new_is_pushed(handle, garden, place):
     assert (history.snapshots, history.newest_id) == (2, again.snapshots[0])
 
 
-def test_a_small_push_takes_few_requests(handle, garden, place):
-    remotes = opened(handle, place)
-    remotes.add("backup", "s3://b", encrypted=False)
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_small_push_takes_six_requests_however_many_came_before(handle, garden, place, encrypted):
+    opened(handle, place).add("backup", "s3://b", encrypted=encrypted)
     handle.create()
-    remotes.push()
-    (garden / "plants").write_text("tulips")
+    opened(handle, place).push()
+    requests = []
+    for number in range(4):
+        (garden / "plants").write_text(f"tulips {number}")
+        handle.create()
+        place.requests = 0
+        opened(handle, place).push()
+        requests.append(place.requests)
+
+    # format or key slot; commits and states listed; pack, commit; states listed again
+    assert requests == [6] * 4
+
+
+def cached_files(handle: treesnap.Handle) -> list[Path]:
+    return sorted(Path(handle.store_path, "remotes").glob(".cache-*/*"))
+
+
+def test_what_is_kept_of_a_remote_is_no_more_readable_than_there(handle, garden, place):
+    opened(handle, place).add("backup", "s3://b")
+    handle.create(label="a secret label")
+    opened(handle, place).push()
+    opened(handle, place).histories()
+
+    kept = b"".join(path.read_bytes() for path in cached_files(handle))
+
+    assert {path.name.partition("_")[0] for path in cached_files(handle)} == {
+        "commits",
+        "slot",
+        "state",
+    }
+    assert b"a secret label" not in kept
+    opened(handle, place).remove("backup")
+    assert cached_files(handle) == []
+
+
+def test_what_is_kept_of_a_remote_may_be_damaged_or_gone(handle, garden, place):
+    opened(handle, place).add("backup", "s3://b")
     handle.create()
-    place.requests = 0
+    opened(handle, place).push()
+    expected = opened(handle, place).histories()
+    for harm in (
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.unlink(),
+        lambda path: (path.unlink(), path.mkdir()),
+    ):
+        for path in cached_files(handle):
+            if path.is_file():
+                harm(path)
+        assert opened(handle, place).histories() == expected
 
-    remotes.push()
 
-    # format; commits and states listed, one of each read; pack, commit; states listed again
-    assert place.requests == 8
+def test_only_what_is_needed_is_kept_of_a_remote(handle, garden, place):
+    opened(handle, place).add("backup", "s3://b", encrypted=False)
+    for number in range(5):
+        (garden / "plants").write_text(f"tulips {number}")
+        handle.create()
+        opened(handle, place).push()
+    opened(handle, place).collect()
+    opened(handle, place).histories()
+
+    folders = [path.name.partition("_")[0] for path in cached_files(handle)]
+
+    there = [name.partition("/")[0] for name in place.content]
+    assert folders.count("state") == 1
+    assert all(folders.count(folder) <= there.count(folder) for folder in folders)
+
+
+def test_a_state_of_the_same_number_with_other_content_is_read(handle, garden, place, tmp_path):
+    """As on a server that was set back, and went on with other machines."""
+    opened(handle, place).add("backup", "s3://b", encrypted=False)
+    handle.create()
+    opened(handle, place).push()
+    before = dict(place.content)
+    opened(handle, place).collect()
+    (garden / "plants").write_text("only before")
+    handle.create()
+    opened(handle, place).push()
+    opened(handle, place).collect()
+    states = {name for name in place.content if name.startswith("state/")}
+    place.content.clear()
+    place.content.update(before)
+    other = treesnap.open(garden, tmp_path / "other")
+    opened(other, place).add("backup", "s3://b", encrypted=False)
+    other.create()
+    while not states <= set(place.content):
+        opened(other, place).push()
+        opened(other, place).collect()
+
+    assert opened(handle, place).histories() == opened(other, place).histories()
 
 
 def test_automatic_snapshots_are_left_out_unless_told(handle, garden, place):

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import sha256
 from threading import Barrier, Lock
 from typing import Any
 
@@ -70,7 +71,10 @@ class MemoryBlobs:
     def list(self, prefix: str, /, after: str = "") -> Iterator[BlobInfo]:
         check_listing(prefix, after)
         with self._lock:
-            found = [BlobInfo(name, len(data)) for name, data in self.content.items()]
+            found = [
+                BlobInfo(name, len(data), sha256(data).hexdigest())
+                for name, data in self.content.items()
+            ]
         names = [item for item in found if item.name.startswith(prefix) and item.name > after]
         return iter(sorted(names))
 

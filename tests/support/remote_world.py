@@ -8,7 +8,7 @@ order each time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from random import Random
 
 from treesnap.codec.pack import Encoded
@@ -169,6 +169,9 @@ class Client:
             if len(names) <= self._server.page_size:
                 return
             after = names[self._server.page_size - 1]
+
+    def keep_only(self, folders: Collection[str], names: Collection[str]) -> None:
+        """Keeps nothing of what was read."""
 
     def delete(self, names: Iterable[str]) -> None:
         """Removes files, one after the other."""

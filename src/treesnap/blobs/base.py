@@ -44,6 +44,8 @@ class BlobInfo(NamedTuple):
 
     name: str
     size_bytes: int
+    tag: str = ""
+    """Other content, another tag; empty where that cannot be said."""
 
 
 class BlobMissing(Exception):

@@ -510,7 +510,7 @@ class BucketBlobs:
                 is_first = False
                 last = name
                 if name.startswith(prefix) and name > after and is_name(name):
-                    yield BlobInfo(name, item["size"])
+                    yield BlobInfo(name, item["size"], item["e_tag"] or "")
             try:
                 page = next(pages, None)
             except self._errors:

@@ -256,7 +256,8 @@ class DirectoryBlobs:
                     with suppress(FileNotFoundError):
                         status = self._fs.lstat(base, dir_fd=directory)
                         if stat_module.S_ISREG(status.st_mode):
-                            found.append(BlobInfo(name, status.st_size))
+                            tag = f"{status.st_ino}-{status.st_ctime_ns}"
+                            found.append(BlobInfo(name, status.st_size, tag))
         return iter(found)
 
     @contextmanager

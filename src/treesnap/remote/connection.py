@@ -8,6 +8,7 @@ the state is missing, the machine was killed before it: the next one that is add
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -25,10 +26,13 @@ from treesnap.errors import (
     NotFound,
     Refused,
     RemoteFailed,
+    RemoteLocked,
+    UnsupportedFormat,
     quoted,
 )
 from treesnap.fs.local import LocalFileSystem
 from treesnap.named_tuple import NamedTuple
+from treesnap.remote.cache import FileCache
 from treesnap.remote.files import SealedFiles
 from treesnap.remote.format import (
     NAME,
@@ -79,6 +83,8 @@ def directory_of(url: str) -> str | None:
 
 
 _SLOTS = "keys/"
+_LAST_SLOT = "slot"
+"""What is kept under this name is the name of the slot that was opened last."""
 
 
 class KeyInfo(NamedTuple):
@@ -130,7 +136,12 @@ class Connection:
     """An open remote. Use as a context manager; the end closes its blobs."""
 
     def __init__(
-        self, url: str, blobs: Blobs, format_: RemoteFormat, opened: OpenedSlot | None
+        self,
+        url: str,
+        blobs: Blobs,
+        format_: RemoteFormat,
+        opened: OpenedSlot | None,
+        cache: FileCache | None = None,
     ) -> None:
         """``opened`` has the keys of an encrypted remote."""
         self.url = url
@@ -138,7 +149,7 @@ class Connection:
         self._blobs = blobs
         self._opened = opened
         sealer = Encrypted(opened.keys, format_.remote_id) if opened is not None else Plain()
-        self.files = SealedFiles(blobs, sealer)
+        self.files = SealedFiles(blobs, sealer, cache)
         self.protocol = Remote(self.files, _wait)
 
     def __enter__(self) -> Self:
@@ -221,21 +232,35 @@ def _wait(count_read: int) -> bool:
 
 
 def connect(
-    url: str, blobs: Blobs, secret: SecretSource, expected: RemoteFormat | None = None
+    url: str,
+    blobs: Blobs,
+    secret: SecretSource,
+    expected: RemoteFormat | None = None,
+    cache: FileCache | None = None,
 ) -> Connection:
     """Opens a remote that was set up; closes ``blobs`` when it fails.
 
-    Raises Refused for another remote than the ``expected`` one: a new one in its place, or one that
-    claims to be unencrypted. Raises RemoteFailed where there is none, RemoteLocked, Corrupt and
-    UnsupportedFormat.
+    The slot that was opened last time is bound to the id of its remote. Where it is still there,
+    and opens, the remote is the ``expected`` one, and neither its format nor its slots are looked
+    at. Raises Refused for another remote than the ``expected`` one: a new one in its place, or one
+    that claims to be unencrypted. Raises RemoteFailed where there is none, RemoteLocked, Corrupt
+    and UnsupportedFormat.
     """
+    secret = functools.cache(secret)
     try:
+        if expected is not None and cache is not None:
+            opened = _opened_again(blobs, expected, secret, cache)
+            if opened is not None:
+                return Connection(url, blobs, expected, opened, cache)
         format_ = read_format(url, blobs)
         if format_ is None:
             raise _no_remote(url)
         if expected is not None:
             _require_same(url, format_, expected)
-        return Connection(url, blobs, format_, _opened(blobs, format_, secret))
+        opened = _opened(blobs, format_, secret)
+        if opened is not None and cache is not None:
+            cache.put(_LAST_SLOT, opened.name.encode())
+        return Connection(url, blobs, format_, opened, cache)
     except BaseException:
         blobs.close()
         raise
@@ -288,6 +313,19 @@ def read_format(url: str, blobs: Blobs) -> RemoteFormat | None:
         return decode_format(blobs.get(NAME, SIZE_MAX), quoted(url))
     except BlobMissing:
         return None
+
+
+def _opened_again(
+    blobs: Blobs, expected: RemoteFormat, secret: SecretSource, cache: FileCache
+) -> OpenedSlot | None:
+    """Returns the slot that was opened last time, or None where it cannot be."""
+    name = cache.get(_LAST_SLOT)
+    if name is None or not expected.is_encrypted:
+        return None
+    with suppress(BlobMissing, Corrupt, RemoteLocked, UnsupportedFormat):
+        slots = {name.decode(): blobs.get(name.decode(), SLOT_SIZE_MAX)}
+        return open_slots(slots, secret(), expected.remote_id)
+    return None
 
 
 def _opened(blobs: Blobs, format_: RemoteFormat, secret: SecretSource) -> OpenedSlot | None:

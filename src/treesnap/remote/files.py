@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from treesnap.blobs.base import BlobMissing, Blobs
 from treesnap.codec.remote import Folder, RemoteName
 from treesnap.errors import Corrupt
+from treesnap.remote.cache import FileCache
 from treesnap.remote.sealing import Sealer
+
+_STATES = "state/"
+_NEVER_CHANGED = tuple(
+    f"{folder}/" for folder in (Folder.COMMITS, Folder.DELETIONS, Folder.INDEX, Folder.CATALOG)
+)
+"""Their names are random, and are never given again."""
 
 
 class SealedFiles:
     """Files of a remote; a :class:`treesnap.remote.protocol.RemoteFiles`."""
 
-    def __init__(self, blobs: Blobs, sealer: Sealer) -> None:
+    def __init__(self, blobs: Blobs, sealer: Sealer, cache: FileCache | None = None) -> None:
         self._blobs = blobs
         self._sealer = sealer
+        self._cache = cache
+        self._tags: dict[str, str] = {}
+        """Tags of the states that were listed."""
 
     def put(self, folder: Folder, number: int, content: bytes) -> RemoteName:
         """Writes a file under a new name; durable and listed when it returns.
@@ -26,6 +37,8 @@ class SealedFiles:
         name = RemoteName.parse(file.name)
         assert name is not None
         self._blobs.put(file.name, file.data)
+        if self._cache is not None and file.name.startswith(_NEVER_CHANGED):
+            self._cache.put(file.name, file.data)
         return name
 
     def create(self, name: str, content: bytes) -> bool:
@@ -34,10 +47,20 @@ class SealedFiles:
 
     def get(self, name: str) -> bytes | None:
         """Returns a file, or None when there is none; raises Corrupt and RemoteFailed."""
+        tag = self._tags.get(name, "")
+        cache = self._cache if tag or name.startswith(_NEVER_CHANGED) else None
+        kept = cache.get(name, tag) if cache is not None else None
+        if kept is not None:
+            with suppress(Corrupt):  # read it again
+                return self._sealer.open(name, kept)
         try:
-            return self._sealer.open(name, self._blobs.get(name))
+            data = self._blobs.get(name)
         except BlobMissing:
             return None
+        content = self._sealer.open(name, data)
+        if cache is not None:
+            cache.put(name, data, tag)
+        return content
 
     def get_ranges(
         self, name: str, size_bytes: int, ranges: Sequence[tuple[int, int]]
@@ -57,7 +80,15 @@ class SealedFiles:
 
     def list(self, prefix: str) -> Iterator[str]:
         """Yields the names that begin so, in their order."""
-        return (blob.name for blob in self._blobs.list(prefix))
+        for blob in self._blobs.list(prefix):
+            if blob.tag and blob.name.startswith(_STATES):
+                self._tags[blob.name] = blob.tag
+            yield blob.name
+
+    def keep_only(self, folders: Collection[str], names: Collection[str]) -> None:
+        """Lets go of the files of some folders that are not needed again but for these."""
+        if self._cache is not None:
+            self._cache.keep_only(folders, names)
 
     def delete(self, names: Iterable[str]) -> None:
         """Removes files; one that is gone is no failure, and one that is locked stays."""

@@ -102,6 +102,9 @@ class RemoteFiles(Protocol):
     def list(self, prefix: str) -> Iterator[str]:
         """Yields the names that begin so, in their order."""
 
+    def keep_only(self, folders: Collection[str], names: Collection[str]) -> None:
+        """Lets go of the files of some folders that are not needed again but for these."""
+
     def delete(self, names: Iterable[str]) -> None:
         """Removes files; one that is gone is no failure."""
 
@@ -229,6 +232,7 @@ class Remote:
             content = self.files.get(state_name(number))
             if content is not None:
                 self._last_state = number, REMOTE_STATE.unseal(content, state_name(number))
+                self.files.keep_only(("state",), (state_name(number),))
                 return self._last_state
 
     def _highest(self) -> int:
@@ -274,7 +278,11 @@ class Remote:
             decoded = {name: COMMIT.unseal(data, str(name)) for name, data in commits.items()}
         else:
             decoded = {name: own[name] for name in counted}
-        self._forget_others({*state.catalog_parts, *state.index_parts, *counted})
+        needed = {*state.catalog_parts, *state.index_parts, *counted}
+        self._forget_others(needed)
+        if own is None:
+            folders = (Folder.COMMITS, Folder.INDEX, Folder.CATALOG)
+            self.files.keep_only(folders, list(map(str, needed)))
         return View(
             number,
             state,
@@ -291,6 +299,7 @@ class Remote:
         while True:
             found = self.get_all(self.names(Folder.DELETIONS))
             if found is not None:
+                self.files.keep_only((Folder.DELETIONS,), list(map(str, found)))
                 return {name: DELETION.unseal(data, str(name)) for name, data in found.items()}
 
     def catalog_parts(self, view: View) -> dict[RemoteName, tuple[CommitEntry, ...]]:

@@ -50,6 +50,7 @@ from treesnap.ops.merge import merge, merged_id
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.plan import RestoreRequest, restored_ref
 from treesnap.ops.undo import restore
+from treesnap.remote.cache import FileCache
 from treesnap.remote.collector import Collected, Collector
 from treesnap.remote.connection import (
     Connection,
@@ -261,7 +262,10 @@ class Remotes:
     def remove(self, name: str) -> None:
         """Forgets a remote, durably; what is stored there stays. Raises NotFound."""
         with opened(self._context, "remove a remote", recover=False) as session:
-            Registry(session.fs, session.store.layout).remove(name)
+            registry = Registry(session.fs, session.store.layout)
+            remote_id = registry.get(name).remote_id
+            registry.remove(name)
+            FileCache(session.fs, session.store.layout, remote_id).clear()
 
     def histories(self, name: str | None = None) -> tuple[HistoryInfo, ...]:
         """Returns the histories on a remote, those with the newest snapshots first."""
@@ -531,7 +535,8 @@ class Remotes:
             registry = Registry(session.fs, session.store.layout)
             name = name if name is not None else registry.only_name()
             known = registry.get(name)
-            with _open(known, self._secret_of(known), self._opener) as connection:
+            cache = FileCache(session.fs, session.store.layout, known.remote_id)
+            with _open(known, self._secret_of(known), self._opener, cache) as connection:
                 view = connection.protocol.read()
                 registry.note_state(name, known, view.number)
                 yield session, (name, connection), view
@@ -609,11 +614,15 @@ def _known(context: Context, place: str) -> KnownRemote:
     return KnownRemote(url, bytes(FILE_ID_SIZE), is_encrypted=False)
 
 
-def _open(known: KnownRemote, secret: SecretSource, opener: Opener) -> Connection:
+def _open(
+    known: KnownRemote, secret: SecretSource, opener: Opener, cache: FileCache | None = None
+) -> Connection:
     """Connects to a remote; one that was added has to be the same as then."""
-    is_new = not any(known.remote_id)
-    expected = None if is_new else RemoteFormat(known.remote_id, known.is_encrypted)
-    return connect(known.url, opener(known.url), secret, expected)
+    expected = None
+    if any(known.remote_id):
+        collection = Collection.ANY if known.may_collect else Collection.NONE
+        expected = RemoteFormat(known.remote_id, known.is_encrypted, collection)
+    return connect(known.url, opener(known.url), secret, expected, cache)
 
 
 def _collection(url: str, blobs: Blobs, opener: Opener) -> Collection:

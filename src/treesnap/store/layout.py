@@ -33,6 +33,7 @@
 │   ├── plans-lock              held by the process that works on a plan of the root
 │   └── watch/                  of watchers: lock, socket, and a cookie-* of each
 ├── remotes/<name>              where a remote is, and which one
+├── remotes/.cache-<id>/        what was read of it; may be removed at any time
 ├── fork-server/                of the process that runs commands: lock and socket
 ├── quarantine/                 damaged files that a repair moved out of the way
 └── temporary/                  files before they are renamed into place
@@ -122,6 +123,10 @@ class Layout:
     def new_displaced(self) -> str:
         """A new path for files that a restore replaced, on its way to being removed."""
         return os.path.join(self.temporary, DISPLACED_PREFIX + os.urandom(8).hex())
+
+    def remote_cache(self, remote_id: str) -> str:
+        """Directory of what was read of a remote; no remote has such a name."""
+        return os.path.join(self.remotes, f".cache-{remote_id}")
 
     def state(self, snapshot_id: str) -> str:
         """Path of a snapshot's mutable state."""
