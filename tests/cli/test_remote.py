@@ -289,3 +289,19 @@ def test_some_paths_are_cloned(run_snap, root, snap, disk, tmp_path):
 
     assert outcome.code == 0
     assert [path.name for path in (tmp_path / "again").iterdir()] == ["beds"]
+
+
+def test_keys_are_rotated(snap, root, disk):
+    snap("create", "-q")
+    snap("remote", "add", "disk", disk, "--encrypt", env=KEY)
+    added = snap("remote", "key", "add", "disk", "--raw-key", env=KEY).out.splitlines()
+
+    outcome = snap("remote", "key", "rotate", env=KEY)
+
+    assert outcome.out == "Rotated the keys: new files are of generation 2\n"
+    assert "1 key slot opens only what was stored before" in outcome.err
+    assert snap("push", env=KEY).code == 0
+    refused = snap("remote", "show", "disk", env={"TREESNAP_REMOTE_KEY": added[1]})
+    assert (refused.code, "key generation 2" in refused.err) == (7, True)
+    again = snap("remote", "key", "rotate", "--json", env=KEY).json
+    assert (again["generation"], len(again["older"])) == (3, 1)

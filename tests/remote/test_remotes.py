@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from treesnap.errors import (
     RemoteFailed,
     RemoteLocked,
     StorageFull,
+    TreesnapError,
 )
 from treesnap.events import NullMonitor, Phase
 from treesnap.hashing import object_id
@@ -32,6 +34,7 @@ from treesnap.remote import Remotes, clone
 from treesnap.remote.connection import open_blobs
 from treesnap.remote.keys import Secret
 from treesnap.remote.remotes import clone_context
+from treesnap.remote.sealing import generation_of
 from treesnap.store.maintenance.retention import Policy
 
 RAW_KEY = "5a" * 32
@@ -749,6 +752,103 @@ def test_a_key_is_changed_without_writing_anything_else(handle, place):
     assert changed.push().snapshots == ()
     with pytest.raises(RemoteLocked):
         remotes.push()
+
+
+def generations(place: Place) -> set[int]:
+    """Returns which key generations the packs and commits there are encrypted with."""
+    files = [data for name, data in place.content.items() if name[:4] in {"pack", "comm"}]
+    return {generation_of("a file", data) for data in files}
+
+
+def test_rotated_keys_open_everything_and_older_ones_nothing_new(handle, garden, place, tmp_path):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    remotes.add_key("backup", other_secret(None))
+    handle.create()
+    remotes.push()
+    old_slots = {name: data for name, data in place.content.items() if name.startswith("keys/")}
+
+    rotated = remotes.rotate_keys()
+
+    assert rotated.generation == 2
+    slots = remotes.keys()
+    assert sorted(item.generation for item in slots) == [1, 2]
+    assert generations(place) == {1}
+    (garden / "plants").write_text("tulips")
+    handle.create()
+    opened(handle, place).push()
+    assert generations(place) == {1, 2}
+    cloned(tmp_path / "again", tmp_path / "other", place)
+    assert (tmp_path / "again" / "plants").read_text() == "tulips"
+    with pytest.raises(TreesnapError) as problem:
+        Remotes(handle, other_secret, place).histories()
+    assert "generation" in str(problem.value)
+    for name in [name for name in place.content if name.startswith("keys/")]:
+        del place.content[name]
+    place.content.update(old_slots)
+    with pytest.raises(TreesnapError):
+        cloned(tmp_path / "third", tmp_path / "fourth", place)
+
+
+@pytest.mark.parametrize("kind", [BlobFaultKind.FAIL_BEFORE, BlobFaultKind.FAIL_AFTER])
+@pytest.mark.parametrize(
+    ("method", "beginning"),
+    [("create", "gen"), ("put", "keys"), ("list", "gen"), ("delete", "keys")],
+)
+def test_a_rotation_that_was_stopped_is_taken_over(
+    handle, garden, place, tmp_path, method, beginning, kind
+):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    handle.create()
+    remotes.push()
+    place.faults = (
+        BlobFault(
+            kind=kind,
+            methods=frozenset({method}),
+            names=lambda name: name.startswith(beginning),
+        ),
+    )
+    with pytest.raises(RemoteFailed):
+        remotes.rotate_keys()
+    place.faults = ()
+
+    with suppress(Busy):
+        remotes.rotate_keys()
+    remotes.rotate_keys(takes_over=True)
+
+    (garden / "plants").write_text("tulips")
+    handle.create()
+    opened(handle, place).push()
+    cloned(tmp_path / "again", tmp_path / "other", place)
+    assert (tmp_path / "again" / "plants").read_text() == "tulips"
+
+
+def test_one_of_two_rotations_wins(handle, garden, place):
+    class Overtaken(WrappedBlobs):
+        """Lets another machine rotate just before this one writes its slot."""
+
+        def put(self, name, data, /):
+            if name.startswith("keys/") and not hasattr(place, "met"):
+                place.met = True
+                opened(handle, place).rotate_keys(takes_over=True)
+            super().put(name, data)
+
+    opened(handle, place).add("backup", "s3://b")
+
+    with pytest.raises(Busy, match="meanwhile"):
+        Remotes(handle, secret_of, lambda url, make=False: Overtaken(place(url))).rotate_keys()
+
+    (slot,) = opened(handle, place).keys()
+    assert slot.generation == 3
+
+
+def test_a_remote_without_keys_rotates_none(handle):
+    plain = opened(handle, Place())
+    plain.add("plain", "s3://c", encrypted=False)
+
+    with pytest.raises(Refused, match="is not encrypted"):
+        plain.rotate_keys("plain")
 
 
 def test_the_last_key_stays(handle, place):

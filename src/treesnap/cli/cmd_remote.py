@@ -234,6 +234,34 @@ def remove_key(invocation: Invocation, *, name: str, key_id: str) -> None:
     invocation.output.result("remote.key.remove", info._asdict, [line])
 
 
+@key.command("rotate", examples=["snap remote key rotate backup"])
+@click.argument("name", required=False)
+@click.option(
+    "--take-over", is_flag=True, help="Go on after another machine that was stopped in the middle."
+)
+@pass_invocation
+def rotate_keys(invocation: Invocation, *, name: str | None, take_over: bool) -> None:
+    """Encrypt what is stored from now on with new keys.
+
+    A person who kept a removed secret and a copy of its slot cannot read that. The secret in use
+    opens everything; other secrets open only what was stored before, until they are removed
+    and added again. Nothing is written again.
+    """
+    with invocation.open(progress=False, needs_root=False) as handle:
+        remotes = _remotes(handle)
+        info = remotes.rotate_keys(name, takes_over=take_over)
+        older = [item.id for item in remotes.keys(name) if item.generation < info.generation]
+    line = f"Rotated the keys: new files are of generation {info.generation}"
+    invocation.output.result(
+        "remote.key.rotate", lambda: {**info._asdict(), "older": older}, [line]
+    )
+    if older:
+        invocation.output.note(
+            f"{count_text(len(older), 'key slot opens', 'key slots open')} only what was stored "
+            "before: remove them, and add their secrets again"
+        )
+
+
 @command(
     "push",
     examples=["snap push", "snap push backup latest", "snap push --all --dry-run"],

@@ -20,6 +20,7 @@ from treesnap.blobs.base import BlobMissing, Blobs
 from treesnap.blobs.throttle import SystemClock, Throttled
 from treesnap.codec.remote import FILE_ID_SIZE, RemoteState
 from treesnap.errors import (
+    Busy,
     Corrupt,
     ErrorCode,
     InvalidArgument,
@@ -215,12 +216,47 @@ class Connection:
             )
         return fitting[0]
 
+    def rotate(self, secret: Secret, *, takes_over: bool = False) -> KeyInfo:
+        """Makes a new key generation, which new files are encrypted with; durable after return.
+
+        ``secret`` is that of the slot in use, which is replaced. Other slots open what was stored
+        before, and nothing newer. Raises Busy where another machine rotates, or was stopped in the
+        middle of it, unless ``takes_over``; Refused where the server cannot be relied on.
+        """
+        opened = self._require_keys()
+        if self.format.collection is not Collection.ANY:
+            raise Refused(
+                f"The server of {quoted(self.url)} may give one key generation to two machines",
+                code=ErrorCode.REMOTE_UNRELIABLE,
+            )
+        number = opened.keys.newest + 1
+        while not self._blobs.create(_reservation(number), b"reserved\n"):
+            if not takes_over:
+                raise Busy(
+                    "Another machine rotates the keys of the remote, or was stopped in the middle"
+                )
+            number += 1
+        slot = new_slot(opened.keys.rotated(number=number), secret, self.format.remote_id)
+        self._blobs.put(slot.name, slot.data)
+        higher = self._blobs.list("generations/", after=_reservation(number))
+        if any(higher):
+            self._blobs.delete([slot.name])
+            raise Busy("Another machine has rotated the keys of the remote meanwhile")
+        self._blobs.delete([opened.name])
+        name = slot.name.removeprefix(_SLOTS)
+        return KeyInfo(name, secret.kind.words, number, is_used=True)
+
     def _require_keys(self) -> OpenedSlot:
         if self._opened is None:
             raise Refused(
                 f"The remote {quoted(self.url)} is not encrypted", code=ErrorCode.NOT_ENCRYPTED
             )
         return self._opened
+
+
+def _reservation(generation: int) -> str:
+    """Returns the name of the file that gives a key generation to one machine."""
+    return f"generations/{generation:08x}"
 
 
 def _wait(count_read: int) -> bool:

@@ -351,16 +351,23 @@ class MasterKeys:
         """Returns the keys of a new remote."""
         return cls(_ROW.pack(1, algorithm, random(KEY_SIZE)))
 
-    def rotated(self, algorithm: Algorithm | None = None, random: Random = os.urandom) -> Self:
+    def rotated(
+        self,
+        algorithm: Algorithm | None = None,
+        random: Random = os.urandom,
+        number: int | None = None,
+    ) -> Self:
         """Returns the keys with another generation, which new files are encrypted with.
 
         Two rotations at once would give one number to two keys. So a rotation first reserves
-        the number, with an operation of the remote that only one can succeed with.
+        the number, with an operation of the remote that only one can succeed with. It is the
+        next one, or a higher ``number``.
         """
         if len(self.generations) >= GENERATIONS_MAX:
             raise InvalidArgument(f"A remote has at most {GENERATIONS_MAX} key generations")
         chosen = self.generations[self.newest] if algorithm is None else algorithm
-        return type(self)(self._rows + _ROW.pack(self.newest + 1, chosen, random(KEY_SIZE)))
+        number = self.newest + 1 if number is None else number
+        return type(self)(self._rows + _ROW.pack(number, chosen, random(KEY_SIZE)))
 
     @property
     def newest(self) -> int:

@@ -413,6 +413,18 @@ class Remotes:
         with self._connected(name, "remove a key of a remote") as (_, (_, connection), _):
             return connection.remove_slot(beginning)
 
+    def rotate_keys(self, name: str | None = None, *, takes_over: bool = False) -> KeyInfo:
+        """Encrypts what is stored on a remote from now on with new keys; durable after return.
+
+        A copy of an older key slot does not open that, whoever has its secret. The secret in use
+        opens everything, as before; other secrets open what was stored before, until they are
+        added anew. Nothing is written again. Raises Busy where another machine rotates or was
+        stopped in the middle, unless ``takes_over``, and Refused.
+        """
+        with self._connected(name, "rotate the keys of a remote") as (session, connected, _):
+            known = Registry(session.fs, session.store.layout).get(connected[0])
+            return connected[1].rotate(self._secret_of(known)(), takes_over=takes_over)
+
     def collect(self, name: str | None = None) -> Collected:
         """Frees the space of everything on a remote that no snapshot needs.
 
