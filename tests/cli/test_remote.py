@@ -50,7 +50,9 @@ def test_what_is_printed_for_programs(snap, run_snap, root, disk, tmp_path):
     again = run_snap("clone", f"disk#root@{identity[:8]}", "again", "--json", cwd=tmp_path).json
 
     assert (added["name"], added["url"], added["is_encrypted"]) == ("disk", str(disk), False)
-    assert (would["snapshots"], would["dry_run"], would["objects"]) == ([identity], True, 0)
+    assert (would["snapshots"], would["dry_run"], would["requests"]) == ([identity], True, 3)
+    assert would["objects"] == pushed["objects"]
+    assert 0 < would["size_bytes"] < pushed["size_bytes"] < would["size_bytes"] + 200
     assert (pushed["snapshots"], pushed["objects"] > 0) == ([identity], True)
     assert (again["snapshot_id"], again["snapshots"]) == (identity, 1)
     (history,) = snap("remote", "show", "disk", "--json").json["histories"]

@@ -269,7 +269,7 @@ def rotate_keys(invocation: Invocation, *, name: str | None, take_over: bool) ->
 @click.argument("name", metavar="[REMOTE]", required=False)
 @click.argument("refs", metavar="[REF]...", nargs=-1)
 @click.option("--all", "every_kind", is_flag=True, help="Also snapshots that no person asked for.")
-@click.option("--dry-run", is_flag=True, help="Only say which snapshots the remote lacks.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be stored.")
 @_limit_rate
 @pass_invocation
 def push(
@@ -295,7 +295,9 @@ def push(
         )
     count = count_text(len(result.snapshots), "snapshot")
     if dry_run:
-        lines = [f"Would store {count} on {result.remote}"]
+        size = size_text(result.stored.size_bytes)
+        requests = count_text(result.requests or 0, "request")
+        lines = [f"Would store {count} on {result.remote}: {size} new, in {requests}"]
     elif result.snapshots:
         size = size_text(result.stored.size_bytes)
         lines = [f"Stored {count} on {result.remote}: {size} new"]
@@ -309,6 +311,7 @@ def push(
             "snapshots": result.snapshots,
             "objects": result.stored.objects,
             "size_bytes": result.stored.size_bytes,
+            "requests": result.requests,
             "dry_run": dry_run,
         },
         lines,

@@ -13,6 +13,7 @@ from treesnap.codec.remote import HistoryName
 from treesnap.codec.snapshot import decode_snapshot, snapshot_id
 from treesnap.errors import Busy
 from treesnap.model import ObjectId, ObjectKind
+from treesnap.named_tuple import NamedTuple
 from treesnap.remote.objects import Objects, Seen, complete_trees, needed_objects
 from treesnap.remote.protocol import Push, Remote, Uploaded, View
 
@@ -67,6 +68,29 @@ def push_snapshots(
                 return push.stored
             push.begin(push.own)
     raise Busy("Collections on the remote kept overtaking the push")
+
+
+class PlannedPush(NamedTuple):
+    """What a push would store, and what it would ask of the server."""
+
+    objects: int
+    packs: int
+    size_bytes: int
+    """Bytes of the packs, before encryption."""
+    requests: int
+    """Beside those that read what is there."""
+
+
+def plan_push(view: View, source: PushSource, snapshots: Sequence[bytes]) -> PlannedPush:
+    """Returns what a push of snapshots would do. Costs as much, without the server."""
+    objects = packs = size_bytes = 0
+    for blocks in _packs(source, _missing(view, source, snapshots)):
+        packs += 1
+        objects += sum(encoded.object_count for encoded in blocks)
+        size_bytes += sum(len(encoded.data) for encoded in blocks)
+    commits = max(1, -(-packs // PACKS_PER_COMMIT))
+    # After each commit the states are listed.
+    return PlannedPush(objects, packs, size_bytes, packs + 2 * commits)
 
 
 def _missing(view: View, source: Objects, snapshots: Sequence[bytes]) -> Iterator[Reference]:

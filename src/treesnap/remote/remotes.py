@@ -66,7 +66,7 @@ from treesnap.remote.fetch import Fetched, fetch
 from treesnap.remote.format import Collection, RemoteFormat
 from treesnap.remote.local_objects import LocalObjects
 from treesnap.remote.protocol import Uploaded, View
-from treesnap.remote.push import push_snapshots
+from treesnap.remote.push import plan_push, push_snapshots
 from treesnap.remote.registry import (
     Registry,
     check_remote_name,
@@ -119,6 +119,9 @@ class PushResult(NamedTuple):
     snapshots: tuple[SnapshotId, ...]
     """Those that the remote did not have, oldest first."""
     stored: Uploaded
+    """In a dry run, what would be."""
+    requests: int | None = None
+    """In a dry run, how many would store it."""
 
 
 class RemotePruneResult(NamedTuple):
@@ -287,7 +290,8 @@ class Remotes:
 
         Without ``refs`` all that the remote does not have: those that a person asked for, or with
         ``every_kind`` all. A push that was interrupted goes on where it was when it is called
-        again. Nothing local is changed, and no other machine waits. Raises NotFound, Busy,
+        again. Nothing local is changed, and no other machine waits. A dry run reads and compresses
+        as much as a push, and stores nothing. Raises NotFound, Busy,
         Corrupt, Refused, RemoteFailed, RemoteLocked.
         """
         with self._connected(name, "push") as (session, connected, view):
@@ -310,11 +314,17 @@ class Remotes:
                 if wanted or every_kind or kind == SnapshotKind.MANUAL:
                     payloads.append(payload)
             ids = tuple(map(snapshot_id, payloads))
-            if not payloads or dry_run:
+            if not payloads:
                 return PushResult(name, pushed.history.id.hex(), ids, Uploaded())
+            source = LocalObjects(session.store)
+            if dry_run:
+                with _while_they_exist(session, ids):
+                    planned = plan_push(view, source, payloads)
+                stored = Uploaded(planned.objects, planned.packs, planned.size_bytes)
+                history_id = pushed.history.id.hex()
+                return PushResult(name, history_id, ids, stored, planned.requests)
             # Known before anything is stored there, so that this history is never begun twice.
             set_pushed_history(session.fs, session.store.layout, root, remote_id, pushed)
-            source = LocalObjects(session.store)
             session.monitor.begin(Phase.PUSH, None, None)
             with _while_they_exist(session, ids):
                 stored = push_snapshots(
