@@ -240,7 +240,11 @@ def test_a_pull_brings_what_changed_there_and_keeps_what_changed_here(laptop, de
         "unsaved": "not captured yet",
     }
     assert desktop.files() == merged
+    held = len(desktop.handle.list())
+    (desktop.garden / "later").write_text("not captured by a pull that brings nothing")
     assert desktop.remotes.pull().restore is None
+    assert len(desktop.handle.list()) == held
+    (desktop.garden / "later").unlink()
     desktop.handle.undo()
     assert desktop.files() == {
         "plants": "roses",

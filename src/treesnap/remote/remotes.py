@@ -527,6 +527,9 @@ class Remotes:
         :meth:`treesnap.Handle.restore` do.
         """
         done = self.fetch(name, history)
+        with opened(self._context, "pull", recover=False) as session:
+            if done.newest_id in {base.id for base in _bases(session, done)}:
+                return PullResult(done, (), None)
         options = CreateOptions(skip_unchanged=True)
         label = f"before the pull of {done.remote}/{done.history_name}"
         mine = create(self._context, CreateRequest(label=label, options=options)).snapshot
@@ -534,15 +537,7 @@ class Remotes:
             opened(self._context, "pull", writing=True, recover=False) as session,
             locked_root(session, "pull"),
         ):
-            theirs = resolve_in(session, done.ref)
-            bases = _common(session, done)
-            if not bases:
-                raise Refused(
-                    f"The root and {quoted(done.history_name)} have no snapshot in common",
-                    code=ErrorCode.NOTHING_IN_COMMON,
-                )
-            if theirs.id in {base.id for base in bases}:
-                return PullResult(done, (), None)
+            theirs, bases = resolve_in(session, done.ref), _bases(session, done)
             label = f"pulled {done.remote}/{done.history_name}"
             found = merge(session, mine, theirs, bases, overwrites=overwrite, label=label)
         request = RestoreRequest(ref=found.snapshot.id, bases=(mine.id,))
@@ -846,11 +841,12 @@ def _goal(snapshots: Sequence[Snapshot], ref: str | None) -> SnapshotId:
     return found[0]
 
 
-def _common(session: Session, done: FetchResult) -> list[Snapshot]:
+def _bases(session: Session, done: FetchResult) -> list[Snapshot]:
     """Returns the newest states that the root and a fetched history both had, at most three.
 
     These are a snapshot that both have, the one of the history that the root pulled last, unless
-    that was undone, and the one of the root that the history pulled last.
+    that was undone, and the one of the root that the history pulled last. Raises Refused where
+    there are none.
     """
     log, root = session.store.snapshots, session.root
     own = {name.id: name for name in log.listing(root.id)}
@@ -868,6 +864,11 @@ def _common(session: Session, done: FetchResult) -> list[Snapshot]:
     name = next((own[item] for item in given if item in own), None)
     found.append(log.load(root.id, name) if name is not None else None)
     bases = {item.id: item for item in found if item is not None and item.record.scope is None}
+    if not bases:
+        raise Refused(
+            f"The root and {quoted(done.history_name)} have no snapshot in common",
+            code=ErrorCode.NOTHING_IN_COMMON,
+        )
     return list(bases.values())
 
 
