@@ -36,9 +36,11 @@ READING = frozenset({"get", "get_ranges"})
 class MemoryBlobs:
     """Keeps blobs in a dictionary, which several connections may share. Safe in threads."""
 
+    _lock = Lock()
+    """One for all instances, because those that share a content have to exclude each other."""
+
     def __init__(self, content: dict[str, bytes] | None = None) -> None:
         self.content = {} if content is None else content
-        self._lock = Lock()
 
     def put(self, name: str, data: Data, /) -> None:
         check_name(name)
