@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treesnap.cli.command import SnapGroup, command, pass_invocation
+from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import restore_fields
 from treesnap.cli.parameters import SIZE
@@ -29,7 +30,7 @@ from treesnap.quantities import count_text, first_lines, size_text
 if TYPE_CHECKING:
     from treesnap.model import Snapshot
     from treesnap.ops.handle import Handle
-    from treesnap.remote import FetchResult, HistoryInfo, RemoteInfo, Remotes
+    from treesnap.remote import FetchResult, HistoryInfo, RemoteCheck, RemoteInfo, Remotes
     from treesnap.remote.connection import Opener
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -154,6 +155,22 @@ def collect(invocation: Invocation, *, name: str | None) -> None:
         collected = _remotes(handle).collect(name)
     line = f"Removed {count_text(collected.packs, 'pack')}, {size_text(collected.freed_bytes)}"
     invocation.output.result("remote.gc", collected._asdict, [line])
+
+
+@remote.command("check", prints_only=True, examples=["snap remote check backup"])
+@click.argument("name", required=False)
+@pass_invocation
+def check(invocation: Invocation, *, name: str | None) -> None:
+    """Try out the server of a remote, and say what can be relied on.
+
+    Writes some files and removes them. Exits 3 where not every command can be relied on. NAME
+    may be left out where there is only one remote.
+    """
+    with invocation.open(progress=False, needs_root=False) as handle:
+        found = _remotes(handle).check(name)
+    invocation.output.result("remote.check", found.fields, check_lines(found))
+    if not found.is_reliable:
+        click.get_current_context().exit(ExitCode.REFUSED)
 
 
 @remote.group("key", cls=SnapGroup)
@@ -533,3 +550,54 @@ def _history_lines(found: Iterable[HistoryInfo]) -> Iterator[str]:
     for info in found:
         newest = "-" if info.newest_at_ns is None else time_text(info.newest_at_ns)
         yield f"{info.id[:12]}  {newest:19}  {info.snapshots:>6,}  {printable(info.name)}"
+
+
+_CREATION = {
+    "atomic": "Creates a file once, also when several machines try at the same time",
+    "sequential": "May create a file twice when several machines try at the same time",
+    "none": "Replaces a file that is there, or cannot create one",
+}
+
+
+def check_lines(found: RemoteCheck) -> Iterator[str]:
+    """Yields what a remote is, what its server guarantees, and what follows from that."""
+    yield f"{found.name}  {printable(found.url)}"
+    yield _server_line(found)
+    if found.key_slots is None:
+        yield "Not encrypted: whoever can read it can read the snapshots"
+    else:
+        yield f"Encrypted, with {count_text(found.key_slots, 'key slot')}"
+    yield _CREATION[found.creation]
+    if found.lists_current:
+        yield "Lists what was written just before"
+    else:
+        yield "May list late what was written"
+    if found.has_ranges:
+        yield "Reads parts of files"
+    else:
+        yield "Reads no parts of files: push works; clone, verify and gc do not"
+    yield from (f"Found: {reason}" for reason in found.reasons)
+    if not found.is_sound and found.may_collect:
+        yield (
+            "Do not run 'snap remote gc': it could lose snapshots, though the server could be "
+            "relied on when the remote was set up"
+        )
+    elif found.may_collect:
+        yield "Any machine may collect garbage"
+    elif found.is_sound:
+        yield (
+            "No machine may collect garbage: the server could not be relied on when the remote "
+            "was set up"
+        )
+    else:
+        yield "No machine may collect garbage; push and clone work"
+
+
+def _server_line(found: RemoteCheck) -> str:
+    if "://" not in found.url:
+        return "A directory; what another machine sees late over a network cannot be found out here"
+    if found.server is None:
+        return "A server of which nothing is known: it was tried out, which proves no guarantee"
+    if not found.is_known:
+        return f"{found.server}: it was tried out, which proves no guarantee"
+    return f"{found.server}, whose guarantees are known"

@@ -5,6 +5,7 @@ clocks stands in :mod:`treesnap.remote.protocol`; how files are encrypted, in
 :mod:`treesnap.remote.sealing`.
 """
 
+from treesnap.remote.check import RemoteCheck
 from treesnap.remote.connection import KeyInfo
 from treesnap.remote.remotes import (
     CloneResult,
@@ -25,6 +26,7 @@ __all__ = [
     "KeyInfo",
     "PullResult",
     "PushResult",
+    "RemoteCheck",
     "RemoteInfo",
     "RemotePruneResult",
     "Remotes",

@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from treesnap import treepath
 from treesnap.codec.remote import (
@@ -51,6 +50,7 @@ from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.plan import RestoreRequest, restored_ref
 from treesnap.ops.undo import restore
 from treesnap.remote.cache import FileCache
+from treesnap.remote.check import RemoteCheck, try_out
 from treesnap.remote.collector import Collected, Collector
 from treesnap.remote.connection import (
     Connection,
@@ -82,7 +82,6 @@ from treesnap.treepath import PathLike
 
 if TYPE_CHECKING:
     from treesnap.blobs.base import Blobs
-    from treesnap.blobs.probe import KnownServer
     from treesnap.ops.handle import Handle
 
 _COUNTED_BACK = re.compile(r"latest(?:~(\d{1,9}))?\Z")
@@ -269,6 +268,36 @@ class Remotes:
             remote_id = registry.get(name).remote_id
             registry.remove(name)
             FileCache(session.fs, session.store.layout, remote_id).clear()
+
+    def check(self, name: str | None = None) -> RemoteCheck:
+        """Tries out the server of a remote again, as :meth:`add` does, and says what holds there.
+
+        Writes some small files, and where nothing is known of the server some of 4 MiB; removes
+        all of them. Raises NotFound, Refused, RemoteFailed, RemoteLocked.
+        """
+        with opened(self._context, "check a remote", recover=False) as session:
+            registry = Registry(session.fs, session.store.layout)
+            name = name if name is not None else registry.only_name()
+            known = registry.get(name)
+            with _open(known, self._secret_of(known), self._opener) as connection:
+                number, _ = connection.protocol.read_state()
+                registry.note_state(name, known, number)
+                format_ = connection.format
+                slots = len(connection.slots()) if format_.is_encrypted else None
+            blobs = self._opener(known.url)
+            try:
+                found = try_out(blobs, lambda: self._opener(known.url))
+            finally:
+                blobs.close()
+        return RemoteCheck(
+            name=name,
+            url=known.url,
+            remote_id=format_.remote_id.hex(),
+            is_encrypted=format_.is_encrypted,
+            key_slots=slots,
+            may_collect=format_.collection is Collection.ANY,
+            **found._asdict(),
+        )
 
     def histories(self, name: str | None = None) -> tuple[HistoryInfo, ...]:
         """Returns the histories on a remote, those with the newest snapshots first."""
@@ -644,23 +673,11 @@ def _open(
 
 def _collection(url: str, blobs: Blobs, opener: Opener) -> Collection:
     """Tries out a place, and returns who may collect garbage there. Raises RemoteFailed."""
-    from treesnap.blobs.probe import Creation, probe
+    from treesnap.blobs.probe import Creation
 
-    found = probe(lambda: opener(url, make=True), _server_of(blobs))
+    found = try_out(blobs, lambda: opener(url, make=True))
     is_sound = found.creation is Creation.ATOMIC and found.lists_current
     return Collection.ANY if is_sound else Collection.NONE
-
-
-def _server_of(blobs: Blobs) -> KnownServer | None:
-    """Returns what is known of the server of a bucket, or None; costs a request."""
-    from treesnap.blobs.bucket import BucketBlobs
-    from treesnap.blobs.probe import known_server
-
-    if not isinstance(blobs, BucketBlobs):
-        return None
-    endpoint = blobs.url.endpoint
-    host = urlsplit(endpoint).hostname if endpoint is not None else None
-    return known_server(blobs.url.scheme, host, blobs.server_headers())
 
 
 def _own_history(session: Session, remote_id: bytes, view: View) -> PushedHistory:

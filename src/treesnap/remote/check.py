@@ -1,0 +1,73 @@
+"""What a remote that was added can be relied on for: its server is tried out again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from treesnap.named_tuple import NamedTuple
+
+if TYPE_CHECKING:
+    from treesnap.blobs.base import Blobs
+    from treesnap.blobs.probe import Capabilities, Creation, KnownServer
+
+
+class RemoteCheck(NamedTuple):
+    """What a remote is, and what its server guarantees."""
+
+    name: str
+    url: str
+    remote_id: str
+    is_encrypted: bool
+    key_slots: int | None
+    """How many secrets open it; None for one that is not encrypted."""
+    server: str | None
+    """What the server is, where that is known."""
+    is_known: bool
+    """Whether what follows is documented or was measured, rather than only not refuted."""
+    creation: Creation
+    lists_current: bool
+    """Whether a list shows what was written and removed just before, by whomever."""
+    has_ranges: bool
+    """Whether a part of a file can be read; clones and collections read parts."""
+    may_collect: bool
+    """Whether any machine may collect garbage; decided when the remote was set up."""
+    reasons: tuple[str, ...]
+    """Sentences of facts: what was found that is not as it should be."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether collections on this server lose nothing."""
+        return self.creation == "atomic" and self.lists_current
+
+    @property
+    def is_reliable(self) -> bool:
+        """Whether every command works there."""
+        return self.is_sound and self.has_ranges and self.may_collect
+
+    def fields(self) -> Mapping[str, object]:
+        """Returns what it says, for programs."""
+        return {**self._asdict(), "is_reliable": self.is_reliable}
+
+
+def try_out(blobs: Blobs, connect: Callable[[], Blobs]) -> Capabilities:
+    """Returns what the place of ``blobs`` guarantees; ``connect`` makes other connections to it.
+
+    What it writes there it removes. Raises RemoteFailed.
+    """
+    from treesnap.blobs.probe import probe
+
+    return probe(connect, _server_of(blobs))
+
+
+def _server_of(blobs: Blobs) -> KnownServer | None:
+    """Returns what is known of the server of a bucket, or None; costs a request."""
+    from treesnap.blobs.bucket import BucketBlobs
+    from treesnap.blobs.probe import known_server
+
+    if not isinstance(blobs, BucketBlobs):
+        return None
+    endpoint = blobs.url.endpoint
+    host = urlsplit(endpoint).hostname if endpoint is not None else None
+    return known_server(blobs.url.scheme, host, blobs.server_headers())
