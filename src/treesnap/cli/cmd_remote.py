@@ -30,7 +30,14 @@ from treesnap.quantities import count_text, first_lines, size_text
 if TYPE_CHECKING:
     from treesnap.model import Snapshot
     from treesnap.ops.handle import Handle
-    from treesnap.remote import FetchResult, HistoryInfo, RemoteCheck, RemoteInfo, Remotes
+    from treesnap.remote import (
+        FetchResult,
+        HistoryInfo,
+        RemoteCheck,
+        RemoteInfo,
+        Remotes,
+        RolePolicy,
+    )
     from treesnap.remote.connection import Opener
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -171,6 +178,35 @@ def check(invocation: Invocation, *, name: str | None) -> None:
     invocation.output.result("remote.check", found.fields, check_lines(found))
     if not found.is_reliable:
         click.get_current_context().exit(ExitCode.REFUSED)
+
+
+@remote.command(
+    "policy",
+    prints_only=True,
+    examples=["snap remote policy backup", "snap remote policy backup --role writer"],
+)
+@click.argument("name", required=False)
+@click.option(
+    "--role",
+    type=click.Choice(["reader", "writer", "collector"]),
+    help="Print the rules for one role alone.",
+)
+@pass_invocation
+def policy(invocation: Invocation, *, name: str | None, role: str | None) -> None:
+    """Print the rules that a bucket needs for machines that read, write or collect.
+
+    For S3 a document for IAM, elsewhere what to set, in words. Nothing is removed with the
+    credentials of a writer. Asks no server.
+    """
+    from treesnap.remote import Role
+
+    with invocation.open(progress=False, needs_root=False) as handle:
+        found = _remotes(handle).policy(name, Role(role) if role is not None else None)
+    invocation.output.result("remote.policy", found._asdict, _policy_lines(found.roles))
+    for item in found.roles:
+        if item.policy is not None:
+            for sentence in item.advice:
+                invocation.output.note(sentence)
 
 
 @remote.group("key", cls=SnapGroup)
@@ -550,6 +586,19 @@ def _history_lines(found: Iterable[HistoryInfo]) -> Iterator[str]:
     for info in found:
         newest = "-" if info.newest_at_ns is None else time_text(info.newest_at_ns)
         yield f"{info.id[:12]}  {newest:19}  {info.snapshots:>6,}  {printable(info.name)}"
+
+
+def _policy_lines(found: Sequence[RolePolicy]) -> Iterator[str]:
+    """Yields a document alone for one role, so that it can be passed on."""
+    import json
+
+    for item in found:
+        if len(found) > 1:
+            yield f"{item.role}: {item.allows}"
+        if item.policy is None:
+            yield from item.advice
+        else:
+            yield json.dumps(item.policy, indent=2)
 
 
 _CREATION = {

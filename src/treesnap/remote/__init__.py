@@ -7,6 +7,7 @@ clocks stands in :mod:`treesnap.remote.protocol`; how files are encrypted, in
 
 from treesnap.remote.check import RemoteCheck
 from treesnap.remote.connection import KeyInfo
+from treesnap.remote.policy import Role, RolePolicy
 from treesnap.remote.remotes import (
     CloneResult,
     FetchResult,
@@ -14,6 +15,7 @@ from treesnap.remote.remotes import (
     PullResult,
     PushResult,
     RemoteInfo,
+    RemotePolicy,
     RemotePruneResult,
     Remotes,
     clone,
@@ -28,7 +30,10 @@ __all__ = [
     "PushResult",
     "RemoteCheck",
     "RemoteInfo",
+    "RemotePolicy",
     "RemotePruneResult",
     "Remotes",
+    "Role",
+    "RolePolicy",
     "clone",
 ]

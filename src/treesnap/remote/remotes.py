@@ -35,6 +35,7 @@ from treesnap.errors import (
     InvalidArgument,
     NotFound,
     Refused,
+    RemoteFailed,
     StoreMissing,
     quoted,
 )
@@ -60,11 +61,13 @@ from treesnap.remote.connection import (
     connect,
     directory_of,
     open_blobs,
+    read_format,
     set_up,
 )
 from treesnap.remote.fetch import Fetched, fetch
 from treesnap.remote.format import Collection, RemoteFormat
 from treesnap.remote.local_objects import LocalObjects
+from treesnap.remote.policy import Role, RolePolicy, role_policies
 from treesnap.remote.protocol import Uploaded, View
 from treesnap.remote.push import plan_push, push_snapshots
 from treesnap.remote.registry import (
@@ -98,6 +101,14 @@ class RemoteInfo(NamedTuple):
     remote_id: str
     is_encrypted: bool
     may_collect: bool
+
+
+class RemotePolicy(NamedTuple):
+    """The rules that the place of a remote needs."""
+
+    name: str
+    url: str
+    roles: tuple[RolePolicy, ...]
 
 
 class HistoryInfo(NamedTuple):
@@ -298,6 +309,17 @@ class Remotes:
             may_collect=format_.collection is Collection.ANY,
             **found._asdict(),
         )
+
+    def policy(self, name: str | None = None, role: Role | None = None) -> RemotePolicy:
+        """Returns the rules that a remote's bucket needs for a role, or for each; asks no server.
+
+        Raises NotFound.
+        """
+        with opened(self._context, "look for a remote", recover=False) as session:
+            registry = Registry(session.fs, session.store.layout)
+            name = name if name is not None else registry.only_name()
+            url = registry.get(name).url
+        return RemotePolicy(name, url, role_policies(url, list(Role) if role is None else [role]))
 
     def histories(self, name: str | None = None) -> tuple[HistoryInfo, ...]:
         """Returns the histories on a remote, those with the newest snapshots first."""
@@ -675,7 +697,14 @@ def _collection(url: str, blobs: Blobs, opener: Opener) -> Collection:
     """Tries out a place, and returns who may collect garbage there. Raises RemoteFailed."""
     from treesnap.blobs.probe import Creation
 
-    found = try_out(blobs, lambda: opener(url, make=True))
+    try:
+        found = try_out(blobs, lambda: opener(url, make=True))
+    except RemoteFailed as error:
+        # Readers and writers may not write the files of a probe: whoever set it up has tried.
+        format_ = read_format(url, blobs) if error.code == ErrorCode.REMOTE_DENIED else None
+        if format_ is None:
+            raise
+        return format_.collection
     is_sound = found.creation is Creation.ATOMIC and found.lists_current
     return Collection.ANY if is_sound else Collection.NONE
 
