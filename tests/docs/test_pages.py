@@ -354,7 +354,13 @@ def test_files_that_a_developer_is_sent_to_exist(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["reference/promises.md", "systems/cleveragents.md", "systems/maker.md"]
+    "name",
+    [
+        "explanation/threat-model.md",
+        "reference/promises.md",
+        "systems/cleveragents.md",
+        "systems/maker.md",
+    ],
 )
 def test_pages_name_tests_that_exist(name):
     page = (DOCS / name).read_text(encoding="utf-8")

@@ -1,0 +1,132 @@
+"""What servers and writers that are not honest can do, as the threat model says."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import treesnap
+from blob_doubles import MemoryBlobs
+from treesnap.errors import Corrupt, ErrorCode
+from treesnap.remote import Remotes, clone
+from treesnap.remote.keys import Secret
+from treesnap.remote.remotes import clone_context
+
+URL = "s3://bucket"
+
+
+def secret_of(_known):
+    return lambda: Secret.raw_key("5a" * 32)
+
+
+@pytest.fixture
+def content() -> dict[str, bytes]:
+    """What the server holds."""
+    return {}
+
+
+@pytest.fixture
+def opener(content):
+    return lambda _url, make=False: MemoryBlobs(content)
+
+
+@pytest.fixture
+def handle(tmp_path: Path) -> treesnap.Handle:
+    (tmp_path / "garden").mkdir()
+    return treesnap.open(tmp_path / "garden", tmp_path / "store")
+
+
+@pytest.fixture
+def remotes(handle, opener) -> Remotes:
+    remotes = Remotes(handle, secret_of, opener)
+    remotes.add("backup", URL)
+    return remotes
+
+
+def push(handle: treesnap.Handle, remotes: Remotes, text: str) -> None:
+    Path(handle.root, "plants").write_text(text)
+    handle.create()
+    assert len(remotes.push().snapshots) == 1
+
+
+def test_a_server_that_hides_the_newest_push_is_noticed_by_its_pusher_alone(
+    handle, remotes, content, opener, tmp_path
+):
+    """Each file is authentic, and so is the state; a push is listed beside it."""
+    push(handle, remotes, "roses")
+    older = dict(content)
+    push(handle, remotes, "tulips")
+    content.clear()
+    content.update(older)
+    given = treesnap.open(tmp_path / "again", tmp_path / "other")
+
+    clone(clone_context(str(tmp_path / "again"), given), URL, secret_of=secret_of, opener=opener)
+
+    assert (tmp_path / "again" / "plants").read_text() == "roses"
+    assert len(remotes.push().snapshots) == 1
+    assert remotes.push().snapshots == ()
+
+
+@pytest.mark.parametrize("data", [b"", b"not a commit", bytes(1000)])
+def test_a_file_that_is_no_commit_stops_commands_until_it_is_removed(
+    handle, remotes, content, data
+):
+    push(handle, remotes, "roses")
+    name = f"commits/{1:016x}-{'ab' * 16}"
+    content[name] = data
+
+    for act in (remotes.push, remotes.histories, remotes.verify, remotes.collect):
+        with pytest.raises(Corrupt) as stopped:
+            act()
+        assert name in str(stopped.value)
+        assert stopped.value.code in {ErrorCode.REMOTE_DAMAGED, ErrorCode.STORE_DAMAGED}
+
+    del content[name]
+    assert remotes.verify(read_data=True).problems == ()
+
+
+def test_a_pack_that_a_writer_replaced_is_named(handle, remotes, content):
+    push(handle, remotes, "roses")
+    (pack,) = (name for name in content if name.startswith("packs/"))
+    content[pack] = bytes(len(content[pack]))
+
+    found = remotes.verify(read_data=True)
+
+    assert found.problems
+    assert all(pack in problem.message for problem in found.problems)
+
+
+def test_a_holder_of_a_key_can_go_on_with_the_history_of_another_machine(
+    handle, remotes, content, opener, tmp_path
+):
+    """A copy of its store is enough; then the machine itself goes on with a new history."""
+    push(handle, remotes, "roses")
+    history = remotes.histories()[0].id
+    shutil.copytree(tmp_path / "store", tmp_path / "stolen", symlinks=True)
+    thief = treesnap.open(handle.root, tmp_path / "stolen")
+    push(thief, Remotes(thief, secret_of, opener), "weeds")
+
+    assert len(remotes.push().snapshots) == 1
+
+    assert {item.id: item.snapshots for item in remotes.histories()}[history] == 2
+    assert len(remotes.histories()) == 2
+
+
+def test_contents_that_a_writer_only_claims_to_have_stored_are_named(
+    handle, remotes, content, opener, tmp_path
+):
+    """Another machine does not upload them, because a commit lists them."""
+    (tmp_path / "liar").mkdir()
+    liar = treesnap.open(tmp_path / "liar", tmp_path / "store of the liar")
+    lying = Remotes(liar, secret_of, opener)
+    lying.add("backup", URL)
+    push(liar, lying, "roses")
+    (pack,) = (name for name in content if name.startswith("packs/"))
+    del content[pack]
+    push(handle, remotes, "roses")
+
+    found = remotes.verify(read_data=True)
+
+    assert any(problem.code == "bad-pack" and problem.where == pack for problem in found.problems)
