@@ -226,6 +226,7 @@ def test_a_collector_does_everything_else_and_no_more_is_allowed_than_it_does(ha
     assert owner.check().is_reliable
     added = owner.add_key("backup", lambda: Secret.raw_key("6b" * 32))
     owner.remove_key("backup", added.id)
+    owner.rotate_keys()
     assert owner.verify(read_data=True).problems == ()
     assert kinds(server.used, "s3:PutObject") == set(WRITTEN[Role.COLLECTOR])
     assert kinds(server.used, "s3:DeleteObject") == set(REMOVED[Role.COLLECTOR])

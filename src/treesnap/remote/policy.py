@@ -36,6 +36,7 @@ WRITTEN = {
     Role.COLLECTOR: (
         *(f"{folder}/" for folder in sorted(Folder)),
         "format",
+        "generations/",
         "keys/",
         "probe/",
         "state/",
