@@ -70,7 +70,7 @@ ROW_SIZE = _ROW.size
 TRAILER_SIZE = _TRAILER.size + _CHECK.size
 TABLE_SIZE_MAX = HEAD_SIZE + BLOCK_OBJECTS_MAX * ROW_SIZE
 """The most that the head and the table of a block take."""
-_KINDS = frozenset((ObjectKind.CHUNK, ObjectKind.TREE, ObjectKind.CHUNK_LIST))
+KINDS = frozenset((ObjectKind.CHUNK, ObjectKind.TREE, ObjectKind.CHUNK_LIST))
 _COMPRESSIONS = frozenset(Compression)
 _KIND_BYTES = {kind: bytes([kind]) for kind in ObjectKind}
 
@@ -321,7 +321,7 @@ def decode_table(data: bytes | memoryview, pack_id: bytes, offset: int) -> Block
         or raw_size > BLOCK_RAW_SIZE_MAX
         or stored_size > BLOCK_RAW_SIZE_MAX
         or raw_size != count + sum([row[0] for row in _ROW_SIZE.iter_unpack(rows)])
-        or not _KINDS.issuperset(rows[ROW_SIZE - 1 :: ROW_SIZE])
+        or not KINDS.issuperset(rows[ROW_SIZE - 1 :: ROW_SIZE])
     ):
         return None
     return BlockTable(Block(pack_id, offset, size + stored_size, raw_size), compression, rows)

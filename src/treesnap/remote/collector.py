@@ -302,7 +302,7 @@ def _usage(view: View, needed: set[ObjectId], live: Iterable[CommitEntry]) -> _U
     sizes = view.sizes
     parts = sorted(view.all_packs, key=lambda part: kept.isdisjoint(part.packs))
     for part in parts:
-        for entry in part.rows:
+        for entry in part.entries():
             name = part.packs[entry.pack_id]
             size = entry.size_bytes
             total[name] += size
@@ -318,7 +318,7 @@ def _usage(view: View, needed: set[ObjectId], live: Iterable[CommitEntry]) -> _U
     copied = [
         entry
         for part in parts
-        for entry in part.rows
+        for entry in part.entries()
         if (name := part.packs[entry.pack_id]) in condemned and claimed.get(entry.id) == name
     ]
     return _Usage(condemned, sorted(copied, key=lambda entry: (entry.pack_id, entry.offset)))
@@ -331,7 +331,7 @@ def _without_needed(
     wanted: dict[ObjectId, set[RemoteName]] = defaultdict(set)
     elsewhere: set[ObjectId] = set()
     for part in view.all_packs:
-        for entry in part.rows:
+        for entry in part.entries():
             name = part.packs[entry.pack_id]
             if name not in condemned:
                 elsewhere.add(entry.id)

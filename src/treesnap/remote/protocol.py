@@ -46,14 +46,25 @@ broken.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
+from treesnap.codec.compress import BLOCK_RAW_SIZE_MAX
 from treesnap.codec.index import IndexPart, encode_index
-from treesnap.codec.pack import BlockTable, Encoded, IndexEntry, encode_pack
+from treesnap.codec.pack import (
+    KINDS,
+    PACK_SIZE_MAX,
+    TABLE_SIZE_MAX,
+    BlockTable,
+    Encoded,
+    IndexEntry,
+    encode_pack,
+)
 from treesnap.codec.remote import (
     CATALOG,
     COMMIT,
@@ -71,12 +82,24 @@ from treesnap.codec.remote import (
     state_name,
     state_number,
 )
-from treesnap.errors import Corrupt, RemoteFailed
+from treesnap.errors import Corrupt, ErrorCode, RemoteFailed
 from treesnap.model import ObjectId
 from treesnap.named_tuple import NamedTuple
 
 CREATE_ATTEMPTS = 5
 """How often a state is created of which it stays unclear whether it was."""
+_LOOKS_MAX = 3
+"""How often a file is looked for that is listed, or that a state names."""
+
+_Result = TypeVar("_Result")
+
+
+class _FileGone(Exception):
+    """A file is not there that a list or a state named: a collection went on, or it is damage."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
 
 
 class RemoteFiles(Protocol):
@@ -110,7 +133,7 @@ class RemoteFiles(Protocol):
 
 
 class IndexedPacks:
-    """Packs, and where objects are in them."""
+    """Packs, and where objects are in them. Any writer made it, so its rows are checked."""
 
     def __init__(self, packs: Iterable[RemoteName], rows: bytes, where: str) -> None:
         self.packs = {name.id: name for name in packs}
@@ -118,6 +141,8 @@ class IndexedPacks:
         self.rows.verify()
         if not self.rows.covered.keys() <= self.packs.keys():
             raise Corrupt(f"{where} lists objects of a pack that it does not name")
+        if any(size > PACK_SIZE_MAX for size in self.rows.covered.values()):
+            raise Corrupt(f"{where} names a pack that is larger than any")
 
     @classmethod
     def of_pack(cls, name: RemoteName, tables: Iterable[BlockTable], size_bytes: int) -> Self:
@@ -130,16 +155,39 @@ class IndexedPacks:
         for pack_id, name in self.packs.items():
             yield name, self.rows.covered.get(pack_id, 0)
 
-    def only(self, packs: frozenset[RemoteName] | None) -> Iterator[IndexEntry]:
-        """Yields what is in some of the packs, or in all, by id."""
+    def entries(self) -> Iterator[IndexEntry]:
+        """Yields what is in the packs, by id; raises Corrupt for rows that no writer makes.
+
+        Rows in another order would hide those of others that they are merged with.
+        """
+        previous = b""
         for entry in self.rows:
+            if entry.id < previous or not _is_possible(entry):
+                raise Corrupt(f"{self.rows.where} lists objects in no order, or in no place")
+            previous = entry.id
+            yield entry
+
+    def only(self, packs: frozenset[RemoteName] | None) -> Iterator[IndexEntry]:
+        """Yields what is in some of the packs, or in all, by id; raises Corrupt."""
+        for entry in self.entries():
             if packs is None or self.packs[entry.pack_id] in packs:
                 yield entry
 
     def find(self, object_id: ObjectId) -> Iterator[tuple[RemoteName, IndexEntry]]:
         """Yields the places of an object."""
         for entry in self.rows.find_all(object_id):
-            yield self.packs[entry.pack_id], entry
+            if _is_possible(entry):
+                yield self.packs[entry.pack_id], entry
+
+
+def _is_possible(entry: IndexEntry) -> bool:
+    """Tells whether an object can be where a row says, before anything is fetched for it."""
+    _, block, start, raw_size, kind = entry
+    return (
+        start + 1 + raw_size <= block.raw_size <= BLOCK_RAW_SIZE_MAX
+        and block.size <= TABLE_SIZE_MAX + BLOCK_RAW_SIZE_MAX
+        and kind in KINDS
+    )
 
 
 def placed(tables: Iterable[BlockTable], pack_id: bytes) -> Iterator[IndexEntry]:
@@ -225,15 +273,17 @@ class Remote:
 
     def read_state(self) -> tuple[int, RemoteState]:
         """Returns the number and the content of the highest state; raises Corrupt."""
-        while True:
-            number = self._highest()
-            if self._last_state is not None and self._last_state[0] == number:
-                return self._last_state
+        return _found(self._read_state_once)
+
+    def _read_state_once(self) -> tuple[int, RemoteState]:
+        number = self._highest()
+        if self._last_state is None or self._last_state[0] != number:
             content = self.files.get(state_name(number))
-            if content is not None:
-                self._last_state = number, REMOTE_STATE.unseal(content, state_name(number))
-                self.files.keep_only(("state",), (state_name(number),))
-                return self._last_state
+            if content is None:
+                raise _FileGone(state_name(number))
+            self._last_state = number, REMOTE_STATE.unseal(content, state_name(number))
+            self.files.keep_only(("state",), (state_name(number),))
+        return self._last_state
 
     def _highest(self) -> int:
         numbers = (state_number(name) for name in self.files.list("state/"))
@@ -247,18 +297,12 @@ class Remote:
 
         Reads each commit and each part once in its life. Raises Corrupt and RemoteFailed.
         """
-        while True:
-            view = self._read_once(own)
-            if view is not None:
-                return view
+        return _found(lambda: self._read_once(own))
 
-    def _read_once(self, own: Mapping[RemoteName, RemoteCommit] | None) -> View | None:
-        """Returns a view, or None when a file is gone that the state said would be there."""
+    def _read_once(self, own: Mapping[RemoteName, RemoteCommit] | None) -> View:
         names = self.names(Folder.COMMITS) if own is None else list(own)
         number, state = self.read_state()
-        parts = self.get_all((*state.catalog_parts, *state.index_parts))
-        if parts is None:
-            return None
+        parts = self._get_all((*state.catalog_parts, *state.index_parts))
         catalog = {
             entry.name.id: entry
             for name in state.catalog_parts
@@ -272,9 +316,7 @@ class Remote:
             if name.number >= state.floor and name.id not in catalog and name.id not in removed
         ]
         if own is None:
-            commits = self.get_all(counted)
-            if commits is None:
-                return None
+            commits = self._get_all(counted)
             decoded = {name: COMMIT.unseal(data, str(name)) for name, data in commits.items()}
         else:
             decoded = {name: own[name] for name in counted}
@@ -283,24 +325,18 @@ class Remote:
         if own is None:
             folders = (Folder.COMMITS, Folder.INDEX, Folder.CATALOG)
             self.files.keep_only(folders, list(map(str, needed)))
-        return View(
-            number,
-            state,
-            catalog,
-            index,
-            {
-                name: (commit, IndexedPacks(commit.packs, commit.rows, str(name)))
-                for name, commit in decoded.items()
-            },
-        )
+        listed = {
+            name: (commit, IndexedPacks(commit.packs, commit.rows, str(name)))
+            for name, commit in decoded.items()
+        }
+        _require_own_packs(listed, index)
+        return View(number, state, catalog, index, listed)
 
     def read_deletions(self) -> dict[RemoteName, Deletion]:
         """Returns the deletions that are listed. Costs a list, and a request for each new one."""
-        while True:
-            found = self.get_all(self.names(Folder.DELETIONS))
-            if found is not None:
-                self.files.keep_only((Folder.DELETIONS,), list(map(str, found)))
-                return {name: DELETION.unseal(data, str(name)) for name, data in found.items()}
+        found = _found(lambda: self._get_all(self.names(Folder.DELETIONS)))
+        self.files.keep_only((Folder.DELETIONS,), list(map(str, found)))
+        return {name: DELETION.unseal(data, str(name)) for name, data in found.items()}
 
     def catalog_parts(self, view: View) -> dict[RemoteName, tuple[CommitEntry, ...]]:
         """Returns the parts that the catalog of a view was read from."""
@@ -313,13 +349,13 @@ class Remote:
         found = (RemoteName.parse(name) for name in self.files.list(f"{folder}/"))
         return [name for name in found if name is not None]
 
-    def get_all(self, names: Collection[RemoteName]) -> dict[RemoteName, bytes] | None:
-        """Returns files that never change, or None when one is gone."""
+    def _get_all(self, names: Collection[RemoteName]) -> dict[RemoteName, bytes]:
+        """Returns files that never change."""
         found: dict[RemoteName, bytes] = {}
         for name in names:
             content = self._known.get(name) or self.files.get(str(name))
             if content is None:
-                return None
+                raise _FileGone(str(name))
             found[name] = self._known[name] = content
         return found
 
@@ -338,8 +374,8 @@ class Remote:
             _, state = self.read_state()
             if state.closing <= commit.number:
                 return True
-            parts = self.get_all(state.catalog_parts)
-            if parts is not None:
+            with suppress(_FileGone):  # the next state has it
+                parts = self._get_all(state.catalog_parts)
                 entries = (
                     entry
                     for name, data in parts.items()
@@ -372,12 +408,49 @@ class Remote:
                 is_refused = True
             found = self.files.get(name)
             if found is not None:
-                if REMOTE_STATE.unseal(found, name).token != state.token:
-                    return False
+                if REMOTE_STATE.unseal(found, name) != state:
+                    return False  # not by the token alone, which repeats where randomness does
                 break
             if is_refused:
                 return False  # it was there, and was swept: others have gone on
         return self._highest() == number
+
+
+def _found(read: Callable[[], _Result]) -> _Result:
+    """Returns what is read, again while collections take away what they made superfluous.
+
+    What they take away is listed no longer, and the state that follows does not name it. So what
+    is named again and again and is not there is lost; raises Corrupt.
+    """
+    gone = Counter[str]()
+    while True:
+        try:
+            return read()
+        except _FileGone as error:
+            gone[error.name] += 1
+            if gone[error.name] >= _LOOKS_MAX:
+                raise Corrupt(
+                    f"Remote file {error.name!r} is missing, and the remote says that it is there",
+                    code=ErrorCode.REMOTE_DAMAGED,
+                    path=error.name,
+                ) from None
+
+
+def _require_own_packs(
+    commits: Mapping[RemoteName, tuple[RemoteCommit, IndexedPacks]], index: Iterable[IndexedPacks]
+) -> None:
+    """Raises Corrupt unless each commit lists packs of its own alone, of its own epoch.
+
+    A collection merges what commits say by the ids of packs, and what the index no longer names is
+    swept. So a commit that speaks of the pack of another one could have that pack removed.
+    """
+    taken = {pack_id for part in index for pack_id in part.packs}
+    for name, (_, part) in sorted(commits.items(), key=lambda item: item[0]):
+        if any(pack.number != name.number for pack in part.packs.values()):
+            raise Corrupt(f"{name} lists packs of another epoch", code=ErrorCode.REMOTE_DAMAGED)
+        if not taken.isdisjoint(part.packs):
+            raise Corrupt(f"{name} lists a pack that is another's", code=ErrorCode.REMOTE_DAMAGED)
+        taken |= part.packs.keys()
 
 
 def _indexed(data: bytes, name: RemoteName) -> IndexedPacks:

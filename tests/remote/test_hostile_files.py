@@ -1,0 +1,238 @@
+"""Files that no machine of ours would write: by a server, or by a writer that has a key."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import pytest
+
+from blob_doubles import MemoryBlobs, WrappedBlobs
+from remote_world import Objects, new_snapshot
+from treesnap.blobs.base import BlobMissing
+from treesnap.codec.index import encode_index
+from treesnap.codec.remote import (
+    COMMIT,
+    DELETION,
+    Deletion,
+    Folder,
+    HistoryName,
+    RemoteCommit,
+    RemoteName,
+    RemoteState,
+    state_name,
+)
+from treesnap.codec.snapshot import snapshot_id
+from treesnap.errors import Corrupt
+from treesnap.model import ObjectId
+from treesnap.remote.collector import Collector
+from treesnap.remote.files import SealedFiles
+from treesnap.remote.keys import MasterKeys
+from treesnap.remote.protocol import Remote
+from treesnap.remote.push import push_snapshots
+from treesnap.remote.sealing import Encrypted
+
+HISTORY = HistoryName(b"h" * 16, "garden@laptop")
+OTHER = HistoryName(b"o" * 16, "shed@tower")
+SEALER = Encrypted(MasterKeys.new(), b"r" * 16)
+
+
+def opened(blobs) -> Remote:
+    return Remote(SealedFiles(blobs, SEALER), lambda count_read: count_read < 3)
+
+
+@pytest.fixture
+def blobs() -> MemoryBlobs:
+    content = MemoryBlobs()
+    assert opened(content).create_state(0, RemoteState())
+    return content
+
+
+@pytest.fixture
+def objects() -> Objects:
+    return Objects()
+
+
+# ---------------------------------------------------------------- a server that goes on for ever
+
+
+class Hiding(WrappedBlobs):
+    """Lists a file, and says that there is none when it is asked for."""
+
+    def __init__(self, inner, hidden: str) -> None:
+        super().__init__(inner)
+        self.hidden = hidden
+        self.requests = 0
+
+    def around(self, method, proceed, arguments):
+        self.requests += 1
+        assert self.requests < 1000, "it asks for ever"
+        if method == "get" and arguments[0].startswith(self.hidden):
+            raise BlobMissing(arguments[0])
+        return proceed()
+
+
+@pytest.mark.parametrize("hidden", ["state/", "commits/", "catalog/", "index/", "deletions/"])
+def test_a_file_that_is_listed_and_not_there_is_damage(blobs, objects, hidden):
+    snapshot = new_snapshot(objects, Random(1), 1)
+    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+    opened(blobs).read()
+    assert Collector(opened(blobs)).fold()
+    push_snapshots(opened(blobs), HISTORY, objects, [new_snapshot(objects, Random(2), 2)])
+    (entry, *_) = opened(blobs).read().visible.values()
+    deletion = Deletion(entry.name, (bytes.fromhex(snapshot_id(snapshot)),))
+    opened(blobs).files.put(Folder.DELETIONS, 1, DELETION.seal(deletion))
+    remote = opened(Hiding(blobs, hidden))
+
+    def read_all() -> None:
+        remote.read()
+        remote.read_deletions()
+
+    with pytest.raises(Corrupt, match=hidden):
+        read_all()
+
+
+class Moving(WrappedBlobs):
+    """Has collections go on while a machine reads: what it was told is gone when it asks."""
+
+    def __init__(self, inner, times: int) -> None:
+        super().__init__(inner)
+        self.left = times
+
+    def around(self, method, proceed, arguments):
+        if method == "get" and arguments[0].startswith("state/") and self.left:
+            self.left -= 1
+            assert Collector(opened(self.inner)).collect() is not None
+        return proceed()
+
+
+def test_a_reader_goes_on_while_states_go_on(blobs, objects):
+    snapshot = new_snapshot(objects, Random(1), 1)
+    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+
+    view = opened(Moving(blobs, 40)).read()
+
+    assert [entry.snapshots for entry in view.visible.values()] == [(snapshot,)]
+
+
+# ---------------------------------------------------------------- a writer that has a key
+
+
+def put_commit(blobs, packs, rows: bytes, epoch: int) -> RemoteName:
+    commit = RemoteCommit(OTHER, (), tuple(packs), bytes(rows))
+    return opened(blobs).files.put(Folder.COMMITS, epoch, COMMIT.seal(commit))
+
+
+def pack_of(blobs) -> RemoteName:
+    (name,) = opened(blobs).names(Folder.PACKS)
+    return name
+
+
+def test_a_commit_takes_no_pack_of_another_one_away(blobs, objects):
+    """One that names the pack of another under another epoch would have the index name that."""
+    snapshot = new_snapshot(objects, Random(1), 1)
+    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+    victim = pack_of(blobs)
+    rows = encode_index([], {victim.id: 100})
+    put_commit(blobs, [victim._replace(number=7)], rows, 7)
+
+    for _ in range(2):
+        with pytest.raises(Corrupt, match="pack"):
+            Collector(opened(blobs)).collect()
+
+    assert str(victim) in blobs.content
+
+
+def test_a_commit_says_nothing_of_the_pack_of_another_one(blobs, objects):
+    snapshot = new_snapshot(objects, Random(1), 1)
+    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+    victim = pack_of(blobs)
+    put_commit(blobs, [victim], encode_index([], {victim.id: 100}), victim.number)
+
+    with pytest.raises(Corrupt, match="pack"):
+        Collector(opened(blobs)).collect()
+
+
+def test_a_commit_lists_packs_of_its_own_epoch_alone(blobs):
+    pack = RemoteName(Folder.PACKS, 3, b"p" * 16)
+    put_commit(blobs, [pack], encode_index([], {pack.id: 100}), 5)
+
+    with pytest.raises(Corrupt, match="epoch"):
+        Collector(opened(blobs)).collect()
+
+
+def foreign_rows(blobs, objects, change) -> RemoteName:
+    """Publishes a commit with rows of its own pack, which is not there; returns its name."""
+    push_snapshots(opened(blobs), HISTORY, objects, [new_snapshot(objects, Random(1), 1)])
+    ((_, packs),) = opened(blobs).read().commits.values()
+    own = RemoteName(Folder.PACKS, 1, b"p" * 16)
+    some = next(packs.entries())
+    rows = change(some._replace(block=some.block._replace(pack_id=own.id)))
+    return put_commit(blobs, [own], encode_index(rows, {own.id: 100}), 1)
+
+
+def descending(entry):
+    """Returns the largest id first, and then many that are smaller than any."""
+    yield entry._replace(id=b"\xff" * 32)
+    for number in range(2000):
+        yield entry._replace(id=number.to_bytes(4, "big") + bytes(28))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(descending, id="in no order"),
+        pytest.param(
+            lambda entry: [entry._replace(block=entry.block._replace(raw_size=0))], id="empty block"
+        ),
+        pytest.param(
+            lambda entry: [entry._replace(block=entry.block._replace(raw_size=(1 << 32) - 1))],
+            id="block too large",
+        ),
+        pytest.param(
+            lambda entry: [entry._replace(block=entry.block._replace(size=(1 << 32) - 1))],
+            id="stored block too large",
+        ),
+        pytest.param(lambda entry: [entry._replace(start=1 << 20)], id="outside of its block"),
+        pytest.param(lambda entry: [entry._replace(kind=77)], id="no kind"),
+    ],
+)
+def test_rows_that_no_writer_makes_stop_a_collection_before_it_merges_them(blobs, objects, change):
+    commit = foreign_rows(blobs, objects, change)
+
+    for work in (Collector(opened(blobs)).collect, Collector(opened(blobs)).fold):
+        with pytest.raises(Corrupt, match=str(commit)):
+            work()
+
+    assert {name for name in blobs.content if name.startswith("state/")} == {state_name(0)}
+
+
+def test_nothing_is_fetched_for_a_block_that_is_larger_than_any(blobs, objects):
+    foreign_rows(
+        blobs,
+        objects,
+        lambda entry: [
+            entry._replace(id=b"i" * 32, block=entry.block._replace(size=(1 << 32) - 1))
+        ],
+    )
+
+    assert not list(opened(blobs).read().find(ObjectId(b"i" * 32)))
+
+
+def test_a_pack_has_a_possible_size(blobs):
+    pack = RemoteName(Folder.PACKS, 1, b"p" * 16)
+    put_commit(blobs, [pack], encode_index([], {pack.id: 1 << 62}), 1)
+
+    with pytest.raises(Corrupt, match="larger"):
+        opened(blobs).read()
+
+
+# ---------------------------------------------------------------- random bytes that repeat
+
+
+def test_of_two_machines_with_the_same_random_bytes_one_creates_a_state(blobs, monkeypatch):
+    """They were restored from one memory image, and so their tokens are the same."""
+    monkeypatch.setattr(os, "urandom", bytes)
+
+    assert opened(blobs).create_state(1, RemoteState(epoch=2))
+    assert not opened(blobs).create_state(1, RemoteState(epoch=2, removed=(b"c" * 16,)))
