@@ -2,8 +2,9 @@
 
 A new remote is set up in this order: the key slot, ``format``, the first state. A slot is bound
 to the remote's id, and ``format`` says which id holds. So of machines that set one up at
-the same time one wins, and a slot that a killed or beaten one left opens nothing. Where only
-the state is missing, the machine was killed before it: the next one that is added writes it.
+the same time one wins, and a slot that a killed or beaten one left opens nothing. Where the
+state is missing and nothing else is there, the machine was killed before it: the next one that is
+added writes it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from treesnap.blobs.base import BlobMissing, Blobs
 from treesnap.blobs.throttle import SystemClock, Throttled
-from treesnap.codec.remote import FILE_ID_SIZE, RemoteState
+from treesnap.codec.remote import FILE_ID_SIZE, Folder, RemoteState
 from treesnap.errors import (
     Busy,
     Corrupt,
@@ -78,9 +79,16 @@ def directory_of(url: str) -> str | None:
     parts = urlsplit(url)
     if scheme != "file" or parts.netloc not in {"", "localhost"} or not parts.path:
         raise InvalidArgument(
-            f"{quoted(url)} is neither a directory nor begins with s3://, gs://, az:// or file:///"
+            f"{quoted(_without_secrets(url))} is neither a directory nor begins with s3://, "
+            "gs://, az:// or file:///"
         )
     return unquote(parts.path)
+
+
+def _without_secrets(url: str) -> str:
+    """Returns a URL without what other programs take for a password, for messages."""
+    scheme, separator, rest = url.partition("://")
+    return scheme + separator + rest.partition("?")[0].rpartition("@")[2]
 
 
 _SLOTS = "keys/"
@@ -312,8 +320,9 @@ def set_up(
 ) -> Connection:
     """Opens a remote, and sets it up where there is none; closes ``blobs`` when it fails.
 
-    A new remote is encrypted if ``encrypts``. One that exists is opened as it is. Durable after
-    return. Raises what :func:`connect` does.
+    A new remote is encrypted if ``encrypts``. One that exists is opened as it is, but it is not
+    opened if it is not encrypted and ``encrypts``: whoever may write there could have prepared it,
+    and would read what is pushed. Durable after return. Raises what :func:`connect` does.
     """
     try:
         if read_format(url, blobs) is None:
@@ -321,9 +330,15 @@ def set_up(
         format_ = read_format(url, blobs)
         if format_ is None:
             raise _no_remote(url)
+        if encrypts and not format_.is_encrypted:
+            raise Refused(
+                f"The remote {quoted(url)} exists and is not encrypted",
+                code=ErrorCode.NOT_ENCRYPTED,
+            )
         opened = _opened(blobs, format_, secret)
         connection = Connection(url, blobs, format_, opened)
-        if not any(blobs.list("state/")) and not any(blobs.list("commits/")):
+        if not any(any(blobs.list(f"{kind}/")) for kind in ("state", *Folder)):
+            # Beside anything else, state 0 would make that garbage.
             connection.protocol.create_state(0, RemoteState())
         return connection
     except BaseException:

@@ -77,6 +77,8 @@ def decode_format(data: bytes, where: str) -> RemoteFormat:
     try:
         if _ID.match(fields["id"]) is None or type(fields["encrypted"]) is not bool:
             raise ValueError("its fields are not what they should be")
+        if not int(fields["id"], 16):  # stands for a remote that was not seen yet
+            raise ValueError("it has no id")
         collection = Collection(fields["collection"])
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(where, error) from error
