@@ -128,7 +128,8 @@ def parse_bucket_url(url: str) -> BucketUrl:
             raise InvalidArgument(f"Option {name!r} of {shown!r} is not possible there")
     found = BucketUrl(parts.scheme, parts.netloc, prefix)._replace(**dict(options))
     if found.endpoint is not None and not _ENDPOINT.fullmatch(found.endpoint):
-        raise InvalidArgument(f"Endpoint {found.endpoint!r} is not of the form http(s)://HOST:PORT")
+        shown = found.endpoint.rpartition("@")[2]
+        raise InvalidArgument(f"Endpoint {shown!r} is not of the form http(s)://HOST:PORT")
     return found
 
 

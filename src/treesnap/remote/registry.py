@@ -70,7 +70,11 @@ class Registry:
         return names[0]
 
     def add(self, name: str, remote: KnownRemote) -> None:
-        """Adds a remote, durably; raises Refused where the name is taken by another one."""
+        """Adds a remote, durably; raises Refused where the name is taken by another one.
+
+        One that is there already gets another address and another source of its secret. That it
+        is encrypted, and which state was seen, is not forgotten.
+        """
         add_directory(self._fs, self._layout.remotes)
         with self._locked():
             present = read_record(self._fs, self._path(name), REMOTE)
@@ -79,6 +83,14 @@ class Registry:
                     f"The name {quoted(name)} belongs to the remote {quoted(present.url)}",
                     code=ErrorCode.REMOTE_NAME_TAKEN,
                 )
+            if present is not None:
+                if present.is_encrypted and not remote.is_encrypted:
+                    raise Refused(
+                        f"The remote {quoted(name)} says now that it is not encrypted",
+                        code=ErrorCode.REMOTE_REPLACED,
+                    )
+                seen = max(present.state_number, remote.state_number)
+                remote = remote._replace(state_number=seen)
             self._write(name, remote)
 
     def remove(self, name: str) -> None:
