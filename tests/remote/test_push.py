@@ -9,10 +9,15 @@ import pytest
 
 from blob_doubles import BlobFault, BlobFaultKind, FaultyBlobs, MemoryBlobs
 from remote_world import Objects, new_snapshot
+from treesnap.blobs.base import BLOB_SIZE_MAX
+from treesnap.codec.pack import BLOCK_OBJECTS_MAX, PACK_SIZE_TARGET, ROW_SIZE
 from treesnap.codec.reader import Reference
 from treesnap.codec.remote import (
+    CATALOG,
     COMMIT,
     DELETION,
+    REMOTE_INDEX,
+    REMOTE_STATE,
     Deletion,
     Folder,
     HistoryName,
@@ -192,6 +197,32 @@ def test_a_push_that_is_cut_off_goes_on_where_it_had_committed(blobs, objects):
 
     assert stored.objects == 2
     assert everything(blobs, [snapshot]) == objects.by_id
+
+
+@pytest.mark.usefixtures("small_packs")
+def test_a_commit_lists_no_more_objects_than_fit_into_it(blobs, objects, monkeypatch):
+    monkeypatch.setattr(push_module, "OBJECTS_PER_COMMIT", 2)
+    snapshot = new_snapshot(objects, Random(1), 1)
+
+    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+
+    listed = [packs.rows.count for _, packs in opened(blobs).read().commits.values()]
+    assert sum(listed) == len(objects.by_id)
+    assert max(listed) == 2
+    assert everything(blobs, [snapshot]) == objects.by_id
+
+
+@pytest.mark.parametrize("format_", [REMOTE_STATE, COMMIT, DELETION, CATALOG, REMOTE_INDEX])
+def test_the_largest_file_that_is_written_is_read(format_):
+    sealed = SEALER.sealed_size("index/" + "0" * 32, format_.size_max)
+
+    assert sealed <= BLOB_SIZE_MAX
+
+
+def test_the_smallest_objects_of_a_commit_and_a_pack_fit_into_a_commit():
+    objects = push_module.OBJECTS_PER_COMMIT + PACK_SIZE_TARGET // ROW_SIZE
+
+    assert objects * 45 + objects // BLOCK_OBJECTS_MAX * 16 < COMMIT.size_max
 
 
 @pytest.mark.usefixtures("small_packs")

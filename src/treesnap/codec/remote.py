@@ -22,6 +22,8 @@ FILE_ID_SIZE = 16
 """Bytes of the random part of a name, of the id of a history, and of a token."""
 NUMBER_MAX = (1 << 64) - 1
 COMMIT_SIZE_MAX = 64 << 20
+FILE_SIZE_MAX = 240 << 20
+"""Bytes of any other file: encryption adds at most 4 %, and a blob has at most 256 MiB."""
 _NAME = re.compile(r"([a-z]+)/([0-9a-f]{16})-([0-9a-f]{32})\Z")
 _STATE_NAME = re.compile(r"state/([0-9a-f]{16})\Z")
 
@@ -392,8 +394,8 @@ def _split(ids: bytes, size: int, what: str) -> tuple[bytes, ...]:
 
 REMOTE = Format(FileKind.REMOTE, encode_known_remote, decode_known_remote)
 PUSHED = Format(FileKind.PUSHED, encode_pushed, decode_pushed)
-REMOTE_STATE = Format(FileKind.REMOTE_STATE, encode_state, decode_state)
+REMOTE_STATE = Format(FileKind.REMOTE_STATE, encode_state, decode_state, FILE_SIZE_MAX)
 COMMIT = Format(FileKind.COMMIT, encode_commit, decode_commit, COMMIT_SIZE_MAX)
-DELETION = Format(FileKind.DELETION, encode_deletion, decode_deletion)
-CATALOG = Format(FileKind.CATALOG, encode_catalog, decode_catalog)
-REMOTE_INDEX = Format(FileKind.REMOTE_INDEX, encode_index_part, decode_index_part)
+DELETION = Format(FileKind.DELETION, encode_deletion, decode_deletion, FILE_SIZE_MAX)
+CATALOG = Format(FileKind.CATALOG, encode_catalog, decode_catalog, FILE_SIZE_MAX)
+REMOTE_INDEX = Format(FileKind.REMOTE_INDEX, encode_index_part, decode_index_part, FILE_SIZE_MAX)

@@ -512,6 +512,11 @@ class Push:
             size_bytes=before.size_bytes + len(content),
         )
 
+    @property
+    def uncommitted_objects(self) -> int:
+        """How many objects the next commit lists."""
+        return len(self._entries)
+
     def commit(self, snapshots: Iterable[bytes] = ()) -> bool:
         """Publishes what was stored since the last commit; without snapshots, as a partial one.
 

@@ -21,6 +21,9 @@ ATTEMPTS = 5
 """How often a push begins again when collections overtake it."""
 PACKS_PER_COMMIT = 64
 """After so many packs a partial commit makes what was stored durable."""
+OBJECTS_PER_COMMIT = 1 << 19
+"""After so many objects too: a commit lists them in 45 to 61 bytes each, and no commit is larger
+than 64 MiB. A pack more, of the smallest objects that there are, still fits."""
 _BATCH_SIZE = 4 << 20
 _WINDOW_OBJECTS = 1 << 17
 """Objects of which the blocks are looked for at once: about 40 MB."""
@@ -61,6 +64,8 @@ def push_snapshots(
                 push.add_pack(blocks)
                 after = push.stored
                 advance(after.objects - before.objects, after.size_bytes - before.size_bytes)
+                if push.uncommitted_objects >= OBJECTS_PER_COMMIT:
+                    break
             is_complete = next(packs, None) is None
             if not push.commit(snapshots if is_complete else ()):
                 break
