@@ -397,6 +397,18 @@ def test_a_reserved_slot_beside_others_is_passed_over():
         open_slots(slots, SECRETS["passphrase"], REMOTE_ID)
 
 
+def test_slots_that_together_cost_too_much_are_not_all_tried(monkeypatch):
+    monkeypatch.setattr(keys_module, "_WORK_MAX_KIB", 10 * CHEAP.work_kib)
+    slots = slots_of(*(slot_for(WRONG["passphrase"], ROTATED) for _ in range(10)))
+    mine = slot_for(SECRETS["passphrase"], KEYS)
+
+    with pytest.raises(RemoteLocked, match="cost too much to try all 11"):
+        open_slots({**slots, mine[0]: mine[1]}, SECRETS["passphrase"], REMOTE_ID)
+    slots.popitem()
+    opened = open_slots({**slots, mine[0]: mine[1]}, SECRETS["passphrase"], REMOTE_ID)
+    assert opened.name == mine[0]
+
+
 # ------------------------------------------------------------ change, rotation
 
 

@@ -32,7 +32,7 @@ from treesnap.hashing import object_id
 from treesnap.model import ObjectKind, SnapshotKind
 from treesnap.remote import Remotes, clone
 from treesnap.remote.connection import open_blobs
-from treesnap.remote.keys import Secret
+from treesnap.remote.keys import MasterKeys, Secret, new_slot
 from treesnap.remote.remotes import clone_context
 from treesnap.remote.sealing import generation_of
 from treesnap.store.maintenance.retention import Policy
@@ -849,6 +849,22 @@ def test_a_remote_without_keys_rotates_none(handle):
 
     with pytest.raises(Refused, match="is not encrypted"):
         plain.rotate_keys("plain")
+
+
+def test_the_key_in_use_stays_whatever_others_are_there(handle, place):
+    """A slot that is left of a killed set-up opens nothing, and looks like any other."""
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    (only,) = remotes.keys()
+    left = new_slot(MasterKeys.new(), secret_of(None)(), b"x" * 16)
+    place.content[left.name] = left.data
+
+    with pytest.raises(Refused) as refused:
+        remotes.remove_key("backup", only.id)
+    remotes.remove_key("backup", left.name.removeprefix("keys/"))
+
+    assert refused.value.code == ErrorCode.LAST_KEY
+    assert remotes.keys() == (only,)
 
 
 def test_the_last_key_stays(handle, place):

@@ -14,7 +14,7 @@ from treesnap.fs.local import LocalFileSystem
 from treesnap.remote import Remotes
 from treesnap.remote.connection import set_up
 from treesnap.remote.format import Collection, RemoteFormat, decode_format, encode_format
-from treesnap.remote.keys import Secret
+from treesnap.remote.keys import SLOTS_MAX, Secret
 from treesnap.remote.registry import Registry
 from treesnap.store.layout import Layout
 
@@ -82,6 +82,15 @@ def test_a_remote_has_an_id():
 
     with pytest.raises(Corrupt):
         decode_format(json.dumps(fields).encode(), "s3://b")
+
+
+def test_key_slots_are_not_read_without_end():
+    content: dict[str, bytes] = {}
+    set_up_encrypted(MemoryBlobs(content))
+    content |= {f"keys/{number:032x}": b"" for number in range(SLOTS_MAX)}
+
+    with pytest.raises(Corrupt, match="key slots"):
+        set_up_encrypted(MemoryBlobs(content))
 
 
 # ------------------------------------------------------------------------ what is remembered

@@ -111,7 +111,9 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.NOTHING_IN_COMMON: (
             "'snap restore REMOTE/HISTORY' replaces the files, and 'snap undo' takes that back"
         ),
-        ErrorCode.LAST_KEY: "'snap remote key add' adds another one first",
+        ErrorCode.LAST_KEY: (
+            "'snap remote key add' adds another one; then give the secret of that one"
+        ),
         ErrorCode.REMOTE_LOCKED: "give the passphrase or the key of one of its key slots",
         ErrorCode.UNSUPPORTED_FORMAT: "use the version of treesnap that made this store",
     },

@@ -46,6 +46,7 @@ from treesnap.remote.format import (
 )
 from treesnap.remote.keys import (
     SLOT_SIZE_MAX,
+    SLOTS_MAX,
     MasterKeys,
     OpenedSlot,
     Secret,
@@ -204,7 +205,8 @@ class Connection:
         """Removes the key slot whose id begins so, durably.
 
         A person who kept its secret and a copy of the slot can still read the remote. Raises
-        NotFound, InvalidArgument, and Refused for the last slot.
+        NotFound, InvalidArgument, and Refused for the slot in use, which alone is known to open
+        the remote.
         """
         slots = self.slots()
         fitting = [item for item in slots if item.id.startswith(beginning)]
@@ -214,9 +216,12 @@ class Connection:
             )
         if len(fitting) > 1:
             raise InvalidArgument(f"Several key slots begin with {quoted(beginning)}")
-        if len(slots) == 1:
+        if len(slots) == 1 or fitting[0].is_used:
+            # What others there are may open nothing: one of a set-up that was killed does not.
             raise Refused(
-                "The remote could not be read without its last key slot", code=ErrorCode.LAST_KEY
+                "Only this key slot is known to open the remote; one that was opened with another "
+                "secret can be kept instead of it",
+                code=ErrorCode.LAST_KEY,
             )
         if self._blobs.delete([_SLOTS + fitting[0].id]):
             raise RemoteFailed(
@@ -391,7 +396,11 @@ def _opened(blobs: Blobs, format_: RemoteFormat, secret: SecretSource) -> Opened
 
 def _slots(blobs: Blobs) -> dict[str, bytes]:
     slots = {}
-    for blob in blobs.list(_SLOTS):
+    for number, blob in enumerate(blobs.list(_SLOTS)):
+        if number >= SLOTS_MAX:
+            raise Corrupt(
+                f"The remote has more than {SLOTS_MAX} key slots", code=ErrorCode.REMOTE_DAMAGED
+            )
         with suppress(BlobMissing):  # it was removed meanwhile
             slots[blob.name] = blobs.get(blob.name, SLOT_SIZE_MAX)
     return slots

@@ -11,7 +11,7 @@ then the old one is removed; files stay as they are.
 
 What holds:
 
-1. What a slot asks for is bounded before any work is done for it.
+1. What a slot asks for, and what all of them do, is bounded before any work is done for it.
 2. The commitment is compared, in constant time, before anything is decrypted: AES-GCM does not
    commit to its key, so without it one forged slot could try many passphrases at once.
 3. Name and salt of a slot are a hash of random bytes *and of what it holds*. A machine that was
@@ -66,6 +66,7 @@ TAG_SIZE = 16
 REMOTE_ID_SIZE = 16
 GENERATIONS_MAX = 1000
 SLOT_SIZE_MAX = 64 << 10
+SLOTS_MAX = 1000
 KEY_FILE_SIZE_MIN, KEY_FILE_SIZE_MAX = 32, 1 << 20
 
 _WRAPPING_NONCE = bytes(12)
@@ -110,12 +111,20 @@ class Cost(NamedTuple):
     memory_kib: int = 64 << 10
     lanes: int = 4
 
+    @property
+    def work_kib(self) -> int:
+        """What all its passes go over."""
+        return self.passes * self.memory_kib
+
     def __str__(self) -> str:
         return f"{self.passes} passes over {self.memory_kib} KiB in {self.lanes} lanes"
 
 
 COST_MAX = Cost(passes=10, memory_kib=1 << 20, lanes=8)
 """No reader does more for a slot."""
+_WORK_MAX_KIB = 40 << 20
+"""Nor more than this for all of them, in passes over so much memory: four slots of the greatest
+cost, or 213 of the usual one. The server can add slots that cost much."""
 
 
 class RemoteFile(NamedTuple):
@@ -582,6 +591,7 @@ def open_slots(slots: Mapping[str, bytes], secret: Secret, remote_id: bytes) -> 
     damages: list[Corrupt] = []
     unsupported: list[UnsupportedFormat] = []
     fitting: list[tuple[int, str]] = []
+    work_kib: dict[str, int] = {}
     for name, data in slots.items():
         try:
             header = slot_header(name, data)
@@ -592,8 +602,15 @@ def open_slots(slots: Mapping[str, bytes], secret: Secret, remote_id: bytes) -> 
         else:
             if header.kind is secret.kind:
                 fitting.append((header.generation, name))
+                work_kib[name] = header.cost.work_kib if header.cost is not None else 0
     is_locked = False
+    left_kib = _WORK_MAX_KIB
     for _, name in sorted(fitting, reverse=True):
+        left_kib -= work_kib[name]
+        if left_kib < 0:
+            raise RemoteLocked(
+                f"The key slots of the remote cost too much to try all {len(fitting)} of them"
+            )
         try:
             return OpenedSlot(name, open_slot(name, slots[name], secret, remote_id))
         except RemoteLocked:
