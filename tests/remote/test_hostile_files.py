@@ -23,7 +23,7 @@ from treesnap.codec.remote import (
     state_name,
 )
 from treesnap.codec.snapshot import snapshot_id
-from treesnap.errors import Corrupt
+from treesnap.errors import Corrupt, GenerationMissing
 from treesnap.model import ObjectId
 from treesnap.remote.collector import Collector
 from treesnap.remote.files import SealedFiles
@@ -31,10 +31,12 @@ from treesnap.remote.keys import MasterKeys
 from treesnap.remote.protocol import Remote
 from treesnap.remote.push import push_snapshots
 from treesnap.remote.sealing import Encrypted
+from treesnap.remote.verify import Verification
 
 HISTORY = HistoryName(b"h" * 16, "garden@laptop")
 OTHER = HistoryName(b"o" * 16, "shed@tower")
-SEALER = Encrypted(MasterKeys.new(), b"r" * 16)
+KEYS = MasterKeys.new()
+SEALER = Encrypted(KEYS, b"r" * 16)
 
 
 def opened(blobs) -> Remote:
@@ -141,6 +143,73 @@ def test_a_commit_takes_no_pack_of_another_one_away(blobs, objects):
             Collector(opened(blobs)).collect()
 
     assert str(victim) in blobs.content
+
+
+def test_a_commit_takes_no_place_of_another_one(blobs, objects):
+    """One with the id of another would stand for it, and what that holds would be collected."""
+    snapshot = new_snapshot(objects, Random(1), 1)
+    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+    (victim,) = opened(blobs).names(Folder.COMMITS)
+    commit = COMMIT.seal(RemoteCommit(OTHER, (), (), bytes(encode_index([], {}))))
+    forged = victim._replace(number=7)
+    blobs.content[str(forged)] = sealed_as(forged, commit)
+
+    with pytest.raises(Corrupt, match="id of another"):
+        Collector(opened(blobs)).collect()
+
+    assert {name for name in blobs.content if name.startswith("packs/")}
+
+
+def sealed_as(name: RemoteName, content: bytes) -> bytes:
+    """Encrypts a file under a name that its writer chose, as no writer of ours does."""
+    return SEALER._sealed(str(name), b"", content)
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+@pytest.mark.parametrize("change", [flipped, lambda _data: b"", lambda data: data + b"x"])
+def test_what_other_commits_hold_can_be_read_beside_a_damaged_one(blobs, objects, change):
+    good, bad = (new_snapshot(objects, Random(n), n) for n in (1, 2))
+    push_snapshots(opened(blobs), HISTORY, objects, [bad])
+    (damaged,) = opened(blobs).names(Folder.COMMITS)
+    blobs.content[str(damaged)] = change(blobs.content[str(damaged)])
+
+    push_snapshots(opened(blobs), HISTORY, objects, [good])
+
+    view = opened(blobs).read(skips_damaged=True)
+    assert [entry.snapshots for entry in view.visible.values()] == [(good,)]
+    assert list(view.damaged) == [damaged]
+    result = Verification(opened(blobs), view, lambda _objects, _bytes: None).run(
+        [good], read_data=True
+    )
+    assert [(problem.code, problem.where) for problem in result.problems] == [
+        ("bad-commit", str(damaged))
+    ]
+
+
+def test_nothing_is_collected_beside_a_damaged_commit(blobs, objects):
+    push_snapshots(opened(blobs), HISTORY, objects, [new_snapshot(objects, Random(1), 1)])
+    (damaged,) = opened(blobs).names(Folder.COMMITS)
+    blobs.content[str(damaged)] = flipped(blobs.content[str(damaged)])
+    kept = dict(blobs.content)
+
+    for work in (Collector(opened(blobs)).collect, Collector(opened(blobs)).fold):
+        with pytest.raises(Corrupt, match=str(damaged)):
+            work()
+
+    assert blobs.content == kept
+
+
+def test_a_commit_that_needs_newer_keys_is_not_called_damaged(blobs, objects):
+    push_snapshots(opened(blobs), HISTORY, objects, [new_snapshot(objects, Random(1), 1)])
+    newer = Encrypted(KEYS.rotated(), b"r" * 16)
+    rotated = Remote(SealedFiles(blobs, newer), lambda count_read: count_read < 3)
+    push_snapshots(rotated, HISTORY, objects, [new_snapshot(objects, Random(2), 2)])
+
+    with pytest.raises(GenerationMissing):
+        opened(blobs).read(skips_damaged=True)
 
 
 def test_a_commit_says_nothing_of_the_pack_of_another_one(blobs, objects):

@@ -82,7 +82,7 @@ from treesnap.codec.remote import (
     state_name,
     state_number,
 )
-from treesnap.errors import Corrupt, ErrorCode, RemoteFailed
+from treesnap.errors import Corrupt, ErrorCode, GenerationMissing, RemoteFailed
 from treesnap.model import ObjectId
 from treesnap.named_tuple import NamedTuple
 
@@ -208,6 +208,9 @@ class View:
     index: tuple[IndexedPacks, ...]
     commits: Mapping[RemoteName, tuple[RemoteCommit, IndexedPacks]]
     """Listed commits that count and are not in the catalog."""
+    damaged: Mapping[RemoteName, Corrupt]
+    """Others, which cannot be read or break a rule. What they hold is not visible, and nothing is
+    collected while they are there."""
 
     @cached_property
     def visible(self) -> dict[bytes, CommitEntry]:
@@ -292,12 +295,22 @@ class Remote:
             raise Corrupt("The remote has no state: it was emptied, or it is another one")
         return highest
 
-    def read(self, own: Mapping[RemoteName, RemoteCommit] | None = None) -> View:
+    def read(
+        self,
+        own: Mapping[RemoteName, RemoteCommit] | None = None,
+        *,
+        skips_damaged: bool = False,
+    ) -> View:
         """Returns what counts. With ``own`` commits, which were acknowledged, lists no others.
 
-        Reads each commit and each part once in its life. Raises Corrupt and RemoteFailed.
+        Reads each commit and each part once in its life. Raises RemoteFailed, and Corrupt; with
+        ``skips_damaged`` a damaged commit does not keep others from being read, and the caller says
+        what is in :attr:`View.damaged`.
         """
-        return _found(lambda: self._read_once(own))
+        view = _found(lambda: self._read_once(own))
+        if view.damaged and not skips_damaged:
+            raise next(iter(view.damaged.values()))
+        return view
 
     def _read_once(self, own: Mapping[RemoteName, RemoteCommit] | None) -> View:
         names = self.names(Folder.COMMITS) if own is None else list(own)
@@ -315,22 +328,29 @@ class Remote:
             for name in names
             if name.number >= state.floor and name.id not in catalog and name.id not in removed
         ]
-        if own is None:
-            commits = self._get_all(counted)
-            decoded = {name: COMMIT.unseal(data, str(name)) for name, data in commits.items()}
-        else:
-            decoded = {name: own[name] for name in counted}
+        commits: dict[RemoteName, tuple[RemoteCommit, IndexedPacks]] = {}
+        damaged: dict[RemoteName, Corrupt] = {}
+        for name in counted:
+            try:
+                commit = self._commit(name) if own is None else own[name]
+                commits[name] = commit, IndexedPacks(commit.packs, commit.rows, str(name))
+            except GenerationMissing:
+                raise  # newer keys would read it
+            except Corrupt as error:
+                damaged[name] = error
+        damaged |= _refused(commits, index)
         needed = {*state.catalog_parts, *state.index_parts, *counted}
         self._forget_others(needed)
         if own is None:
             folders = (Folder.COMMITS, Folder.INDEX, Folder.CATALOG)
-            self.files.keep_only(folders, list(map(str, needed)))
-        listed = {
-            name: (commit, IndexedPacks(commit.packs, commit.rows, str(name)))
-            for name, commit in decoded.items()
-        }
-        _require_own_packs(listed, index)
-        return View(number, state, catalog, index, listed)
+            self.files.keep_only(folders, list(map(str, needed - damaged.keys())))
+        for name in commits.keys() & damaged:
+            del commits[name]
+        return View(number, state, catalog, index, commits, damaged)
+
+    def _commit(self, name: RemoteName) -> RemoteCommit:
+        """Returns a commit; raises Corrupt."""
+        return COMMIT.unseal(self._get_all([name])[name], str(name))
 
     def read_deletions(self) -> dict[RemoteName, Deletion]:
         """Returns the deletions that are listed. Costs a list, and a request for each new one."""
@@ -436,21 +456,30 @@ def _found(read: Callable[[], _Result]) -> _Result:
                 ) from None
 
 
-def _require_own_packs(
+def _refused(
     commits: Mapping[RemoteName, tuple[RemoteCommit, IndexedPacks]], index: Iterable[IndexedPacks]
-) -> None:
-    """Raises Corrupt unless each commit lists packs of its own alone, of its own epoch.
+) -> dict[RemoteName, Corrupt]:
+    """Returns the commits that break a rule, and why.
 
-    A collection merges what commits say by the ids of packs, and what the index no longer names is
-    swept. So a commit that speaks of the pack of another one could have that pack removed.
+    A collection knows commits and packs by their ids, and what it knows nothing of is swept. So a
+    commit that had the id of another one, or listed its pack, could have that one removed. Which of
+    two is the true one cannot be told. A commit lists packs of its own epoch.
     """
-    taken = {pack_id for part in index for pack_id in part.packs}
-    for name, (_, part) in sorted(commits.items(), key=lambda item: item[0]):
-        if any(pack.number != name.number for pack in part.packs.values()):
-            raise Corrupt(f"{name} lists packs of another epoch", code=ErrorCode.REMOTE_DAMAGED)
-        if not taken.isdisjoint(part.packs):
-            raise Corrupt(f"{name} lists a pack that is another's", code=ErrorCode.REMOTE_DAMAGED)
-        taken |= part.packs.keys()
+    ids = Counter(name.id for name in commits)
+    owners = Counter(pack_id for part in index for pack_id in part.packs)
+    owners.update(pack_id for _, part in commits.values() for pack_id in part.packs)
+    problems = {}
+    for name, (_, part) in commits.items():
+        if ids[name.id] > 1:
+            problems[name] = "has the id of another commit"
+        elif any(owners[pack_id] > 1 for pack_id in part.packs):
+            problems[name] = "lists a pack that another commit lists"
+        elif any(pack.number != name.number for pack in part.packs.values()):
+            problems[name] = "lists packs of another epoch"
+    return {
+        name: Corrupt(f"{name} {problem}", code=ErrorCode.REMOTE_DAMAGED, path=str(name))
+        for name, problem in problems.items()
+    }
 
 
 def _indexed(data: bytes, name: RemoteName) -> IndexedPacks:
@@ -494,7 +523,7 @@ class Push:
         A ``view`` that was read just before is taken as it is.
         """
         self._packs, self._entries, self._covered = [], [], {}
-        self.view = view if view is not None else self._remote.read(own)
+        self.view = view if view is not None else self._remote.read(own, skips_damaged=True)
         return self.view
 
     def add_pack(self, blocks: Iterable[Encoded]) -> None:

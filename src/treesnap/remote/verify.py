@@ -40,6 +40,8 @@ class Verification:
         present = frozenset(self._remote.names(Folder.PACKS))
         for name in sorted(self._view.sizes.keys() - present):
             self._note("bad-pack", f"Pack {name} is missing on the remote", str(name))
+        for name, error in sorted(self._view.damaged.items(), key=lambda item: item[0]):
+            self._note("bad-commit", error.message, str(name))
         for payload in snapshots:
             self._walk(payload)
         if read_data:
