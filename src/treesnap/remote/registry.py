@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from treesnap.codec.remote import PUSHED, REMOTE, KnownRemote, PushedHistory
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, Refused, quoted
@@ -96,9 +96,12 @@ class Registry:
     def remove(self, name: str) -> None:
         """Forgets a remote, durably; raises NotFound. What is stored there stays."""
         path = self._path(name)
-        if not unlink_if_present(self._fs, path):
+        is_removed = False
+        with suppress(FileNotFoundError), self._locked():  # else a command at work brings it back
+            is_removed = unlink_if_present(self._fs, path)
+            sync_directory(self._fs, self._layout.remotes)
+        if not is_removed:
             raise NotFound(f"There is no remote {quoted(name)}", code=ErrorCode.REMOTE_NOT_FOUND)
-        sync_directory(self._fs, self._layout.remotes)
 
     def note_state(self, name: str, remote: KnownRemote, number: int) -> None:
         """Remembers the number of a state that was read.
