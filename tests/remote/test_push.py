@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from random import Random
 
 import pytest
 
-from blob_doubles import BlobFault, BlobFaultKind, FaultyBlobs, MemoryBlobs
+from blob_doubles import BlobFault, BlobFaultKind, FaultyBlobs, MemoryBlobs, WrappedBlobs
 from remote_world import Objects, new_snapshot
 from treesnap.blobs.base import BLOB_SIZE_MAX
 from treesnap.codec.pack import BLOCK_OBJECTS_MAX, PACK_SIZE_TARGET, ROW_SIZE
@@ -29,6 +30,8 @@ from treesnap.codec.snapshot import decode_snapshot, encode_snapshot, snapshot_i
 from treesnap.codec.tree import decode_tree, put_tree
 from treesnap.errors import Corrupt, InvalidArgument, RemoteFailed
 from treesnap.model import Entry, ObjectId, ObjectKind, SnapshotId, Totals
+from treesnap.remote import collector as collector_module
+from treesnap.remote import objects as objects_module
 from treesnap.remote import push as push_module
 from treesnap.remote.collector import Collector
 from treesnap.remote.files import SealedFiles
@@ -261,6 +264,38 @@ def test_a_collection_gives_back_what_a_deleted_snapshot_needed(blobs, objects):
     assert entry.snapshots == (first,)
     assert not list(blobs.list("commits/")) + list(blobs.list("deletions/"))
     assert everything(blobs, [first]).keys() <= objects.by_id.keys()
+
+
+class CountingRanges(WrappedBlobs):
+    """Counts what is read of each pack."""
+
+    def __init__(self, inner) -> None:
+        super().__init__(inner)
+        self.reads = Counter[str]()
+
+    def around(self, method, proceed, arguments):
+        if method == "get_ranges":
+            self.reads[arguments[0]] += 1
+        return proceed()
+
+
+@pytest.mark.usefixtures("small_packs")
+def test_a_collection_reads_each_block_that_it_copies_once(blobs, objects, monkeypatch):
+    """However much it copies, and however little of it fits into memory."""
+    for number in range(8):
+        push_snapshots(opened(blobs), HISTORY, objects, [new_snapshot(objects, Random(number), 1)])
+    monkeypatch.setattr(objects_module, "_OPEN_BLOCKS_SIZE_MAX", 500)
+    counting = CountingRanges(blobs)
+    view = opened(counting).read()
+    collector = Collector(opened(counting))
+    needed = collector._needed(view.visible.values(), view)
+    usage = collector_module._usage(view, needed, view.visible.values())
+    counting.reads.clear()
+
+    collector._copy(view, usage)
+
+    assert len(usage.copied) > 16
+    assert set(counting.reads.values()) == {1}
 
 
 def test_a_commit_that_lists_packs_of_two_epochs_is_refused():

@@ -43,8 +43,6 @@ WASTE_MIN = 0.5
 SMALL_PACK_SIZE = 4 << 20
 SMALL_PACKS_MIN = 16
 """From so many small packs on, small packs are joined."""
-_COPIED_AT_ONCE = 8 << 20
-"""Bytes of packs that are read for one batch of copies."""
 
 
 class Collected(NamedTuple):
@@ -146,15 +144,12 @@ class Collector:
         objects = RemoteObjects(self._files, view)
         copies = []
         for batch in _batches(usage.copied):
-            objects.prefetch(entry.id for entry in batch)
-            blocks = encode_objects(
-                [
-                    (kind, entry.id, objects.get(kind, entry.id))
-                    for entry in batch
-                    for kind in (ObjectKind(entry.kind),)
-                ],
-                LEVEL_REWRITE,
-            )
+            kinds = {entry.id: ObjectKind(entry.kind) for entry in batch}
+            live: list[tuple[ObjectKind, ObjectId, bytes]] = []
+            for group in objects.by_block(kinds):
+                objects.prefetch(group)
+                live += [(kinds[item], item, objects.get(kinds[item], item)) for item in group]
+            blocks = encode_objects(live, LEVEL_REWRITE)
             content, tables = encode_pack([blocks])
             name = self._files.put(Folder.PACKS, view.state.epoch, content)
             copies.append(IndexedPacks.of_pack(name, tables, len(content)))
