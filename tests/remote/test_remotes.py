@@ -1065,3 +1065,55 @@ def test_a_snapshot_that_is_deleted_while_it_is_pushed_is_not_damage(handle, gar
         opened(watched, place).push()
 
     assert opened(handle, place).histories() == ()
+
+
+@pytest.mark.parametrize("folder", ["commits", "state", "index", "catalog", "deletions"])
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_what_arrives_damaged_once_is_read_again(handle, garden, place, folder, encrypted):
+    opened(handle, place).add("backup", "s3://b", encrypted=encrypted)
+    for number in range(3):
+        (garden / "plants").write_text(f"tulips {number}")
+        handle.create()
+        opened(handle, place).push()
+    opened(handle, place).collect()
+    opened(handle, place).prune(policy=Policy(keep_last=2))
+    (garden / "plants").write_text("tulips at last")
+    handle.create()
+    opened(handle, place).push()
+    expected = opened(handle, place).histories()
+    for path in cached_files(handle):
+        path.unlink()
+    place.faults = (
+        BlobFault(
+            kind=BlobFaultKind.CUT,
+            methods=frozenset({"get"}),
+            names=lambda name: name.startswith(folder),
+        ),
+    )
+
+    with pytest.raises(Corrupt):
+        opened(handle, place).histories()
+    place.faults = ()
+
+    assert opened(handle, place).histories() == expected
+
+
+@pytest.mark.parametrize("folder", ["commits", "index"])
+def test_what_is_missing_on_a_remote_is_found_although_it_is_kept_here(
+    handle, garden, place, folder
+):
+    opened(handle, place).add("backup", "s3://b", encrypted=False)
+    for number in range(3):
+        (garden / "plants").write_text(f"tulips {number}")
+        handle.create()
+        opened(handle, place).push()
+    opened(handle, place).collect()
+    (garden / "plants").write_text("tulips at last")
+    handle.create()
+    opened(handle, place).push()
+    opened(handle, place).histories()
+    for name in [name for name in place.content if name.startswith(folder)]:
+        place.content[name] = b""
+
+    with pytest.raises(Corrupt):
+        opened(handle, place).verify()

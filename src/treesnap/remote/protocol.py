@@ -276,7 +276,15 @@ class Remote:
 
     def read_state(self) -> tuple[int, RemoteState]:
         """Returns the number and the content of the highest state; raises Corrupt."""
-        return _found(self._read_state_once)
+        return self._checked(self._read_state_once)
+
+    def _checked(self, read: Callable[[], _Result]) -> _Result:
+        """Returns what is read; where that is damaged nothing is kept, so all is read again."""
+        try:
+            return _found(read)
+        except Corrupt:
+            self.files.keep_only(("state", *Folder), ())
+            raise
 
     def _read_state_once(self) -> tuple[int, RemoteState]:
         number = self._highest()
@@ -307,7 +315,7 @@ class Remote:
         ``skips_damaged`` a damaged commit does not keep others from being read, and the caller says
         what is in :attr:`View.damaged`.
         """
-        view = _found(lambda: self._read_once(own))
+        view = self._checked(lambda: self._read_once(own))
         if view.damaged and not skips_damaged:
             raise next(iter(view.damaged.values()))
         return view
@@ -354,9 +362,13 @@ class Remote:
 
     def read_deletions(self) -> dict[RemoteName, Deletion]:
         """Returns the deletions that are listed. Costs a list, and a request for each new one."""
-        found = _found(lambda: self._get_all(self.names(Folder.DELETIONS)))
-        self.files.keep_only((Folder.DELETIONS,), list(map(str, found)))
-        return {name: DELETION.unseal(data, str(name)) for name, data in found.items()}
+
+        def read() -> dict[RemoteName, Deletion]:
+            found = self._get_all(self.names(Folder.DELETIONS))
+            self.files.keep_only((Folder.DELETIONS,), list(map(str, found)))
+            return {name: DELETION.unseal(data, str(name)) for name, data in found.items()}
+
+        return self._checked(read)
 
     def catalog_parts(self, view: View) -> dict[RemoteName, tuple[CommitEntry, ...]]:
         """Returns the parts that the catalog of a view was read from."""

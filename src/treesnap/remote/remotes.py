@@ -448,7 +448,11 @@ class Remotes:
 
         With ``read_data`` reads all of that, and compares it with its hashes. Raises RemoteFailed.
         """
-        with self._connected(name, "verify a remote") as (session, (_, connection), view):
+        with self._connected(name, "verify a remote", reads_all=True) as (
+            session,
+            (_, connection),
+            view,
+        ):
             commits = _without(view.visible, connection.deletions()).values()
             session.monitor.begin(Phase.VERIFY, None, None)
             verification = Verification(connection.protocol, view, session.monitor.advance)
@@ -596,14 +600,19 @@ class Remotes:
 
     @contextmanager
     def _connected(
-        self, name: str | None, doing: str
+        self, name: str | None, doing: str, *, reads_all: bool = False
     ) -> Iterator[tuple[Session, tuple[str, Connection], View]]:
-        """Yields the open store, the remote with its name, and what is visible there."""
+        """Yields the open store, the remote with its name, and what is visible there.
+
+        With ``reads_all`` nothing is taken from what was kept of the remote.
+        """
         with opened(self._context, doing, recover=False) as session:
             registry = Registry(session.fs, session.store.layout)
             name = name if name is not None else registry.only_name()
             known = registry.get(name)
             cache = FileCache(session.fs, session.store.layout, known.remote_id)
+            if reads_all:
+                cache.clear()
             with _open(known, self._secret_of(known), self._opener, cache) as connection:
                 view = connection.protocol.read()
                 registry.note_state(name, known, view.number)
