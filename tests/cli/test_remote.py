@@ -307,3 +307,11 @@ def test_keys_are_rotated(snap, root, disk):
     assert (refused.code, "key generation 2" in refused.err) == (7, True)
     again = snap("remote", "key", "rotate", "--json", env=KEY).json
     assert (again["generation"], len(again["older"])) == (3, 1)
+
+
+def test_a_machine_that_only_appends_says_so(snap, root, disk):
+    snap("create", "-q")
+
+    assert snap("remote", "add", "disk", disk, "--append-only", "--json").json["appends_only"]
+    assert snap("push").code == 0
+    assert snap("remote", "list", "--json").json["remotes"][0]["appends_only"]

@@ -44,7 +44,7 @@ class GuardedBlobs(WrappedBlobs):
 
     def around(self, method: str, proceed: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:
         names = arguments[0] if method == "delete" else [arguments[0]]
-        refused = [name for name in names if not self._is_allowed(ACTIONS[method], name)]
+        refused = [name for name in names if not self._is_allowed(method, name)]
         for name in names:
             self._used.add((ACTIONS[method], re.sub(r"(?<=/).*", "", name)))
         if method == "delete":
@@ -54,11 +54,12 @@ class GuardedBlobs(WrappedBlobs):
             raise RemoteFailed(f"AccessDenied: {method} {refused[0]}", code=ErrorCode.REMOTE_DENIED)
         return proceed()
 
-    def _is_allowed(self, action: str, name: str) -> bool:
+    def _is_allowed(self, method: str, name: str) -> bool:
         return any(
             statement["Effect"] == "Allow"
-            and statement["Action"] == action
+            and statement["Action"] == ACTIONS[method]
             and self._is_about(statement, f"me/{name}")
+            and (method == "create" or not _needs_condition(statement))
             for statement in self._document["Statement"]
         )
 
@@ -67,6 +68,11 @@ class GuardedBlobs(WrappedBlobs):
             condition = statement["Condition"]["StringLike"]["s3:prefix"]
             return statement["Resource"] == "arn:aws:s3:::bucket" and _is_like(key, condition)
         return any(_is_like(f"arn:aws:s3:::bucket/{key}", item) for item in statement["Resource"])
+
+
+def _needs_condition(statement: Any) -> bool:
+    """Returns whether a request must say that it replaces nothing, as creating one does."""
+    return statement.get("Condition") == {"Null": {"s3:if-none-match": "false"}}
 
 
 def _is_like(text: str, pattern: str) -> bool:
@@ -80,8 +86,8 @@ class Server:
         self.content: dict[str, bytes] = {}
         self.used: set[tuple[str, str]] = set()
 
-    def opener(self, role: Role) -> Callable[..., Blobs]:
-        (policy,) = role_policies(URL, [role])
+    def opener(self, role: Role, *, appends_only: bool = False) -> Callable[..., Blobs]:
+        (policy,) = role_policies(URL, [role], appends_only=appends_only)
         return lambda _url, make=False: GuardedBlobs(
             MemoryBlobs(self.content), policy.policy, self.used
         )
@@ -277,3 +283,43 @@ def test_other_places_are_told_in_words(url, said):
     assert reader.advice
     assert collector.advice
     assert all("{" not in line for item in (reader, writer, collector) for line in item.advice)
+
+
+def test_a_writer_that_only_appends_pushes_and_replaces_nothing(handle, server, tmp_path):
+    opener = server.opener(Role.WRITER, appends_only=True)
+    remotes = Remotes(handle, secret_of, opener)
+    assert remotes.add("backup", URL, append_only=True).appends_only
+    handle.create()
+
+    remotes.push()
+
+    before = dict(server.content)
+    thief = opener(URL)
+    for name in before:
+        with pytest.raises(RemoteFailed):
+            thief.put(name, b"something else")
+        if name.startswith(("packs/", "commits/")):
+            assert thief.create(name, b"something else") is False
+    assert list(thief.delete(list(before))) == list(before)
+    assert server.content == before
+    Remotes(treesnap.open(handle.root, tmp_path / "other"), secret_of, opener).add("two", URL)
+    other = treesnap.open(handle.root, tmp_path / "other")
+    other.create()
+    with pytest.raises(RemoteFailed) as refused:
+        Remotes(other, secret_of, opener).push()
+    assert refused.value.code == ErrorCode.REMOTE_DENIED
+
+
+def test_the_rules_of_a_remote_that_is_only_appended_to_say_so(handle, server):
+    owner = acting(handle, server, Role.COLLECTOR)
+    owner.add("backup", URL, append_only=True)
+
+    rules = {item.role: item.policy for item in owner.policy("backup").roles}
+
+    conditions = {
+        role: [item["Condition"] for item in rules[role]["Statement"] if "Put" in item["Action"]]
+        for role in rules
+        if role is Role.WRITER
+    }
+    assert conditions == {Role.WRITER: [{"Null": {"s3:if-none-match": "false"}}]}
+    assert "if-none-match" not in str(rules[Role.COLLECTOR])

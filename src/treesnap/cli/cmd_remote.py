@@ -72,6 +72,9 @@ def remote() -> None:
     default=None,
     help="Whether a new remote is encrypted; a bucket is unless told otherwise.",
 )
+@click.option(
+    "--append-only", is_flag=True, help="Replace nothing there: credentials need not allow it."
+)
 @click.option("--passphrase-file", metavar="FILE", help="Read the passphrase from a file's line.")
 @click.option("--passphrase-command", metavar="COMMAND", help="Run a command that prints it.")
 @pass_invocation
@@ -81,6 +84,7 @@ def add(
     name: str,
     url: str,
     encrypts: bool | None,
+    append_only: bool,
     passphrase_file: str | None,
     passphrase_command: str | None,
 ) -> None:
@@ -102,6 +106,7 @@ def add(
             encrypted=encrypts,
             secret_command=passphrase_command,
             secret_file=passphrase_file,
+            append_only=append_only,
         )
     words = "encrypted" if info.is_encrypted else "not encrypted"
     line = f"Added the remote {info.name}: {printable(info.url)}, {words}"

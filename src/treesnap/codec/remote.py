@@ -317,6 +317,8 @@ class KnownRemote(NamedTuple):
     """A command that prints the passphrase."""
     secret_file: str | None = None
     """A file that holds the passphrase."""
+    appends_only: bool = False
+    """Whether nothing there is replaced by this machine, because its credentials may not."""
 
 
 def encode_known_remote(remote: KnownRemote) -> bytes:
@@ -331,6 +333,7 @@ def encode_known_remote(remote: KnownRemote) -> bytes:
             "state": remote.state_number,
             "command": remote.secret_command or "",
             "file": remote.secret_file or "",
+            "appends": remote.appends_only,
         }
     )
 
@@ -346,6 +349,7 @@ def decode_known_remote(payload: bytes) -> KnownRemote:
         may_collect=fields.get("collects", bool),
         state_number=fields.get("state", int),
         secret_command=fields.get("command", str) or None,
+        appends_only=fields.get("appends", bool),
         secret_file=fields.get("file", str) or None,
     )
     require(len(remote.remote_id) == FILE_ID_SIZE, what, "an id has another length")

@@ -69,8 +69,14 @@ class RolePolicy(NamedTuple):
     """Sentences: what has to be set where there is no such document, or beside it."""
 
 
-def role_policies(url: str, roles: Iterable[Role]) -> tuple[RolePolicy, ...]:
-    """Returns the rules for roles at an address. Asks no server; raises InvalidArgument."""
+def role_policies(
+    url: str, roles: Iterable[Role], *, appends_only: bool = False
+) -> tuple[RolePolicy, ...]:
+    """Returns the rules for roles at an address. Asks no server; raises InvalidArgument.
+
+    With ``appends_only`` a writer cannot replace anything, which machines have to know: they are
+    those that added the remote so.
+    """
     from treesnap.blobs.bucket import parse_bucket_url
 
     if "://" not in url:
@@ -78,7 +84,13 @@ def role_policies(url: str, roles: Iterable[Role]) -> tuple[RolePolicy, ...]:
     place = parse_bucket_url(url)
     if place.scheme == "s3":
         return tuple(
-            RolePolicy(role, _ALLOWS[role], _document(place, role), _OF_S3[role]) for role in roles
+            RolePolicy(
+                role,
+                _ALLOWS[role],
+                _document(place, role, appends_only=appends_only),
+                () if appends_only else _OF_S3[role],
+            )
+            for role in roles
         )
     advice = _OF_GOOGLE if place.scheme == "gs" else _OF_AZURE
     return tuple(
@@ -89,7 +101,7 @@ def role_policies(url: str, roles: Iterable[Role]) -> tuple[RolePolicy, ...]:
     )
 
 
-def _document(place: BucketUrl, role: Role) -> dict[str, object]:
+def _document(place: BucketUrl, role: Role, *, appends_only: bool) -> dict[str, object]:
     """Returns the document that allows what a role does, and nothing else."""
     partition = _partition(place.region or "")
     bucket = f"arn:{partition}:s3:::{place.bucket}"
@@ -110,7 +122,10 @@ def _document(place: BucketUrl, role: Role) -> dict[str, object]:
         lists["Condition"] = {"StringLike": {"s3:prefix": f"{below}*"}}
     statements = [lists, allow("GetObject", [""])]
     if WRITTEN[role]:
-        statements.append(allow("PutObject", WRITTEN[role]))
+        puts = allow("PutObject", WRITTEN[role])
+        if appends_only and role is Role.WRITER:
+            puts["Condition"] = {"Null": {"s3:if-none-match": "false"}}
+        statements.append(puts)
     if REMOVED[role]:
         statements.append(allow("DeleteObject", REMOVED[role]))
     return {"Version": "2012-10-17", "Statement": statements}
@@ -131,8 +146,9 @@ _OF_S3: Mapping[Role, tuple[str, ...]] = {
     Role.READER: (),
     Role.WRITER: (
         (
-            "A writer can replace a file that is there: switch on the versioning of the bucket, "
-            "with a lifecycle rule that removes noncurrent versions after some weeks"
+            "A writer can replace a file that is there: add the remote with --append-only, whose "
+            "rules forbid that, or switch on the versioning of the bucket, with a lifecycle rule "
+            "that removes noncurrent versions after some weeks"
         ),
     ),
     Role.COLLECTOR: (),

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from treesnap import treepath
+from treesnap.blobs.create_only import CreateOnly
 from treesnap.codec.remote import (
     DELETION,
     FILE_ID_SIZE,
@@ -101,6 +102,7 @@ class RemoteInfo(NamedTuple):
     remote_id: str
     is_encrypted: bool
     may_collect: bool
+    appends_only: bool
 
 
 class RemotePolicy(NamedTuple):
@@ -214,13 +216,15 @@ class Remotes:
         encrypted: bool | None = None,
         secret_command: str | None = None,
         secret_file: str | None = None,
+        append_only: bool = False,
     ) -> RemoteInfo:
         """Adds a remote, and sets it up where there is none; durable after return.
 
         ``url`` is a directory, or begins with ``s3://``, ``gs://`` or ``az://``. A new remote is
         encrypted if it is in a bucket, or as ``encrypted`` says. The server is tried out: where it
         cannot be relied on, no garbage is collected there. The secret comes from a command that
-        prints it or from a file, if one is named, and else from ``secret_of``. Raises
+        prints it or from a file, if one is named, and else from ``secret_of``. With ``append_only``
+        this machine replaces nothing there, so that its credentials need not allow that. Raises
         InvalidArgument, Refused where the name is taken or ``encrypted`` is not what the
         remote is, RemoteFailed, RemoteLocked.
         """
@@ -235,6 +239,7 @@ class Remotes:
             is_wanted,
             secret_command=secret_command,
             secret_file=secret_file,
+            appends_only=append_only,
         )
         with opened(self._context, "add a remote", create=True, recover=False) as session:
             registry = Registry(session.fs, session.store.layout)
@@ -318,8 +323,10 @@ class Remotes:
         with opened(self._context, "look for a remote", recover=False) as session:
             registry = Registry(session.fs, session.store.layout)
             name = name if name is not None else registry.only_name()
-            url = registry.get(name).url
-        return RemotePolicy(name, url, role_policies(url, list(Role) if role is None else [role]))
+            known = registry.get(name)
+            url = known.url
+        roles = list(Role) if role is None else [role]
+        return RemotePolicy(name, url, role_policies(url, roles, appends_only=known.appends_only))
 
     def histories(self, name: str | None = None) -> tuple[HistoryInfo, ...]:
         """Returns the histories on a remote, those with the newest snapshots first."""
@@ -699,7 +706,10 @@ def _open(
     if any(known.remote_id):
         collection = Collection.ANY if known.may_collect else Collection.NONE
         expected = RemoteFormat(known.remote_id, known.is_encrypted, collection)
-    return connect(known.url, opener(known.url), secret, expected, cache)
+    blobs = opener(known.url)
+    if known.appends_only:
+        blobs = CreateOnly(blobs)
+    return connect(known.url, blobs, secret, expected, cache)
 
 
 def _collection(url: str, blobs: Blobs, opener: Opener) -> Collection:
@@ -939,7 +949,14 @@ def _require_only(session: Session, ids: Iterable[SnapshotId]) -> None:
 
 
 def _info(name: str, known: KnownRemote) -> RemoteInfo:
-    return RemoteInfo(name, known.url, known.remote_id.hex(), known.is_encrypted, known.may_collect)
+    return RemoteInfo(
+        name,
+        known.url,
+        known.remote_id.hex(),
+        known.is_encrypted,
+        known.may_collect,
+        known.appends_only,
+    )
 
 
 def clone_context(directory: str, handle: Handle) -> Context:
