@@ -24,10 +24,12 @@ from treesnap.codec.remote import (
 )
 from treesnap.codec.snapshot import snapshot_id
 from treesnap.errors import Corrupt, GenerationMissing
-from treesnap.model import ObjectId
+from treesnap.model import ObjectId, ObjectKind
+from treesnap.remote import push as push_module
 from treesnap.remote.collector import Collector
 from treesnap.remote.files import SealedFiles
 from treesnap.remote.keys import MasterKeys
+from treesnap.remote.objects import RemoteObjects, Seen, needed_objects
 from treesnap.remote.protocol import Remote
 from treesnap.remote.push import push_snapshots
 from treesnap.remote.sealing import Encrypted
@@ -305,3 +307,97 @@ def test_of_two_machines_with_the_same_random_bytes_one_creates_a_state(blobs, m
 
     assert opened(blobs).create_state(1, RemoteState(epoch=2))
     assert not opened(blobs).create_state(1, RemoteState(epoch=2, removed=(b"c" * 16,)))
+
+
+# ---------------------------------------------------------------- objects that were never stored
+
+
+def claim(blobs) -> RemoteName:
+    """Publishes a partial commit that lists all contents of others in a pack of nothing."""
+    view = opened(blobs).read()
+    epoch = view.state.epoch
+    pack = opened(blobs).files.put(Folder.PACKS, epoch, bytes(600))
+    rows = sorted(
+        entry._replace(block=entry.block._replace(pack_id=pack.id))
+        for part in view.all_packs
+        for entry in part.entries()
+        if entry.kind == ObjectKind.CHUNK
+    )
+    commit = RemoteCommit(OTHER, (), (pack,), bytes(encode_index(rows, {pack.id: 600})))
+    return opened(blobs).files.put(Folder.COMMITS, epoch, COMMIT.seal(commit))
+
+
+@pytest.fixture
+def small_packs(monkeypatch):
+    """Each object is a pack of its own."""
+    monkeypatch.setattr(push_module, "PACK_SIZE_TARGET", 1)
+    monkeypatch.setattr(push_module, "_BATCH_SIZE", 1)
+
+
+@pytest.mark.usefixtures("small_packs")
+@pytest.mark.parametrize("is_folded", [False, True])
+def test_what_a_writer_says_to_have_stored_replaces_nothing(blobs, objects, is_folded):
+    snapshot = new_snapshot(objects, Random(1), 1)
+    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+    if is_folded:
+        assert Collector(opened(blobs)).fold()
+    packs = opened(blobs).names(Folder.PACKS)
+    claim(blobs)
+
+    with pytest.raises(Corrupt):
+        Collector(opened(blobs)).collect()
+
+    assert set(packs) <= set(opened(blobs).names(Folder.PACKS))
+
+
+class Claiming(WrappedBlobs):
+    """Has a machine push by what it had read, and then the liar, before an epoch is closed."""
+
+    def __init__(self, inner, objects, snapshot: bytes) -> None:
+        super().__init__(inner)
+        self._objects = objects
+        self._snapshot = snapshot
+        self._view = opened(inner).read()
+
+    def around(self, method, proceed, arguments):
+        found = proceed()
+        if method == "create" and arguments[0] == state_name(1):
+            remote = opened(self.inner)
+            push_snapshots(remote, HISTORY, self._objects, [self._snapshot], view=self._view)
+            claim(self.inner)
+        return found
+
+
+@pytest.mark.usefixtures("small_packs")
+def test_what_is_claimed_while_a_collection_goes_on_replaces_nothing(blobs, objects):
+    """What a new commit needs of a condemned pack is not given up for a pack nobody has read."""
+    snapshot = new_snapshot(objects, Random(1), 1)
+    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+    (commit,) = opened(blobs).names(Folder.COMMITS)
+    deletion = Deletion(commit, (bytes.fromhex(snapshot_id(snapshot)),))
+    opened(blobs).files.put(Folder.DELETIONS, 1, DELETION.seal(deletion))
+    machines = Claiming(blobs, objects, snapshot)
+
+    assert Collector(opened(machines)).collect() is not None
+
+    (*_, entry) = (entry for entry in opened(blobs).read().visible.values() if entry.snapshots)
+    assert entry.snapshots == (snapshot,)
+    read_all(blobs, snapshot)
+
+
+def read_all(blobs, snapshot: bytes) -> None:
+    """Reads all that a snapshot needs, each object verified, wherever it is whole."""
+    reader = RemoteObjects(SealedFiles(blobs, SEALER), opened(blobs).read())
+    known = Seen()
+    for reference in needed_objects(reader, [snapshot], known):
+        reader.get(reference.kind, reference.id)
+
+
+@pytest.mark.usefixtures("small_packs")
+def test_an_object_is_read_where_it_is_whole(blobs, objects):
+    snapshot = new_snapshot(objects, Random(1), 1)
+    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+    claim(blobs)
+    assert Collector(opened(blobs)).fold()
+
+    read_all(blobs, snapshot)

@@ -82,6 +82,7 @@ class Collector:
         live = _live(view, self._remote.read_deletions().values())
         needed = self._needed(live.values(), view)
         usage = _usage(view, needed, live.values())
+        self._require_whole(view, usage.elsewhere)
         copies = self._copy(view, usage)
         state = view.state._replace(
             epoch=view.state.epoch + 1,
@@ -100,8 +101,7 @@ class Collector:
         if last.number != self._number:
             return None
         new = (entry for key, entry in last.visible.items() if key not in live)
-        needed |= self._needed(new, last)
-        dead = _without_needed(last, usage.condemned, needed)
+        dead = _without_needed(last, usage.condemned, self._needed(new, last) - needed)
         final = closing._replace(floor=closing.closing, condemned=(), removed=())
         sizes = last.sizes
         if self._publish(last, final, last.visible, frozenset(sizes) - dead, ()) is None:
@@ -138,6 +138,18 @@ class Collector:
         for _ in needed_objects(RemoteObjects(self._files, view), snapshots, is_known):
             pass
         return needed
+
+    def _require_whole(self, view: View, packs: Mapping[ObjectId, RemoteName]) -> None:
+        """Reads objects from the packs that are to keep them; raises Corrupt.
+
+        A row proves nothing: a pack may be damaged, or hold nothing of what its writer says.
+        """
+        objects = RemoteObjects(self._files, view, packs)
+        for group in objects.by_block(packs):
+            objects.prefetch(group)
+            for object_id in group:
+                _, entry = objects.place(object_id)
+                objects.get(ObjectKind(entry.kind), object_id)
 
     def _copy(self, view: View, usage: _Usage) -> tuple[IndexedPacks, ...]:
         """Writes packs with the live objects of condemned ones, verified; returns them."""
@@ -257,6 +269,8 @@ class _Usage(NamedTuple):
     condemned: frozenset[RemoteName]
     copied: list[IndexEntry]
     """Live objects of condemned packs that lie in no other one, in the order of their places."""
+    elsewhere: dict[ObjectId, RemoteName]
+    """Other live objects of condemned packs, and the packs that are to keep them."""
 
 
 def _live(view: View, deletions: Iterable[Deletion]) -> dict[bytes, CommitEntry]:
@@ -310,29 +324,34 @@ def _usage(view: View, needed: set[ObjectId], live: Iterable[CommitEntry]) -> _U
         for name in sizes
         if name.id not in kept and (used[name] <= total[name] * (1 - WASTE_MIN) or name in joined)
     )
-    copied = [
-        entry
-        for part in parts
-        for entry in part.entries()
-        if (name := part.packs[entry.pack_id]) in condemned and claimed.get(entry.id) == name
-    ]
-    return _Usage(condemned, sorted(copied, key=lambda entry: (entry.pack_id, entry.offset)))
+    copied: list[IndexEntry] = []
+    elsewhere: dict[ObjectId, RemoteName] = {}
+    for part in parts:
+        for entry in part.entries():
+            name, keeper = part.packs[entry.pack_id], claimed.get(entry.id)
+            if name not in condemned or keeper is None:
+                continue
+            if keeper == name:
+                copied.append(entry)
+            elif keeper not in condemned:
+                elsewhere[entry.id] = keeper
+    copied.sort(key=lambda entry: (entry.pack_id, entry.offset))
+    return _Usage(condemned, copied, elsewhere)
 
 
 def _without_needed(
     view: View, condemned: frozenset[RemoteName], needed: set[ObjectId]
 ) -> frozenset[RemoteName]:
-    """Returns the condemned packs without an object that is needed and lies in no other pack."""
-    wanted: dict[ObjectId, set[RemoteName]] = defaultdict(set)
-    elsewhere: set[ObjectId] = set()
-    for part in view.all_packs:
-        for entry in part.entries():
-            name = part.packs[entry.pack_id]
-            if name not in condemned:
-                elsewhere.add(entry.id)
-            elif entry.id in needed:
-                wanted[entry.id].add(name)
-    spared = {name for key, names in wanted.items() if key not in elsewhere for name in names}
+    """Returns the condemned packs without an object that is needed only since they were condemned.
+
+    Such an object may lie elsewhere too, but nobody has read it there.
+    """
+    spared = {
+        name
+        for part in view.all_packs
+        for entry in part.entries()
+        if entry.id in needed and (name := part.packs[entry.pack_id]) in condemned
+    }
     return condemned - spared
 
 

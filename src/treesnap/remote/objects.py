@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from typing import Protocol
 
 from treesnap.codec.pack import Block, IndexEntry, OpenBlock, decode_table
@@ -37,41 +38,81 @@ class PackGone(Exception):
 
 
 class RemoteObjects:
-    """Reads what a view names. Raises PackGone when the view is out of date."""
+    """Reads what a view names. Raises PackGone when the view is out of date.
 
-    def __init__(self, files: RemoteFiles, view: View) -> None:
+    An object that is damaged in one pack is read from another one that has it: any writer can say
+    that a pack of its own has an object. With ``packs`` an object is read from that pack alone.
+    """
+
+    def __init__(
+        self, files: RemoteFiles, view: View, packs: Mapping[ObjectId, RemoteName] | None = None
+    ) -> None:
         self._files = files
         self.view = view
+        self._packs = packs or {}
+        self._failures: dict[tuple[RemoteName, Block], Corrupt | PackGone] = {}
+        """Blocks that could not be read, and why."""
         self._blocks: OrderedDict[tuple[RemoteName, Block], OpenBlock] = OrderedDict()
         self._size = 0
 
     def place(self, object_id: ObjectId) -> Place:
         """Returns where an object is; raises Corrupt when no pack has it."""
-        place = next(self.view.find(object_id), None)
-        if place is None:
+        failed: Place | None = None
+        for name, entry in self._places(object_id):
+            if (name, entry.block) not in self._failures:
+                return name, entry
+            failed = failed or (name, entry)
+        if failed is None:
             raise Corrupt(f"Object {object_id.hex()} is missing on the remote")
-        return place
+        return failed
+
+    def _places(self, object_id: ObjectId) -> Iterator[Place]:
+        pack = self._packs.get(object_id)
+        return (place for place in self.view.find(object_id) if pack in (None, place[0]))
 
     def get(self, kind: ObjectKind, object_id: ObjectId) -> bytes:
         """Returns the verified bytes of an object; raises Corrupt and PackGone."""
-        name, entry = self.place(object_id)
+        failures: list[Corrupt | PackGone] = []
+        for name, entry in self._places(object_id):
+            try:
+                return self._get(kind, name, entry)
+            except (Corrupt, PackGone) as error:
+                failures.append(error)
+        if not failures:
+            raise Corrupt(f"Object {object_id.hex()} is missing on the remote")
+        # Of a pack that is gone, a newer view may know where its objects are.
+        gone = [failure for failure in failures if isinstance(failure, PackGone)]
+        raise (gone or failures)[0]
+
+    def _get(self, kind: ObjectKind, name: RemoteName, entry: IndexEntry) -> bytes:
+        """Returns the verified bytes of an object at a place; raises Corrupt and PackGone."""
         if entry.kind != kind:
-            raise Corrupt(f"Object {object_id.hex()} of the remote is of another kind")
+            raise Corrupt(f"Object {entry.id.hex()} of the remote is of another kind")
         key = name, entry.block
+        if key in self._failures:
+            raise self._failures[key]
         if key not in self._blocks:
-            self._read(name, [entry])
+            try:
+                self._read(name, [entry])
+            except (Corrupt, PackGone) as error:
+                self._failures[key] = error
+                raise
         self._blocks.move_to_end(key)
         return self._blocks[key].find(entry)
 
     def prefetch(self, objects: Iterable[ObjectId]) -> None:
-        """Reads the blocks of objects, those of a pack together. Raises PackGone."""
+        """Reads the blocks of objects, those of a pack together.
+
+        What is wrong with one of them, :meth:`get` says.
+        """
         wanted: dict[RemoteName, dict[int, IndexEntry]] = defaultdict(dict)
         for object_id in objects:
             name, entry = self.place(object_id)
             if (name, entry.block) not in self._blocks:
                 wanted[name][entry.offset] = entry
         for name, entries in wanted.items():
-            self._read(name, sorted(entries.values(), key=lambda entry: entry.offset))
+            with suppress(Corrupt, PackGone):
+                self._read(name, sorted(entries.values(), key=lambda entry: entry.offset))
 
     def by_block(self, objects: Iterable[ObjectId]) -> Iterator[list[ObjectId]]:
         """Yields objects in the order of their places, as many at once as are kept open."""
