@@ -30,6 +30,11 @@ before. It lists commits once more: those who did not see the first state are am
 will see that their epoch is closed. What they need is spared. The third raises the floor, and
 the packs are in the index no longer. A collector that another one overtakes stops.
 
+What others wrote may be wrong: by a bug, by damage, or by a stolen key, which must not remove
+anything. So a commit has an id and packs of its own alone, and of a live object that lies in
+several packs, none goes before the one that stays was read. A commit that breaks a rule or cannot
+be read counts for nothing, and while it is there, nothing is collected.
+
 **Sweep.** A pack below the floor that the index does not name is garbage for ever, so any machine
 may delete it at any time: a commit lists packs of its own epoch alone, and commits below the
 floor do not count. It is the same for parts that the state does not name, commits that are in
