@@ -484,14 +484,32 @@ def test_a_collection_frees_what_a_killed_push_left(handle, garden, place):
     assert len(remotes.push().snapshots) == 1
 
 
+class Overwriting(WrappedBlobs):
+    """Creates whatever is there, as some servers do."""
+
+    def create(self, name, data, /):
+        self.inner.put(name, data)
+        return True
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_machine_that_found_the_server_unreliable_collects_nothing(
+    handle, place, tmp_path, encrypted
+):
+    """It may reach it in another way than the machine that has set the remote up."""
+    opened(handle, place).add("backup", "s3://b", encrypted=encrypted)
+    other = treesnap.open(handle.root, tmp_path / "other")
+    remotes = Remotes(other, secret_of, lambda url, make=False: Overwriting(place(url)))
+
+    assert not remotes.add("backup", "s3://b", encrypted=encrypted).may_collect
+    for _ in range(2):  # the second time its key slot is known
+        with pytest.raises(Refused) as refused:
+            remotes.collect()
+        assert refused.value.code == ErrorCode.REMOTE_UNRELIABLE
+    assert opened(handle, place).collect().packs == 0
+
+
 def test_a_server_that_creates_a_file_twice_is_used_without_collections(handle, place, tmp_path):
-    class Overwriting(WrappedBlobs):
-        """Creates whatever is there, as some servers do."""
-
-        def create(self, name, data, /):
-            self.inner.put(name, data)
-            return True
-
     def opener(url, *, make=False):
         return Overwriting(place(url, make=make))
 

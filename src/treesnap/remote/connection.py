@@ -306,6 +306,8 @@ def connect(
             raise _no_remote(url)
         if expected is not None:
             _require_same(url, format_, expected)
+            if expected.collection is Collection.NONE:  # this machine found its server unreliable
+                format_ = format_._replace(collection=Collection.NONE)
         opened = _opened(blobs, format_, secret)
         if opened is not None and cache is not None:
             cache.put(_LAST_SLOT, opened.name.encode())
