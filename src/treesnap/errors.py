@@ -125,6 +125,7 @@ class WarningCode(StrEnum):
     MAINTENANCE_FAILED = "maintenance-failed"
     GARBAGE_KEPT = "garbage-kept"
     ROOM_MADE = "room-made"
+    REMOTE_FILE_DAMAGED = "remote-file-damaged"
 
 
 def printable(path: bytes | str) -> str:

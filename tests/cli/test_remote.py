@@ -105,7 +105,7 @@ def test_without_a_secret_and_a_terminal_nothing_waits(snap, root, disk):
         (["remote", "add", "a/b", "x"], 2, "cannot name a remote"),
         (["remote", "add", "x", "http://y"], 2, "is neither a directory nor begins with"),
         (["remote", "add", "x", "s3://"], 2, "is no name of a bucket"),
-        (["remote", "add", "x", "missing/below"], 1, "No such file"),
+        (["remote", "add", "x", "../missing/below"], 1, "No such file"),
         (["clone", "missing", "there"], 1, "missing"),
         (["clone", "#x", "there"], 2, "cannot be empty"),
         (["clone", "x"], 2, "DIR"),

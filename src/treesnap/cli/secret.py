@@ -78,9 +78,8 @@ def _printed(command: str) -> str:
     """Returns the first line that a command prints; raises OperationFailed."""
     ended = subprocess.run(command, shell=True, stdout=subprocess.PIPE, check=False)  # noqa: S602 - the user's own command
     if ended.returncode != 0:
-        raise OperationFailed(
-            f"The command for the passphrase, {quoted(command)}, ended with {ended.returncode}"
-        )
+        # It may hold a secret itself, so it is not shown.
+        raise OperationFailed(f"The command for the passphrase ended with {ended.returncode}")
     return os.fsdecode(ended.stdout).partition("\n")[0]
 
 

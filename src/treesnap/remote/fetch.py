@@ -93,7 +93,7 @@ def fetch(
             attempt = _Attempt(session, remote, view, payloads, paths)
             return retry_overtaken("the fetch", attempt)
         except PackGone as error:
-            newer = remote.read()
+            newer = remote.read(skips_damaged=True)
             if newer.number == view.number and newer.commits.keys() == view.commits.keys():
                 raise Corrupt(f"{error} is missing on the remote") from error
             view = newer

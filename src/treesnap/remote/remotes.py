@@ -13,7 +13,7 @@ import os
 import platform
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from treesnap import treepath
@@ -38,6 +38,7 @@ from treesnap.errors import (
     Refused,
     RemoteFailed,
     StoreMissing,
+    WarningCode,
     quoted,
 )
 from treesnap.events import Phase
@@ -80,14 +81,17 @@ from treesnap.remote.registry import (
 from treesnap.remote.verify import Verification
 from treesnap.results import RestoreResult, VerifyResult
 from treesnap.store.fetched import fetched_root, is_meant_by, name_and_ref
+from treesnap.store.lock import held
 from treesnap.store.maintenance.retention import DEFAULT, Decision, Policy, decide
-from treesnap.store.roots import load_history
+from treesnap.store.roots import load_history, registered_roots
 from treesnap.treepath import PathLike
 
 if TYPE_CHECKING:
     from treesnap.blobs.base import Blobs
     from treesnap.ops.handle import Handle
 
+_COMMITS_KNOWN_MAX = 1 << 16
+"""Commits of a history that are remembered as the root's own."""
 _COUNTED_BACK = re.compile(r"latest(?:~(\d{1,9}))?\Z")
 
 SecretOf = Callable[[KnownRemote], SecretSource]
@@ -243,6 +247,8 @@ class Remotes:
         )
         with opened(self._context, "add a remote", create=True, recover=False) as session:
             registry = Registry(session.fs, session.store.layout)
+            if directory is not None:
+                _refuse_inside(session, url)
             blobs = self._opener(url, make=True)
             try:
                 collection = _collection(url, blobs, self._opener)
@@ -352,7 +358,7 @@ class Remotes:
         as much as a push, and stores nothing. Raises NotFound, Busy,
         Corrupt, Refused, RemoteFailed, RemoteLocked.
         """
-        with self._connected(name, "push") as (session, connected, view):
+        with self._connected(name, "push", changes_history=True) as (session, connected, view):
             name, connection = connected
             log, root = session.store.snapshots, session.root
             remote_id = connection.format.remote_id
@@ -393,8 +399,8 @@ class Remotes:
                     view=view,
                     advance=session.monitor.advance,
                 )
-            visible = view.visible.keys()
-            commits = [item for item in pushed.commits if item in visible]
+            # A commit may be invisible for the moment, and one that was forgotten is a copy's.
+            commits = pushed.commits[-_COMMITS_KNOWN_MAX:]
             pruned = tuple(item for item in pushed.pruned if item.hex() not in ids)
             pushed = pushed._replace(commits=(*commits, *stored.commits), pruned=pruned)
             set_pushed_history(session.fs, session.store.layout, root, remote_id, pushed)
@@ -410,7 +416,11 @@ class Remotes:
         what was removed, unless it is named. :meth:`collect` then frees the space. Raises NotFound
         where the root has no history there, RemoteFailed.
         """
-        with self._connected(name, "prune a remote") as (session, connected, view):
+        with self._connected(name, "prune a remote", changes_history=True) as (
+            session,
+            connected,
+            view,
+        ):
             name, connection = connected
             root, remote_id = session.root, connection.format.remote_id
             pushed = pushed_history(session.fs, root, remote_id)
@@ -607,11 +617,17 @@ class Remotes:
 
     @contextmanager
     def _connected(
-        self, name: str | None, doing: str, *, reads_all: bool = False
+        self,
+        name: str | None,
+        doing: str,
+        *,
+        reads_all: bool = False,
+        changes_history: bool = False,
     ) -> Iterator[tuple[Session, tuple[str, Connection], View]]:
         """Yields the open store, the remote with its name, and what is visible there.
 
-        With ``reads_all`` nothing is taken from what was kept of the remote.
+        With ``reads_all`` nothing is taken from what was kept of the remote. What is remembered of
+        the root's history there changes in one process at a time. A damaged commit is a warning.
         """
         with opened(self._context, doing, recover=False) as session:
             registry = Registry(session.fs, session.store.layout)
@@ -620,8 +636,12 @@ class Remotes:
             cache = FileCache(session.fs, session.store.layout, known.remote_id)
             if reads_all:
                 cache.clear()
-            with _open(known, self._secret_of(known), self._opener, cache) as connection:
-                view = connection.protocol.read()
+            with (
+                _history_lock(session) if changes_history else nullcontext(),
+                _open(known, self._secret_of(known), self._opener, cache) as connection,
+            ):
+                view = connection.protocol.read(skips_damaged=True)
+                _warn_of_damage(session, view)
                 registry.note_state(name, known, view.number)
                 yield session, (name, connection), view
 
@@ -657,7 +677,7 @@ def clone(
             )
     known = _known(context, place)
     with _open(known, secret_of(known), opener) as connection:
-        view = connection.protocol.read()
+        view = connection.protocol.read(skips_damaged=True)
         found = _by_history(view, connection.deletions())
         chosen, entries, ref = _chosen_with_ref(found, history, ref)
         with opened(context, "clone", create=True, recover=False) as session:
@@ -726,6 +746,39 @@ def _collection(url: str, blobs: Blobs, opener: Opener) -> Collection:
         return format_.collection
     is_sound = found.creation is Creation.ATOMIC and found.lists_current
     return Collection.ANY if is_sound else Collection.NONE
+
+
+@contextmanager
+def _history_lock(session: Session) -> Iterator[None]:
+    """Keeps other processes from pushing the same root; raises Busy."""
+    if not session.root.is_registered():
+        yield
+        return
+    path, what = session.root.file("pushes-lock"), "The history of the root on remotes"
+    wait_s = session.context.wait_s
+    with held(session.fs, path, operation="push", what=what, wait_s=wait_s):
+        yield
+
+
+def _warn_of_damage(session: Session, view: View) -> None:
+    for name, error in sorted(view.damaged.items()):
+        session.monitor.warn(
+            WarningCode.REMOTE_FILE_DAMAGED,
+            f"What was pushed as {name} cannot be read, and is left out: {error.message}",
+        )
+
+
+def _refuse_inside(session: Session, directory: str) -> None:
+    """Raises InvalidArgument for a remote that would be captured with a root, or in the store."""
+    real = os.path.realpath(directory)
+    for place in map(os.fsdecode, registered_roots(session.fs, session.store.layout)):
+        if os.path.commonpath([real, place]) == place:
+            raise InvalidArgument(
+                f"The directory {quoted(real)} lies in the root {quoted(place)}, whose snapshots "
+                "would hold the remote"
+            )
+    if os.path.commonpath([real, store := os.path.realpath(session.store.path)]) == store:
+        raise InvalidArgument(f"The directory {quoted(real)} lies in the store")
 
 
 def _own_history(session: Session, remote_id: bytes, view: View) -> PushedHistory:
