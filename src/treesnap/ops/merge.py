@@ -119,7 +119,9 @@ def _compare(
 ) -> _Changes:
     """Walks all trees side by side, where they differ. Does not recurse."""
     changes = _Changes({}, {}, [])
-    stack = [(treepath.ROOT, mine.root, theirs.root, [base.record.root for base in bases])]
+    roots = [base.record.root for base in bases]
+    _compare_metadata(treepath.ROOT, mine.root, theirs.root, roots, changes, overwrites=overwrites)
+    stack = [(treepath.ROOT, mine.root, theirs.root, roots)]
     while stack:
         path, here, there, before = stack.pop()
         own = _named(trees, here)
@@ -136,9 +138,9 @@ def _compare(
             if _may_enter(ours, new) and name not in REPOSITORIES:
                 assert ours is not None
                 assert new is not None
-                if _has_other_metadata(ours, new, known):
-                    changes.metadata[below] = new
-                stack.append((below, ours, new, [entry for entry in known if entry is not None]))
+                earlier = [entry for entry in known if entry is not None]
+                _compare_metadata(below, ours, new, earlier, changes, overwrites=overwrites)
+                stack.append((below, ours, new, earlier))
             elif any(_is_same(ours, entry) for entry in known):
                 changes.taken[below] = new
             else:
@@ -169,12 +171,25 @@ def _may_enter(ours: Entry | None, new: Entry | None) -> bool:
     return ours is not None and new is not None and ours.is_directory and new.is_directory
 
 
-def _has_other_metadata(ours: Entry, new: Entry, known: Sequence[Entry | None]) -> bool:
-    """Returns whether the other side alone changed a directory's own metadata."""
+def _compare_metadata(
+    path: bytes,
+    ours: Entry,
+    new: Entry,
+    known: Sequence[Entry],
+    changes: _Changes,
+    *,
+    overwrites: bool,
+) -> None:
+    """Decides on a directory's own metadata, as on a file's."""
     mine, theirs, *before = (
-        entry._replace(content=None, mtime_ns=0) for entry in (ours, new, *filter(None, known))
+        entry._replace(content=None, mtime_ns=0) for entry in (ours, new, *known)
     )
-    return theirs not in (mine, *before) and mine in before
+    if theirs in (mine, *before):
+        return
+    if mine not in before:
+        changes.conflicts.append(path)
+    if mine in before or overwrites:
+        changes.metadata[path] = new
 
 
 def _applied(

@@ -130,6 +130,23 @@ def test_everything_comes_as_it_is_there(world, tmp_path):
     assert os.stat(tmp_path / "merged" / "d" / "e").st_mode & 0o777 == 0o700
 
 
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_the_metadata_of_a_directory_is_merged_like_a_file(world, overwrites):
+    base = world.snapshot({"d/a": "1"})
+    (world.root / "d").chmod(0o750)
+    mine = world.snapshot({"d/a": "1"})
+    (world.root / "d").chmod(0o700)
+    world.root.chmod(0o711)
+    theirs = world.snapshot({"d/a": "1"})
+
+    found = world.merge(mine, theirs, base, overwrites=overwrites)
+
+    assert found.conflicts == (b"d",)
+    assert found.snapshot.record.root.mode == 0o711
+    (directory,) = world.handle.ls(found.snapshot.id)
+    assert directory.mode == (0o700 if overwrites else 0o750)
+
+
 def test_a_repository_is_taken_whole_or_not_at_all(world):
     (world.root / ".git").mkdir()
     base = world.snapshot({"a": "1"})
