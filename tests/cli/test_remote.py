@@ -251,6 +251,15 @@ def test_a_restore_names_a_snapshot_on_a_remote(other, snap, root, tmp_path):
     assert other("restore", "nowhere/root").code == 5
 
 
+def test_a_name_of_a_snapshot_comes_before_a_history(other, tmp_path):
+    assert other("create", "-q", "--name", "disk/root").code == 0
+
+    restored = other("restore", "disk/root", "--to", "copy")
+
+    assert restored.code == 0
+    assert os.listdir(tmp_path / "other" / "copy") == ["own"]
+
+
 def test_a_pull_says_what_both_sides_changed(snap, run_snap, root, pushed, disk, tmp_path):
     environment = {"SNAP_STORE": str(tmp_path / "other-store")}
     directory = tmp_path / "again"

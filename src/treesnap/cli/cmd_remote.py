@@ -538,8 +538,8 @@ def pull(
 def fetched_ref(invocation: Invocation, handle: Handle, ref: str, paths: Sequence[str]) -> str:
     """Returns a REF for the library; the snapshot of ``REMOTE/HISTORY[@REF]`` is fetched first.
 
-    Where the remote cannot be reached, one that was fetched before is used. Any other REF is
-    returned as it is.
+    A snapshot of the root that has this name comes first, as in every command. Where the remote
+    cannot be reached, one that was fetched before is used. Any other REF is returned as it is.
     """
     remote, separator, history = ref.partition("/")
     if not separator or not history:
@@ -547,6 +547,10 @@ def fetched_ref(invocation: Invocation, handle: Handle, ref: str, paths: Sequenc
     remotes = _remotes(handle)
     if all(item.name != remote for item in remotes.list()):
         return ref
+    with suppress(NotFound, InvalidArgument):
+        found = handle.resolve(ref, paths=paths or None)
+        if found.name == ref:
+            return found.id
     try:
         return remotes.fetch(remote, history, "latest", paths).ref
     except RemoteFailed as error:
