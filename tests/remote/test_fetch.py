@@ -14,6 +14,7 @@ from treesnap.model import SnapshotKind
 from treesnap.ops.roots import forget_root, list_roots
 from treesnap.remote import Remotes, clone
 from treesnap.remote.remotes import clone_context
+from treesnap.store.maintenance.retention import Policy
 
 
 class Machine:
@@ -284,6 +285,61 @@ def test_pulls_go_to_and_fro(laptop, desktop):
         desktop.remotes.pull()
         assert laptop.files() == desktop.files()
         assert laptop.files() == {"plants": f"laptop {number}", "beds": f"desktop {number}"}
+
+
+def test_what_is_changed_back_to_an_older_state_is_a_change(laptop, desktop):
+    laptop.write(plants="roses", beds="1")
+    laptop.push()
+    desktop.clone()
+    laptop.write(plants="tulips")
+    laptop.push()
+    desktop.remotes.pull()
+    desktop.write(plants="roses")
+    desktop.push()
+
+    found = laptop.remotes.pull()
+
+    assert found.conflicts == ()
+    assert laptop.files() == desktop.files() == {"plants": "roses", "beds": "1"}
+
+
+def test_what_was_pulled_and_then_pruned_on_the_remote_is_no_conflict(laptop, desktop):
+    laptop.write(plants="roses")
+    laptop.push()
+    desktop.clone()
+    laptop.write(plants="tulips")
+    laptop.push()
+    desktop.remotes.pull()
+    laptop.write(plants="lilies")
+    laptop.push()
+    laptop.remotes.prune(policy=Policy(keep_last=1))
+
+    found = desktop.remotes.pull()
+
+    assert found.conflicts == ()
+    assert desktop.files() == {"plants": "lilies"}
+
+
+def test_a_pull_that_was_undone_is_pushed_when_it_is_redone(laptop, desktop):
+    laptop.write(plants="roses")
+    laptop.push()
+    desktop.clone()
+    laptop.write(new="seeds")
+    laptop.push()
+    desktop.remotes.pull()
+    desktop.handle.undo()
+    desktop.write(own="mine")
+    desktop.push()
+
+    laptop.remotes.pull()
+
+    assert laptop.files() == {"plants": "roses", "new": "seeds", "own": "mine"}
+    desktop.remotes.pull()
+    assert desktop.files() == laptop.files()
+    desktop.handle.undo()
+    desktop.handle.redo()
+    merged = desktop.handle.resolve("latest").id
+    assert merged in desktop.remotes.push().snapshots
 
 
 def test_histories_with_nothing_in_common_are_not_mixed(laptop, desktop):

@@ -48,7 +48,7 @@ from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.context import Context, Session, context_at, refuse_dangerous
 from treesnap.ops.create import CreateOptions, CreateRequest, create
-from treesnap.ops.merge import merge, merged_id
+from treesnap.ops.merge import MERGED, merge, merged_id
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.plan import RestoreRequest, restored_ref
 from treesnap.ops.undo import restore
@@ -353,10 +353,11 @@ class Remotes:
         """Stores snapshots of the root on a remote; returns when they are visible there.
 
         Without ``refs`` all that the remote does not have: those that a person asked for, or with
-        ``every_kind`` all. A push that was interrupted goes on where it was when it is called
-        again. Nothing local is changed, and no other machine waits. A dry run reads and compresses
-        as much as a push, and stores nothing. Raises NotFound, Busy,
-        Corrupt, Refused, RemoteFailed, RemoteLocked.
+        ``every_kind`` all; but no merge that was undone or is not restored yet, for the other
+        machine would take it that the root went back on what it brought. A push that was
+        interrupted goes on where it was when it is called again. Nothing local is changed, and no
+        other machine waits. A dry run reads and compresses as much as a push, and stores nothing.
+        Raises NotFound, Busy, Corrupt, Refused, RemoteFailed, RemoteLocked.
         """
         with self._connected(name, "push", changes_history=True) as (session, connected, view):
             name, connection = connected
@@ -370,13 +371,19 @@ class Remotes:
             wanted = {resolve_in(session, ref).id for ref in refs}
             there |= {SnapshotId(item.hex()) for item in pushed.pruned} - wanted
             payloads = []
+            merges = set[SnapshotId]()
             for item in reversed(log.names(root.id)):
                 if item.id in there or (wanted and item.id not in wanted):
                     continue
                 payload = log.payload(root.id, item)
-                kind = decode_snapshot(payload).kind
-                if wanted or every_kind or kind == SnapshotKind.MANUAL:
+                record = decode_snapshot(payload)
+                if wanted or every_kind or record.kind == SnapshotKind.MANUAL:
                     payloads.append(payload)
+                    if MERGED in record.tags:
+                        merges.add(item.id)
+            if merges and not wanted:
+                idle = _merges_without_effect(session, merges)
+                payloads = [item for item in payloads if snapshot_id(item) not in idle]
             ids = tuple(map(snapshot_id, payloads))
             if not payloads:
                 return PushResult(name, pushed.history.id.hex(), ids, Uploaded())
@@ -960,27 +967,37 @@ def _goal(snapshots: Sequence[Snapshot], ref: str | None) -> SnapshotId:
 
 
 def _bases(session: Session, done: FetchResult) -> list[Snapshot]:
-    """Returns the newest states that the root and a fetched history both had, at most three.
+    """Returns the newest states that the root and a fetched history both had, at most two.
 
-    These are a snapshot that both have, the one of the history that the root pulled last, unless
-    that was undone, and the one of the root that the history pulled last. Raises Refused where
-    there are none.
+    These are the snapshot of the history that the root pulled last, unless that was undone, and
+    the one of the root that the history pulled last; one of which the other came is left out.
+    Without them it is the newest snapshot that both have: what either side changed back since an
+    older state would look like no change. Snapshots that were pruned on the remote count as long
+    as they are here. Raises Refused where there are none.
     """
     log, root = session.store.snapshots, session.root
     own = {name.id: name for name in log.listing(root.id)}
-    history = [resolve_in(session, done._replace(newest_id=item).ref) for item in done.fetched.ids]
-    theirs = {item.id: item for item in reversed(history)}
-    found = [next((item for item in theirs.values() if item.id in own), None)]
-    restored = []
-    for moment in reversed(load_history(root).undo):
-        if moment.snapshot_id in own:
-            ref = restored_ref(log.load(root.id, own[moment.snapshot_id]))
-            restored += [own[item] for item in own if ref is not None and item.startswith(ref)]
-    pulled = (merged_id(log.load(root.id, name)) for name in restored)
-    found.append(next((theirs[item] for item in pulled if item in theirs), None))
-    given = (merged_id(item) for item in theirs.values())
-    name = next((own[item] for item in given if item in own), None)
-    found.append(log.load(root.id, name) if name is not None else None)
+    there = fetched_root(session.store, done.remote, done.history_name, done.history_id)
+    history = [item for item in log.readable(there.id) if item.record.scope is None]
+    history.sort(key=lambda item: item.record.created_at_ns, reverse=True)
+    theirs = {item.id: item for item in history}
+    age = {item: number for number, item in enumerate(theirs)}
+
+    shared = next((item for item in history if item.id in own), None)
+    restored = (log.load(root.id, own[item]) for item in _restored(session))
+    pull, pulled_id = _newest_merge(restored, theirs)
+    other, given_id = _newest_merge(history, own)
+    pulled = theirs[pulled_id] if pulled_id is not None else None
+    given = log.load(root.id, own[given_id]) if given_id is not None else None
+
+    newer = [item for item in (pulled, other) if item is not None]
+    if shared is not None and any(age[item.id] < age[shared.id] for item in newer):
+        shared = None
+    if pull is not None and given is not None and given.sequence >= pull.sequence:
+        pulled = None
+    elif pulled is not None and other is not None and age[pulled.id] <= age[other.id]:
+        given = None
+    found = (shared, pulled, given)
     bases = {item.id: item for item in found if item is not None and item.record.scope is None}
     if not bases:
         raise Refused(
@@ -988,6 +1005,46 @@ def _bases(session: Session, done: FetchResult) -> list[Snapshot]:
             code=ErrorCode.NOTHING_IN_COMMON,
         )
     return list(bases.values())
+
+
+def _newest_merge(
+    snapshots: Iterable[Snapshot], ids: Container[SnapshotId]
+) -> tuple[Snapshot, SnapshotId] | tuple[None, None]:
+    """Returns the first merge with one of some snapshots, and the id of that one."""
+    for snapshot in snapshots:
+        merged = merged_id(snapshot)
+        if merged is not None and merged in ids:
+            return snapshot, merged
+    return None, None
+
+
+def _restored(session: Session) -> Iterator[SnapshotId]:
+    """Yields the snapshots of the root that were restored and not undone, newest first.
+
+    A restore of which the snapshot before it was pruned is left out.
+    """
+    log, root = session.store.snapshots, session.root
+    own = {name.id: name for name in log.listing(root.id)}
+    for moment in reversed(load_history(root).undo):
+        found = [moment.snapshot_id] if moment.snapshot_id in own else []
+        safety = log.load(root.id, own[found[0]]) if found else None
+        # A redo goes to the state before the undo, which went to the state before the restore.
+        is_redo = safety is not None and (safety.label or "").startswith("before redo to ")
+        for _ in range(3 if is_redo else 1):
+            ref = restored_ref(log.load(root.id, own[found[0]])) if found else None
+            found = [item for item in own if ref is not None and item.startswith(ref)]
+        yield from found
+
+
+def _merges_without_effect(session: Session, merges: Container[SnapshotId]) -> set[SnapshotId]:
+    """Returns those merges that were undone, or that a killed pull never restored.
+
+    Where the snapshot before a restore was pruned that cannot be told, and none is returned.
+    """
+    own = {name.id for name in session.store.snapshots.listing(session.root.id)}
+    if any(moment.snapshot_id not in own for moment in load_history(session.root).undo):
+        return set()
+    return {item for item in own if item in merges} - set(_restored(session))
 
 
 def _require_only(session: Session, ids: Iterable[SnapshotId]) -> None:
