@@ -23,7 +23,7 @@ WASTE_SHARE_MIN = 0.2
 """A pack with at least this share of waste is rewritten."""
 FRAGMENTS_MIN = 64
 """A pack with this many small blocks, in at least half of its bytes, is rewritten."""
-_FRAGMENT_RAW_SIZE_MAX = BLOCK_SIZE_TARGET // 4
+_FRAGMENT_RAW_SIZE_MAX = BLOCK_SIZE_TARGET // 8
 MERGED_MIN = 8
 """This many packs of about the same size become one; see :func:`_tier`."""
 
