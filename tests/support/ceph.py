@@ -1,28 +1,32 @@
-"""A Ceph cluster of one machine that speaks S3: monitor, storage and gateway as plain processes.
+"""A Ceph cluster of one machine that speaks S3: monitor, storages and gateways as plain processes.
 
-Everything listens on 127.0.0.1 alone and lies below one directory; objects are kept in memory. The
-programs are those of the Debian packages ceph-mon, ceph-osd, radosgw and ceph-common.
+Everything listens on 127.0.0.1 alone and lies below one directory. Storages that are not durable
+keep objects in memory, and start faster. The programs are those of the Debian packages ceph-mon,
+ceph-osd, radosgw and ceph-common.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 PROGRAMS = ("ceph", "ceph-mon", "ceph-osd", "monmaptool", "radosgw", "radosgw-admin", "setpriv")
 ACCESS_KEY, SECRET_KEY = "testkey", "testsecret"  # the user of the tests
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 240  # seconds are enough, unless others work on the machine
+ANSWER_TIMEOUT_S = 2
 PAUSE_S = 0.02
 
 
@@ -32,40 +36,127 @@ def missing_programs() -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns ports of 127.0.0.1 that nobody listens at."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [item.getsockname()[1] for item in sockets]
+    """Returns ports of 127.0.0.1 that nobody listens at, and that no connection gets by chance.
+
+    So a server that was killed finds its port free, however many connections were made since.
+    """
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    sockets: list[socket.socket] = []
+    while len(sockets) < count:
+        with suppress(OSError):
+            sockets.append(
+                socket.create_server(("127.0.0.1", SystemRandom().randrange(10_000, first)))
+            )
+    ports: list[int] = [item.getsockname()[1] for item in sockets]
     for item in sockets:
         item.close()
     return ports
 
 
 class Ceph:
-    """A running cluster with an S3 gateway at ``endpoint``."""
+    """A running cluster with S3 gateways at ``endpoints``.
 
-    def __init__(self, directory: Path) -> None:
+    Durable storages outlive being killed. Three of them hold a copy of everything each, and a
+    write is acknowledged while two of them live.
+    """
+
+    def __init__(
+        self, directory: Path, *, storages: int = 1, gateways: int = 1, is_durable: bool = False
+    ) -> None:
         self.directory = directory
-        self._port, self._monitor_port = free_ports(2)
-        self.endpoint = f"http://127.0.0.1:{self._port}"
+        self._is_durable = is_durable
+        self._monitor_port, *ports = free_ports(1 + gateways)
+        self._gateway_ports = {f"gateway{number}": port for number, port in enumerate(ports)}
+        self.gateways = tuple(self._gateway_ports)
+        self.storages = tuple(f"storage{number}" for number in range(storages))
+        self.endpoints = tuple(f"http://127.0.0.1:{port}" for port in ports)
+        self.endpoint = self.endpoints[0]
         self._configuration = directory / "ceph.conf"
         self._cluster_id = str(uuid.uuid4())
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
-        """Makes the cluster and returns when the gateway answers."""
-        for name in ("run", "log", "monitor", "gateway", "storage"):
+        """Makes the cluster and returns when the gateways answer."""
+        for name in ("run", "log", "monitor", *self.gateways, *self.storages):
             (self.directory / name).mkdir()
         self._write_configuration()
         self._start_monitor()
-        self._start_storage()
-        self._start_gateway()
+        for number, name in enumerate(self.storages):
+            self._make_storage(number)
+            self.start_process(name)
+        self._make_user()
+        for name in self.gateways:
+            self.start_process(name)
+        self.wait_for(*self.storages, *self.gateways)
 
     def kill(self) -> None:
         """Kills all processes; nothing of the cluster is worth an orderly end."""
+        for name in tuple(self._processes):
+            self.kill_process(name)
+
+    def kill_process(self, name: str) -> None:
+        """Kills a storage or a gateway, as if its machine lost its power."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def start_process(self, name: str) -> None:
+        """Starts a storage or a gateway that was killed; returns at once."""
+        if name in self.storages:
+            self._spawn(name, "ceph-osd", "-f", "-i", str(self.storages.index(name)))
+            return
+        # With Nagle's algorithm each small answer takes 40 ms.
+        frontend = f"beast endpoint=127.0.0.1:{self._gateway_ports[name]} tcp_nodelay=1"
+        self._spawn(name, "radosgw", "-f", "-n", f"client.{name}", "--rgw-frontends", frontend)
+
+    def wait_for(self, *names: str, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Returns when storages and gateways answer; fails where one does not in time."""
+        deadline_s = time.monotonic() + timeout_s
+        for name in names:
+            while not self.is_up(name):
+                code = self._processes[name].poll()
+                assert code is None, f"{name} ended with {code}, see {self.directory}/log"
+                what = f"{name} does not answer, see {self.directory}/log"
+                assert time.monotonic() < deadline_s, what
+                time.sleep(PAUSE_S)
+
+    def is_up(self, name: str) -> bool:
+        """Tells whether a storage or a gateway works."""
+        if name in self.storages:
+            try:
+                status = self._asked(f"osd.{self.storages.index(name)}", "status")
+            except (OSError, ValueError):
+                return False
+            return bool(status["state"] == "active")
+        try:
+            address = self.endpoints[self.gateways.index(name)]
+            with urlopen(address, timeout=ANSWER_TIMEOUT_S) as answer:
+                return bool(answer.status == 200)
+        except (URLError, ConnectionError, TimeoutError):
+            return False
+
+    def cpu_seconds(self) -> float:
+        """Returns the processor time of all processes that run."""
+        ticks = 0
         for process in self._processes.values():
-            process.kill()
-            process.wait()
-        self._processes.clear()
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def requests(self) -> int:
+        """Returns how many requests the gateways have answered."""
+        counters = (self._asked(f"client.{name}", "perf dump") for name in self.gateways)
+        return sum(int(item["rgw"]["req"]) for item in counters)
+
+    def _asked(self, who: str, command: str) -> Any:
+        """Returns what a process answers at its socket; raises OSError and ValueError."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(ANSWER_TIMEOUT_S)
+            connection.connect(str(self.directory / "run" / f"{who}.asok"))
+            connection.sendall(json.dumps({"prefix": command}).encode() + b"\0")
+            with connection.makefile("rb") as stream:
+                answer = stream.read()
+        return json.loads(answer[4:])  # after its size
 
     def make_bucket(self, name: str) -> None:
         """Makes a bucket of the tests' user."""
@@ -85,7 +176,7 @@ class Ceph:
             pass
 
     def _write_configuration(self) -> None:
-        below = self.directory
+        below, copies = self.directory, min(3, len(self.storages))
         values: dict[str, Any] = {
             "fsid": self._cluster_id,
             "mon_host": f"v2:127.0.0.1:{self._monitor_port}",
@@ -106,13 +197,15 @@ class Ceph:
             "log_to_stderr": "false",
             "crash_dir": below / "run",
             "mon_data": below / "monitor",
-            "osd_data": below / "storage",
-            "rgw_data": below / "gateway",
-            # One copy of everything, in memory.
-            "osd_objectstore": "memstore",
+            "osd_data": f"{below}/storage$id",
+            "rgw_data": f"{below}/$id",
+            "osd_objectstore": "bluestore" if self._is_durable else "memstore",
             "memstore_device_bytes": 4 << 30,
-            "osd_pool_default_size": 1,
-            "osd_pool_default_min_size": 1,
+            "bluestore_block_size": 16 << 30,  # of which the file system holds what is used
+            "bluestore_cache_autotune": "false",
+            "bluestore_cache_size": 64 << 20,
+            "osd_pool_default_size": copies,
+            "osd_pool_default_min_size": max(1, copies - 1),
             "osd_pool_default_pg_num": 4,
             "osd_pool_default_pgp_num": 4,
             "osd_pool_default_pg_autoscale_mode": "off",
@@ -137,7 +230,7 @@ class Ceph:
             "rgw_run_sync_thread": "false",
             "rgw_dns_name": "localhost",
         }
-        for part in ("rocksdb", "ms", "osd", "mon", "paxos", "rgw"):
+        for part in ("rocksdb", "bluestore", "bluefs", "bdev", "ms", "osd", "mon", "paxos", "rgw"):
             values[f"debug_{part}"] = 0
         lines = [f"{name} = {value}\n" for name, value in values.items()]
         self._configuration.write_text("".join(["[global]\n", *lines]))
@@ -151,29 +244,16 @@ class Ceph:
         self._run("ceph-mon", "--mkfs", "-i", "a", "--monmap", map_file)
         self._spawn("monitor", "ceph-mon", "-f", "-i", "a")
 
-    def _start_storage(self) -> None:
+    def _make_storage(self, number: int) -> None:
         identity = str(uuid.uuid4())
         timeout = str(START_TIMEOUT_S)
         self._run("ceph", "--connect-timeout", timeout, "osd", "new", identity)
-        self._run("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", identity)
-        self._spawn("storage", "ceph-osd", "-f", "-i", "0")
+        self._run("ceph-osd", "-i", str(number), "--mkfs", "--osd-uuid", identity)
 
-    def _start_gateway(self) -> None:
-        # With Nagle's algorithm each small answer takes 40 ms.
-        frontend = f"beast endpoint=127.0.0.1:{self._port} tcp_nodelay=1"
-        self._spawn("gateway", "radosgw", "-f", "-n", "client.rgw", "--rgw-frontends", frontend)
+    def _make_user(self) -> None:
         keys = [f"--access-key={ACCESS_KEY}", f"--secret-key={SECRET_KEY}"]
         words = ["user", "create", "--uid=tests", "--display-name=tests", *keys]
         self._run("radosgw-admin", *words)
-
-        def answers() -> bool:
-            try:
-                with urlopen(self.endpoint, timeout=START_TIMEOUT_S) as answer:
-                    return bool(answer.status == 200)
-            except (URLError, ConnectionError):
-                return False
-
-        self._wait(answers)
 
     def _run(self, *words: str) -> str:
         done = subprocess.run(
@@ -189,32 +269,24 @@ class Ceph:
         return done.stdout
 
     def _spawn(self, name: str, *words: str) -> None:
-        with (self.directory / "log" / f"{name}.out").open("wb") as log:
+        with (self.directory / "log" / f"{name}.out").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *words],  # even if the tests are killed
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
+                process_group=0,  # a person's interrupt is for the tests
             )
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "CEPH_CONF": str(self._configuration)}
 
-    def _wait(self, is_ready: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not is_ready():
-            for name, process in self._processes.items():
-                assert process.poll() is None, f"{name} ended, see {self.directory}/log"
-            assert time.monotonic() < deadline, f"no answer, see {self.directory}/log"
-            time.sleep(PAUSE_S)
-
 
 @contextmanager
-def running_ceph(directory: Path) -> Iterator[Ceph]:
+def running_ceph(directory: Path, **options: Any) -> Iterator[Ceph]:
     """Runs a cluster below an empty directory, and kills it afterwards."""
-    cluster = Ceph(directory)
+    cluster = Ceph(directory, **options)
     try:
         cluster.start()
         yield cluster
