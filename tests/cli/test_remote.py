@@ -279,6 +279,7 @@ def test_a_pull_says_what_both_sides_changed(snap, run_snap, root, pushed, disk,
 
     assert kept.code == 0
     assert "1 path changed on both sides, and kept as they are here:\n  plants\n" in kept.err
+    assert "To take one from there: snap restore disk/" in kept.err
     assert (directory / "plants").read_text() == "mine"
     assert (directory / "new").read_text() == "seeds"
     assert other("pull").out.endswith("has nothing new\n")

@@ -531,6 +531,10 @@ def pull(
             f"{count_text(len(result.conflicts), 'path')} changed on both sides, and {done}:",
             *(f"  {text}" for text in first_lines(result.conflicts, path_text, _SHOWN_MAX)),
         )
+        if not theirs:
+            history = f"{result.fetch.remote}/{result.fetch.history_id[:12]}"
+            one = invocation.command_text("restore", history, "PATH")
+            invocation.output.note(f"To take one from there: {one}")
     if restored is not None:
         invocation.output.note(*restore_notes(restored, invocation.command_text("undo")))
 

@@ -918,7 +918,9 @@ def _chosen(
         raise NotFound(f"The remote has no {what}", code=ErrorCode.HISTORY_NOT_FOUND)
     if len(found) > 1:
         names = ", ".join(sorted(f"{item.name} ({item.id.hex()[:12]})" for item in found))
-        raise InvalidArgument(f"Several histories are possible: {names}")
+        raise InvalidArgument(
+            f"Several histories are possible: {names}; the beginning of an id names one"
+        )
     return next(iter(found.items()))
 
 
