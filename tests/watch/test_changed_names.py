@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import treesnap
 from mounting import mounting
 from treesnap.fs.local import LocalFileSystem
 from treesnap.worktree.scan import mapped_files
@@ -101,3 +102,35 @@ def test_more_mappings_than_are_remembered_are_forgotten_knowingly(world, monkey
             assert world.listed_by_create() >= listed_min
     assert world.listed_by_create() == 1
     assert world.listed_by_create() == 0
+
+
+@pytest.mark.parametrize("is_listed", [False, True], ids=["known", "listed"])
+@pytest.mark.parametrize("how", ["moved away", "left out", "replaced by a file", "restored"])
+def test_rules_go_with_the_directory_above_theirs(world, how, is_listed):
+    """Of a directory that is listed in any case, what went is not known by its name."""
+    if is_listed:
+        (world.root / "one").write_text("a file with two names")
+        os.link(world.root / "one", world.root / "two")
+    watched = world.watch()
+    without = watched.create().id
+    deep = world.root / "d1" / "deep"
+    if how == "restored":
+        deep = world.root / "new" / "deep"
+        deep.mkdir(parents=True)
+    (deep / ".snapignore").write_text("hidden\n")
+    held = watched.create().snapshot
+    assert len(held.record.rules) == 1
+    if how == "left out":
+        (world.root / ".snapignore").write_text("d1\n")
+    elif how == "restored":
+        for ref in (without, held.id, without):
+            watched.restore(ref)
+    else:
+        (world.root / "d1").rename(world.directory / "elsewhere")
+    if how == "replaced by a file":
+        (world.root / "d1").write_text("now a file")
+
+    rules = watched.create().snapshot.record.rules
+
+    expected = treesnap.open(world.root, world.directory / "other").create().snapshot.record.rules
+    assert rules == expected

@@ -211,7 +211,7 @@ class Scanner:
             totals=totals,
             skipped=tuple(sorted(self.skipped, key=lambda item: treepath.components(item.path))),
             unstable=tuple(sorted(self.unstable)),
-            rules=tuple(self._all_rules()),
+            rules=tuple(self._all_rules(root)),
             files_read=self.files_read,
             read_bytes=self.read_bytes,
             trees=self.trees,
@@ -316,11 +316,11 @@ class Scanner:
             self._known_rules.add(rule)
         self._rules.append(rule)
 
-    def _all_rules(self) -> list[IgnoreRules]:
+    def _all_rules(self, root: Entry) -> list[IgnoreRules]:
         """Returns all rules in the order of a whole walk.
 
         Those that were given come first. To those of directories that were entered come the
-        noted ones of directories in scope that were not.
+        noted ones of directories in scope that were not, and are there.
         """
         settings, found, changed = self.settings, self._rules, self._changed
         given_count = len(settings.rules)
@@ -332,12 +332,23 @@ class Scanner:
             and rule not in found
             and changed.find(rule.directory) is None
             and any(treepath.is_within(rule.directory, path) for path in scope)
+            and self._is_there(root, rule.directory, changed)
         ]
         tail = sorted(
             [*found[given_count:], *elsewhere],
             key=lambda rule: treepath.components(rule.directory),
         )
         return [*found[:given_count], *tail]
+
+    def _is_there(self, root: Entry, directory: bytes, changed: PathTree) -> bool:
+        """Returns whether a directory is there that was not entered.
+
+        Of one that was moved away with all in it only its name is known to have changed.
+        """
+        if not (changed.is_listed or treepath.components(directory)[0] in changed.names):
+            return True
+        entry = self.trees.find(root, directory)
+        return entry is not None and entry.is_directory
 
     def totals_below(self, path: bytes, tree_id: ObjectId) -> Totals:
         """Returns the sums over a directory that was not entered."""
