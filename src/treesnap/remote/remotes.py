@@ -602,8 +602,8 @@ class Remotes:
         that they had in common, and restores the merge, which is a snapshot of the root. What only
         one side changed is taken from it. What both changed is a conflict: it stays as it is here,
         or with ``overwrite`` becomes what it is there. An undo takes the pull back. Raises Refused
-        where the histories have nothing in common, and what :meth:`fetch` and
-        :meth:`treesnap.Handle.restore` do.
+        where the histories have nothing in common, and what :meth:`fetch` and a
+        restore do.
         """
         done = self.fetch(name, history)
         with opened(self._context, "pull", recover=False) as session:
