@@ -25,7 +25,7 @@ def test_a_directory_can_be_relied_on(snap, disk):
     assert outcome.out.splitlines() == [
         f"disk  {disk}",
         "A directory; what another machine sees late over a network cannot be found out here",
-        "Not encrypted: whoever can read it can read the snapshots",
+        "Not encrypted: a user who can read it can read the snapshots",
         "Creates a file once, also when several machines try at the same time",
         "Lists what was written just before",
         "Reads parts of files",

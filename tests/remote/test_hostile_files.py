@@ -370,7 +370,7 @@ class Claiming(WrappedBlobs):
 
 @pytest.mark.usefixtures("small_packs")
 def test_what_is_claimed_while_a_collection_goes_on_replaces_nothing(blobs, objects):
-    """What a new commit needs of a condemned pack is not given up for a pack nobody has read."""
+    """What a new commit needs of a condemned pack is not given up for a pack that was not read."""
     snapshot = new_snapshot(objects, Random(1), 1)
     push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
     (commit,) = opened(blobs).names(Folder.COMMITS)

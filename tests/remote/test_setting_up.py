@@ -49,7 +49,7 @@ def test_a_new_remote_that_says_it_is_not_encrypted_is_refused():
 
 
 def test_a_remote_that_was_prepared_without_encryption_is_not_taken_for_an_encrypted_one(tmp_path):
-    """Whoever may write to a bucket could write ``format`` there before its owner does."""
+    """A user who may write to a bucket could write ``format`` there before its owner does."""
     content = {"format": encode_format(RemoteFormat(b"r" * 16, is_encrypted=False))}
     handle = treesnap.open(tmp_path, tmp_path / "store")
     remotes = Remotes(handle, lambda _: secret, lambda _url, *, make=False: MemoryBlobs(content))

@@ -90,6 +90,6 @@ class RemoteChecker:
     def _differences(self, snapshot: str, path: Path) -> list[str]:
         states = self._states.get(snapshot)
         if not states:
-            return ["nobody captured it"]
+            return ["no machine captured it"]
         (state,) = states
         return difference(self.place.ledger(0).states.load(state), record(path))

@@ -29,7 +29,7 @@ DOWN_S = (0.1, 6.0)
 """How long a server stays dead."""
 KILLED_PART = 0.5
 """The part of the gateways, and of the times one of the storages, that is killed at once. With two
-storages dead nothing could be written, and nobody could be expected to go on."""
+storages dead nothing could be written, and no machine could be expected to go on."""
 BLOCKED_S = 180.0
 """A writer is blocked to whom nothing was acknowledged for so long while all servers worked."""
 

@@ -34,7 +34,7 @@ def test_servers_that_are_killed_under_load_lose_nothing(tmp_path, monkeypatch):
 
 
 class TestWhatIsNoticed:
-    """The same machines on a remote in a directory, which nobody kills."""
+    """The same machines on a remote in a directory, which is not killed."""
 
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
@@ -97,7 +97,7 @@ class TestWhatIsNoticed:
         made = writer.handle.create(kind=SnapshotKind.MANUAL).id
         writer.remotes.push()
 
-        assert f"{made}: nobody captured it" in self.check(writer, url).problems
+        assert f"{made}: no machine captured it" in self.check(writer, url).problems
 
     def test_a_pack_that_is_missing(self, writer, url):
         for pack in (Path(url) / "packs").iterdir():

@@ -36,7 +36,7 @@ def missing_programs() -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns ports of 127.0.0.1 that nobody listens at, and that no connection gets by chance.
+    """Returns ports of 127.0.0.1 that no process listens at, and that no connection gets by chance.
 
     So a server that was killed finds its port free, however many connections were made since.
     """

@@ -626,7 +626,7 @@ def check_lines(found: RemoteCheck) -> Iterator[str]:
     yield f"{found.name}  {printable(found.url)}"
     yield _server_line(found)
     if found.key_slots is None:
-        yield "Not encrypted: whoever can read it can read the snapshots"
+        yield "Not encrypted: a user who can read it can read the snapshots"
     else:
         yield f"Encrypted, with {count_text(found.key_slots, 'key slot')}"
     yield _CREATION[found.creation]

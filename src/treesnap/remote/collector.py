@@ -344,7 +344,7 @@ def _without_needed(
 ) -> frozenset[RemoteName]:
     """Returns the condemned packs without an object that is needed only since they were condemned.
 
-    Such an object may lie elsewhere too, but nobody has read it there.
+    Such an object may lie elsewhere too, but was not read there.
     """
     spared = {
         name

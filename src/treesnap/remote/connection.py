@@ -328,8 +328,8 @@ def set_up(
     """Opens a remote, and sets it up where there is none; closes ``blobs`` when it fails.
 
     A new remote is encrypted if ``encrypts``. One that exists is opened as it is, but it is not
-    opened if it is not encrypted and ``encrypts``: whoever may write there could have prepared it,
-    and would read what is pushed. Durable after return. Raises what :func:`connect` does.
+    opened if it is not encrypted and ``encrypts``: a user who may write there could have prepared
+    it, and would read what is pushed. Durable after return. Raises what :func:`connect` does.
     """
     try:
         if read_format(url, blobs) is None:

@@ -6,7 +6,7 @@
 
 What a command writes and removes stands in two tables here; a test compares them with what the
 commands really do. Rules are a second line of defence beside encryption: they hold against
-whoever steals the credentials of a machine, and not against the server.
+a thief of a machine's credentials, and not against the server.
 """
 
 from __future__ import annotations

@@ -505,7 +505,7 @@ class Remotes:
     def rotate_keys(self, name: str | None = None, *, takes_over: bool = False) -> KeyInfo:
         """Encrypts what is stored on a remote from now on with new keys; durable after return.
 
-        A copy of an older key slot does not open that, whoever has its secret. The secret in use
+        A copy of an older key slot does not open that, even with its secret. The secret in use
         opens everything, as before; other secrets open what was stored before, until they are
         added anew. Nothing is written again. Raises Busy where another machine rotates or was
         stopped in the middle, unless ``takes_over``, and Refused.
@@ -746,7 +746,7 @@ def _collection(url: str, blobs: Blobs, opener: Opener) -> Collection:
     try:
         found = try_out(blobs, lambda: opener(url, make=True))
     except RemoteFailed as error:
-        # Readers and writers may not write the files of a probe: whoever set it up has tried.
+        # Readers and writers may not write the files of a probe; the machine that set it up did.
         format_ = read_format(url, blobs) if error.code == ErrorCode.REMOTE_DENIED else None
         if format_ is None:
             raise
