@@ -39,9 +39,6 @@ _QUEUE_LENGTH = 1024
 _FINISHED = -1
 """Stands in the place of an item's number."""
 
-_WITH_THREADS = frozenset({"obstore"})
-"""Libraries that start threads when they are used."""
-
 Report = Callable[[Any], None]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -50,10 +47,9 @@ Result = TypeVar("Result")
 def helper_count() -> int:
     """Returns how many helpers are useful: one per further core, none if there are threads.
 
-    A lock that another thread holds at the moment of a fork stays locked in the child. Those of
-    some libraries are no threads of Python.
+    A lock that another thread holds at the moment of a fork stays locked in the child.
     """
-    if sys.platform != "linux" or not sys.modules.keys().isdisjoint(_WITH_THREADS):
+    if sys.platform != "linux":
         return 0
     threading = sys.modules.get("threading")
     if threading is not None and threading.active_count() > 1:

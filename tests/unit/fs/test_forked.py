@@ -216,19 +216,6 @@ def test_there_are_no_helpers_beside_threads():
     assert result.stdout.split() == [b"1", b"0"]
 
 
-def test_there_are_no_helpers_beside_a_library_that_starts_threads():
-    pytest.importorskip("obstore")
-    program = (
-        "import os; from treesnap.fs.forked import helper_count\n"
-        "os.sched_getaffinity = lambda _: {0, 1}\n"
-        "print(helper_count()); import obstore; print(helper_count())"
-    )
-
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-
-    assert result.stdout.split() == [b"1", b"0"]
-
-
 def test_a_helper_reports_until_it_ends():
     with Helper(lambda report: [report(number) for number in range(3)]) as helper:
         assert helper.results() == [0, 1, 2]
