@@ -70,19 +70,20 @@ def test_a_server_that_hides_the_newest_push_is_noticed_by_its_pusher_alone(
 
 
 @pytest.mark.parametrize("data", [b"", b"not a commit", bytes(1000)])
-def test_a_file_that_is_no_commit_stops_commands_until_it_is_removed(
-    handle, remotes, content, data
-):
+def test_a_file_that_is_no_commit_stops_collections_alone(handle, remotes, content, data):
     push(handle, remotes, "roses")
+    histories = remotes.histories()
     name = f"commits/{1:016x}-{'ab' * 16}"
     content[name] = data
 
-    for act in (remotes.push, remotes.histories, remotes.verify, remotes.collect):
-        with pytest.raises(Corrupt) as stopped:
-            act()
-        assert name in str(stopped.value)
-        assert stopped.value.code in {ErrorCode.REMOTE_DAMAGED, ErrorCode.STORE_DAMAGED}
+    assert remotes.push().snapshots == ()
+    assert remotes.histories() == histories
+    assert [problem.where for problem in remotes.verify().problems] == [name]
+    with pytest.raises(Corrupt) as stopped:
+        remotes.collect()
 
+    assert name in str(stopped.value)
+    assert stopped.value.code in {ErrorCode.REMOTE_DAMAGED, ErrorCode.STORE_DAMAGED}
     del content[name]
     assert remotes.verify(read_data=True).problems == ()
 
