@@ -325,3 +325,9 @@ def test_a_machine_that_only_appends_says_so(snap, root, disk):
     assert snap("remote", "add", "disk", disk, "--append-only", "--json").json["appends_only"]
     assert snap("push").code == 0
     assert snap("remote", "list", "--json").json["remotes"][0]["appends_only"]
+
+
+def test_a_remote_without_keys_needs_no_secret_to_say_so(snap, pushed):
+    refused = snap("remote", "key", "rotate")
+
+    assert (refused.code, "is not encrypted" in refused.err) == (3, True)

@@ -401,3 +401,13 @@ def test_what_was_fetched_can_be_forgotten(laptop, desktop):
         desktop.handle.resolve(found.ref)
     assert desktop.handle.gc().removed_objects > 0
     assert [item.kind for item in desktop.handle.list()] == [SnapshotKind.MANUAL]
+
+
+def test_a_root_does_not_pull_its_own_history(laptop):
+    laptop.write(plants="roses")
+    laptop.push()
+
+    with pytest.raises(NotFound, match="no history but the root's own"):
+        laptop.remotes.pull()
+
+    assert len(list((laptop.store / "snapshots").iterdir())) == 1

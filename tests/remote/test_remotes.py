@@ -862,6 +862,19 @@ def test_one_of_two_rotations_wins(handle, garden, place):
     assert slot.generation == 3
 
 
+def test_a_rotation_asks_for_the_secret_once(handle, place):
+    asked = []
+
+    def counted(known):
+        return lambda: asked.append(known) or secret_of(known)()
+
+    opened(handle, place).add("backup", "s3://b")
+
+    Remotes(handle, counted, place).rotate_keys()
+
+    assert len(asked) == 1
+
+
 def test_a_remote_without_keys_rotates_none(handle):
     plain = opened(handle, Place())
     plain.add("plain", "s3://c", encrypted=False)

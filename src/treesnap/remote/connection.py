@@ -152,12 +152,14 @@ class Connection:
         format_: RemoteFormat,
         opened: OpenedSlot | None,
         cache: FileCache | None = None,
+        secret: SecretSource | None = None,
     ) -> None:
-        """``opened`` has the keys of an encrypted remote."""
+        """``opened`` has the keys of an encrypted remote, and ``secret`` gives what opened them."""
         self.url = url
         self.format = format_
         self._blobs = blobs
         self._opened = opened
+        self._secret = secret
         sealer = Encrypted(opened.keys, format_.remote_id) if opened is not None else Plain()
         self.files = SealedFiles(blobs, sealer, cache)
         self.protocol = Remote(self.files, _wait)
@@ -229,11 +231,11 @@ class Connection:
             )
         return fitting[0]
 
-    def rotate(self, secret: Secret, *, takes_over: bool = False) -> KeyInfo:
+    def rotate(self, *, takes_over: bool = False) -> KeyInfo:
         """Makes a new key generation, which new files are encrypted with; durable after return.
 
-        ``secret`` is that of the slot in use, which is replaced. Other slots open what was stored
-        before, and nothing newer. Raises Busy where another machine rotates, or was stopped in the
+        The slot in use is replaced, for the same secret. Other slots open what was stored before,
+        and nothing newer. Raises Busy where another machine rotates, or was stopped in the
         middle of it, unless ``takes_over``; Refused where the server cannot be relied on.
         """
         opened = self._require_keys()
@@ -242,6 +244,8 @@ class Connection:
                 f"The server of {quoted(self.url)} may give one key generation to two machines",
                 code=ErrorCode.REMOTE_UNRELIABLE,
             )
+        assert self._secret is not None
+        secret = self._secret()
         number = opened.keys.newest + 1
         while not self._blobs.create(_reservation(number), b"reserved\n"):
             if not takes_over:
@@ -300,7 +304,7 @@ def connect(
         if expected is not None and cache is not None:
             opened = _opened_again(blobs, expected, secret, cache)
             if opened is not None:
-                return Connection(url, blobs, expected, opened, cache)
+                return Connection(url, blobs, expected, opened, cache, secret)
         format_ = read_format(url, blobs)
         if format_ is None:
             raise _no_remote(url)
@@ -311,7 +315,7 @@ def connect(
         opened = _opened(blobs, format_, secret)
         if opened is not None and cache is not None:
             cache.put(_LAST_SLOT, opened.name.encode())
-        return Connection(url, blobs, format_, opened, cache)
+        return Connection(url, blobs, format_, opened, cache, secret)
     except BaseException:
         blobs.close()
         raise

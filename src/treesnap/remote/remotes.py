@@ -510,9 +510,8 @@ class Remotes:
         added anew. Nothing is written again. Raises Busy where another machine rotates or was
         stopped in the middle, unless ``takes_over``, and Refused.
         """
-        with self._connected(name, "rotate the keys of a remote") as (session, connected, _):
-            known = Registry(session.fs, session.store.layout).get(connected[0])
-            return connected[1].rotate(self._secret_of(known)(), takes_over=takes_over)
+        with self._connected(name, "rotate the keys of a remote") as (_, (_, connection), _):
+            return connection.rotate(takes_over=takes_over)
 
     def collect(self, name: str | None = None) -> Collected:
         """Frees the space of everything on a remote that no snapshot needs.
@@ -566,12 +565,30 @@ class Remotes:
         A fetch that was interrupted goes on when it is called again. Raises NotFound,
         InvalidArgument, Busy, Corrupt, RemoteFailed, StorageFull.
         """
+        return self._fetch(name, history, ref, paths)
+
+    def _fetch(
+        self,
+        name: str | None,
+        history: str | None,
+        ref: str | None = None,
+        paths: Iterable[PathLike] = (),
+        *,
+        from_others: bool = False,
+    ) -> FetchResult:
+        """Fetches; with ``from_others`` raises NotFound where only the root's own history is."""
         wanted = _tree_paths(self._context, paths)
         with self._connected(name, "fetch") as (session, connected, view):
             name, connection = connected
             found = _by_history(view, connection.deletions())
             own = pushed_history(session.fs, session.root, connection.format.remote_id)
-            candidates = _others(found, own) if history is None else found
+            others = _others(found, own)
+            if from_others and history is None and found and not others:
+                raise NotFound(
+                    f"The remote {quoted(name)} has no history but the root's own",
+                    code=ErrorCode.HISTORY_NOT_FOUND,
+                )
+            candidates = (others or found) if history is None else found
             chosen, entries, ref = _chosen_with_ref(candidates, history, ref)
             snapshots = _snapshots(session, entries)
             goal = _goal(snapshots, ref)
@@ -605,7 +622,7 @@ class Remotes:
         where the histories have nothing in common, and what :meth:`fetch` and a
         restore do.
         """
-        done = self.fetch(name, history)
+        done = self._fetch(name, history, from_others=True)
         with opened(self._context, "pull", recover=False) as session:
             if done.newest_id in {base.id for base in _bases(session, done)}:
                 return PullResult(done, (), None)
@@ -884,13 +901,12 @@ def _history_info(history: HistoryName, entries: Sequence[CommitEntry]) -> Histo
 def _others(
     found: Mapping[HistoryName, list[CommitEntry]], own: PushedHistory | None
 ) -> dict[HistoryName, list[CommitEntry]]:
-    """Returns the histories that are not the root's own; all of them where it is the only one."""
-    others = {
+    """Returns the histories that are not the root's own."""
+    return {
         history: entries
         for history, entries in found.items()
         if own is None or history.id != own.history.id
     }
-    return others or dict(found)
 
 
 def _chosen_with_ref(
