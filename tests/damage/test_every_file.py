@@ -158,7 +158,8 @@ def says_nothing(scene: Scene, damage: Damage) -> bool:
 
     The first are those of the header's bytes 12 to 15. The others lie in a Zstandard frame that
     still decompresses to the same bytes: bit 4 of its descriptor (RFC 8878, section
-    3.1.1.1.1.3), and, in some frames, bits of tables that no symbol uses.
+    3.1.1.1.1.3), the bit that calls its last block the last (3.1.1.2), for a reader that has the
+    bytes of this frame alone, and, in some frames, bits of tables that no symbol uses.
     """
     if (damage.kind, damage.how) != ("pack", "flip"):
         return False
@@ -169,10 +170,11 @@ def says_nothing(scene: Scene, damage: Damage) -> bool:
     start = before.rfind(ZSTD_MAGIC, 0, damage.position)
     frame = zstandard.ZstdDecompressor().decompressobj()
     content = frame.decompress(before[start:]) if start >= 0 else b""
-    if start < 0 or damage.position >= len(before) - len(frame.unused_data):
+    end = len(before) - len(frame.unused_data)
+    if start < 0 or damage.position >= end:
         return False  # in the head or the table of a block
     try:
-        return zstandard.ZstdDecompressor().decompressobj().decompress(now[start:]) == content
+        return zstandard.ZstdDecompressor().decompressobj().decompress(now[start:end]) == content
     except zstandard.ZstdError:
         return False
 
