@@ -9,6 +9,7 @@ import pytest
 
 import treesnap
 from oracle import difference, record
+from treesnap.codec.pack import scan_blocks
 from treesnap.errors import InvalidArgument, NotFound, Refused, RemoteFailed
 from treesnap.model import SnapshotKind
 from treesnap.ops.roots import forget_root, list_roots
@@ -114,6 +115,26 @@ def test_a_root_is_restored_to_a_fetched_snapshot_and_back(laptop, desktop):
     assert desktop.files() == laptop.files()
     desktop.handle.create()
     assert desktop.handle.verify(read_data=True).problems == ()
+
+
+def test_what_is_fetched_whole_is_not_compressed_again(laptop, desktop):
+    laptop.write(plants="roses " * 99, beds__one="1")
+    laptop.write(plants="tulips " * 99)
+    laptop.push()
+
+    desktop.clone()
+
+    assert stored_blocks(laptop.store) <= stored_blocks(desktop.store)
+
+
+def stored_blocks(store: Path) -> set[bytes]:
+    """Returns the blocks of a store's packs as they are stored."""
+    found = set()
+    for path in (store / "packs").iterdir():
+        data = path.read_bytes()
+        blocks = [table.block for table in scan_blocks(data, bytes(16))]
+        found |= {data[block.offset : block.offset + block.size] for block in blocks}
+    return found
 
 
 def test_some_paths_of_a_snapshot_are_fetched_alone(laptop, desktop):

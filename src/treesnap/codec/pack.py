@@ -29,7 +29,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, Self
 from zlib import crc32
 
 from treesnap.codec.compress import (
@@ -225,6 +225,11 @@ class Encoded(NamedTuple):
     data: bytes
     tables: list[BlockTable]
     """What they hold, as if they stood at the start of a pack without an id."""
+
+    @classmethod
+    def of_block(cls, table: BlockTable, data: bytes) -> Self:
+        """Returns a block as it is stored, which needs no compression."""
+        return cls(data, [table._replace(block=table.block._replace(pack_id=b"", offset=0))])
 
     @property
     def object_count(self) -> int:

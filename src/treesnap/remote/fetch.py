@@ -7,6 +7,8 @@ that the next one finds, and that a collection removes if there is none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 
 from treesnap.codec.reader import Reference, TreeReader
 from treesnap.codec.snapshot import decode_snapshot, encode_snapshot, snapshot_id, state_hash
@@ -30,7 +32,8 @@ from treesnap.store.writer import Added, Writer, retry_overtaken
 
 ATTEMPTS = 5
 """How often a view is read again when collections delete what it names."""
-OBJECTS_AT_ONCE = 1024
+WINDOW_OBJECTS = 1 << 17
+"""Objects of which the blocks are looked for at once."""
 
 
 class Fetched(NamedTuple):
@@ -129,11 +132,12 @@ class _Attempt:
             payloads = [self._narrowed(payload, nearest) for payload in self._payloads]
             ids = tuple(map(snapshot_id, payloads))
             wanted = [item for item in payloads if snapshot_id(item) not in listing]
-            for kind, data in self._missing(writer, nearest, wanted):
-                writer.put(kind, data)
-                objects += 1
-                size_bytes += len(data)
-                self._session.monitor.advance(1, len(data))
+            missing = self._missing_references(writer, nearest, wanted)
+            while window := [item.id for item in islice(missing, WINDOW_OBJECTS)]:
+                for count, size in self._store(writer, window):
+                    objects += count
+                    size_bytes += size
+                    self._session.monitor.advance(count, size)
             for number, payload in enumerate(wanted):
                 writer.publish_payload(payload, root.id, sequence + number)
         return Fetched(ids, len(wanted), objects, size_bytes)
@@ -147,25 +151,19 @@ class _Attempt:
         trees = TreeReader(objects.get)
         return encode_snapshot(narrowed(whole, self._paths, trees, objects.get, objects.put))
 
-    def _missing(
-        self, writer: Writer, nearest: _NearestObjects, payloads: Sequence[bytes]
-    ) -> Iterator[tuple[ObjectKind, bytes]]:
-        """Yields the objects that the store lacks, many read in one request."""
-        batch: list[Reference] = []
-        for reference in self._missing_references(writer, nearest, payloads):
-            batch.append(reference)
-            if len(batch) >= OBJECTS_AT_ONCE:
-                yield from self._read(batch)
-                batch = []
-        yield from self._read(batch)
-
-    def _read(self, batch: Sequence[Reference]) -> Iterator[tuple[ObjectKind, bytes]]:
-        for group in self._objects.by_block([item.id for item in batch]):
-            self._objects.prefetch(group)
-            for object_id in group:
+    def _store(self, writer: Writer, wanted: Iterable[ObjectId]) -> Iterator[tuple[int, int]]:
+        """Stores objects; yields how many there were in each block, and their bytes."""
+        for ids, stored in self._objects.stored_blocks(wanted):
+            if stored is not None:
+                with suppress(Corrupt):  # in another pack they may be whole
+                    yield len(ids), writer.put_block(*stored, ids)
+                    continue
+            for object_id in ids:
                 _, entry = self._objects.place(object_id)
                 kind = ObjectKind(entry.kind)
-                yield kind, self._objects.get(kind, object_id)
+                data = self._objects.get(kind, object_id)
+                writer.put(kind, data)
+                yield 1, len(data)
 
     def _missing_references(
         self, writer: Writer, nearest: _NearestObjects, payloads: Sequence[bytes]

@@ -6,9 +6,11 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from itertools import groupby
+from operator import itemgetter
 from typing import Protocol
 
-from treesnap.codec.pack import Block, IndexEntry, OpenBlock, decode_table
+from treesnap.codec.pack import Block, BlockTable, IndexEntry, OpenBlock, decode_table
 from treesnap.codec.reader import Reference, TreeReader, root_references
 from treesnap.codec.remote import RemoteName
 from treesnap.codec.snapshot import decode_snapshot
@@ -19,6 +21,8 @@ from treesnap.remote.protocol import RemoteFiles, View
 TREES_AT_ONCE = 256
 _OPEN_BLOCKS_SIZE_MAX = 32 << 20
 """Bytes of blocks that are kept decompressed."""
+_READ_SIZE_MAX = 16 << 20
+"""Bytes of blocks that are read at once, as they are stored."""
 
 Place = tuple[RemoteName, IndexEntry]
 
@@ -114,6 +118,26 @@ class RemoteObjects:
             with suppress(Corrupt, PackGone):
                 self._read(name, sorted(entries.values(), key=lambda entry: entry.offset))
 
+    def stored_blocks(
+        self, objects: Iterable[ObjectId]
+    ) -> Iterator[tuple[set[ObjectId], tuple[BlockTable, bytes] | None]]:
+        """Yields the blocks that hold objects as they are stored, each with those of the objects.
+
+        Nothing is decompressed or verified. In place of one that cannot be read comes None:
+        :meth:`get` says why, or finds its objects elsewhere.
+        """
+        wanted: dict[tuple[RemoteName, Block], set[ObjectId]] = {}
+        for object_id in objects:
+            name, entry = self.place(object_id)
+            wanted.setdefault((name, entry.block), set()).add(object_id)
+        for name, places in groupby(sorted(wanted), key=itemgetter(0)):
+            for blocks in _parts((block for _, block in places), _READ_SIZE_MAX):
+                found: list[tuple[BlockTable, bytes]] | list[None] = [None] * len(blocks)
+                with suppress(Corrupt, PackGone):
+                    found = self._stored(name, blocks)
+                for block, stored in zip(blocks, found, strict=True):
+                    yield wanted[name, block], stored
+
     def by_block(self, objects: Iterable[ObjectId]) -> Iterator[list[ObjectId]]:
         """Yields objects in the order of their places, as many at once as are kept open."""
         places = [(self.place(object_id), object_id) for object_id in objects]
@@ -131,19 +155,40 @@ class RemoteObjects:
             yield group
 
     def _read(self, name: RemoteName, entries: Sequence[IndexEntry]) -> None:
-        ranges = [(entry.offset, entry.block.size) for entry in entries]
-        pieces = self._files.get_ranges(str(name), self.view.sizes[name], ranges)
-        if pieces is None:
-            raise PackGone(str(name))
-        for entry, data in zip(entries, pieces, strict=True):
-            table = decode_table(data, entry.pack_id, entry.offset)
-            if table is None or table.block != entry.block or len(data) != entry.block.size:
-                raise Corrupt(f"{name} does not hold a block at {entry.offset}")
-            self._blocks[name, entry.block] = OpenBlock(table, data)
-            self._size += entry.block.raw_size
+        blocks = [entry.block for entry in entries]
+        for block, (table, data) in zip(blocks, self._stored(name, blocks), strict=True):
+            self._blocks[name, block] = OpenBlock(table, data)
+            self._size += block.raw_size
         while self._size > _OPEN_BLOCKS_SIZE_MAX and len(self._blocks) > len(entries):
             (_, block), _ = self._blocks.popitem(last=False)
             self._size -= block.raw_size
+
+    def _stored(self, name: RemoteName, blocks: Sequence[Block]) -> list[tuple[BlockTable, bytes]]:
+        """Returns blocks of a pack in one request; raises Corrupt and PackGone."""
+        ranges = [(block.offset, block.size) for block in blocks]
+        pieces = self._files.get_ranges(str(name), self.view.sizes[name], ranges)
+        if pieces is None:
+            raise PackGone(str(name))
+        found = []
+        for block, data in zip(blocks, pieces, strict=True):
+            table = decode_table(data, block.pack_id, block.offset)
+            if table is None or table.block != block or len(data) != block.size:
+                raise Corrupt(f"{name} does not hold a block at {block.offset}")
+            found.append((table, data))
+        return found
+
+
+def _parts(blocks: Iterable[Block], size_bytes_max: int) -> Iterator[list[Block]]:
+    """Yields blocks, as many at once as take up some bytes, but at least one."""
+    part, size_bytes = list[Block](), 0
+    for block in blocks:
+        if part and size_bytes + block.size > size_bytes_max:
+            yield part
+            part, size_bytes = [], 0
+        part.append(block)
+        size_bytes += block.size
+    if part:
+        yield part
 
 
 class Seen:

@@ -255,8 +255,7 @@ class PackReader:
         opened = OpenBlock(table, data)
         for entry in table.entries:
             opened.find(entry)
-        place = block._replace(pack_id=b"", offset=0)
-        return Encoded(data, [table._replace(block=place)])
+        return Encoded.of_block(table, data)
 
     def _table_and_bytes(self, block: Block) -> tuple[BlockTable, bytes]:
         """Returns all of a block, with its table; raises Corrupt where another one is."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from treesnap.codec.compress import LEVEL_CAPTURE, LEVEL_REWRITE, OBJECT_SIZE_MAX
-from treesnap.codec.pack import Encoded, IndexEntry, encode_objects
+from treesnap.codec.pack import BlockTable, Encoded, IndexEntry, OpenBlock, encode_objects
 from treesnap.codec.reader import check_object
 from treesnap.codec.snapshot import SNAPSHOT
 from treesnap.errors import Busy, Corrupt, ErrorCode, InvalidArgument, StorageFull
@@ -188,12 +188,31 @@ class Writer:
         identity = object_id(kind, data)
         if self.has(identity):
             return identity
-        if len(data) > OBJECT_SIZE_MAX:
-            raise InvalidArgument(f"An object of {len(data)} bytes is too large to store")
-        check_object(kind, data)
+        _check(kind, data)
         if self._add(kind, identity, data):
             self._submit()
         return identity
+
+    def put_block(self, table: BlockTable, data: bytes, wanted: Collection[ObjectId]) -> int:
+        """Stores objects of a block of another store; returns how many bytes they have.
+
+        Where all of its objects are wanted the block is taken as it is, which spares compressing
+        it again; an object that the store has is there twice then. Each object is verified, and
+        checked as :meth:`put` does. Raises Corrupt for the first that is damaged, and
+        InvalidArgument.
+        """
+        opened, entries = OpenBlock(table, data), table.entries
+        if len(entries) == len(wanted):
+            for entry in entries:
+                _check(ObjectKind(entry.kind), opened.find(entry))
+            self._append(Encoded.of_block(table, data))
+            return table.block.raw_size - len(entries)
+        size_bytes = 0
+        for entry in entries:
+            if entry.id in wanted:
+                self.put(ObjectKind(entry.kind), opened.find(entry))
+                size_bytes += entry.raw_size
+        return size_bytes
 
     def _add(self, kind: ObjectKind, identity: ObjectId, data: bytes) -> bool:
         """Adds an object to the batch at hand; returns whether the batch is full."""
@@ -426,3 +445,10 @@ class Writer:
             self._store.index.drop_damaged()
         Reserve(self._fs, self._store.layout).fill()
         return identity, name
+
+
+def _check(kind: ObjectKind, data: bytes) -> None:
+    """Raises InvalidArgument for an object that a reader would not accept."""
+    if len(data) > OBJECT_SIZE_MAX:
+        raise InvalidArgument(f"An object of {len(data)} bytes is too large to store")
+    check_object(kind, data)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 from random import Random
 
 import pytest
 
-from blocks import ONE_OBJECT_SIZE
+from blocks import ONE_OBJECT_SIZE, block_of
 from treesnap.codec.message import pack
-from treesnap.errors import InvalidArgument, StorageFull
+from treesnap.codec.pack import BlockTable, decode_table
+from treesnap.errors import Corrupt, InvalidArgument, StorageFull
 from treesnap.hashing import object_id
 from treesnap.model import ObjectKind, Totals
 from treesnap.store.collector import CollectorState, write_state
@@ -89,6 +91,62 @@ def test_a_full_pack_is_sealed(open_store):
     store = open_store()
     assert len(pack_ids(store)) == 2
     assert len(record_ids(store)) == 9
+
+
+def stored_block(*objects: tuple[ObjectKind, bytes]) -> tuple[BlockTable, bytes]:
+    """Returns a block of objects as another store may have it."""
+    data = block_of([(kind, object_id(kind, each), each) for kind, each in objects])
+    table = decode_table(data, b"p" * 16, 0)
+    assert table is not None
+    return table, data
+
+
+def test_a_block_that_is_wanted_whole_is_taken_as_it_is(open_store):
+    table, data = stored_block((CHUNK, b"one"), (ObjectKind.TREE, tree_bytes()))
+    ids = {entry.id for entry in table.entries}
+
+    with Writer(open_store()) as writer:
+        assert writer.put_block(table, data, ids) == 3 + len(tree_bytes())
+        writer.flush()
+
+    store = open_store()
+    (path,) = Path(store.layout.packs).iterdir()
+    assert data in path.read_bytes()
+    assert {store.get(ObjectKind(entry.kind), entry.id) for entry in table.entries} == {
+        b"one",
+        tree_bytes(),
+    }
+
+
+def test_what_is_not_wanted_of_a_block_is_left_out(open_store):
+    table, data = stored_block((CHUNK, b"one"), (CHUNK, b"three"), (CHUNK, b"seven"))
+    first, _, last = (entry.id for entry in table.entries)
+
+    with Writer(open_store()) as writer:
+        assert writer.put_block(table, data, {first, last}) == 8
+        writer.flush()
+
+    assert record_ids(open_store()) == [first, last]
+
+
+@pytest.mark.parametrize(
+    ("block", "error"),
+    [
+        ([(CHUNK, object_id(CHUNK, b"one"), b"one"), (CHUNK, bytes(32), b"two")], Corrupt),
+        ([(ObjectKind.TREE, object_id(ObjectKind.TREE, b"no tree"), b"no tree")], InvalidArgument),
+    ],
+)
+def test_a_block_with_what_no_reader_accepts_is_not_stored(open_store, block, error):
+    data = block_of(block)
+    table = decode_table(data, b"p" * 16, 0)
+    assert table is not None
+
+    with Writer(open_store()) as writer:
+        with pytest.raises(error):
+            writer.put_block(table, data, {identity for _, identity, _ in block})
+        writer.flush()
+
+    assert record_ids(open_store()) == []
 
 
 def test_an_object_that_is_too_large_is_refused(store):
