@@ -11,11 +11,14 @@ import treesnap
 from oracle import difference, record
 from treesnap.codec.pack import scan_blocks
 from treesnap.errors import InvalidArgument, NotFound, Refused, RemoteFailed
-from treesnap.model import SnapshotKind
+from treesnap.fs.local import LocalFileSystem
+from treesnap.hashing import object_id
+from treesnap.model import ObjectKind, SnapshotKind
 from treesnap.ops.roots import forget_root, list_roots
 from treesnap.remote import Remotes, clone
 from treesnap.remote.remotes import clone_context
 from treesnap.store.maintenance.retention import Policy
+from treesnap.store.store import Store
 
 
 class Machine:
@@ -50,8 +53,9 @@ class Machine:
         """Pushes, and returns the id of the history."""
         return self.remotes.push().history_id
 
-    def clone(self, *words: str, paths: tuple[str, ...] = ()) -> None:
-        clone(clone_context(str(self.garden), self.handle), self.disk, *words, paths=paths)
+    def clone(self, *words: str, paths: tuple[str, ...] = (), lazy: bool = False) -> None:
+        context = clone_context(str(self.garden), self.handle)
+        clone(context, self.disk, *words, paths=paths, lazy=lazy)
         self.add()
 
     def files(self) -> dict[str, str]:
@@ -125,6 +129,59 @@ def test_what_is_fetched_whole_is_not_compressed_again(laptop, desktop):
     desktop.clone()
 
     assert stored_blocks(laptop.store) <= stored_blocks(desktop.store)
+
+
+def test_a_lazy_clone_has_one_snapshot_and_others_when_they_are_needed(laptop, desktop, tmp_path):
+    first = laptop.write(plants="roses " * 999, beds__one="1")
+    second = laptop.write(plants="tulips", beds__one="2")
+    laptop.push()
+
+    desktop.clone(lazy=True)
+
+    handle = desktop.handle
+    assert desktop.files() == {"plants": "tulips", "beds/one": "2"}
+    assert [item.id for item in handle.list() if item.kind is SnapshotKind.MANUAL] == [second]
+    assert handle.verify(read_data=True).problems == ()
+    handle.gc()
+    older = object_id(ObjectKind.CHUNK, b"roses " * 999)
+    assert Store(LocalFileSystem(), str(laptop.store)).has(older)
+    assert not Store(LocalFileSystem(), str(desktop.store)).has(older)
+    handle.restore(desktop.remotes.fetch("disk", "garden", first).ref)
+    assert desktop.files() == {"plants": "roses " * 999, "beds/one": "1"}
+    handle.undo()
+    assert desktop.files() == {"plants": "tulips", "beds/one": "2"}
+    assert handle.verify(read_data=True).problems == ()
+
+
+def test_a_lazy_clone_of_an_older_snapshot_has_that_one(laptop, desktop):
+    first = laptop.write(plants="roses")
+    laptop.write(plants="tulips")
+    laptop.push()
+
+    desktop.clone("garden", first, lazy=True)
+
+    assert desktop.files() == {"plants": "roses"}
+    assert [item.id for item in desktop.handle.list() if item.record.label is None] == [first]
+
+
+def test_machines_go_on_from_a_lazy_clone(laptop, desktop):
+    laptop.write(plants="roses", beds__one="1")
+    laptop.write(plants="tulips")
+    laptop.push()
+    desktop.clone(lazy=True)
+
+    mine = desktop.write(own="mine")
+    desktop.push()
+    laptop.write(beds__one="11")
+    laptop.remotes.pull()
+    laptop.push()
+    desktop.remotes.pull()
+
+    expected = {"plants": "tulips", "beds/one": "11", "own": "mine"}
+    assert laptop.files() == expected
+    assert desktop.files() == expected
+    assert laptop.handle.resolve(f"disk/{desktop.push()}@{mine}").id == mine
+    assert desktop.handle.verify(read_data=True).problems == ()
 
 
 def stored_blocks(store: Path) -> set[bytes]:

@@ -383,11 +383,13 @@ def push(
         "snap clone s3://bucket/me#garden DIR",
         "snap clone /mnt/disk/snapshots#garden@3f2a9c DIR",
         "snap clone backup#garden DIR src docs/notes.txt",
+        "snap clone --lazy backup#garden DIR",
     ],
 )
 @click.argument("place", metavar="REMOTE[#HISTORY[@REF]]")
 @click.argument("target", metavar="DIR")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.option("--lazy", is_flag=True, help="Leave older snapshots there until they are needed.")
 @_limit_rate
 @pass_invocation
 def clone(
@@ -396,6 +398,7 @@ def clone(
     place: str,
     target: str,
     paths: Sequence[str],
+    lazy: bool,
     limit_rate: int | None,
 ) -> None:
     """Make a directory of a history on a remote.
@@ -403,7 +406,8 @@ def clone(
     REMOTE is a remote's name or address. DIR must be empty, or not exist; it gets the newest
     snapshot, or REF, and the whole history. HISTORY is a name or the beginning of an id, and may
     be left out where there is only one. With PATHs, which are relative to DIR, only these come, in
-    one snapshot. A clone that was interrupted goes on where it was.
+    one snapshot. With --lazy older snapshots come when 'snap restore REMOTE/HISTORY@REF' asks for
+    them. A clone that was interrupted goes on where it was.
     """
     from treesnap import remote as library
     from treesnap.remote.remotes import clone_context
@@ -418,6 +422,7 @@ def clone(
             where,
             fragment or None,
             paths=paths,
+            lazy=lazy,
             secret_of=secret_of,
             opener=_opener(limit_rate),
         )

@@ -677,6 +677,7 @@ def clone(
     ref: str | None = None,
     paths: Iterable[PathLike] = (),
     *,
+    lazy: bool = False,
     secret_of: SecretOf = _no_secret,
     opener: Opener = open_blobs,
 ) -> CloneResult:
@@ -685,7 +686,9 @@ def clone(
     The directory is the root of ``context``; it must be empty, or not exist. ``place`` is the
     name of a remote that the store knows, or an address. ``history`` is a name or the beginning of
     an id, or one of these with ``@REF``; it may be left out where the remote has only one. ``ref``
-    names one of its snapshots. The snapshots keep their ids. With ``paths``, which are relative to
+    names one of its snapshots. The snapshots keep their ids. With ``lazy`` the snapshot that the
+    directory equals comes alone, and :meth:`Remotes.fetch` brings others when they are needed.
+    With ``paths``, which are relative to
     the root, nothing else is read, and there is one snapshot of these paths. The directory appears
     only when everything is there; a clone that was killed goes on when it is called again. Raises
     NotFound, Refused, RemoteFailed, StorageFull.
@@ -708,7 +711,8 @@ def clone(
             snapshots = _snapshots(session, entries)
             goal = _goal(snapshots, ref)
             payloads = {snapshot_id(item): item for entry in entries for item in entry.snapshots}
-            ids = [item.id for item in reversed(snapshots) if not wanted or item.id == goal]
+            is_one = lazy or bool(wanted)
+            ids = [item.id for item in reversed(snapshots) if not is_one or item.id == goal]
             session.root.register()
             with locked_root(session, "clone"):
                 if not wanted:
