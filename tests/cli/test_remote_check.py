@@ -49,6 +49,7 @@ def test_what_is_printed_for_programs(snap, disk):
     found = snap("remote", "check", "disk", "--json").json
 
     assert {key: found[key] for key in sorted(found.keys() - {"schema", "warnings"})} == {
+        "collection": "any",
         "creation": "atomic",
         "has_ranges": True,
         "is_encrypted": False,

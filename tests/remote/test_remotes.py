@@ -7,11 +7,20 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
 import treesnap
-from blob_doubles import BlobFault, BlobFaultKind, FaultyBlobs, MemoryBlobs, WrappedBlobs
+from blob_doubles import (
+    BlobFault,
+    BlobFaultKind,
+    FaultyBlobs,
+    LateListBlobs,
+    MemoryBlobs,
+    RacingBlobs,
+    WrappedBlobs,
+)
 from oracle import difference, record
 from treesnap.blobs.base import Blobs
 from treesnap.codec.pack import scan_blocks
@@ -525,6 +534,59 @@ def test_a_server_that_creates_a_file_twice_is_used_without_collections(handle, 
         remotes.collect()
     assert refused.value.code == ErrorCode.REMOTE_UNRELIABLE
     cloned(tmp_path / "again", tmp_path / "other", opener)
+
+
+def test_one_machine_collects_on_a_server_that_creates_a_file_twice(handle, place, tmp_path):
+    meeting = Barrier(4)
+
+    def opener(_url, *, make=False):
+        return RacingBlobs(MemoryBlobs(place.content), meeting, 1 << 20)
+
+    first = Remotes(handle, secret_of, opener)
+    other = Remotes(treesnap.open(handle.root, tmp_path / "other"), secret_of, opener)
+
+    assert first.add("backup", "s3://b", only_collector=True).may_collect
+    assert not other.add("backup", "s3://b").may_collect
+
+    waste = Path(handle.root, "waste")
+    waste.write_bytes(os.urandom(2_000_000))
+    gone = handle.create().id
+    first.push()
+    waste.unlink()
+    handle.create()
+    first.push()
+    first.prune(policy=Policy(keep_last=1))
+    with pytest.raises(Refused) as refused:
+        other.collect()
+    assert refused.value.code == ErrorCode.REMOTE_UNRELIABLE
+    assert first.collect().packs > 0
+    assert gone not in {item.id for item in first.snapshots()}
+    assert first.rotate_keys().generation == 2
+    cloned(tmp_path / "again", tmp_path / "third", opener)
+    assert (first.check().is_reliable, first.check().may_collect) == (True, True)
+    assert (other.check().is_reliable, other.check().may_collect) == (True, False)
+
+    assert other.add("backup", "s3://b", only_collector=True).may_collect  # takes over
+    assert other.collect().packs == 0
+
+
+@pytest.mark.parametrize("server", [lambda blobs: LateListBlobs(blobs, 1, []), Overwriting])
+def test_no_machine_collects_where_lists_are_late_or_files_are_replaced(handle, place, server):
+    def opener(_url, *, make=False):
+        return server(MemoryBlobs(place.content))
+
+    with pytest.raises(Refused) as refused:
+        Remotes(handle, secret_of, opener).add("backup", "s3://b", only_collector=True)
+
+    assert refused.value.code == ErrorCode.REMOTE_UNRELIABLE
+    assert place.content == {}
+
+
+def test_that_one_machine_collects_is_decided_at_the_beginning(handle, place):
+    opened(handle, place).add("backup", "s3://b")
+    with pytest.raises(Refused) as refused:
+        opened(handle, place).add("backup", "s3://b", only_collector=True)
+    assert refused.value.code == ErrorCode.REMOTE_NAME_TAKEN
 
 
 def test_a_name_belongs_to_one_remote(handle, place):

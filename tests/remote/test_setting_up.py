@@ -8,12 +8,12 @@ import pytest
 
 import treesnap
 from blob_doubles import MemoryBlobs, WrappedBlobs
-from treesnap.codec.remote import KnownRemote
+from treesnap.codec.remote import Collection, KnownRemote
 from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, Refused
 from treesnap.fs.local import LocalFileSystem
 from treesnap.remote import Remotes
 from treesnap.remote.connection import set_up
-from treesnap.remote.format import Collection, RemoteFormat, decode_format, encode_format
+from treesnap.remote.format import RemoteFormat, decode_format, encode_format
 from treesnap.remote.keys import SLOTS_MAX, Secret
 from treesnap.remote.registry import Registry
 from treesnap.store.layout import Layout

@@ -193,6 +193,12 @@ def test_a_thousand_machines_and_eight_collectors_lose_nothing():
         wander("", seed, machines=1_000, collectors=8, steps=sized(10_000, 100_000))
 
 
+def test_one_collector_alone_needs_no_server_that_creates_a_file_once():
+    """It dies now and then, and the next one meets requests of it that land late."""
+    for seed in range(sized(60, 3_000)):
+        wander("checks for a state, then puts it", seed, collectors=1)
+
+
 @pytest.mark.parametrize("broken", sorted(BROKEN_RULES))
 def test_a_broken_rule_is_found(broken):
     def search() -> None:

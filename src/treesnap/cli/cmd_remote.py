@@ -75,6 +75,11 @@ def remote() -> None:
 @click.option(
     "--append-only", is_flag=True, help="Replace nothing there: credentials need not allow it."
 )
+@click.option(
+    "--only-collector",
+    is_flag=True,
+    help="Let this machine alone collect garbage there: a lesser server will do.",
+)
 @click.option("--passphrase-file", metavar="FILE", help="Read the passphrase from a file's line.")
 @click.option("--passphrase-command", metavar="COMMAND", help="Run a command that prints it.")
 @pass_invocation
@@ -85,6 +90,7 @@ def add(
     url: str,
     encrypts: bool | None,
     append_only: bool,
+    only_collector: bool,
     passphrase_file: str | None,
     passphrase_command: str | None,
 ) -> None:
@@ -107,13 +113,15 @@ def add(
             secret_command=passphrase_command,
             secret_file=passphrase_file,
             append_only=append_only,
+            only_collector=only_collector,
         )
     words = "encrypted" if info.is_encrypted else "not encrypted"
     line = f"Added the remote {info.name}: {printable(info.url)}, {words}"
     invocation.output.result("remote.add", info._asdict, [line])
     if not info.may_collect:
         invocation.output.note(
-            "Garbage is not collected there: its server cannot be relied on for that"
+            "This machine collects no garbage there: another one alone does, or the server "
+            "cannot be relied on for that"
         )
 
 
@@ -649,6 +657,9 @@ def check_lines(found: RemoteCheck) -> Iterator[str]:
             "Do not run 'snap remote gc': it could lose snapshots, though the server could be "
             "relied on when the remote was set up"
         )
+    elif found.collection == "one":
+        which = "This machine" if found.may_collect else "Another machine"
+        yield f"{which} alone may collect garbage"
     elif found.may_collect:
         yield "Any machine may collect garbage"
     elif found.is_sound:

@@ -304,13 +304,26 @@ def decode_index_part(payload: bytes) -> RemoteIndexPart:
     )
 
 
+class Collection(StrEnum):
+    """Who may collect garbage on a remote."""
+
+    ANY = "any"
+    """Every machine: the server creates a file for one of several that meet."""
+    ONE = "one"
+    """One, as a person has said: of several that meet, the server may let two create a file."""
+    NONE = "none"
+    """No machine: the server may create a file twice, or show it late."""
+
+
 class KnownRemote(NamedTuple):
     """A remote as a store remembers it."""
 
     url: str
     remote_id: bytes
     is_encrypted: bool
+    collection: Collection = Collection.NONE
     may_collect: bool = False
+    """Whether this machine may."""
     state_number: int = 0
     """The highest state that was seen: an older one is not believed."""
     secret_command: str | None = None
@@ -329,6 +342,7 @@ def encode_known_remote(remote: KnownRemote) -> bytes:
             "url": remote.url,
             "id": remote.remote_id,
             "encrypted": remote.is_encrypted,
+            "collection": remote.collection.value,
             "collects": remote.may_collect,
             "state": remote.state_number,
             "command": remote.secret_command or "",
@@ -342,10 +356,13 @@ def decode_known_remote(payload: bytes) -> KnownRemote:
     """Returns what a payload says, or raises Corrupt."""
     what = "remote"
     fields = _fields(payload, what)
+    collection = fields.get("collection", str)
+    require(collection in frozenset(Collection), what, "its collection is unknown")
     remote = KnownRemote(
         url=fields.get("url", str),
         remote_id=fields.get("id", bytes),
         is_encrypted=fields.get("encrypted", bool),
+        collection=Collection(collection),
         may_collect=fields.get("collects", bool),
         state_number=fields.get("state", int),
         secret_command=fields.get("command", str) or None,

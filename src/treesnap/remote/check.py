@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from treesnap.codec.remote import Collection
 from treesnap.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
@@ -31,20 +32,26 @@ class RemoteCheck(NamedTuple):
     """Whether a list shows what was written and removed just before, by whomever."""
     has_ranges: bool
     """Whether a part of a file can be read; clones and collections read parts."""
+    collection: Collection
+    """Which machines may collect garbage; decided when the remote was set up."""
     may_collect: bool
-    """Whether any machine may collect garbage; decided when the remote was set up."""
+    """Whether this machine may."""
     reasons: tuple[str, ...]
     """Sentences of facts: what was found that is not as it should be."""
 
     @property
     def is_sound(self) -> bool:
         """Whether collections on this server lose nothing."""
-        return self.creation == "atomic" and self.lists_current
+        is_alone = self.collection is Collection.ONE
+        return self.lists_current and (
+            self.creation == "atomic" or (is_alone and self.creation == "sequential")
+        )
 
     @property
     def is_reliable(self) -> bool:
         """Whether every command works there."""
-        return self.is_sound and self.has_ranges and self.may_collect
+        collects = self.may_collect or self.collection is Collection.ONE
+        return self.is_sound and self.has_ranges and collects
 
     def fields(self) -> Mapping[str, object]:
         """Returns what it says, for programs."""

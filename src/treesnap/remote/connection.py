@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from treesnap.blobs.base import BlobMissing, Blobs
 from treesnap.blobs.throttle import SystemClock, Throttled
-from treesnap.codec.remote import FILE_ID_SIZE, Folder, RemoteState
+from treesnap.codec.remote import FILE_ID_SIZE, Collection, Folder, RemoteState
 from treesnap.errors import (
     Busy,
     Corrupt,
@@ -39,7 +39,6 @@ from treesnap.remote.files import SealedFiles
 from treesnap.remote.format import (
     NAME,
     SIZE_MAX,
-    Collection,
     RemoteFormat,
     decode_format,
     encode_format,
@@ -153,10 +152,14 @@ class Connection:
         opened: OpenedSlot | None,
         cache: FileCache | None = None,
         secret: SecretSource | None = None,
+        *,
+        may_collect: bool = False,
     ) -> None:
         """``opened`` has the keys of an encrypted remote, and ``secret`` gives what opened them."""
         self.url = url
         self.format = format_
+        self.may_collect = may_collect
+        """Whether this machine may collect garbage there."""
         self._blobs = blobs
         self._opened = opened
         self._secret = secret
@@ -239,7 +242,7 @@ class Connection:
         middle of it, unless ``takes_over``; Refused where the server cannot be relied on.
         """
         opened = self._require_keys()
-        if self.format.collection is not Collection.ANY:
+        if not self.may_collect:
             raise Refused(
                 f"The server of {quoted(self.url)} may give one key generation to two machines",
                 code=ErrorCode.REMOTE_UNRELIABLE,
@@ -290,6 +293,8 @@ def connect(
     secret: SecretSource,
     expected: RemoteFormat | None = None,
     cache: FileCache | None = None,
+    *,
+    may_collect: bool = False,
 ) -> Connection:
     """Opens a remote that was set up; closes ``blobs`` when it fails.
 
@@ -304,18 +309,19 @@ def connect(
         if expected is not None and cache is not None:
             opened = _opened_again(blobs, expected, secret, cache)
             if opened is not None:
-                return Connection(url, blobs, expected, opened, cache, secret)
+                return Connection(
+                    url, blobs, expected, opened, cache, secret, may_collect=may_collect
+                )
         format_ = read_format(url, blobs)
         if format_ is None:
             raise _no_remote(url)
         if expected is not None:
             _require_same(url, format_, expected)
-            if expected.collection is Collection.NONE:  # this machine found its server unreliable
-                format_ = format_._replace(collection=Collection.NONE)
+            may_collect = may_collect and format_.collection is not Collection.NONE
         opened = _opened(blobs, format_, secret)
         if opened is not None and cache is not None:
             cache.put(_LAST_SLOT, opened.name.encode())
-        return Connection(url, blobs, format_, opened, cache, secret)
+        return Connection(url, blobs, format_, opened, cache, secret, may_collect=may_collect)
     except BaseException:
         blobs.close()
         raise

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import re
-from enum import StrEnum
 
+from treesnap.codec.remote import Collection
 from treesnap.errors import Corrupt, ErrorCode, UnsupportedFormat
 from treesnap.named_tuple import NamedTuple
 
@@ -21,15 +21,6 @@ NAME = "format"
 VERSION = 1
 SIZE_MAX = 1 << 16
 _ID = re.compile(r"[0-9a-f]{32}\Z")
-
-
-class Collection(StrEnum):
-    """Who may collect garbage there."""
-
-    ANY = "any"
-    """Every machine: the server creates a file for one of several that meet."""
-    NONE = "none"
-    """No machine: the server may create a file twice, or show it late."""
 
 
 class RemoteFormat(NamedTuple):

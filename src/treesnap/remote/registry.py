@@ -124,6 +124,17 @@ class Registry:
             if number > present.state_number:
                 self._write(name, present._replace(state_number=number))
 
+    @contextmanager
+    def alone(self, name: str, operation: str, wait_s: float) -> Iterator[None]:
+        """Keeps other processes of this store from what one machine does alone; raises Busy.
+
+        On a server that may create a file twice, nothing else does.
+        """
+        path = os.path.join(self._layout.remotes, f".alone-{name}")
+        what = f"The remote {quoted(name)}"
+        with held(self._fs, path, operation=operation, what=what, wait_s=wait_s):
+            yield
+
     def _write(self, name: str, remote: KnownRemote) -> None:
         write_record(self._fs, self._layout, self._path(name), REMOTE, remote)
 

@@ -21,6 +21,7 @@ from treesnap.blobs.create_only import CreateOnly
 from treesnap.codec.remote import (
     DELETION,
     FILE_ID_SIZE,
+    Collection,
     CommitEntry,
     Deletion,
     Folder,
@@ -67,7 +68,7 @@ from treesnap.remote.connection import (
     set_up,
 )
 from treesnap.remote.fetch import Fetched, fetch
-from treesnap.remote.format import Collection, RemoteFormat
+from treesnap.remote.format import RemoteFormat
 from treesnap.remote.local_objects import LocalObjects
 from treesnap.remote.policy import Role, RolePolicy, role_policies
 from treesnap.remote.protocol import Uploaded, View
@@ -221,6 +222,7 @@ class Remotes:
         secret_command: str | None = None,
         secret_file: str | None = None,
         append_only: bool = False,
+        only_collector: bool = False,
     ) -> RemoteInfo:
         """Adds a remote, and sets it up where there is none; durable after return.
 
@@ -228,9 +230,11 @@ class Remotes:
         encrypted if it is in a bucket, or as ``encrypted`` says. The server is tried out: where it
         cannot be relied on, no garbage is collected there. The secret comes from a command that
         prints it or from a file, if one is named, and else from ``secret_of``. With ``append_only``
-        this machine replaces nothing there, so that its credentials need not allow that. Raises
-        InvalidArgument, Refused where the name is taken or ``encrypted`` is not what the
-        remote is, RemoteFailed, RemoteLocked.
+        this machine replaces nothing there, so that its credentials need not allow that. With
+        ``only_collector`` no other machine may collect garbage on a new remote, which asks less
+        of its server; on one that was set up so, this machine takes over. Raises
+        InvalidArgument, Refused where the name is taken, ``encrypted`` is not what the
+        remote is, or another rule for collections was set up, RemoteFailed, RemoteLocked.
         """
         check_remote_name(name)
         directory = directory_of(url)
@@ -251,7 +255,7 @@ class Remotes:
                 _refuse_inside(session, url)
             blobs = self._opener(url, make=True)
             try:
-                collection = _collection(url, blobs, self._opener)
+                collection = _collection(url, blobs, self._opener, only_collector=only_collector)
             except BaseException:
                 blobs.close()
                 raise
@@ -264,11 +268,17 @@ class Remotes:
                         f"The remote {quoted(url)} exists and {words}",
                         code=ErrorCode.REMOTE_NAME_TAKEN,
                     )
+                if only_collector and format_.collection is not Collection.ONE:
+                    raise Refused(
+                        f"The remote {quoted(url)} exists, and was not set up for one collector",
+                        code=ErrorCode.REMOTE_NAME_TAKEN,
+                    )
                 number, _ = connection.protocol.read_state()
             known = known._replace(
                 remote_id=format_.remote_id,
                 is_encrypted=format_.is_encrypted,
-                may_collect=format_.collection is Collection.ANY and collection is Collection.ANY,
+                collection=format_.collection,
+                may_collect=format_.collection is collection is not Collection.NONE,
                 state_number=number,
             )
             registry.add(name, known)
@@ -317,7 +327,8 @@ class Remotes:
             remote_id=format_.remote_id.hex(),
             is_encrypted=format_.is_encrypted,
             key_slots=slots,
-            may_collect=format_.collection is Collection.ANY,
+            collection=format_.collection,
+            may_collect=connection.may_collect,
             **found._asdict(),
         )
 
@@ -510,8 +521,10 @@ class Remotes:
         added anew. Nothing is written again. Raises Busy where another machine rotates or was
         stopped in the middle, unless ``takes_over``, and Refused.
         """
-        with self._connected(name, "rotate the keys of a remote") as (_, (_, connection), _):
-            return connection.rotate(takes_over=takes_over)
+        with self._connected(name, "rotate the keys of a remote") as (session, connected, _):
+            name, connection = connected
+            with _alone(session, name, connection, "remote key rotate"):
+                return connection.rotate(takes_over=takes_over)
 
     def collect(self, name: str | None = None) -> Collected:
         """Frees the space of everything on a remote that no snapshot needs.
@@ -519,15 +532,18 @@ class Remotes:
         Machines that push meanwhile are not kept waiting. Raises Refused where the server cannot
         be relied on for that, Busy when another collection went on meanwhile.
         """
-        with self._connected(name, "collect garbage on a remote") as (_, connected, _):
+        with self._connected(name, "collect garbage on a remote") as (session, connected, _):
             name, connection = connected
             known_as = quoted(name)
-            if connection.format.collection is not Collection.ANY:
+            if not connection.may_collect:
                 raise Refused(
-                    f"The server of the remote {known_as} cannot be relied on for collections",
+                    f"Another machine alone collects garbage on the remote {known_as}"
+                    if connection.format.collection is Collection.ONE
+                    else f"The server of the remote {known_as} cannot be relied on for collections",
                     code=ErrorCode.REMOTE_UNRELIABLE,
                 )
-            collected = Collector(connection.protocol).collect()
+            with _alone(session, name, connection, "remote gc"):
+                collected = Collector(connection.protocol).collect()
             if collected is None:
                 raise Busy(f"Another machine collected garbage on the remote {known_as} meanwhile")
             return collected
@@ -752,16 +768,19 @@ def _open(
     """Connects to a remote; one that was added has to be the same as then."""
     expected = None
     if any(known.remote_id):
-        collection = Collection.ANY if known.may_collect else Collection.NONE
-        expected = RemoteFormat(known.remote_id, known.is_encrypted, collection)
+        expected = RemoteFormat(known.remote_id, known.is_encrypted, known.collection)
     blobs = opener(known.url)
     if known.appends_only:
         blobs = CreateOnly(blobs)
-    return connect(known.url, blobs, secret, expected, cache)
+    return connect(known.url, blobs, secret, expected, cache, may_collect=known.may_collect)
 
 
-def _collection(url: str, blobs: Blobs, opener: Opener) -> Collection:
-    """Tries out a place, and returns who may collect garbage there. Raises RemoteFailed."""
+def _collection(url: str, blobs: Blobs, opener: Opener, *, only_collector: bool) -> Collection:
+    """Tries out a place, and returns who may collect garbage there.
+
+    Raises RemoteFailed. Raises Refused for ``only_collector`` on a server that lists late, or that
+    replaces a file by one that is created: the late request of a killed collection would do that.
+    """
     from treesnap.blobs.probe import Creation
 
     try:
@@ -772,8 +791,26 @@ def _collection(url: str, blobs: Blobs, opener: Opener) -> Collection:
         if format_ is None:
             raise
         return format_.collection
+    if only_collector:
+        if found.creation is not Creation.NONE and found.lists_current:
+            return Collection.ONE
+        fault = "may list late" if not found.lists_current else "replaces files that are there"
+        raise Refused(
+            f"The server of {quoted(url)} {fault}, so no machine may collect garbage there",
+            code=ErrorCode.REMOTE_UNRELIABLE,
+        )
     is_sound = found.creation is Creation.ATOMIC and found.lists_current
     return Collection.ANY if is_sound else Collection.NONE
+
+
+@contextmanager
+def _alone(session: Session, name: str, connection: Connection, operation: str) -> Iterator[None]:
+    """Where one machine collects, keeps its other processes out; raises Busy."""
+    if connection.format.collection is not Collection.ONE:
+        yield
+        return
+    with Registry(session.fs, session.store.layout).alone(name, operation, session.context.wait_s):
+        yield
 
 
 @contextmanager

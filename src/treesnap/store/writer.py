@@ -188,7 +188,9 @@ class Writer:
         identity = object_id(kind, data)
         if self.has(identity):
             return identity
-        _check(kind, data)
+        if len(data) > OBJECT_SIZE_MAX:
+            raise InvalidArgument(f"An object of {len(data)} bytes is too large to store")
+        check_object(kind, data)
         if self._add(kind, identity, data):
             self._submit()
         return identity
@@ -204,7 +206,7 @@ class Writer:
         opened, entries = OpenBlock(table, data), table.entries
         if len(entries) == len(wanted):
             for entry in entries:
-                _check(ObjectKind(entry.kind), opened.find(entry))
+                check_object(ObjectKind(entry.kind), opened.find(entry))
             self._append(Encoded.of_block(table, data))
             return table.block.raw_size - len(entries)
         size_bytes = 0
@@ -445,10 +447,3 @@ class Writer:
             self._store.index.drop_damaged()
         Reserve(self._fs, self._store.layout).fill()
         return identity, name
-
-
-def _check(kind: ObjectKind, data: bytes) -> None:
-    """Raises InvalidArgument for an object that a reader would not accept."""
-    if len(data) > OBJECT_SIZE_MAX:
-        raise InvalidArgument(f"An object of {len(data)} bytes is too large to store")
-    check_object(kind, data)
