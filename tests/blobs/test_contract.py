@@ -11,6 +11,7 @@ from blob_doubles import FaultyBlobs, LateListBlobs, MemoryBlobs
 from treesnap.blobs.base import NEAR_BYTES, BlobMissing
 from treesnap.blobs.directory import DirectoryBlobs
 from treesnap.blobs.throttle import Throttled
+from treesnap.blobs.whole_reads import WholeReads
 from treesnap.errors import ErrorCode, RemoteFailed
 from treesnap.testing.doubles import UnsyncedFileSystem
 
@@ -62,6 +63,11 @@ def throttled(memory):
 
 
 @pytest.fixture
+def read_whole(memory):
+    return lambda: WholeReads(memory())
+
+
+@pytest.fixture
 def faultless(memory):
     return lambda: FaultyBlobs(memory())
 
@@ -72,7 +78,15 @@ def listing_in_time(memory):
 
 
 @pytest.fixture(
-    params=["directory", "memory", "throttled", "faultless", "listing_in_time", "new_bucket"]
+    params=[
+        "directory",
+        "memory",
+        "throttled",
+        "read_whole",
+        "faultless",
+        "listing_in_time",
+        "new_bucket",
+    ]
 )
 def connect(request):
     """Opens one place several times."""

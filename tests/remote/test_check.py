@@ -87,14 +87,14 @@ def test_a_server_that_creates_twice_is_found(handle, content):
     assert "May create a file twice" in told(found)
 
 
-def test_a_server_without_ranges_cannot_be_cloned_from(handle, content):
+def test_of_a_server_without_ranges_whole_files_are_read(handle, content):
     added(handle, content)
     fault = BlobFault(kind=BlobFaultKind.CUT, methods=frozenset({"get_ranges"}), is_lasting=True)
 
     found = checked(handle, lambda: FaultyBlobs(MemoryBlobs(content), fault))
 
-    assert (found.has_ranges, found.is_sound, found.is_reliable) == (False, True, False)
-    assert "clone, verify and gc do not" in told(found)
+    assert (found.has_ranges, found.is_sound, found.is_reliable) == (False, True, True)
+    assert "reads all of it" in told(found)
 
 
 def test_a_verdict_of_the_day_of_set_up_counts(handle, content):

@@ -589,6 +589,38 @@ def test_that_one_machine_collects_is_decided_at_the_beginning(handle, place):
     assert refused.value.code == ErrorCode.REMOTE_NAME_TAKEN
 
 
+def test_a_server_that_sends_no_parts_is_used_all_the_same(handle, garden, place, tmp_path):
+    fault = BlobFault(kind=BlobFaultKind.CUT, methods=frozenset({"get_ranges"}), is_lasting=True)
+    requests: list[str] = []
+
+    class Noted(WrappedBlobs):
+        def around(self, method, proceed, arguments):
+            requests.append(method)
+            return proceed()
+
+    def opener(_url, *, make=False):
+        return Noted(FaultyBlobs(MemoryBlobs(place.content), fault))
+
+    remotes = Remotes(handle, secret_of, opener)
+    remotes.add("backup", "s3://b")
+    requests.clear()
+
+    waste = garden / "waste"
+    waste.write_bytes(os.urandom(2_000_000))
+    handle.create()
+    remotes.push()
+    waste.unlink()
+    made = handle.create().id
+    remotes.push()
+    remotes.prune(policy=Policy(keep_last=1))
+    assert remotes.collect().packs > 0
+    assert remotes.verify(read_data=True).problems == ()
+    other = Remotes(treesnap.open(garden, tmp_path / "store2"), secret_of, opener)
+    other.add("backup", "s3://b")
+    assert other.fetch().newest_id == made
+    assert requests.count("get_ranges") == 1  # when it was tried out again
+
+
 def test_a_name_belongs_to_one_remote(handle, place):
     remotes = opened(handle, place)
     remotes.add("backup", "s3://b")

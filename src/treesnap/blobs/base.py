@@ -105,6 +105,45 @@ class Blobs(Protocol):
         """Releases connections and descriptors. No other method may be called afterwards."""
 
 
+class WrappedBlobs:
+    """Blobs that pass every request on to others; a subclass says what it does otherwise."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+
+    def put(self, name: str, data: Data, /) -> None:
+        """Writes a blob, whether or not there is one."""
+        self._blobs.put(name, data)
+
+    def create(self, name: str, data: Data, /) -> bool:
+        """Writes a blob if there is none."""
+        return self._blobs.create(name, data)
+
+    def get(self, name: str, /, size_bytes_max: int = BLOB_SIZE_MAX) -> bytes:
+        """Returns a blob."""
+        return self._blobs.get(name, size_bytes_max)
+
+    def get_ranges(self, name: str, ranges: Sequence[Range], /) -> Sequence[bytes]:
+        """Returns parts of a blob."""
+        return self._blobs.get_ranges(name, ranges)
+
+    def size_bytes(self, name: str, /) -> int:
+        """Returns the size of a blob."""
+        return self._blobs.size_bytes(name)
+
+    def list(self, prefix: str, /, after: str = "") -> Iterator[BlobInfo]:
+        """Yields names."""
+        return self._blobs.list(prefix, after)
+
+    def delete(self, names: Sequence[str], /) -> Sequence[str]:
+        """Asks for the removal of blobs."""
+        return self._blobs.delete(names)
+
+    def close(self) -> None:
+        """Closes the blobs below."""
+        self._blobs.close()
+
+
 def is_name(name: str) -> bool:
     """Returns whether a blob may have this name."""
     return _NAME.fullmatch(name) is not None

@@ -9,11 +9,18 @@ again after a failure are not counted.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from threading import Lock
 from typing import Protocol
 
-from treesnap.blobs.base import BLOB_SIZE_MAX, BlobInfo, Blobs, Data, Range, merged_ranges
+from treesnap.blobs.base import (
+    BLOB_SIZE_MAX,
+    Blobs,
+    Data,
+    Range,
+    WrappedBlobs,
+    merged_ranges,
+)
 
 BURST_S = 1.0
 """For how long unused tokens are kept."""
@@ -72,11 +79,11 @@ class TokenBucket:
             return self._given_until_s - now_s
 
 
-class Throttled:
-    """Implements :class:`treesnap.blobs.base.Blobs` on top of others, at a limited rate."""
+class Throttled(WrappedBlobs):
+    """Blobs that are read and written at a limited rate; other requests go on at once."""
 
     def __init__(self, blobs: Blobs, bytes_per_s: float, clock: Clock) -> None:
-        self._blobs = blobs
+        super().__init__(blobs)
         self._tokens = TokenBucket(bytes_per_s, clock)
 
     def put(self, name: str, data: Data, /) -> None:
@@ -100,19 +107,3 @@ class Throttled:
         """Waits for what is read, gaps between near ranges too, and returns parts of a blob."""
         self._tokens.take(sum(size for _, size in merged_ranges(ranges)))
         return self._blobs.get_ranges(name, ranges)
-
-    def size_bytes(self, name: str, /) -> int:
-        """Returns the size of a blob, at once."""
-        return self._blobs.size_bytes(name)
-
-    def list(self, prefix: str, /, after: str = "") -> Iterator[BlobInfo]:
-        """Yields names, at once."""
-        return self._blobs.list(prefix, after)
-
-    def delete(self, names: Sequence[str], /) -> Sequence[str]:
-        """Removes blobs, at once."""
-        return self._blobs.delete(names)
-
-    def close(self) -> None:
-        """Closes the blobs below."""
-        self._blobs.close()

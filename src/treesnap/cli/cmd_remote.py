@@ -650,7 +650,7 @@ def check_lines(found: RemoteCheck) -> Iterator[str]:
     if found.has_ranges:
         yield "Reads parts of files"
     else:
-        yield "Reads no parts of files: push works; clone, verify and gc do not"
+        yield "Reads no parts of files: what needs a part of a pack reads all of it"
     yield from (f"Found: {reason}" for reason in found.reasons)
     if not found.is_sound and found.may_collect:
         yield (

@@ -332,6 +332,8 @@ class KnownRemote(NamedTuple):
     """A file that holds the passphrase."""
     appends_only: bool = False
     """Whether nothing there is replaced by this machine, because its credentials may not."""
+    reads_whole: bool = False
+    """Whether the server sends no parts of files."""
 
 
 def encode_known_remote(remote: KnownRemote) -> bytes:
@@ -348,6 +350,7 @@ def encode_known_remote(remote: KnownRemote) -> bytes:
             "command": remote.secret_command or "",
             "file": remote.secret_file or "",
             "appends": remote.appends_only,
+            "whole": remote.reads_whole,
         }
     )
 
@@ -367,6 +370,7 @@ def decode_known_remote(payload: bytes) -> KnownRemote:
         state_number=fields.get("state", int),
         secret_command=fields.get("command", str) or None,
         appends_only=fields.get("appends", bool),
+        reads_whole=fields.get("whole", bool),
         secret_file=fields.get("file", str) or None,
     )
     require(len(remote.remote_id) == FILE_ID_SIZE, what, "an id has another length")

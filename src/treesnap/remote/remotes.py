@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from treesnap import treepath
 from treesnap.blobs.create_only import CreateOnly
+from treesnap.blobs.whole_reads import WholeReads
 from treesnap.codec.remote import (
     DELETION,
     FILE_ID_SIZE,
@@ -255,7 +256,9 @@ class Remotes:
                 _refuse_inside(session, url)
             blobs = self._opener(url, make=True)
             try:
-                collection = _collection(url, blobs, self._opener, only_collector=only_collector)
+                collection, has_ranges = _suited_for(
+                    url, blobs, self._opener, only_collector=only_collector
+                )
             except BaseException:
                 blobs.close()
                 raise
@@ -280,6 +283,7 @@ class Remotes:
                 collection=format_.collection,
                 may_collect=format_.collection is collection is not Collection.NONE,
                 state_number=number,
+                reads_whole=not has_ranges,
             )
             registry.add(name, known)
         return _info(name, known)
@@ -772,35 +776,40 @@ def _open(
     blobs = opener(known.url)
     if known.appends_only:
         blobs = CreateOnly(blobs)
+    if known.reads_whole:
+        blobs = WholeReads(blobs)
     return connect(known.url, blobs, secret, expected, cache, may_collect=known.may_collect)
 
 
-def _collection(url: str, blobs: Blobs, opener: Opener, *, only_collector: bool) -> Collection:
-    """Tries out a place, and returns who may collect garbage there.
+def _suited_for(
+    url: str, blobs: Blobs, opener: Opener, *, only_collector: bool
+) -> tuple[Collection, bool]:
+    """Tries out a place; returns who may collect garbage there, and whether it sends parts.
 
-    Raises RemoteFailed. Raises Refused for ``only_collector`` on a server that lists late, or that
-    replaces a file by one that is created: the late request of a killed collection would do that.
+    Where a remote is, less is tried out: the rest was when that was set up. Raises RemoteFailed.
+    Raises Refused for ``only_collector`` on a server that lists late, or that replaces a file by
+    one that is created: the late request of a killed collection would do that.
     """
     from treesnap.blobs.probe import Creation
 
+    format_ = read_format(url, blobs)
     try:
-        found = try_out(blobs, lambda: opener(url, make=True))
+        found = try_out(blobs, lambda: opener(url, make=True), is_again=format_ is not None)
     except RemoteFailed as error:
         # Readers and writers may not write the files of a probe; the machine that set it up did.
-        format_ = read_format(url, blobs) if error.code == ErrorCode.REMOTE_DENIED else None
-        if format_ is None:
+        if format_ is None or error.code != ErrorCode.REMOTE_DENIED:
             raise
-        return format_.collection
+        return format_.collection, True
     if only_collector:
         if found.creation is not Creation.NONE and found.lists_current:
-            return Collection.ONE
+            return Collection.ONE, found.has_ranges
         fault = "may list late" if not found.lists_current else "replaces files that are there"
         raise Refused(
             f"The server of {quoted(url)} {fault}, so no machine may collect garbage there",
             code=ErrorCode.REMOTE_UNRELIABLE,
         )
     is_sound = found.creation is Creation.ATOMIC and found.lists_current
-    return Collection.ANY if is_sound else Collection.NONE
+    return (Collection.ANY if is_sound else Collection.NONE), found.has_ranges
 
 
 @contextmanager
