@@ -5,6 +5,9 @@ changed, and not in the same way, is a *conflict*: it stays as it is here, or be
 there. With several bases, what is as in any of them was not changed. A modification time alone
 is no change. A repository is one thing, because its files refer to each other.
 
+Owners are merged apart from the rest, because every file that a user clones becomes theirs, which
+is no change that they made. They are never a conflict.
+
 The result is a snapshot. To restore it is another step, with what that promises.
 """
 
@@ -51,12 +54,15 @@ def merge(
     bases: Sequence[Snapshot],
     *,
     overwrites: bool,
+    takes_owners: bool,
     label: str,
 ) -> MergeResult:
     """Publishes a snapshot of the root with what both sides changed; durable after return.
 
     All are snapshots of whole roots. Conflicts stay as in ``mine``, or with ``overwrites`` become
-    what they are in ``theirs``. The caller holds the root's lock. Costs a look at the directories
+    what they are in ``theirs``. What is here keeps its owner, or with ``takes_owners``, for a user
+    who may set owners, gets the one that only the other side changed. The caller holds the root's
+    lock. Costs a look at the directories
     that differ, and nothing is read of files. Raises Busy, Corrupt.
     """
 
@@ -64,7 +70,8 @@ def merge(
         store, root = session.store, session.root
         with Writer(store) as writer:
             trees = TreeReader(writer.get)
-            changes = _compare(trees, mine.record, theirs.record, bases, overwrites=overwrites)
+            comparison = _Comparison(trees, overwrites=overwrites, takes_owners=takes_owners)
+            changes = comparison.run(mine.record, theirs.record, bases)
             top, totals = _applied(mine.record.root, changes, trees, writer)
             record = mine.record._replace(
                 root=top,
@@ -109,45 +116,108 @@ class _Changes(NamedTuple):
     conflicts: list[bytes]
 
 
-def _compare(
-    trees: TreeReader,
-    mine: SnapshotRecord,
-    theirs: SnapshotRecord,
-    bases: Sequence[Snapshot],
-    *,
-    overwrites: bool,
-) -> _Changes:
+class _Comparison:
     """Walks all trees side by side, where they differ. Does not recurse."""
-    changes = _Changes({}, {}, [])
-    roots = [base.record.root for base in bases]
-    _compare_metadata(treepath.ROOT, mine.root, theirs.root, roots, changes, overwrites=overwrites)
-    stack = [(treepath.ROOT, mine.root, theirs.root, roots)]
-    while stack:
-        path, here, there, before = stack.pop()
-        own = _named(trees, here)
-        other = _named(trees, there)
-        old = [_named(trees, entry) for entry in before]
-        for name in own.keys() | other.keys():
-            ours, new = own.get(name), other.get(name)
-            known = [entries.get(name) for entries in old]
-            if _is_skipped(ours) or _is_skipped(new) or _is_same(ours, new):
-                continue
-            if any(_is_same(new, entry) for entry in known):
-                continue
-            below = treepath.join(path, name)
-            if _may_enter(ours, new) and name not in REPOSITORIES:
-                assert ours is not None
-                assert new is not None
-                earlier = [entry for entry in known if entry is not None]
-                _compare_metadata(below, ours, new, earlier, changes, overwrites=overwrites)
-                stack.append((below, ours, new, earlier))
-            elif any(_is_same(ours, entry) for entry in known):
-                changes.taken[below] = new
-            else:
-                changes.conflicts.append(below)
-                if overwrites:
-                    changes.taken[below] = new
-    return changes
+
+    def __init__(self, trees: TreeReader, *, overwrites: bool, takes_owners: bool) -> None:
+        self._trees = trees
+        self._overwrites = overwrites
+        self._takes_owners = takes_owners
+        self._changes = _Changes({}, {}, [])
+
+    def run(
+        self, mine: SnapshotRecord, theirs: SnapshotRecord, bases: Sequence[Snapshot]
+    ) -> _Changes:
+        """Returns what becomes other than it is in ``mine``."""
+        stack = [(treepath.ROOT, mine.root, theirs.root, [base.record.root for base in bases])]
+        while stack:
+            path, here, there, before = stack.pop()
+            self._compare_metadata(path, here, there, before)
+            own, other = _named(self._trees, here), _named(self._trees, there)
+            old = [_named(self._trees, entry) for entry in before]
+            for name in own.keys() | other.keys():
+                ours, new = own.get(name), other.get(name)
+                known = [entry for entries in old if (entry := entries.get(name)) is not None]
+                is_new = len(known) < len(old)
+                below = treepath.join(path, name)
+                if _is_skipped(ours) or _is_skipped(new):
+                    continue
+                if _may_enter(ours, new) and name not in REPOSITORIES:
+                    assert ours is not None
+                    assert new is not None
+                    if not any(_is_same(new, entry) for entry in (ours, *known)):
+                        stack.append((below, ours, new, known))
+                else:
+                    self._compare_whole(below, ours, new, [*known, *([None] if is_new else [])])
+        return self._changes
+
+    def _compare_whole(
+        self, path: bytes, ours: Entry | None, new: Entry | None, known: Sequence[Entry | None]
+    ) -> None:
+        """Decides on what is taken whole or not at all; ``known`` has None where it was not."""
+        if any(_is_same(new, entry) for entry in (ours, *known)):
+            return
+        result = ours
+        if not self._is_alike_any(new, [ours, *known]):
+            is_mine = not self._is_alike_any(ours, known)
+            if is_mine:
+                self._changes.conflicts.append(path)
+            if not is_mine or self._overwrites:
+                result = new
+        if result is not None and ours is not None and new is not None:
+            result = self._with_owner(result, ours, new, known)
+        if result != ours:
+            self._changes.taken[path] = result
+
+    def _compare_metadata(
+        self, path: bytes, ours: Entry, new: Entry, known: Sequence[Entry]
+    ) -> None:
+        """Decides on a directory's own metadata, as on a file's."""
+        mine, theirs, *before = (_essence(entry) for entry in (ours, new, *known))
+        result = ours
+        if theirs not in (mine, *before):
+            if mine not in before:
+                self._changes.conflicts.append(path)
+            if mine in before or self._overwrites:
+                result = new
+        result = self._with_owner(result, ours, new, known)
+        if result != ours:
+            self._changes.metadata[path] = result
+
+    def _with_owner(
+        self, entry: Entry, ours: Entry, new: Entry, known: Sequence[Entry | None]
+    ) -> Entry:
+        """Returns an entry with the owner that it should have here."""
+        own, other = (ours.uid, ours.gid), (new.uid, new.gid)
+        before = [(item.uid, item.gid) for item in known if item is not None]
+        takes = self._takes_owners and own in before and other not in before
+        uid, gid = other if takes else own
+        return entry._replace(uid=uid, gid=gid)
+
+    def _is_alike_any(self, one: Entry | None, others: Sequence[Entry | None]) -> bool:
+        return any(self._is_alike(one, other) for other in others)
+
+    def _is_alike(self, one: Entry | None, other: Entry | None) -> bool:
+        """Returns whether entries, and all below them, are equal but for times and owners."""
+        stack = [(one, other)]
+        while stack:
+            first, second = stack.pop()
+            if first is None or second is None:
+                return first is second
+            if _essence(first) != _essence(second):
+                return False
+            if first.is_directory and first.content != second.content:
+                below, others = _named(self._trees, first), _named(self._trees, second)
+                if below.keys() != others.keys():
+                    return False
+                stack += [(below[name], others[name]) for name in below]
+        return True
+
+
+def _essence(entry: Entry) -> Entry:
+    """Returns an entry without time and owner, and without what is below a directory."""
+    content = None if entry.is_directory else entry.content
+    return entry._replace(mtime_ns=0, uid=0, gid=0, content=content)
 
 
 def _named(trees: TreeReader, directory: Entry) -> dict[bytes, Entry]:
@@ -169,27 +239,6 @@ def _is_same(one: Entry | None, other: Entry | None) -> bool:
 
 def _may_enter(ours: Entry | None, new: Entry | None) -> bool:
     return ours is not None and new is not None and ours.is_directory and new.is_directory
-
-
-def _compare_metadata(
-    path: bytes,
-    ours: Entry,
-    new: Entry,
-    known: Sequence[Entry],
-    changes: _Changes,
-    *,
-    overwrites: bool,
-) -> None:
-    """Decides on a directory's own metadata, as on a file's."""
-    mine, theirs, *before = (
-        entry._replace(content=None, mtime_ns=0) for entry in (ours, new, *known)
-    )
-    if theirs in (mine, *before):
-        return
-    if mine not in before:
-        changes.conflicts.append(path)
-    if mine in before or overwrites:
-        changes.metadata[path] = new
 
 
 def _applied(

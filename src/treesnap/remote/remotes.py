@@ -655,7 +655,15 @@ class Remotes:
         ):
             theirs, bases = resolve_in(session, done.ref), _bases(session, done)
             label = f"pulled {done.remote}/{done.history_name}"
-            found = merge(session, mine, theirs, bases, overwrites=overwrite, label=label)
+            found = merge(
+                session,
+                mine,
+                theirs,
+                bases,
+                overwrites=overwrite,
+                takes_owners=os.geteuid() == 0,
+                label=label,
+            )
         request = RestoreRequest(ref=found.snapshot.id, bases=(mine.id,))
         return PullResult(done, found.conflicts, restore(self._context, request))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -43,13 +44,26 @@ class World:
         return self.handle.create().snapshot
 
     def merge(
-        self, mine: Snapshot, theirs: Snapshot, *bases: Snapshot, overwrites: bool = False
+        self,
+        mine: Snapshot,
+        theirs: Snapshot,
+        *bases: Snapshot,
+        overwrites: bool = False,
+        takes_owners: bool = True,
     ) -> MergeResult:
         with (
             opened(self.handle.context, "merge", writing=True) as session,
             locked_root(session, "merge"),
         ):
-            return merge(session, mine, theirs, bases, overwrites=overwrites, label="merge")
+            return merge(
+                session,
+                mine,
+                theirs,
+                bases,
+                overwrites=overwrites,
+                takes_owners=takes_owners,
+                label="merge",
+            )
 
     def files_of(self, snapshot: Snapshot, to: Path) -> Files:
         self.handle.restore(snapshot.id, to=to)
@@ -190,3 +204,80 @@ def test_deep_directories_are_merged(world, request):
 
     entries = world.handle.ls(found.snapshot.id, path)
     assert [entry.name for entry in entries] == [b"mine", b"theirs"]
+
+
+def test_a_directory_that_was_only_touched_here_may_be_removed_there(world):
+    base = world.snapshot({"d/e/a": "1", "a": "1"})
+    os.utime(world.root / "d" / "e" / "a", ns=(5, 5))
+    mine = world.snapshot({"d/e/a": "1", "a": "1"})
+    shutil.rmtree(world.root / "d")
+    theirs = world.handle.create().snapshot
+
+    found = world.merge(mine, theirs, base)
+
+    assert found.conflicts == ()
+    assert [entry.name for entry in world.handle.ls(found.snapshot.id)] == [b"a"]
+
+
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser gives files away")
+
+
+def give_away(root: Path, owner: int) -> None:
+    for path in (root, *root.rglob("*")):
+        os.chown(path, owner, owner)
+
+
+@only_root
+@pytest.mark.parametrize("takes_owners", [False, True])
+def test_a_clone_that_has_another_owner_is_no_change(world, takes_owners):
+    """A user who clones owns every file."""
+    (world.root / ".git").mkdir()
+    (world.root / ".git" / "config").write_text("1")
+    give_away(world.root, 1000)
+    base = world.snapshot({"a": "1", "b": "1", "d/a": "1", "d/e/a": "1"})
+    give_away(world.root, 1001)
+    mine = world.snapshot({"a": "1", "b": "mine", "d/a": "1", "d/e/a": "1"})
+    (world.root / ".git" / "config").write_text("2")
+    shutil.rmtree(world.root / "d")
+    give_away(world.root, 1000)
+    (world.root / "b").write_text("1")
+    (world.root / "a").write_text("2")
+    theirs = world.handle.create().snapshot
+
+    found = world.merge(mine, theirs, base, takes_owners=takes_owners)
+
+    assert found.conflicts == ()
+    assert found.snapshot.record.root.uid == 1001
+    entries = {entry.name: entry for entry in world.handle.ls(found.snapshot.id)}
+    assert sorted(entries) == [b".git", b"a", b"b"]
+    assert {(entry.uid, entry.gid) for entry in entries.values()} == {(1001, 1001)}
+    texts = {
+        name: b"".join(world.handle.cat(found.snapshot.id, name))
+        for name in ("a", "b", ".git/config")
+    }
+    assert texts == {"a": b"2", "b": b"mine", ".git/config": b"2"}
+
+
+@only_root
+def test_an_owner_that_only_the_other_side_changed_is_taken_by_who_may_set_it(world):
+    give_away(world.root, 1000)
+    base = world.snapshot({"a": "1", "b": "1"})
+    os.chown(world.root / "b", 1002, 1000)
+    mine = world.snapshot({"a": "mine", "b": "1"})
+    (world.root / "a").write_text("1")
+    for name in ("a", "b", "d"):
+        os.chown(world.root / name, 1001, 1001)
+    theirs = world.handle.create().snapshot
+
+    found = {takes: world.merge(mine, theirs, base, takes_owners=takes) for takes in (False, True)}
+
+    assert {takes: result.conflicts for takes, result in found.items()} == {False: (), True: ()}
+    owners = {
+        takes: {entry.name: entry.uid for entry in world.handle.ls(result.snapshot.id)}
+        for takes, result in found.items()
+    }
+    assert owners == {
+        False: {b"a": 0, b"b": 1002, b"d": 1000},
+        True: {b"a": 1001, b"b": 1002, b"d": 1001},
+    }
+    assert b"".join(world.handle.cat(found[True].snapshot.id, "a")) == b"mine"
