@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from treesnap.errors import InvalidArgument, NotFound, Refused, RemoteFailed
 from treesnap.fs.local import LocalFileSystem
 from treesnap.hashing import object_id
 from treesnap.model import ObjectKind, SnapshotKind
+from treesnap.ops.handle import Handle
 from treesnap.ops.roots import forget_root, list_roots
 from treesnap.remote import Remotes, clone
 from treesnap.remote.remotes import clone_context
@@ -182,6 +184,22 @@ def test_machines_go_on_from_a_lazy_clone(laptop, desktop):
     assert desktop.files() == expected
     assert laptop.handle.resolve(f"disk/{desktop.push()}@{mine}").id == mine
     assert desktop.handle.verify(read_data=True).problems == ()
+
+
+def test_the_newest_snapshot_is_that_of_the_history_and_not_of_the_clock(laptop, desktop):
+    times = count(10**18, -(10**9))
+    handle = Handle(laptop.handle.context._replace(clock_ns=lambda: next(times)))
+    made = []
+    for text in ("roses", "tulips", "lilies"):
+        (laptop.garden / "plants").write_text(text)
+        made.append(handle.create().id)
+    laptop.push()
+
+    desktop.clone()
+
+    assert desktop.files() == {"plants": "lilies"}
+    assert [item.id for item in desktop.remotes.snapshots("disk", "garden")] == made[::-1]
+    assert [item.newest_id for item in desktop.remotes.histories()] == [made[-1]]
 
 
 def stored_blocks(store: Path) -> set[bytes]:

@@ -45,7 +45,7 @@ from treesnap.errors import (
 )
 from treesnap.events import Phase
 from treesnap.fs.os_errors import reported
-from treesnap.model import Snapshot, SnapshotId, SnapshotKind
+from treesnap.model import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.context import Context, Session, context_at, refuse_dangerous
@@ -944,15 +944,16 @@ def _by_history(
 
 
 def _history_info(history: HistoryName, entries: Sequence[CommitEntry]) -> HistoryInfo:
-    payloads = {snapshot_id(item): item for entry in entries for item in entry.snapshots}
-    times = {key: decode_snapshot(item).created_at_ns for key, item in payloads.items()}
-    newest = max(times, key=lambda key: times[key], default=None)
+    records = {
+        snapshot_id(item): decode_snapshot(item) for entry in entries for item in entry.snapshots
+    }
+    newest = next(reversed(_oldest_first(records)), None)
     return HistoryInfo(
         history.id.hex(),
         history.name,
-        len(payloads),
+        len(records),
         newest,
-        times[newest] if newest is not None else None,
+        records[newest].created_at_ns if newest is not None else None,
     )
 
 
@@ -1003,12 +1004,26 @@ def _snapshots(session: Session, entries: Iterable[CommitEntry]) -> tuple[Snapsh
     records = {
         snapshot_id(item): decode_snapshot(item) for entry in entries for item in entry.snapshots
     }
-    ordered = sorted(records.items(), key=lambda item: item[1].created_at_ns)
     log = session.store.snapshots
     return tuple(
-        Snapshot(key, number, state_hash(record), record, log.state(key))
-        for number, (key, record) in enumerate(ordered, start=1)
+        Snapshot(key, number, state_hash(records[key]), records[key], log.state(key))
+        for number, key in enumerate(_oldest_first(records), start=1)
     )[::-1]
+
+
+def _oldest_first(records: Mapping[SnapshotId, SnapshotRecord]) -> list[SnapshotId]:
+    """Returns the ids of snapshots by time, but none before its parent: clocks are set back."""
+    ordered: dict[SnapshotId, None] = {}
+    for key in sorted(records, key=lambda item: (records[item].created_at_ns, item)):
+        line = []
+        above: SnapshotId | None = key
+        while above is not None and above in records and above not in ordered:
+            line.append(above)
+            ordered[above] = None
+            above = records[above].parent
+        for each in reversed(line):  # to the end, parents first
+            ordered[each] = ordered.pop(each)
+    return list(ordered)
 
 
 def _goal(snapshots: Sequence[Snapshot], ref: str | None) -> SnapshotId:
@@ -1054,8 +1069,9 @@ def _bases(session: Session, done: FetchResult) -> list[Snapshot]:
     log, root = session.store.snapshots, session.root
     own = {name.id: name for name in log.listing(root.id)}
     there = fetched_root(session.store, done.remote, done.history_name, done.history_id)
-    history = [item for item in log.readable(there.id) if item.record.scope is None]
-    history.sort(key=lambda item: item.record.created_at_ns, reverse=True)
+    whole = {item.id: item for item in log.readable(there.id) if item.record.scope is None}
+    ordered = _oldest_first({key: item.record for key, item in whole.items()})
+    history = [whole[key] for key in reversed(ordered)]
     theirs = {item.id: item for item in history}
     age = {item: number for number, item in enumerate(theirs)}
 
