@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Callable
@@ -534,6 +535,26 @@ def test_a_server_that_creates_a_file_twice_is_used_without_collections(handle, 
         remotes.collect()
     assert refused.value.code == ErrorCode.REMOTE_UNRELIABLE
     cloned(tmp_path / "again", tmp_path / "other", opener)
+
+
+def test_a_collection_removes_what_killed_writers_left_in_a_directory(handle, tmp_path):
+    disk = tmp_path / "disk"
+    remotes = Remotes(handle)
+    remotes.add("disk", str(disk))
+    handle.create()
+    remotes.push()
+    left = disk / "packs" / f".unfinished-{'ab' * 8}"
+    left.write_bytes(b"half of a pack")
+    held = disk / "commits" / f".unfinished-{'cd' * 8}"
+
+    with held.open("wb") as being_written:
+        fcntl.flock(being_written, fcntl.LOCK_EX)
+        remotes.collect()
+
+        assert held.exists()
+    assert not left.exists()
+    remotes.collect()
+    assert not held.exists()
 
 
 def test_one_machine_collects_on_a_server_that_creates_a_file_twice(handle, place, tmp_path):

@@ -87,6 +87,9 @@ class MemoryBlobs:
                 self.content.pop(name, None)
         return []
 
+    def sweep_unfinished(self) -> int:
+        return 0
+
     def close(self) -> None:
         pass
 
@@ -131,6 +134,9 @@ class WrappedBlobs:
 
     def delete(self, names: Sequence[str], /) -> Sequence[str]:
         return self._forward("delete", names)
+
+    def sweep_unfinished(self) -> int:
+        return self._forward("sweep_unfinished")
 
     def close(self) -> None:
         self.inner.close()

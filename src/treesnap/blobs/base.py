@@ -101,6 +101,12 @@ class Blobs(Protocol):
         Returns those that the server refused to remove, because of a lock or a policy.
         """
 
+    def sweep_unfinished(self) -> int:
+        """Removes what writers that are gone left unfinished; returns how many files that were.
+
+        A server does so itself; a directory does not.
+        """
+
     def close(self) -> None:
         """Releases connections and descriptors. No other method may be called afterwards."""
 
@@ -138,6 +144,10 @@ class WrappedBlobs:
     def delete(self, names: Sequence[str], /) -> Sequence[str]:
         """Asks for the removal of blobs."""
         return self._blobs.delete(names)
+
+    def sweep_unfinished(self) -> int:
+        """Removes what writers that are gone left unfinished."""
+        return self._blobs.sweep_unfinished()
 
     def close(self) -> None:
         """Closes the blobs below."""

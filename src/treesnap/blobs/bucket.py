@@ -392,6 +392,10 @@ class BucketBlobs:
         self._has_bulk_delete = url.scheme != "gs"
         self._store(repeats=False)  # raises what is wrong with the environment
 
+    def sweep_unfinished(self) -> int:
+        """Does nothing: a blob is sent in one request, so a server keeps no part of it."""
+        return 0
+
     def close(self) -> None:
         """Forgets the connections, which obstore closes when nothing refers to them."""
         with self._lock:

@@ -93,3 +93,7 @@ class SealedFiles:
     def delete(self, names: Iterable[str]) -> None:
         """Removes files; one that is gone is no failure, and one that is locked stays."""
         self._blobs.delete(list(names))
+
+    def sweep_unfinished(self) -> None:
+        """Removes what writers that are gone left unfinished."""
+        self._blobs.sweep_unfinished()

@@ -548,6 +548,7 @@ class Remotes:
                 )
             with _alone(session, name, connection, "remote gc"):
                 collected = Collector(connection.protocol).collect()
+                connection.files.sweep_unfinished()
             if collected is None:
                 raise Busy(f"Another machine collected garbage on the remote {known_as} meanwhile")
             return collected
