@@ -40,6 +40,21 @@ def test_a_push_and_a_clone(snap, run_snap, root, pushed, disk, tmp_path):
     assert difference(record(root), record(tmp_path / "again")) == []
 
 
+def test_the_history_of_a_machine_that_is_gone_is_deleted(snap, root, pushed):
+    (history,) = snap("remote", "show", "--json").json["histories"]
+
+    missing = snap("remote", "delete", "disk", "kitchen", "--json")
+    deleted = snap("remote", "delete", "disk", history["id"][:8], "--json")
+
+    assert (missing.code, missing.json["code"]) == (5, "history-not-found")
+    assert {key: deleted.json[key] for key in history} == history
+    assert snap("remote", "show", "--json").json["histories"] == []
+    collected = snap("remote", "gc", "--json").json
+    assert (collected["packs"], collected["freed_bytes"] > 0) == (1, True)
+    assert len(snap("push", "--json").json["snapshots"]) == 1  # this machine is still there
+    assert snap("remote", "delete", "disk", "root").out.startswith("Deleted 1 snapshot of root@")
+
+
 def test_what_is_printed_for_programs(snap, run_snap, root, disk, tmp_path):
     (root / "plants").write_text("roses")
     identity = snap("create", "-q").id

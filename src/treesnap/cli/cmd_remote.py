@@ -163,6 +163,23 @@ def remove(invocation: Invocation, *, name: str) -> None:
     invocation.output.result("remote.remove", lambda: {"name": name}, [line])
 
 
+@remote.command("delete", examples=["snap remote delete backup 5d41402abc4b"])
+@click.argument("name")
+@click.argument("history")
+@pass_invocation
+def delete(invocation: Invocation, *, name: str, history: str) -> None:
+    """Delete a history on a remote, with all its snapshots.
+
+    For machines that are gone: one that is not pushes them again. HISTORY is a name, or the
+    beginning of an id, as 'snap remote show' prints them. Then 'snap remote gc' frees the space.
+    """
+    with invocation.open(progress=False, needs_root=False) as handle:
+        info = _remotes(handle).delete(name, history)
+    count = count_text(info.snapshots, "snapshot")
+    line = f"Deleted {count} of {printable(info.name)} ({info.id[:12]}) on {name}"
+    invocation.output.result("remote.delete", info._asdict, [line])
+
+
 @remote.command("gc", examples=["snap remote gc backup"])
 @click.argument("name", required=False)
 @pass_invocation

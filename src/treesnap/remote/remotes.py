@@ -482,6 +482,22 @@ class Remotes:
                     )
             return result
 
+    def delete(self, name: str | None, history: str) -> HistoryInfo:
+        """Deletes a history on a remote, with all snapshots; returns what it was.
+
+        For machines that are gone: one that is not pushes them again. Nothing local is removed.
+        :meth:`collect` then frees the space. Raises NotFound, InvalidArgument, RemoteFailed.
+        """
+        with self._connected(name, "delete a history on a remote") as (_, (_, connection), view):
+            found = _by_history(view, connection.deletions())
+            chosen, entries = _chosen(found, history)
+            info = _history_info(chosen, entries)
+            for entry in entries:
+                ids = tuple(bytes.fromhex(snapshot_id(item)) for item in entry.snapshots)
+                deletion = DELETION.seal(Deletion(entry.name, ids))
+                connection.files.put(Folder.DELETIONS, view.state.epoch, deletion)
+            return info
+
     def verify(self, name: str | None = None, *, read_data: bool = False) -> VerifyResult:
         """Checks that everything is there that the snapshots on a remote need; changes nothing.
 
