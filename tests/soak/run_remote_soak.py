@@ -12,8 +12,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from ceph import missing_programs, running_ceph
 from crash.scene import workspace
@@ -26,9 +28,18 @@ BUCKET = "soak"
 
 
 def remote_soak(
-    directory: Path, seed: int, writers: int, *, seconds: float | None = None, pushes: int = 0
+    directory: Path,
+    seed: int,
+    writers: int,
+    *,
+    seconds: float | None = None,
+    pushes: int = 0,
+    events: Collection[str] = (),
 ) -> tuple[list[str], Counter[str], str]:
-    """Soaks for so many seconds, or so many pushes; returns problems, counts and the outcome."""
+    """Soaks for so many seconds, or so many pushes and until some events have happened.
+
+    Returns problems, counts and the outcome.
+    """
     place = RemotePlace(directory, root_count=writers + COLLECTORS)
     place.prepare(seed)
     (directory / "ceph").mkdir()
@@ -44,15 +55,16 @@ def remote_soak(
         def goes_on() -> bool:
             if seconds is not None:
                 return time.monotonic() < begun_s + seconds
-            return sum(line["what"] == "acknowledged" for line in counts.lines()) < pushes
+            happened = events_of(counts.lines())
+            enough = happened["writer: acknowledged"] >= pushes
+            return not enough or not (run.done.keys() | happened.keys()).issuperset(events)
 
         with timed(run.done, "soaked"):
             run.run(goes_on)
         with timed(run.done, "checked"):
             checker = RemoteChecker(place, urls[0])
             checker.run()
-    for line in place.counts().lines():
-        run.done[f"{line['who'].partition('-')[0]}: {line['what']}"] += 1
+    run.done.update(events_of(counts.lines()))
     run.done["seconds: longest for one snapshot"] = round(run.longest_wait_s)
     found = checker.counts
     run.done["acknowledged, and deleted by a policy"] = found["deleted"]
@@ -62,6 +74,11 @@ def remote_soak(
     )
     blocked = [f"{name} was blocked" for name in sorted(run.blocked)]
     return place.problems() + checker.problems + blocked, run.done, text
+
+
+def events_of(lines: Iterable[dict[str, Any]]) -> Counter[str]:
+    """Returns how often machines of each role did something."""
+    return Counter(f"{line['who'].partition('-')[0]}: {line['what']}" for line in lines)
 
 
 def main() -> int:

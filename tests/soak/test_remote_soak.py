@@ -16,7 +16,7 @@ from treesnap.model import SnapshotKind
 
 SEED = 11
 PUSHES = 40
-"""Of all writers: about twenty seconds."""
+"""Of all writers, at least: about twenty seconds."""
 
 
 @pytest.mark.slow
@@ -25,12 +25,12 @@ def test_servers_that_are_killed_under_load_lose_nothing(tmp_path, monkeypatch):
         pytest.skip(f"Ceph is not installed: {', '.join(missing)}")
     monkeypatch.setenv("TREESNAP_REMOTE_KEY", "")  # puts back what the soak sets
 
-    problems, counts, text = remote_soak(tmp_path, SEED, 3, pushes=PUSHES)
+    events = ("gateway killed", "storage killed", "collector: collected")
+    problems, counts, text = remote_soak(tmp_path, SEED, 3, pushes=PUSHES, events=events)
 
     assert problems == []
     assert ", 0 lost, 0 writers blocked, " in text
-    happened = ("gateway killed", "storage killed", "collector: collected")
-    assert [what for what in happened if not counts[what]] == []
+    assert counts["writer: acknowledged"] >= PUSHES
 
 
 class TestWhatIsNoticed:
