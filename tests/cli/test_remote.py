@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from oracle import difference, record
+from treesnap.cli import cmd_remote
+from treesnap.remote import remotes
 
 PASSPHRASE = {"TREESNAP_REMOTE_PASSPHRASE": "correct horse"}
 KEY = {"TREESNAP_REMOTE_KEY": "5a" * 32}
@@ -346,3 +348,18 @@ def test_a_remote_without_keys_needs_no_secret_to_say_so(snap, pushed):
     refused = snap("remote", "key", "rotate")
 
     assert (refused.code, "is not encrypted" in refused.err) == (3, True)
+
+
+def test_packs_are_sent_and_received_at_the_same_time(snap, run_snap, root, disk, tmp_path):
+    for number in range(3):
+        (root / f"film-{number}").write_bytes(os.urandom(33 << 20))
+    snap("create", "-q")
+    snap("remote", "add", "disk", disk)
+
+    assert snap("push", "--jobs", "3", "--json").json["objects"] > 3
+    outcome = run_snap("clone", disk, "again", "--jobs", "3", cwd=tmp_path)
+
+    assert outcome.code == 0
+    assert difference(record(root), record(tmp_path / "again")) == []
+    assert snap("push", "--jobs", "0").code == 2
+    assert cmd_remote.JOBS == remotes.JOBS

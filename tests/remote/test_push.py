@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from random import Random
+from threading import Barrier, Lock
 
 import pytest
 
 from blob_doubles import BlobFault, BlobFaultKind, FaultyBlobs, MemoryBlobs, WrappedBlobs
 from remote_world import Objects, new_snapshot
-from treesnap.blobs.base import BLOB_SIZE_MAX
+from treesnap.blobs.base import BLOB_SIZE_MAX, Blobs
 from treesnap.codec.pack import BLOCK_OBJECTS_MAX, PACK_SIZE_TARGET, ROW_SIZE
 from treesnap.codec.reader import Reference
 from treesnap.codec.remote import (
@@ -212,6 +213,68 @@ def test_a_commit_lists_no_more_objects_than_fit_into_it(blobs, objects, monkeyp
     listed = [packs.rows.count for _, packs in opened(blobs).read().commits.values()]
     assert sum(listed) == len(objects.by_id)
     assert max(listed) == 2
+    assert everything(blobs, [snapshot]) == objects.by_id
+
+
+@pytest.mark.usefixtures("small_packs")
+@pytest.mark.parametrize("packs_per_commit", [2, 64])
+def test_packs_are_sent_at_the_same_time(blobs, objects, packs_per_commit):
+    snapshot = new_snapshot(objects, Random(1), 1)
+    told: list[tuple[int, int]] = []
+    meeting = Meeting(blobs, min(3, packs_per_commit))
+
+    stored = push_snapshots(
+        opened(meeting),
+        HISTORY,
+        objects,
+        [snapshot],
+        packs_per_commit,
+        jobs=3,
+        advance=lambda *amounts: told.append(amounts),
+    )
+
+    assert everything(blobs, [snapshot]) == objects.by_id
+    assert stored.objects == len(objects.by_id)
+    assert tuple(map(sum, zip(*told, strict=True))) == (stored.objects, stored.size_bytes)
+
+
+class Meeting(WrappedBlobs):
+    """The first packs wait for each other."""
+
+    def __init__(self, inner: Blobs, count: int) -> None:
+        super().__init__(inner)
+        self._count = count
+        self._lock = Lock()
+        self._barrier = Barrier(count)
+
+    def around(self, method, proceed, arguments):
+        if method == "put" and arguments[0].startswith("packs/"):
+            with self._lock:
+                self._count -= 1
+                is_first = self._count >= 0
+            if is_first:
+                self._barrier.wait(timeout=60)
+        return proceed()
+
+
+@pytest.mark.usefixtures("small_packs")
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_a_pack_that_fails_beside_others_ends_the_push_and_the_next_one_goes_on(
+    blobs, objects, number
+):
+    snapshot = new_snapshot(objects, Random(1), 1)
+
+    with pytest.raises(RemoteFailed):
+        push_snapshots(
+            opened(FaultyBlobs(blobs, failing_at_pack(number))),
+            HISTORY,
+            objects,
+            [snapshot],
+            jobs=3,
+        )
+
+    assert not any(entry.snapshots for entry in opened(blobs).read().visible.values())
+    push_snapshots(opened(blobs), HISTORY, objects, [snapshot], jobs=3)
     assert everything(blobs, [snapshot]) == objects.by_id
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -42,9 +42,26 @@ if TYPE_CHECKING:
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOWN_MAX = 10
-_limit_rate = click.option(
-    "--limit-rate", type=SIZE, metavar="SIZE", help="Send and receive no more than this a second."
-)
+JOBS = 2
+"""As in the library, which is not loaded for a text of help."""
+
+
+def _transfer_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of commands that send or receive packs."""
+    limit_rate = click.option(
+        "--limit-rate",
+        type=SIZE,
+        metavar="SIZE",
+        help="Send and receive no more than this a second.",
+    )
+    jobs = click.option(
+        "--jobs",
+        type=click.IntRange(1, 64),
+        default=JOBS,
+        metavar="N",
+        help=f"Send or receive N packs at the same time [{JOBS}].",
+    )
+    return limit_rate(jobs(function))
 
 
 @click.group("remote", cls=SnapGroup)
@@ -353,7 +370,7 @@ def rotate_keys(invocation: Invocation, *, name: str | None, take_over: bool) ->
 @click.argument("refs", metavar="[REF]...", nargs=-1)
 @click.option("--all", "every_kind", is_flag=True, help="Also snapshots that no person asked for.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be stored.")
-@_limit_rate
+@_transfer_options
 @pass_invocation
 def push(
     invocation: Invocation,
@@ -363,6 +380,7 @@ def push(
     every_kind: bool,
     dry_run: bool,
     limit_rate: int | None,
+    jobs: int,
 ) -> None:
     """Store snapshots of the root on a remote.
 
@@ -373,7 +391,7 @@ def push(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     with invocation.open() as handle:
         ids = [invocation.resolve(handle, ref) for ref in refs]
-        result = _remotes(handle, limit_rate).push(
+        result = _remotes(handle, limit_rate, jobs).push(
             name, ids, every_kind=every_kind, dry_run=dry_run
         )
     count = count_text(len(result.snapshots), "snapshot")
@@ -415,7 +433,7 @@ def push(
 @click.argument("target", metavar="DIR")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--lazy", is_flag=True, help="Leave older snapshots there until they are needed.")
-@_limit_rate
+@_transfer_options
 @pass_invocation
 def clone(
     invocation: Invocation,
@@ -425,6 +443,7 @@ def clone(
     paths: Sequence[str],
     lazy: bool,
     limit_rate: int | None,
+    jobs: int,
 ) -> None:
     """Make a directory of a history on a remote.
 
@@ -450,6 +469,7 @@ def clone(
             lazy=lazy,
             secret_of=secret_of,
             opener=_opener(limit_rate),
+            jobs=jobs,
         )
     line = (
         f"Cloned {short_id(result.snapshot_id)} into {printable(result.root)}: "
@@ -480,7 +500,7 @@ def clone(
 @click.argument("name", metavar="[REMOTE]", required=False)
 @click.argument("history", metavar="[HISTORY[@REF]]", required=False)
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
-@_limit_rate
+@_transfer_options
 @pass_invocation
 def fetch(
     invocation: Invocation,
@@ -489,6 +509,7 @@ def fetch(
     history: str | None,
     paths: Sequence[str],
     limit_rate: int | None,
+    jobs: int,
 ) -> None:
     """Bring a history of another machine into the store.
 
@@ -498,7 +519,7 @@ def fetch(
     out where there is only one. A fetch that was interrupted goes on where it was.
     """
     with invocation.open() as handle:
-        result = _remotes(handle, limit_rate).fetch(name, history, paths=paths)
+        result = _remotes(handle, limit_rate, jobs).fetch(name, history, paths=paths)
     invocation.output.result("fetch", lambda: _fetch_fields(result), [_fetch_line(result)])
 
 
@@ -527,7 +548,7 @@ def _fetch_fields(result: FetchResult) -> dict[str, object]:
 @click.argument("name", metavar="[REMOTE]", required=False)
 @click.argument("history", metavar="[HISTORY]", required=False)
 @click.option("--theirs", is_flag=True, help="Take what both sides changed from there.")
-@_limit_rate
+@_transfer_options
 @pass_invocation
 def pull(
     invocation: Invocation,
@@ -536,6 +557,7 @@ def pull(
     history: str | None,
     theirs: bool,
     limit_rate: int | None,
+    jobs: int,
 ) -> None:
     """Bring what another machine changed into the root.
 
@@ -544,7 +566,7 @@ def pull(
     HISTORY may be left out where there is only one that is not the root's own.
     """
     with invocation.open(ends_restored=True) as handle:
-        result = _remotes(handle, limit_rate).pull(name, history, overwrite=theirs)
+        result = _remotes(handle, limit_rate, jobs).pull(name, history, overwrite=theirs)
     restored = result.restore
     invocation.output.result(
         "pull",
@@ -607,10 +629,10 @@ def snapshots_on(handle: Handle, place: str) -> tuple[Snapshot, ...]:
     return _remotes(handle).snapshots(name, history or None)
 
 
-def _remotes(handle: Handle, limit_rate: int | None = None) -> Remotes:
+def _remotes(handle: Handle, limit_rate: int | None = None, jobs: int = JOBS) -> Remotes:
     from treesnap.remote import Remotes
 
-    return Remotes(handle, secret_of, _opener(limit_rate))
+    return Remotes(handle, secret_of, _opener(limit_rate), jobs=jobs)
 
 
 def _opener(limit_rate: int | None) -> Opener:

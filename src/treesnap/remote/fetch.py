@@ -82,18 +82,20 @@ def fetch(
     view: View,
     payloads: Sequence[bytes],
     paths: tuple[bytes, ...] = (),
+    jobs: int = 1,
 ) -> Fetched:
     """Adds snapshots, given as payloads, to the session's root, oldest first.
 
     Those that the root has already are left out. With ``paths`` each becomes a snapshot of these
-    paths alone, which has an id of its own, and nothing else is read. The caller holds the root's
+    paths alone, which has an id of its own, and nothing else is read. With ``jobs`` so many parts
+    of packs are received at the same time. The caller holds the root's
     lock. Each snapshot is published when all that it needs is durable. Raises NotFound for a path
     that a snapshot does not hold, Busy when collections kept deleting what the view named,
     Corrupt, RemoteFailed, StorageFull.
     """
     for _ in range(ATTEMPTS):
         try:
-            attempt = _Attempt(session, remote, view, payloads, paths)
+            attempt = _Attempt(session, remote, view, payloads, paths, jobs)
             return retry_overtaken("the fetch", attempt)
         except PackGone as error:
             newer = remote.read(skips_damaged=True)
@@ -113,7 +115,9 @@ class _Attempt:
         view: View,
         payloads: Sequence[bytes],
         paths: tuple[bytes, ...],
+        jobs: int,
     ) -> None:
+        self._jobs = jobs
         self._session = session
         self._objects = RemoteObjects(remote.files, view)
         self._payloads = payloads
@@ -153,7 +157,7 @@ class _Attempt:
 
     def _store(self, writer: Writer, wanted: Iterable[ObjectId]) -> Iterator[tuple[int, int]]:
         """Stores objects; yields how many there were in each block, and their bytes."""
-        for ids, stored in self._objects.stored_blocks(wanted):
+        for ids, stored in self._objects.stored_blocks(wanted, self._jobs):
             if stored is not None:
                 with suppress(Corrupt):  # in another pack they may be whole
                     yield len(ids), writer.put_block(*stored, ids)

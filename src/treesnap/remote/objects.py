@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from treesnap.codec.pack import Block, BlockTable, IndexEntry, OpenBlock, decode_table
 from treesnap.codec.reader import Reference, TreeReader, root_references
@@ -25,6 +26,8 @@ _READ_SIZE_MAX = 16 << 20
 """Bytes of blocks that are read at once, as they are stored."""
 
 Place = tuple[RemoteName, IndexEntry]
+_Part = TypeVar("_Part")
+_Result = TypeVar("_Result")
 
 
 class Objects(Protocol):
@@ -119,24 +122,35 @@ class RemoteObjects:
                 self._read(name, sorted(entries.values(), key=lambda entry: entry.offset))
 
     def stored_blocks(
-        self, objects: Iterable[ObjectId]
+        self, objects: Iterable[ObjectId], jobs: int = 1
     ) -> Iterator[tuple[set[ObjectId], tuple[BlockTable, bytes] | None]]:
         """Yields the blocks that hold objects as they are stored, each with those of the objects.
 
         Nothing is decompressed or verified. In place of one that cannot be read comes None:
-        :meth:`get` says why, or finds its objects elsewhere.
+        :meth:`get` says why, or finds its objects elsewhere. So many requests as ``jobs`` says are
+        under way at the same time, each for 16 MiB or one block.
         """
         wanted: dict[tuple[RemoteName, Block], set[ObjectId]] = {}
         for object_id in objects:
             name, entry = self.place(object_id)
             wanted.setdefault((name, entry.block), set()).add(object_id)
-        for name, places in groupby(sorted(wanted), key=itemgetter(0)):
-            for blocks in _parts((block for _, block in places), _READ_SIZE_MAX):
-                found: list[tuple[BlockTable, bytes]] | list[None] = [None] * len(blocks)
-                with suppress(Corrupt, PackGone):
-                    found = self._stored(name, blocks)
-                for block, stored in zip(blocks, found, strict=True):
-                    yield wanted[name, block], stored
+        parts = (
+            (name, blocks)
+            for name, places in groupby(sorted(wanted), key=itemgetter(0))
+            for blocks in _parts((block for _, block in places), _READ_SIZE_MAX)
+        )
+
+        def read(
+            part: tuple[RemoteName, Sequence[Block]],
+        ) -> list[tuple[set[ObjectId], tuple[BlockTable, bytes] | None]]:
+            name, blocks = part
+            found: Sequence[tuple[BlockTable, bytes] | None] = [None] * len(blocks)
+            with suppress(Corrupt, PackGone):
+                found = self._stored(name, blocks)
+            return [(wanted[name, block], each) for block, each in zip(blocks, found, strict=True)]
+
+        for found in _ahead(read, parts, jobs):
+            yield from found
 
     def by_block(self, objects: Iterable[ObjectId]) -> Iterator[list[ObjectId]]:
         """Yields objects in the order of their places, as many at once as are kept open."""
@@ -176,6 +190,22 @@ class RemoteObjects:
                 raise Corrupt(f"{name} does not hold a block at {block.offset}")
             found.append((table, data))
         return found
+
+
+def _ahead(
+    read: Callable[[_Part], _Result], parts: Iterable[_Part], jobs: int
+) -> Iterator[_Result]:
+    """Yields what is read of each part, in order; so many are being read meanwhile."""
+    if jobs < 2:
+        yield from map(read, parts)
+        return
+    parts = iter(parts)
+    with ThreadPoolExecutor(jobs, "treesnap-fetch") as threads:
+        reading = deque(threads.submit(read, part) for part in islice(parts, jobs))
+        while reading:
+            found = reading.popleft().result()
+            reading.extend(threads.submit(read, part) for part in islice(parts, 1))
+            yield found
 
 
 def _parts(blocks: Iterable[Block], size_bytes_max: int) -> Iterator[list[Block]]:

@@ -51,8 +51,9 @@ broken.
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -517,15 +518,22 @@ class Uploaded(NamedTuple):
 class Push:
     """The packs and commits of one push, in as many attempts as it takes.
 
-    :meth:`begin` comes first, and again after an attempt that is void.
+    :meth:`begin` comes first, and again after an attempt that is void. Use as a context manager:
+    so many packs as ``jobs`` says are sent at the same time, and the end waits for them.
     """
 
-    def __init__(self, remote: Remote, history: HistoryName) -> None:
+    def __init__(self, remote: Remote, history: HistoryName, jobs: int = 1) -> None:
         self._remote = remote
         self._history = history
+        self._jobs = jobs
+        self._threads = ThreadPoolExecutor(jobs, "treesnap-push") if jobs > 1 else None
+        self._sending: deque[tuple[Future[RemoteName], list[BlockTable], int]] = deque()
+        """Packs of which it is not known yet whether they are stored."""
         self.own: dict[RemoteName, RemoteCommit] = {}
         """The commits of this push that were acknowledged."""
         self.stored = Uploaded()
+        self.uncommitted_objects = 0
+        """How many objects the next commit lists."""
         self._packs: list[RemoteName] = []
         self._entries: list[IndexEntry] = []
         self._covered: dict[bytes, int] = {}
@@ -540,37 +548,57 @@ class Push:
         A ``view`` that was read just before is taken as it is.
         """
         self._packs, self._entries, self._covered = [], [], {}
+        self.uncommitted_objects = 0
         self.view = view if view is not None else self._remote.read(own, skips_damaged=True)
         return self.view
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+
     def add_pack(self, blocks: Iterable[Encoded]) -> None:
-        """Stores a pack."""
+        """Stores a pack; with several jobs, it is stored when :meth:`commit` was called."""
         content, tables = encode_pack(blocks)
-        name = self._remote.files.put(Folder.PACKS, self.view.state.epoch, content)
+        self.uncommitted_objects += sum(table.object_count for table in tables)
+        put, epoch = self._remote.files.put, self.view.state.epoch
+        if self._threads is None:
+            self._note(put(Folder.PACKS, epoch, content), tables, len(content))
+            return
+        sent = self._threads.submit(put, Folder.PACKS, epoch, content)
+        self._sending.append((sent, tables, len(content)))
+        self._wait(self._jobs)
+
+    def _wait(self, sending_max: int) -> None:
+        """Waits until no more packs than that are being sent."""
+        while len(self._sending) > sending_max:
+            sent, tables, size_bytes = self._sending.popleft()
+            self._note(sent.result(), tables, size_bytes)
+
+    def _note(self, name: RemoteName, tables: Iterable[BlockTable], size_bytes: int) -> None:
         self._packs.append(name)
-        self._covered[name.id] = len(content)
+        self._covered[name.id] = size_bytes
         entries = list(placed(tables, name.id))
         self._entries += entries
         before = self.stored
         self.stored = before._replace(
             objects=before.objects + len(entries),
             packs=before.packs + 1,
-            size_bytes=before.size_bytes + len(content),
+            size_bytes=before.size_bytes + size_bytes,
         )
-
-    @property
-    def uncommitted_objects(self) -> int:
-        """How many objects the next commit lists."""
-        return len(self._entries)
 
     def commit(self, snapshots: Iterable[bytes] = ()) -> bool:
         """Publishes what was stored since the last commit; without snapshots, as a partial one.
 
         Returns whether it counts. If it does not, the push begins again.
         """
+        self._wait(0)
         rows = bytes(encode_index(sorted(self._entries), self._covered))
         commit = RemoteCommit(self._history, tuple(snapshots), tuple(self._packs), rows)
         self._packs, self._entries, self._covered = [], [], {}
+        self.uncommitted_objects = 0
         name = self._remote.files.put(Folder.COMMITS, self.view.state.epoch, COMMIT.seal(commit))
         if not self._remote.is_acknowledged(name):
             return False

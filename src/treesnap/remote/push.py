@@ -42,36 +42,47 @@ def push_snapshots(
     source: PushSource,
     snapshots: Sequence[bytes],
     packs_per_commit: int = PACKS_PER_COMMIT,
+    *,
+    jobs: int = 1,
     view: View | None = None,
     advance: Callable[[int, int], None] = lambda _objects, _bytes: None,
 ) -> Uploaded:
     """Stores snapshots, whose payloads are given, and all that they need; returns what it stored.
 
     ``view`` is what was read just before, which saves reading it again. ``advance`` is called
-    with the objects and the bytes of each pack that was stored.
+    with the objects and the bytes of each pack that was stored. So many packs as ``jobs`` says are
+    sent at the same time, each of which takes about three times its size of memory.
 
     When it returns, they are visible until they are deleted. A push that is killed leaves
     what it had committed in part, which the next one finds. Raises Busy when collections kept
     overtaking it, Corrupt when ``source`` lacks something, RemoteFailed.
     """
-    push = Push(remote, history)
-    for attempt in range(ATTEMPTS):
-        push.begin(view=view if attempt == 0 else None)
-        while True:
-            packs = _packs(source, _missing(push.view, source, snapshots))
-            for blocks in islice(packs, packs_per_commit):
-                before = push.stored
-                push.add_pack(blocks)
-                after = push.stored
-                advance(after.objects - before.objects, after.size_bytes - before.size_bytes)
-                if push.uncommitted_objects >= OBJECTS_PER_COMMIT:
+    with Push(remote, history, jobs) as push:
+        told = push.stored
+
+        def tell() -> None:
+            nonlocal told
+            before, told = told, push.stored
+            advance(told.objects - before.objects, told.size_bytes - before.size_bytes)
+
+        for attempt in range(ATTEMPTS):
+            push.begin(view=view if attempt == 0 else None)
+            while True:
+                packs = _packs(source, _missing(push.view, source, snapshots))
+                for blocks in islice(packs, packs_per_commit):
+                    push.add_pack(blocks)
+                    del blocks  # their memory is needed for the next ones
+                    tell()
+                    if push.uncommitted_objects >= OBJECTS_PER_COMMIT:
+                        break
+                is_complete = next(packs, None) is None
+                is_acknowledged = push.commit(snapshots if is_complete else ())
+                tell()
+                if not is_acknowledged:
                     break
-            is_complete = next(packs, None) is None
-            if not push.commit(snapshots if is_complete else ()):
-                break
-            if is_complete:
-                return push.stored
-            push.begin(push.own)
+                if is_complete:
+                    return push.stored
+                push.begin(push.own)
     raise Busy("Collections on the remote kept overtaking the push")
 
 

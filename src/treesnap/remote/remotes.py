@@ -92,6 +92,8 @@ if TYPE_CHECKING:
     from treesnap.blobs.base import Blobs
     from treesnap.ops.handle import Handle
 
+JOBS = 2
+"""So many packs are sent or received at the same time, unless told otherwise."""
 _COMMITS_KNOWN_MAX = 1 << 16
 """Commits of a history that are remembered as the root's own."""
 _COUNTED_BACK = re.compile(r"latest(?:~(\d{1,9}))?\Z")
@@ -203,16 +205,26 @@ def _no_secret(known: KnownRemote) -> SecretSource:
 class Remotes:
     """The remotes of a handle's store, for the handle's root.
 
-    ``secret_of`` is asked for the secret of an encrypted remote. Nothing is read or written until
-    a method is called; no method keeps a connection open. Local operations never use a remote.
+    ``secret_of`` is asked for the secret of an encrypted remote. So many packs as ``jobs`` says are
+    sent or received at the same time; each takes about 100 MB of memory. Nothing is read or
+    written until a method is called; no method keeps a connection open. Local operations never
+    use a remote.
     """
 
     def __init__(
-        self, handle: Handle, secret_of: SecretOf = _no_secret, opener: Opener = open_blobs
+        self,
+        handle: Handle,
+        secret_of: SecretOf = _no_secret,
+        opener: Opener = open_blobs,
+        *,
+        jobs: int = JOBS,
     ) -> None:
+        if jobs < 1:
+            raise InvalidArgument(f"There cannot be {jobs} jobs")
         self._context = handle.context
         self._secret_of = secret_of
         self._opener = opener
+        self._jobs = jobs
 
     def add(
         self,
@@ -419,6 +431,7 @@ class Remotes:
                     source,
                     payloads,
                     view=view,
+                    jobs=self._jobs,
                     advance=session.monitor.advance,
                 )
             # A commit may be invisible for the moment, and one that was forgotten is a copy's.
@@ -643,6 +656,7 @@ class Remotes:
                     view,
                     [payloads[item] for item in oldest_first],
                     wanted,
+                    self._jobs,
                 )
             newest = fetched.ids[oldest_first.index(goal)]
             return FetchResult(name, chosen.id.hex(), chosen.name, newest, fetched)
@@ -723,6 +737,7 @@ def clone(
     paths: Iterable[PathLike] = (),
     *,
     lazy: bool = False,
+    jobs: int = JOBS,
     secret_of: SecretOf = _no_secret,
     opener: Opener = open_blobs,
 ) -> CloneResult:
@@ -763,7 +778,12 @@ def clone(
                 if not wanted:
                     _require_only(session, ids)
                 fetched = fetch(
-                    session, connection.protocol, view, [payloads[item] for item in ids], wanted
+                    session,
+                    connection.protocol,
+                    view,
+                    [payloads[item] for item in ids],
+                    wanted,
+                    jobs,
                 )
             goal = fetched.ids[ids.index(goal)]
             if wanted:
