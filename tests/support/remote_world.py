@@ -19,6 +19,7 @@ from treesnap.codec.tree import put_tree
 from treesnap.errors import RemoteFailed
 from treesnap.hashing import object_id
 from treesnap.model import Entry, EntryKind, ObjectId, ObjectKind, SnapshotRecord, Totals
+from treesnap.remote.objects import Seen
 from treesnap.remote.push import encoded_anew
 
 PAGE_SIZE = 3
@@ -198,6 +199,9 @@ class Objects:
 
     def prefetch(self, objects: Iterable[ObjectId]) -> None:
         list(objects)
+
+    def seen(self) -> Callable[[Reference], bool]:
+        return Seen()
 
     def encoded(self, references: Sequence[Reference]) -> Iterator[Encoded]:
         return encoded_anew(self, references)

@@ -32,7 +32,7 @@ from treesnap.store.writer import Added, Writer, retry_overtaken
 
 ATTEMPTS = 5
 """How often a view is read again when collections delete what it names."""
-WINDOW_OBJECTS = 1 << 17
+WINDOW_OBJECTS = 1 << 16
 """Objects of which the blocks are looked for at once."""
 
 
@@ -172,8 +172,17 @@ class _Attempt:
     def _missing_references(
         self, writer: Writer, nearest: _NearestObjects, payloads: Sequence[bytes]
     ) -> Iterator[Reference]:
+        """Yields what is missing, chunks that several files share more than once.
+
+        To remember every chunk would take 100 MB for a million files.
+        """
         complete = complete_trees(_local_parents(self._session, payloads), nearest.get, payloads)
-        for reference in needed_objects(nearest, payloads, Seen(complete)):
+        seen = Seen(complete)
+
+        def is_known(reference: Reference) -> bool:
+            return reference.kind is not ObjectKind.CHUNK and seen(reference)
+
+        for reference in needed_objects(nearest, payloads, is_known):
             if not writer.has(reference.id):
                 yield reference
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from treesnap.codec.pack import Block, Encoded, IndexEntry
 from treesnap.codec.reader import Reference
 from treesnap.errors import Corrupt
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.remote.push import encoded_anew
+from treesnap.store.maintenance.seen_objects import SeenObjects
 from treesnap.store.store import Store
 
 
@@ -24,6 +25,11 @@ class LocalObjects:
 
     def prefetch(self, objects: Iterable[ObjectId]) -> None:
         """Does nothing: a disk is near."""
+
+    def seen(self) -> Callable[[Reference], bool]:
+        """Returns what tells whether it was asked for an object before; a byte for each."""
+        objects = SeenObjects(self._store.index)
+        return lambda reference: not objects.add(reference.id, reference.kind)
 
     def encoded(self, references: Sequence[Reference]) -> Iterator[Encoded]:
         """Yields blocks that hold these objects and no others, verified; raises Corrupt.

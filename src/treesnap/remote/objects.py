@@ -244,8 +244,8 @@ def needed_objects(
     """Yields what snapshots need, without what ``is_known`` and what lies below that.
 
     ``is_known`` is asked once or more for each object, and is true for one that it was asked
-    before. A level of directories is read before the one below it, many in one request. Raises
-    Corrupt.
+    before; a chunk for which it is not comes again. A level of directories is read before the one
+    below it, many in one request. Raises Corrupt.
     """
     trees = TreeReader(objects.get)
     frontier: list[Reference] = []

@@ -61,7 +61,7 @@ from itertools import count
 from typing import Protocol, Self, TypeVar
 
 from treesnap.codec.compress import BLOCK_RAW_SIZE_MAX
-from treesnap.codec.index import IndexPart, encode_index
+from treesnap.codec.index import IndexPart, encode_index, encode_unsorted
 from treesnap.codec.pack import (
     KINDS,
     PACK_SIZE_MAX,
@@ -535,7 +535,8 @@ class Push:
         self.uncommitted_objects = 0
         """How many objects the next commit lists."""
         self._packs: list[RemoteName] = []
-        self._entries: list[IndexEntry] = []
+        self._tables: list[tuple[bytes, Sequence[BlockTable]]] = []
+        """What lies in the packs with these ids."""
         self._covered: dict[bytes, int] = {}
 
     def begin(
@@ -547,8 +548,7 @@ class Push:
 
         A ``view`` that was read just before is taken as it is.
         """
-        self._packs, self._entries, self._covered = [], [], {}
-        self.uncommitted_objects = 0
+        self._forget()
         self.view = view if view is not None else self._remote.read(own, skips_damaged=True)
         return self.view
 
@@ -571,20 +571,24 @@ class Push:
         self._sending.append((sent, tables, len(content)))
         self._wait(self._jobs)
 
+    def _forget(self) -> None:
+        """Begins with what the next commit holds."""
+        self._packs, self._tables, self._covered = [], [], {}
+        self.uncommitted_objects = 0
+
     def _wait(self, sending_max: int) -> None:
         """Waits until no more packs than that are being sent."""
         while len(self._sending) > sending_max:
             sent, tables, size_bytes = self._sending.popleft()
             self._note(sent.result(), tables, size_bytes)
 
-    def _note(self, name: RemoteName, tables: Iterable[BlockTable], size_bytes: int) -> None:
+    def _note(self, name: RemoteName, tables: Sequence[BlockTable], size_bytes: int) -> None:
         self._packs.append(name)
         self._covered[name.id] = size_bytes
-        entries = list(placed(tables, name.id))
-        self._entries += entries
+        self._tables.append((name.id, tables))
         before = self.stored
         self.stored = before._replace(
-            objects=before.objects + len(entries),
+            objects=before.objects + sum(table.object_count for table in tables),
             packs=before.packs + 1,
             size_bytes=before.size_bytes + size_bytes,
         )
@@ -595,10 +599,10 @@ class Push:
         Returns whether it counts. If it does not, the push begins again.
         """
         self._wait(0)
-        rows = bytes(encode_index(sorted(self._entries), self._covered))
+        entries = (entry for pack_id, tables in self._tables for entry in placed(tables, pack_id))
+        rows = bytes(encode_unsorted(entries, self._covered))
         commit = RemoteCommit(self._history, tuple(snapshots), tuple(self._packs), rows)
-        self._packs, self._entries, self._covered = [], [], {}
-        self.uncommitted_objects = 0
+        self._forget()
         name = self._remote.files.put(Folder.COMMITS, self.view.state.epoch, COMMIT.seal(commit))
         if not self._remote.is_acknowledged(name):
             return False

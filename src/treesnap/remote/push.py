@@ -14,23 +14,27 @@ from treesnap.codec.snapshot import decode_snapshot, snapshot_id
 from treesnap.errors import Busy
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.named_tuple import NamedTuple
-from treesnap.remote.objects import Objects, Seen, complete_trees, needed_objects
+from treesnap.remote.objects import Objects, complete_trees, needed_objects
 from treesnap.remote.protocol import Push, Remote, Uploaded, View
 
 ATTEMPTS = 5
 """How often a push begins again when collections overtake it."""
 PACKS_PER_COMMIT = 64
 """After so many packs a partial commit makes what was stored durable."""
-OBJECTS_PER_COMMIT = 1 << 19
-"""After so many objects too: a commit lists them in 45 to 61 bytes each, and no commit is larger
-than 64 MiB. A pack more, of the smallest objects that there are, still fits."""
+OBJECTS_PER_COMMIT = 1 << 17
+"""After so many objects too: a commit lists them in 45 to 61 bytes each, and takes 150 of memory
+for each while it is made. A pack more, of the smallest objects that there are, still fits into the
+64 MiB that a commit may have."""
 _BATCH_SIZE = 4 << 20
-_WINDOW_OBJECTS = 1 << 17
-"""Objects of which the blocks are looked for at once: about 40 MB."""
+_WINDOW_OBJECTS = 1 << 16
+"""Objects of which the blocks are looked for at once: about 20 MB."""
 
 
 class PushSource(Objects, Protocol):
     """Where a push takes objects from."""
+
+    def seen(self) -> Callable[[Reference], bool]:
+        """Returns what tells whether it was asked for an object before."""
 
     def encoded(self, references: Sequence[Reference]) -> Iterator[Encoded]:
         """Yields blocks that hold these objects and no others, verified; raises Corrupt."""
@@ -109,14 +113,19 @@ def plan_push(view: View, source: PushSource, snapshots: Sequence[bytes]) -> Pla
     return PlannedPush(objects, packs, size_bytes, packs + 2 * commits)
 
 
-def _missing(view: View, source: Objects, snapshots: Sequence[bytes]) -> Iterator[Reference]:
+def _missing(view: View, source: PushSource, snapshots: Sequence[bytes]) -> Iterator[Reference]:
     """Yields what snapshots need and the remote lacks.
 
     What is below a tree is known to be there only if a certain snapshot has that tree; of any
     other tree nothing is known, even if the remote has it.
     """
     complete = complete_trees(_certain_parents(view, snapshots), source.get, snapshots)
-    for reference in needed_objects(source, snapshots, Seen(complete)):
+    seen = source.seen()
+
+    def is_known(reference: Reference) -> bool:
+        return reference.id in complete or seen(reference)
+
+    for reference in needed_objects(source, snapshots, is_known):
         if not view.has(reference.id):
             yield reference
 
