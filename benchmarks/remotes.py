@@ -1,7 +1,7 @@
 """What a remote in a bucket costs, beside restic to the same server.
 
     PYTHONPATH=tests/support python -m benchmarks.remotes [--tree source] [--source DIR]
-                                    [--rounds 3] [--work DIR] [--json FILE]
+                                    [--rounds 3] [--work DIR] [--json FILE] [--page FILE]
 
 Starts a Ceph cluster of one storage in memory with one gateway, on this machine. Each round has a
 new store, a new remote and a new repository of restic, both encrypted with a passphrase, and does
@@ -46,6 +46,7 @@ ONE = "restore of one file"
 ROWS = (FIRST, PUSH, SAME, CHANGED, CLONE, ONE)
 LIMITS = {FIRST: 0.95, PUSH: 0.3, SAME: 0.25, CLONE: 0.85, ONE: 0.5}
 """What is promised, as a ratio to the seconds of restic."""
+MARKS = ("<!-- measured -->", "<!-- end -->")
 REQUESTS_MAX = 6
 """What is promised of a small push."""
 
@@ -296,6 +297,13 @@ def table(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+def write_page(page: Path, lines: list[str]) -> None:
+    """Puts the table into a page, between its two marks."""
+    begin, rest = page.read_text().split(MARKS[0])
+    _, end = rest.split(MARKS[1])
+    page.write_text(begin + "\n".join([MARKS[0], "", *lines, "", MARKS[1]]) + end)
+
+
 def _both(found: dict[str, Any], name: str, scale: float = 1.0, digits: int = 2) -> str:
     values = (found[tool][name] * scale for tool in (TREESNAP, RESTIC) if tool in found)
     return " / ".join(f"{value:.{digits}f}" for value in values)
@@ -309,6 +317,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work", type=Path, default=PROJECT / "build" / "benchmark")
     parser.add_argument("--json", type=Path, help="a file for the numbers")
+    parser.add_argument("--page", type=Path, help="a page of the docs, of which the table is new")
     options = parser.parse_args()
     if missing := [*missing_programs(), *([] if shutil.which("restic") else ["restic"])]:
         parser.error(f"not installed: {', '.join(missing)}")
@@ -332,6 +341,8 @@ def main() -> None:
         shutil.rmtree(place)
     result["load_after"] = round(os.getloadavg()[0], 2)
     print("\n".join(table(result)))
+    if options.page is not None:
+        write_page(options.page, table(result))
     if options.json is not None:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -58,7 +58,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from treesnap.codec.compress import BLOCK_RAW_SIZE_MAX
 from treesnap.codec.index import IndexPart, encode_index, encode_unsorted
@@ -273,8 +273,8 @@ class Remote:
         """``wait`` is called before a state is read for the n-th time, and tells whether to."""
         self.files = files
         self._wait = wait
-        self._known: dict[RemoteName, bytes] = {}
-        """Files that were read; they never change."""
+        self._known: dict[RemoteName, Any] = {}
+        """What files say that were read; they never change."""
         self._last_state: tuple[int, RemoteState] | None = None
         """The last state that was read, with its number."""
 
@@ -329,13 +329,10 @@ class Remote:
     def _read_once(self, own: Mapping[RemoteName, RemoteCommit] | None) -> View:
         names = self.names(Folder.COMMITS) if own is None else list(own)
         number, state = self.read_state()
-        parts = self._get_all((*state.catalog_parts, *state.index_parts))
         catalog = {
-            entry.name.id: entry
-            for name in state.catalog_parts
-            for entry in CATALOG.unseal(parts[name], str(name))
+            entry.name.id: entry for part in self._all(state.catalog_parts) for entry in part
         }
-        index = tuple(_indexed(parts[name], name) for name in state.index_parts)
+        index = tuple(self._all(state.index_parts))
         removed = frozenset(state.removed)
         counted = [
             name
@@ -346,7 +343,7 @@ class Remote:
         damaged: dict[RemoteName, Corrupt] = {}
         for name in counted:
             try:
-                commit = self._commit(name) if own is None else own[name]
+                (commit,) = self._all([name]) if own is None else [own[name]]
                 commits[name] = commit, IndexedPacks(commit.packs, commit.rows, str(name))
             except GenerationMissing:
                 raise  # newer keys would read it
@@ -362,39 +359,36 @@ class Remote:
             del commits[name]
         return View(number, state, catalog, index, commits, damaged)
 
-    def _commit(self, name: RemoteName) -> RemoteCommit:
-        """Returns a commit; raises Corrupt."""
-        return COMMIT.unseal(self._get_all([name])[name], str(name))
-
     def read_deletions(self) -> dict[RemoteName, Deletion]:
         """Returns the deletions that are listed. Costs a list, and a request for each new one."""
 
         def read() -> dict[RemoteName, Deletion]:
-            found = self._get_all(self.names(Folder.DELETIONS))
-            self.files.keep_only((Folder.DELETIONS,), list(map(str, found)))
-            return {name: DELETION.unseal(data, str(name)) for name, data in found.items()}
+            names = self.names(Folder.DELETIONS)
+            found = dict(zip(names, self._all(names), strict=True))
+            self.files.keep_only((Folder.DELETIONS,), list(map(str, names)))
+            return found
 
         return self._checked(read)
 
     def catalog_parts(self, view: View) -> dict[RemoteName, tuple[CommitEntry, ...]]:
         """Returns the parts that the catalog of a view was read from."""
-        return {
-            name: CATALOG.unseal(self._known[name], str(name)) for name in view.state.catalog_parts
-        }
+        return {name: self._known[name] for name in view.state.catalog_parts}
 
     def names(self, folder: Folder) -> list[RemoteName]:
         """Returns the names of a folder, others left out. Costs a list."""
         found = (RemoteName.parse(name) for name in self.files.list(f"{folder}/"))
         return [name for name in found if name is not None]
 
-    def _get_all(self, names: Collection[RemoteName]) -> dict[RemoteName, bytes]:
-        """Returns files that never change."""
-        found: dict[RemoteName, bytes] = {}
+    def _all(self, names: Iterable[RemoteName]) -> list[Any]:
+        """Returns what files say that never change; raises Corrupt."""
+        found = []
         for name in names:
-            content = self._known.get(name) or self.files.get(str(name))
-            if content is None:
-                raise _FileGone(str(name))
-            found[name] = self._known[name] = content
+            if name not in self._known:
+                content = self.files.get(str(name))
+                if content is None:
+                    raise _FileGone(str(name))
+                self._known[name] = _MEANINGS[name.folder](content, str(name))
+            found.append(self._known[name])
         return found
 
     def _forget_others(self, names: Collection[RemoteName]) -> None:
@@ -413,13 +407,8 @@ class Remote:
             if state.closing <= commit.number:
                 return True
             with suppress(_FileGone):  # the next state has it
-                parts = self._get_all(state.catalog_parts)
-                entries = (
-                    entry
-                    for name, data in parts.items()
-                    for entry in CATALOG.unseal(data, str(name))
-                )
-                if any(entry.name == commit for entry in entries):
+                parts = self._all(state.catalog_parts)
+                if any(entry.name == commit for part in parts for entry in part):
                     return True
             if commit.number < state.floor or not self._wait(count_read := count_read + 1):
                 return False
@@ -500,9 +489,18 @@ def _refused(
     }
 
 
-def _indexed(data: bytes, name: RemoteName) -> IndexedPacks:
-    part = REMOTE_INDEX.unseal(data, str(name))
-    return IndexedPacks(part.packs, part.rows, str(name))
+def _indexed(data: bytes, where: str) -> IndexedPacks:
+    part = REMOTE_INDEX.unseal(data, where)
+    return IndexedPacks(part.packs, part.rows, where)
+
+
+_MEANINGS: Mapping[Folder, Callable[[bytes, str], object]] = {
+    Folder.COMMITS: COMMIT.unseal,
+    Folder.DELETIONS: DELETION.unseal,
+    Folder.CATALOG: CATALOG.unseal,
+    Folder.INDEX: _indexed,
+}
+"""What reads a file of each folder that is read whole."""
 
 
 class Uploaded(NamedTuple):
