@@ -363,3 +363,17 @@ def test_packs_are_sent_and_received_at_the_same_time(snap, run_snap, root, disk
     assert difference(record(root), record(tmp_path / "again")) == []
     assert snap("push", "--jobs", "0").code == 2
     assert cmd_remote.JOBS == remotes.JOBS
+
+
+def test_what_came_after_a_snapshot_is_pushed(snap, root, disk):
+    made = []
+    for text in ("roses", "tulips", "lilies"):
+        (root / "plants").write_text(text)
+        made.append(snap("create", "-q").id)
+    snap("remote", "add", "disk", disk)
+
+    assert snap("push", "--since", "latest~1", "--json").json["snapshots"] == made[2:]
+    assert snap("push", "--since", made[0], "--json").json["snapshots"] == made[1:2]
+    assert snap("push", "--since", "unknown").code == 5
+    assert snap("push", "--json").json["snapshots"] == made[:1]
+    assert snap("remote", "show", "--json").json["histories"][0]["newest_id"] == made[2]

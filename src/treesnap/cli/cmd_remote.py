@@ -368,6 +368,7 @@ def rotate_keys(invocation: Invocation, *, name: str | None, take_over: bool) ->
 )
 @click.argument("name", metavar="[REMOTE]", required=False)
 @click.argument("refs", metavar="[REF]...", nargs=-1)
+@click.option("--since", metavar="REF", help="Only snapshots that came after REF.")
 @click.option("--all", "every_kind", is_flag=True, help="Also snapshots that no person asked for.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be stored.")
 @_transfer_options
@@ -377,6 +378,7 @@ def push(
     *,
     name: str | None,
     refs: Sequence[str],
+    since: str | None,
     every_kind: bool,
     dry_run: bool,
     limit_rate: int | None,
@@ -392,7 +394,11 @@ def push(
     with invocation.open() as handle:
         ids = [invocation.resolve(handle, ref) for ref in refs]
         result = _remotes(handle, limit_rate, jobs).push(
-            name, ids, every_kind=every_kind, dry_run=dry_run
+            name,
+            ids,
+            since=invocation.resolve(handle, since) if since is not None else None,
+            every_kind=every_kind,
+            dry_run=dry_run,
         )
     count = count_text(len(result.snapshots), "snapshot")
     if dry_run:

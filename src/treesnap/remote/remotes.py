@@ -374,16 +374,18 @@ class Remotes:
         name: str | None = None,
         refs: Sequence[str] = (),
         *,
+        since: str | None = None,
         every_kind: bool = False,
         dry_run: bool = False,
     ) -> PushResult:
         """Stores snapshots of the root on a remote; returns when they are visible there.
 
         Without ``refs`` all that the remote does not have: those that a person asked for, or with
-        ``every_kind`` all; but no merge that was undone or is not restored yet, for the other
-        machine would take it that the root went back on what it brought. A push that was
-        interrupted goes on where it was when it is called again. Nothing local is changed, and no
-        other machine waits. A dry run reads and compresses as much as a push, and stores nothing.
+        ``every_kind`` all, and with ``since`` only those that came after that REF; but no merge
+        that was undone or is not restored yet, for the other machine would take it that the root
+        went back on what it brought. A push that was interrupted goes on where it was when it is
+        called again. Nothing local is changed, and no other machine waits. A dry run reads and
+        compresses as much as a push, and stores nothing.
         Raises NotFound, Busy, Corrupt, Refused, RemoteFailed, RemoteLocked.
         """
         with self._connected(name, "push", changes_history=True) as (session, connected, view):
@@ -396,11 +398,12 @@ class Remotes:
             )
             there = {snapshot_id(payload) for entry in mine for payload in entry.snapshots}
             wanted = {resolve_in(session, ref).id for ref in refs}
+            after = resolve_in(session, since).sequence if since is not None else 0
             there |= {SnapshotId(item.hex()) for item in pushed.pruned} - wanted
             payloads = []
             merges = set[SnapshotId]()
             for item in reversed(log.names(root.id)):
-                if item.id in there or (wanted and item.id not in wanted):
+                if item.id in there or (wanted and item.id not in wanted) or item.sequence <= after:
                     continue
                 payload = log.payload(root.id, item)
                 record = decode_snapshot(payload)
