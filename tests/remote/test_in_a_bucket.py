@@ -50,6 +50,21 @@ def test_push_collect_and_clone(handle, bucket_url, tmp_path):
     assert difference(record(tmp_path / "garden"), record(tmp_path / "again")) == []
 
 
+def test_a_small_push_asks_the_server_six_times(handle, bucket_url, ceph):
+    remotes = Remotes(handle, secret_of)
+    remotes.add("backup", bucket_url)
+    handle.create()
+    remotes.push()
+    Path(handle.root, "beds", "0").write_text("more")
+    handle.create()
+    before = ceph.requests()
+
+    remotes.push()
+
+    # key slot; commits and states listed; pack, commit; states listed again
+    assert ceph.requests() - before == 6
+
+
 def test_machines_push_while_another_collects(handle, bucket_url, tmp_path):
     """Each machine is a thread with a store of its own; what was acknowledged can be cloned."""
     Remotes(handle, secret_of).add("backup", bucket_url)

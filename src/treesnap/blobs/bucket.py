@@ -401,18 +401,6 @@ class BucketBlobs:
         with self._lock:
             self._stores.clear()
 
-    def check(self) -> None:
-        """Raises what is wrong with address, region, clock, credentials and bucket.
-
-        One request, which lists, and no repetition: seconds at most, whatever is wrong.
-        """
-        self._sent(
-            "list",
-            self._store(repeats=False, timeouts=_CHECKING),
-            lambda store: next(iter(store.list("state")), None),
-        )
-        self._is_proven = True
-
     # ------------------------------------------------------------------- writing
 
     def put(self, name: str, data: Data, /) -> None:
@@ -617,8 +605,9 @@ class BucketBlobs:
     ) -> _Result:
         """Makes a request that may be repeated; raises BlobMissing if ``missing`` is not there."""
         timeouts = _timeouts(size_bytes)
-        if not self._is_proven:
-            store = self._store(repeats=False, timeouts=timeouts, is_single=is_single_delete)
+        if not self._is_proven:  # what is wrong with address or credentials is said at once
+            first = timeouts if size_bytes else _CHECKING
+            store = self._store(repeats=False, timeouts=first, is_single=is_single_delete)
             try:
                 result = self._sent(doing, store, call, missing)
             except BlobMissing:

@@ -127,9 +127,7 @@ def open_blobs(url: str, *, make: bool = False) -> Blobs:
         return DirectoryBlobs(LocalFileSystem(), directory, make=make)
     from treesnap.blobs.bucket import BucketBlobs, parse_bucket_url
 
-    blobs = BucketBlobs(parse_bucket_url(url))
-    blobs.check()
-    return blobs
+    return BucketBlobs(parse_bucket_url(url))
 
 
 def limited(opener: Opener, bytes_per_s: float) -> Opener:

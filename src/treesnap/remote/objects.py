@@ -22,7 +22,7 @@ from treesnap.remote.protocol import RemoteFiles, View
 TREES_AT_ONCE = 256
 _OPEN_BLOCKS_SIZE_MAX = 32 << 20
 """Bytes of blocks that are kept decompressed."""
-_READ_SIZE_MAX = 16 << 20
+_READ_SIZE_MAX = 8 << 20
 """Bytes of blocks that are read at once, as they are stored."""
 
 Place = tuple[RemoteName, IndexEntry]
@@ -128,7 +128,7 @@ class RemoteObjects:
 
         Nothing is decompressed or verified. In place of one that cannot be read comes None:
         :meth:`get` says why, or finds its objects elsewhere. So many requests as ``jobs`` says are
-        under way at the same time, each for 16 MiB or one block.
+        under way at the same time, each for 8 MiB or one block.
         """
         wanted: dict[tuple[RemoteName, Block], set[ObjectId]] = {}
         for object_id in objects:
