@@ -172,7 +172,8 @@ class BlobFault:
     """After how many further calls a repeated request arrives."""
 
     def matches(self, method: str, arguments: tuple[Any, ...]) -> bool:
-        about = arguments[0] if isinstance(arguments[0], str) else "".join(arguments[0][:1])
+        subject = arguments[0] if arguments else ""
+        about = subject if isinstance(subject, str) else "".join(subject[:1])
         return (not self.methods or method in self.methods) and self.names(about)
 
 

@@ -203,7 +203,7 @@ class Objects:
     def seen(self) -> Callable[[Reference], bool]:
         return Seen()
 
-    def encoded(self, references: Sequence[Reference]) -> Iterator[Encoded]:
+    def encoded(self, references: Iterable[Reference]) -> Iterator[Encoded]:
         return encoded_anew(self, references)
 
 

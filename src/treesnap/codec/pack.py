@@ -43,7 +43,7 @@ from treesnap.codec.compress import (
 )
 from treesnap.codec.envelope import HASH_BLAKE3, HEADER_SIZE, FileKind, header
 from treesnap.errors import Corrupt
-from treesnap.hashing import prefixed_id
+from treesnap.hashing import ID_SIZE, prefixed_id
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.named_tuple import NamedTuple
 
@@ -143,6 +143,17 @@ class BlockTable(NamedTuple):
         return len(self.rows) // ROW_SIZE
 
     @property
+    def is_content(self) -> bool:
+        """Whether all of its objects are chunks, which are any bytes."""
+        return not self.rows[ROW_SIZE - 1 :: ROW_SIZE].strip(_KIND_BYTES[ObjectKind.CHUNK])
+
+    @property
+    def ids(self) -> list[bytes]:
+        """The ids of the objects, in order; made anew each time."""
+        rows = self.rows
+        return [rows[start : start + ID_SIZE] for start in range(0, len(rows), ROW_SIZE)]
+
+    @property
     def entries(self) -> list[IndexEntry]:
         """The objects of the block, in order; made anew each time."""
         block = self.block
@@ -217,6 +228,24 @@ class OpenBlock:
             self._problem = error.message
         self._is_whole = True
         self._stored = b""
+
+
+def verified_objects(table: BlockTable, data: bytes) -> memoryview:
+    """Returns the objects of a block, each after its kind byte, one after the other.
+
+    Raises Corrupt unless all of them are whole. Takes half of what :class:`OpenBlock` takes for
+    each, which a copy of a whole store is made of.
+    """
+    stored = data[HEAD_SIZE + len(table.rows) : table.block.size]
+    objects = memoryview(decompress(table.compression, stored, table.block.raw_size))
+    start = 0
+    for identity, size, kind in _ROW.iter_unpack(table.rows):
+        end = start + 1 + size
+        part = objects[start:end]
+        if part[0] != kind or prefixed_id(part) != identity:
+            raise Corrupt(f"Object {identity.hex()} does not match its identity")
+        start = end
+    return objects
 
 
 class Encoded(NamedTuple):

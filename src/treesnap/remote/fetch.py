@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
 
 from treesnap.codec.reader import Reference, TreeReader
 from treesnap.codec.snapshot import decode_snapshot, encode_snapshot, snapshot_id, state_hash
@@ -32,8 +31,6 @@ from treesnap.store.writer import Added, Writer, retry_overtaken
 
 ATTEMPTS = 5
 """How often a view is read again when collections delete what it names."""
-WINDOW_OBJECTS = 1 << 16
-"""Objects of which the blocks are looked for at once."""
 
 
 class Fetched(NamedTuple):
@@ -137,11 +134,10 @@ class _Attempt:
             ids = tuple(map(snapshot_id, payloads))
             wanted = [item for item in payloads if snapshot_id(item) not in listing]
             missing = self._missing_references(writer, nearest, wanted)
-            while window := [item.id for item in islice(missing, WINDOW_OBJECTS)]:
-                for count, size in self._store(writer, window):
-                    objects += count
-                    size_bytes += size
-                    self._session.monitor.advance(count, size)
+            for count, size in self._store(writer, (item.id for item in missing)):
+                objects += count
+                size_bytes += size
+                self._session.monitor.advance(count, size)
             for number, payload in enumerate(wanted):
                 writer.publish_payload(payload, root.id, sequence + number)
         return Fetched(ids, len(wanted), objects, size_bytes)

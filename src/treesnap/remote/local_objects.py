@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 
 from treesnap.codec.pack import Block, Encoded, IndexEntry
 from treesnap.codec.reader import Reference
 from treesnap.errors import Corrupt
 from treesnap.model import ObjectId, ObjectKind
+from treesnap.remote.objects import in_blocks
 from treesnap.remote.push import encoded_anew
 from treesnap.store.maintenance.seen_objects import SeenObjects
 from treesnap.store.store import Store
@@ -31,34 +33,40 @@ class LocalObjects:
         objects = SeenObjects(self._store.index)
         return lambda reference: not objects.add(reference.id, reference.kind)
 
-    def encoded(self, references: Sequence[Reference]) -> Iterator[Encoded]:
+    def encoded(self, references: Iterable[Reference]) -> Iterator[Encoded]:
         """Yields blocks that hold these objects and no others, verified; raises Corrupt.
 
         A block of the store that is wanted whole is taken as it is, which spares compressing it
         again. Of any other only what is wanted travels: the rest may have been deleted.
         """
-        wanted: dict[Block, list[tuple[IndexEntry, Reference]]] = {}
         loose: list[Reference] = []
-        for reference in references:
-            entry = self._store.index.find(reference.id)
-            if entry is None or entry.kind != reference.kind:
-                loose.append(reference)
-            else:
-                wanted.setdefault(entry.block, []).append((entry, reference))
-        for block, found in sorted(wanted.items()):
-            copied = self._copied(block, {entry for entry, _ in found})
-            if copied is not None:
-                yield copied
-            else:
-                loose += [reference for _, reference in found]
+
+        def places() -> Iterator[tuple[Block, IndexEntry]]:
+            for reference in references:
+                entry = self._store.index.find(reference.id)
+                if entry is None or entry.kind != reference.kind:
+                    loose.append(reference)
+                else:
+                    yield entry.block, entry
+
+        for wanted in in_blocks(places()):
+            for block in sorted(wanted):
+                objects = wanted[block]
+                copied = self._copied(block, objects.keys())
+                if copied is not None:
+                    yield copied
+                else:
+                    loose += [Reference(ObjectKind(kind), each) for each, kind in objects.items()]
+            yield from encoded_anew(self, loose)
+            loose.clear()
         yield from encoded_anew(self, loose)
 
-    def _copied(self, block: Block, entries: set[IndexEntry]) -> Encoded | None:
+    def _copied(self, block: Block, ids: AbstractSet[ObjectId]) -> Encoded | None:
         """Returns a block as it is stored, or None unless it holds just these objects, undamaged.
 
         What is damaged may be whole in another pack.
         """
         try:
-            return self._store.packs.copied(block, entries)
+            return self._store.packs.copied(block, ids)
         except (Corrupt, FileNotFoundError):
             return None

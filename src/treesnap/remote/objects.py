@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,10 +22,13 @@ from treesnap.remote.protocol import RemoteFiles, View
 TREES_AT_ONCE = 256
 _OPEN_BLOCKS_SIZE_MAX = 32 << 20
 """Bytes of blocks that are kept decompressed."""
+OBJECTS_AT_ONCE = 1 << 16
+"""Objects that wait for the rest of their blocks."""
 _READ_SIZE_MAX = 8 << 20
 """Bytes of blocks that are read at once, as they are stored."""
 
 Place = tuple[RemoteName, IndexEntry]
+_Key = TypeVar("_Key", bound=Hashable)
 _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")
 
@@ -64,6 +67,10 @@ class RemoteObjects:
 
     def place(self, object_id: ObjectId) -> Place:
         """Returns where an object is; raises Corrupt when no pack has it."""
+        if not self._failures and not self._packs:
+            found = self.view.first(object_id)
+            if found is not None:
+                return found
         failed: Place | None = None
         for name, entry in self._places(object_id):
             if (name, entry.block) not in self._failures:
@@ -123,17 +130,25 @@ class RemoteObjects:
 
     def stored_blocks(
         self, objects: Iterable[ObjectId], jobs: int = 1
-    ) -> Iterator[tuple[set[ObjectId], tuple[BlockTable, bytes] | None]]:
+    ) -> Iterator[tuple[AbstractSet[ObjectId], tuple[BlockTable, bytes] | None]]:
         """Yields the blocks that hold objects as they are stored, each with those of the objects.
 
         Nothing is decompressed or verified. In place of one that cannot be read comes None:
         :meth:`get` says why, or finds its objects elsewhere. So many requests as ``jobs`` says are
         under way at the same time, each for 8 MiB or one block.
         """
-        wanted: dict[tuple[RemoteName, Block], set[ObjectId]] = {}
-        for object_id in objects:
-            name, entry = self.place(object_id)
-            wanted.setdefault((name, entry.block), set()).add(object_id)
+
+        def places() -> Iterator[tuple[tuple[RemoteName, Block], IndexEntry]]:
+            for object_id in objects:
+                name, entry = self.place(object_id)
+                yield (name, entry.block), entry
+
+        for wanted in in_blocks(places()):
+            yield from self._stored_blocks(wanted, jobs)
+
+    def _stored_blocks(
+        self, wanted: Mapping[tuple[RemoteName, Block], Mapping[ObjectId, int]], jobs: int
+    ) -> Iterator[tuple[AbstractSet[ObjectId], tuple[BlockTable, bytes] | None]]:
         parts = (
             (name, blocks)
             for name, places in groupby(sorted(wanted), key=itemgetter(0))
@@ -142,12 +157,15 @@ class RemoteObjects:
 
         def read(
             part: tuple[RemoteName, Sequence[Block]],
-        ) -> list[tuple[set[ObjectId], tuple[BlockTable, bytes] | None]]:
+        ) -> list[tuple[AbstractSet[ObjectId], tuple[BlockTable, bytes] | None]]:
             name, blocks = part
             found: Sequence[tuple[BlockTable, bytes] | None] = [None] * len(blocks)
             with suppress(Corrupt, PackGone):
                 found = self._stored(name, blocks)
-            return [(wanted[name, block], each) for block, each in zip(blocks, found, strict=True)]
+            return [
+                (wanted[name, block].keys(), each)
+                for block, each in zip(blocks, found, strict=True)
+            ]
 
         for found in _ahead(read, parts, jobs):
             yield from found
@@ -190,6 +208,44 @@ class RemoteObjects:
                 raise Corrupt(f"{name} does not hold a block at {block.offset}")
             found.append((table, data))
         return found
+
+
+def in_blocks(
+    places: Iterable[tuple[_Key, IndexEntry]], objects_max: int = OBJECTS_AT_ONCE
+) -> Iterator[dict[_Key, dict[ObjectId, int]]]:
+    """Yields objects by the blocks that they lie in, each with its kind; many blocks at once.
+
+    A walk asks for the objects of a block at different times, because it does not go the way in
+    which they were captured. So a block of which something was not asked for waits, as long as no
+    more than ``objects_max`` objects do: about 20 MB.
+    """
+    waiting: dict[_Key, dict[ObjectId, int]] = {}
+    left_bytes: dict[_Key, int] = {}
+    count = 0
+    for key, entry in places:
+        objects = waiting.get(key)
+        if objects is None:
+            objects = waiting[key] = {}
+            left_bytes[key] = entry.block.raw_size
+        if entry.id in objects:
+            continue
+        objects[entry.id] = entry.kind
+        left_bytes[key] -= 1 + entry.raw_size
+        count += 1
+        if count >= objects_max:
+            group = {key: waiting[key] for key, size in left_bytes.items() if not size}
+            left = count - sum(map(len, group.values()))
+            for oldest, objects in waiting.items():
+                if left <= objects_max // 2:
+                    break
+                if oldest not in group:
+                    group[oldest] = objects
+                    left -= len(objects)
+            for done in group:
+                del waiting[done], left_bytes[done]
+            count = left
+            yield group
+    yield waiting
 
 
 def _ahead(

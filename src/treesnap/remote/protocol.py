@@ -179,6 +179,13 @@ class IndexedPacks:
             if packs is None or self.packs[entry.pack_id] in packs:
                 yield entry
 
+    def first(self, object_id: ObjectId) -> tuple[RemoteName, IndexEntry] | None:
+        """Returns a place of an object, or None."""
+        entry = self.rows.find(object_id)
+        if entry is None or not _is_possible(entry):
+            return next(self.find(object_id), None)
+        return self.packs[entry.pack_id], entry
+
     def find(self, object_id: ObjectId) -> Iterator[tuple[RemoteName, IndexEntry]]:
         """Yields the places of an object."""
         for entry in self.rows.find_all(object_id):
@@ -251,6 +258,14 @@ class View:
     @cached_property
     def _condemned(self) -> frozenset[RemoteName]:
         return frozenset(self.state.condemned)
+
+    def first(self, object_id: ObjectId) -> tuple[RemoteName, IndexEntry] | None:
+        """Returns the first place where a reader may find an object, or None."""
+        for packs in self.all_packs:
+            found = packs.first(object_id)
+            if found is not None:
+                return found
+        return None
 
     def find(self, object_id: ObjectId) -> Iterator[tuple[RemoteName, IndexEntry]]:
         """Yields the places where a reader may find an object."""

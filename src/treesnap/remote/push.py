@@ -26,8 +26,6 @@ OBJECTS_PER_COMMIT = 1 << 17
 for each while it is made. A pack more, of the smallest objects that there are, still fits into the
 64 MiB that a commit may have."""
 _BATCH_SIZE = 4 << 20
-_WINDOW_OBJECTS = 1 << 16
-"""Objects of which the blocks are looked for at once: about 20 MB."""
 
 
 class PushSource(Objects, Protocol):
@@ -36,7 +34,7 @@ class PushSource(Objects, Protocol):
     def seen(self) -> Callable[[Reference], bool]:
         """Returns what tells whether it was asked for an object before."""
 
-    def encoded(self, references: Sequence[Reference]) -> Iterator[Encoded]:
+    def encoded(self, references: Iterable[Reference]) -> Iterator[Encoded]:
         """Yields blocks that hold these objects and no others, verified; raises Corrupt."""
 
 
@@ -144,14 +142,12 @@ def _certain_parents(view: View, snapshots: Iterable[bytes]) -> list[bytes]:
 def _packs(source: PushSource, references: Iterable[Reference]) -> Iterator[list[Encoded]]:
     """Yields the blocks of each pack."""
     blocks, size_bytes = list[Encoded](), 0
-    references = iter(references)
-    while window := list(islice(references, _WINDOW_OBJECTS)):
-        for encoded in source.encoded(window):
-            blocks.append(encoded)
-            size_bytes += len(encoded.data)
-            if size_bytes >= PACK_SIZE_TARGET:
-                yield blocks
-                blocks, size_bytes = [], 0
+    for encoded in source.encoded(references):
+        blocks.append(encoded)
+        size_bytes += len(encoded.data)
+        if size_bytes >= PACK_SIZE_TARGET:
+            yield blocks
+            blocks, size_bytes = [], 0
     if blocks:
         yield blocks
 

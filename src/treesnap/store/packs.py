@@ -35,6 +35,7 @@ from treesnap.codec.pack import (
     footer_offset,
     scan_blocks,
     table_size,
+    verified_objects,
 )
 from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.fs.base import FileSystem
@@ -244,17 +245,15 @@ class PackReader:
             self._blocks_size -= self._blocks.popitem(last=False)[0].raw_size
         return found
 
-    def copied(self, block: Block, entries: AbstractSet[IndexEntry]) -> Encoded | None:
+    def copied(self, block: Block, ids: AbstractSet[bytes]) -> Encoded | None:
         """Returns a block as it is stored, or None if it does not hold just these objects.
 
         Each object is verified. Raises Corrupt and FileNotFoundError.
         """
         table, data = self._table_and_bytes(block)
-        if set(table.entries) != entries:
+        if table.object_count != len(ids) or not ids >= set(table.ids):
             return None
-        opened = OpenBlock(table, data)
-        for entry in table.entries:
-            opened.find(entry)
+        verified_objects(table, data)
         return Encoded.of_block(table, data)
 
     def _table_and_bytes(self, block: Block) -> tuple[BlockTable, bytes]:

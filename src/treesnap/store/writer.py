@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from treesnap.codec.compress import LEVEL_CAPTURE, LEVEL_REWRITE, OBJECT_SIZE_MAX
-from treesnap.codec.pack import BlockTable, Encoded, IndexEntry, OpenBlock, encode_objects
+from treesnap.codec.pack import (
+    BlockTable,
+    Encoded,
+    IndexEntry,
+    OpenBlock,
+    encode_objects,
+    verified_objects,
+)
 from treesnap.codec.reader import check_object
 from treesnap.codec.snapshot import SNAPSHOT
 from treesnap.errors import Busy, Corrupt, ErrorCode, InvalidArgument, StorageFull
@@ -195,22 +203,27 @@ class Writer:
             self._submit()
         return identity
 
-    def put_block(self, table: BlockTable, data: bytes, wanted: Collection[ObjectId]) -> int:
+    def put_block(self, table: BlockTable, data: bytes, wanted: AbstractSet[ObjectId]) -> int:
         """Stores objects of a block of another store; returns how many bytes they have.
 
         Where all of its objects are wanted the block is taken as it is, which spares compressing
         it again; an object that the store has is there twice then. Each object is verified, and
-        checked as :meth:`put` does. Raises Corrupt for the first that is damaged, and
-        InvalidArgument.
+        checked as :meth:`put` does. Raises Corrupt for the first that is damaged or not in the
+        block, and InvalidArgument.
         """
-        opened, entries = OpenBlock(table, data), table.entries
-        if len(entries) == len(wanted):
-            for entry in entries:
-                check_object(ObjectKind(entry.kind), opened.find(entry))
+        left = wanted - set(table.ids)
+        if left:
+            raise Corrupt(f"A block does not hold object {min(left).hex()}")
+        if table.object_count == len(wanted):
+            objects = verified_objects(table, data)
+            if not table.is_content:
+                for entry in table.entries:
+                    end = entry.start + 1 + entry.raw_size
+                    check_object(ObjectKind(entry.kind), bytes(objects[entry.start + 1 : end]))
             self._append(Encoded.of_block(table, data))
-            return table.block.raw_size - len(entries)
-        size_bytes = 0
-        for entry in entries:
+            return table.block.raw_size - table.object_count
+        opened, size_bytes = OpenBlock(table, data), 0
+        for entry in table.entries:
             if entry.id in wanted:
                 self.put(ObjectKind(entry.kind), opened.find(entry))
                 size_bytes += entry.raw_size

@@ -129,6 +129,19 @@ def test_what_is_not_wanted_of_a_block_is_left_out(open_store):
     assert record_ids(open_store()) == [first, last]
 
 
+def test_an_object_that_a_block_does_not_hold_is_not_taken_for_stored(open_store):
+    table, data = stored_block((CHUNK, b"one"), (CHUNK, b"three"))
+    (first, _) = (entry.id for entry in table.entries)
+
+    with Writer(open_store()) as writer:
+        for wanted in ({first, bytes(32)}, {bytes(32)}):
+            with pytest.raises(Corrupt, match="does not hold"):
+                writer.put_block(table, data, wanted)
+        writer.flush()
+
+    assert record_ids(open_store()) == []
+
+
 @pytest.mark.parametrize(
     ("block", "error"),
     [
