@@ -401,3 +401,18 @@ def test_an_object_is_read_where_it_is_whole(blobs, objects):
     assert Collector(opened(blobs)).fold()
 
     read_all(blobs, snapshot)
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_block_that_lacks_what_the_index_says_is_not_taken(blobs, objects, jobs):
+    snapshot = new_snapshot(objects, Random(1), 1)
+    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+    claim(blobs)
+    assert Collector(opened(blobs)).fold()
+    reader = RemoteObjects(SealedFiles(blobs, SEALER), opened(blobs).read())
+
+    found = list(reader.blocks(objects.by_id, jobs))
+
+    assert {each for block in found for each in block.ids} == objects.by_id.keys()
+    for block in found:
+        assert block.whole is None or set(block.whole.table.ids) == block.ids

@@ -16,6 +16,7 @@ from typing import Any
 from treesnap import treepath
 from treesnap.codec.chunklist import decode_list
 from treesnap.codec.message import require
+from treesnap.codec.pack import BlockTable, verified_objects
 from treesnap.codec.tree import check_tree, decode_tree, decode_xattrs
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.model import (
@@ -57,6 +58,27 @@ def check_object(kind: ObjectKind, data: bytes) -> None:
             check(data)
         except Corrupt as error:
             raise InvalidArgument(f"Not written, for no reader would accept it: {error}") from error
+
+
+class CheckedBlock(NamedTuple):
+    """A block as it is stored, of which each object was verified; see :func:`checked_block`."""
+
+    table: BlockTable
+    data: bytes
+
+
+def checked_block(table: BlockTable, data: bytes) -> CheckedBlock:
+    """Returns a block from elsewhere, to be stored as it is.
+
+    Raises Corrupt unless each object has its id and is one that a reader accepts.
+    """
+    objects = verified_objects(table, data)
+    if not table.is_content:
+        for entry in table.entries:
+            check = _CHECKS.get(ObjectKind(entry.kind))
+            if check is not None:
+                check(bytes(objects[entry.start + 1 : entry.start + 1 + entry.raw_size]))
+    return CheckedBlock(table, data)
 
 
 class Reference(NamedTuple):

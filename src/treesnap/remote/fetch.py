@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from treesnap.codec.pack import IndexEntry, OpenBlock
 from treesnap.codec.reader import Reference, TreeReader
 from treesnap.codec.snapshot import decode_snapshot, encode_snapshot, snapshot_id, state_hash
 from treesnap.errors import Busy, Corrupt
@@ -152,18 +153,28 @@ class _Attempt:
         return encode_snapshot(narrowed(whole, self._paths, trees, objects.get, objects.put))
 
     def _store(self, writer: Writer, wanted: Iterable[ObjectId]) -> Iterator[tuple[int, int]]:
-        """Stores objects; yields how many there were in each block, and their bytes."""
-        for ids, stored in self._objects.stored_blocks(wanted, self._jobs):
-            if stored is not None:
-                with suppress(Corrupt):  # in another pack they may be whole
-                    yield len(ids), writer.put_block(*stored, ids)
-                    continue
-            for object_id in ids:
+        """Stores objects; yields how many there were at a time, and their bytes.
+
+        A block that is wanted whole is taken as it is.
+        """
+        for found in self._objects.blocks(wanted, self._jobs):
+            if found.whole is not None:
+                writer.put_block(found.whole)
+                yield len(found.ids), found.whole.table.block.raw_size - len(found.ids)
+                continue
+            for object_id in found.ids:
                 _, entry = self._objects.place(object_id)
                 kind = ObjectKind(entry.kind)
-                data = self._objects.get(kind, object_id)
+                data = self._object(kind, entry, found.opened)
                 writer.put(kind, data)
                 yield 1, len(data)
+
+    def _object(self, kind: ObjectKind, entry: IndexEntry, opened: OpenBlock | None) -> bytes:
+        """Returns an object of a block, or of another pack where it is damaged there."""
+        if opened is not None:
+            with suppress(Corrupt):
+                return opened.find(entry)
+        return self._objects.get(kind, entry.id)
 
     def _missing_references(
         self, writer: Writer, nearest: _NearestObjects, payloads: Sequence[bytes]

@@ -12,11 +12,18 @@ from operator import itemgetter
 from typing import Protocol, TypeVar
 
 from treesnap.codec.pack import Block, BlockTable, IndexEntry, OpenBlock, decode_table
-from treesnap.codec.reader import Reference, TreeReader, root_references
+from treesnap.codec.reader import (
+    CheckedBlock,
+    Reference,
+    TreeReader,
+    checked_block,
+    root_references,
+)
 from treesnap.codec.remote import RemoteName
 from treesnap.codec.snapshot import decode_snapshot
 from treesnap.errors import Corrupt
 from treesnap.model import ObjectId, ObjectKind
+from treesnap.named_tuple import NamedTuple
 from treesnap.remote.protocol import RemoteFiles, View
 
 TREES_AT_ONCE = 256
@@ -128,14 +135,11 @@ class RemoteObjects:
             with suppress(Corrupt, PackGone):
                 self._read(name, sorted(entries.values(), key=lambda entry: entry.offset))
 
-    def stored_blocks(
-        self, objects: Iterable[ObjectId], jobs: int = 1
-    ) -> Iterator[tuple[AbstractSet[ObjectId], tuple[BlockTable, bytes] | None]]:
-        """Yields the blocks that hold objects as they are stored, each with those of the objects.
+    def blocks(self, objects: Iterable[ObjectId], jobs: int = 1) -> Iterator[FoundBlock]:
+        """Yields the blocks that hold objects, each with those of the objects.
 
-        Nothing is decompressed or verified. In place of one that cannot be read comes None:
-        :meth:`get` says why, or finds its objects elsewhere. So many requests as ``jobs`` says are
-        under way at the same time, each for 8 MiB or one block.
+        So many requests as ``jobs`` says are under way at the same time, each for 8 MiB or one
+        block.
         """
 
         def places() -> Iterator[tuple[tuple[RemoteName, Block], IndexEntry]]:
@@ -144,28 +148,25 @@ class RemoteObjects:
                 yield (name, entry.block), entry
 
         for wanted in in_blocks(places()):
-            yield from self._stored_blocks(wanted, jobs)
+            yield from self._blocks_of(wanted, jobs)
 
-    def _stored_blocks(
+    def _blocks_of(
         self, wanted: Mapping[tuple[RemoteName, Block], Mapping[ObjectId, int]], jobs: int
-    ) -> Iterator[tuple[AbstractSet[ObjectId], tuple[BlockTable, bytes] | None]]:
+    ) -> Iterator[FoundBlock]:
         parts = (
             (name, blocks)
             for name, places in groupby(sorted(wanted), key=itemgetter(0))
             for blocks in _parts((block for _, block in places), _READ_SIZE_MAX)
         )
 
-        def read(
-            part: tuple[RemoteName, Sequence[Block]],
-        ) -> list[tuple[AbstractSet[ObjectId], tuple[BlockTable, bytes] | None]]:
+        def read(part: tuple[RemoteName, Sequence[Block]]) -> Iterator[FoundBlock]:
             name, blocks = part
-            found: Sequence[tuple[BlockTable, bytes] | None] = [None] * len(blocks)
+            stored: Sequence[tuple[BlockTable, bytes] | None] = [None] * len(blocks)
             with suppress(Corrupt, PackGone):
-                found = self._stored(name, blocks)
-            return [
-                (wanted[name, block].keys(), each)
-                for block, each in zip(blocks, found, strict=True)
-            ]
+                stored = self._stored(name, blocks)
+            # Verified when it is asked for: in several threads hashing takes a fifth longer.
+            found = zip(blocks, stored, strict=True)
+            return (_found(wanted[name, block].keys(), each) for block, each in found)
 
         for found in _ahead(read, parts, jobs):
             yield from found
@@ -275,6 +276,28 @@ def _parts(blocks: Iterable[Block], size_bytes_max: int) -> Iterator[list[Block]
         size_bytes += block.size
     if part:
         yield part
+
+
+class FoundBlock(NamedTuple):
+    """Objects that were asked for, and the block that holds them."""
+
+    ids: AbstractSet[ObjectId]
+    whole: CheckedBlock | None = None
+    """The block, where all of it was asked for and nothing is wrong with it."""
+    opened: OpenBlock | None = None
+    """The block, where a part of it was asked for. Where there is neither, it could not be read:
+    :meth:`RemoteObjects.get` says why, or finds the objects elsewhere."""
+
+
+def _found(ids: AbstractSet[ObjectId], stored: tuple[BlockTable, bytes] | None) -> FoundBlock:
+    if stored is None:
+        return FoundBlock(ids)
+    if ids != set(stored[0].ids):
+        return FoundBlock(ids, opened=OpenBlock(*stored))
+    try:
+        return FoundBlock(ids, whole=checked_block(*stored))
+    except Corrupt:
+        return FoundBlock(ids)
 
 
 class Seen:

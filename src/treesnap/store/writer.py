@@ -10,20 +10,16 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from treesnap.codec.compress import LEVEL_CAPTURE, LEVEL_REWRITE, OBJECT_SIZE_MAX
 from treesnap.codec.pack import (
-    BlockTable,
     Encoded,
     IndexEntry,
-    OpenBlock,
     encode_objects,
-    verified_objects,
 )
-from treesnap.codec.reader import check_object
+from treesnap.codec.reader import CheckedBlock, check_object
 from treesnap.codec.snapshot import SNAPSHOT
 from treesnap.errors import Busy, Corrupt, ErrorCode, InvalidArgument, StorageFull
 from treesnap.fs.durable import sweep_temporary, unlink_if_present
@@ -203,31 +199,12 @@ class Writer:
             self._submit()
         return identity
 
-    def put_block(self, table: BlockTable, data: bytes, wanted: AbstractSet[ObjectId]) -> int:
-        """Stores objects of a block of another store; returns how many bytes they have.
+    def put_block(self, block: CheckedBlock) -> None:
+        """Stores a block of another store as it is, which spares compressing it again.
 
-        Where all of its objects are wanted the block is taken as it is, which spares compressing
-        it again; an object that the store has is there twice then. Each object is verified, and
-        checked as :meth:`put` does. Raises Corrupt for the first that is damaged or not in the
-        block, and InvalidArgument.
+        An object of it that the store has is there twice then.
         """
-        left = wanted - set(table.ids)
-        if left:
-            raise Corrupt(f"A block does not hold object {min(left).hex()}")
-        if table.object_count == len(wanted):
-            objects = verified_objects(table, data)
-            if not table.is_content:
-                for entry in table.entries:
-                    end = entry.start + 1 + entry.raw_size
-                    check_object(ObjectKind(entry.kind), bytes(objects[entry.start + 1 : end]))
-            self._append(Encoded.of_block(table, data))
-            return table.block.raw_size - table.object_count
-        opened, size_bytes = OpenBlock(table, data), 0
-        for entry in table.entries:
-            if entry.id in wanted:
-                self.put(ObjectKind(entry.kind), opened.find(entry))
-                size_bytes += entry.raw_size
-        return size_bytes
+        self._append(Encoded.of_block(*block))
 
     def _add(self, kind: ObjectKind, identity: ObjectId, data: bytes) -> bool:
         """Adds an object to the batch at hand; returns whether the batch is full."""
