@@ -105,7 +105,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ),
         ErrorCode.REMOTE_NAME_TAKEN: "choose another name, or 'snap remote remove NAME' first",
         ErrorCode.REMOTE_UNRELIABLE: (
-            "delete nothing there by hand; a server that creates files atomically can collect"
+            "delete nothing there by hand; 'snap remote check' says which machines can collect"
         ),
         ErrorCode.NOT_ENCRYPTED: "a user who can read the place can read what is stored there",
         ErrorCode.NOTHING_IN_COMMON: (
