@@ -655,7 +655,7 @@ def _remote_lines(found: Iterable[RemoteInfo]) -> Iterator[str]:
 
 def _history_lines(found: Iterable[HistoryInfo]) -> Iterator[str]:
     for info in found:
-        newest = "-" if info.newest_at_ns is None else time_text(info.newest_at_ns)
+        newest = time_text(info.newest_at_ns)
         yield f"{info.id[:12]}  {newest:19}  {info.snapshots:>6,}  {printable(info.name)}"
 
 

@@ -7,11 +7,11 @@ clocks stands in :mod:`treesnap.remote.protocol`; how files are encrypted, in
 
 from treesnap.remote.check import RemoteCheck
 from treesnap.remote.connection import KeyInfo
+from treesnap.remote.histories import HistoryInfo
 from treesnap.remote.policy import Role, RolePolicy
 from treesnap.remote.remotes import (
     CloneResult,
     FetchResult,
-    HistoryInfo,
     PullResult,
     PushResult,
     RemoteInfo,

@@ -171,13 +171,6 @@ class Connection:
     def __exit__(self, *exception: object) -> None:
         self._blobs.close()
 
-    def deletions(self) -> dict[bytes, set[bytes]]:
-        """Returns the ids of the snapshots that were deleted of each commit, by its id."""
-        found: dict[bytes, set[bytes]] = {}
-        for deletion in self.protocol.read_deletions().values():
-            found.setdefault(deletion.commit.id, set()).update(deletion.snapshots)
-        return found
-
     # ------------------------------------------------------------------------- keys
 
     def slots(self) -> list[KeyInfo]:

@@ -23,14 +23,13 @@ from treesnap.codec.remote import (
     DELETION,
     FILE_ID_SIZE,
     Collection,
-    CommitEntry,
     Deletion,
     Folder,
     HistoryName,
     KnownRemote,
     PushedHistory,
 )
-from treesnap.codec.snapshot import decode_snapshot, snapshot_id, state_hash
+from treesnap.codec.snapshot import decode_snapshot, snapshot_id
 from treesnap.errors import (
     Busy,
     Corrupt,
@@ -45,7 +44,7 @@ from treesnap.errors import (
 )
 from treesnap.events import Phase
 from treesnap.fs.os_errors import reported
-from treesnap.model import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord
+from treesnap.model import Snapshot, SnapshotId, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.context import Context, Session, context_at, refuse_dangerous
@@ -70,6 +69,15 @@ from treesnap.remote.connection import (
 )
 from treesnap.remote.fetch import Fetched, fetch
 from treesnap.remote.format import RemoteFormat
+from treesnap.remote.histories import (
+    HistoryInfo,
+    RemoteHistory,
+    by_history,
+    choose,
+    choose_with_ref,
+    oldest_first,
+    without_deleted,
+)
 from treesnap.remote.local_objects import LocalObjects
 from treesnap.remote.policy import Role, RolePolicy, role_policies
 from treesnap.remote.protocol import Uploaded, View
@@ -82,7 +90,7 @@ from treesnap.remote.registry import (
 )
 from treesnap.remote.verify import Verification
 from treesnap.results import RestoreResult, VerifyResult
-from treesnap.store.fetched import fetched_root, is_meant_by, name_and_ref
+from treesnap.store.fetched import fetched_root
 from treesnap.store.lock import held
 from treesnap.store.maintenance.retention import DEFAULT, Decision, Policy, decide
 from treesnap.store.roots import load_history, registered_roots
@@ -119,16 +127,6 @@ class RemotePolicy(NamedTuple):
     name: str
     url: str
     roles: tuple[RolePolicy, ...]
-
-
-class HistoryInfo(NamedTuple):
-    """The history of one root on one machine, as a remote holds it."""
-
-    id: str
-    name: str
-    snapshots: int
-    newest_id: SnapshotId | None
-    newest_at_ns: int | None
 
 
 class PushResult(NamedTuple):
@@ -364,10 +362,8 @@ class Remotes:
     def histories(self, name: str | None = None) -> tuple[HistoryInfo, ...]:
         """Returns the histories on a remote, those with the newest snapshots first."""
         with self._connected(name, "look at a remote") as (_, connected, view):
-            found = [
-                _history_info(*item) for item in _by_history(view, connected[1].deletions()).items()
-            ]
-        return tuple(sorted(found, key=lambda item: item.newest_at_ns or 0, reverse=True))
+            found = [item.info() for item in _histories(connected[1], view)]
+        return tuple(sorted(found, key=lambda item: item.newest_at_ns, reverse=True))
 
     def push(
         self,
@@ -467,12 +463,10 @@ class Remotes:
                     f"This root has no history on the remote {quoted(name)}",
                     code=ErrorCode.HISTORY_NOT_FOUND,
                 )
-            mine = {
-                key: entry
-                for key, entry in _without(view.visible, connection.deletions()).items()
-                if entry.history.id == pushed.history.id
-            }
-            decisions = _decisions(session, mine.values(), policy)
+            own = pushed.history.id.hex()
+            mine = next((each for each in _histories(connection, view) if each.id == own), None)
+            snapshots = mine.snapshots(session.store.snapshots) if mine is not None else ()
+            decisions = _decisions(session, snapshots, policy)
             gone = {item.snapshot.id for item in decisions if not item.is_kept}
             result = RemotePruneResult(
                 name,
@@ -481,7 +475,7 @@ class Remotes:
                 {item.snapshot.id: item.reasons for item in decisions if item.is_kept},
                 dry_run,
             )
-            if dry_run or not gone:
+            if dry_run or mine is None or not gone:
                 return result
             local = {item.id for item in session.store.snapshots.names(root.id)}
             pruned = [*pushed.pruned, *(bytes.fromhex(item) for item in sorted(gone))]
@@ -489,13 +483,7 @@ class Remotes:
                 pruned=tuple(item for item in dict.fromkeys(pruned) if item.hex() in local)
             )
             set_pushed_history(session.fs, session.store.layout, root, remote_id, pushed)
-            for entry in mine.values():
-                ids = [item for item in map(snapshot_id, entry.snapshots) if item in gone]
-                if ids:
-                    deletion = Deletion(entry.name, tuple(bytes.fromhex(item) for item in ids))
-                    connection.files.put(
-                        Folder.DELETIONS, view.state.epoch, DELETION.seal(deletion)
-                    )
+            _write_deletions(connection, view, mine, gone)
             return result
 
     def delete(self, name: str | None, history: str) -> HistoryInfo:
@@ -505,13 +493,9 @@ class Remotes:
         :meth:`collect` then frees the space. Raises NotFound, InvalidArgument, RemoteFailed.
         """
         with self._connected(name, "delete a history on a remote") as (_, (_, connection), view):
-            found = _by_history(view, connection.deletions())
-            chosen, entries = _chosen(found, history)
-            info = _history_info(chosen, entries)
-            for entry in entries:
-                ids = tuple(bytes.fromhex(snapshot_id(item)) for item in entry.snapshots)
-                deletion = DELETION.seal(Deletion(entry.name, ids))
-                connection.files.put(Folder.DELETIONS, view.state.epoch, deletion)
+            chosen = choose(_histories(connection, view), history)
+            info = chosen.info()
+            _write_deletions(connection, view, chosen, chosen.records)
             return info
 
     def verify(self, name: str | None = None, *, read_data: bool = False) -> VerifyResult:
@@ -524,7 +508,7 @@ class Remotes:
             (_, connection),
             view,
         ):
-            commits = _without(view.visible, connection.deletions()).values()
+            commits = without_deleted(view, connection.protocol.read_deletions().values())
             session.monitor.begin(Phase.VERIFY, None, None)
             verification = Verification(connection.protocol, view, session.monitor.advance)
             payloads = (payload for entry in commits for payload in entry.snapshots)
@@ -594,12 +578,11 @@ class Remotes:
         or the only one. Raises NotFound.
         """
         with self._connected(name, "look at a remote") as (session, (_, connection), view):
-            found = _by_history(view, connection.deletions())
             own = pushed_history(session.fs, session.root, connection.format.remote_id)
             if history is None and own is not None:
                 history = own.history.id.hex()
-            _, entries = _chosen(found, history)
-            return _snapshots(session, entries)
+            chosen = choose(_histories(connection, view), history)
+            return chosen.snapshots(session.store.snapshots)
 
     def fetch(
         self,
@@ -633,23 +616,22 @@ class Remotes:
         wanted = _tree_paths(self._context, paths)
         with self._connected(name, "fetch") as (session, connected, view):
             name, connection = connected
-            found = _by_history(view, connection.deletions())
+            found = _histories(connection, view)
             own = pushed_history(session.fs, session.root, connection.format.remote_id)
-            others = _others(found, own)
+            own_id = own.history.id.hex() if own is not None else None
+            others = [item for item in found if item.id != own_id]
             if from_others and history is None and found and not others:
                 raise NotFound(
                     f"The remote {quoted(name)} has no history but the root's own",
                     code=ErrorCode.HISTORY_NOT_FOUND,
                 )
             candidates = (others or found) if history is None else found
-            chosen, entries, ref = _chosen_with_ref(candidates, history, ref)
-            snapshots = _snapshots(session, entries)
-            goal = _goal(snapshots, ref)
-            payloads = {snapshot_id(item): item for entry in entries for item in entry.snapshots}
+            chosen, ref = choose_with_ref(candidates, history, ref)
+            goal = chosen.find(ref)
+            payloads = chosen.payloads
             if ref is not None or wanted:
                 payloads = {goal: payloads[goal]}
-            oldest_first = [item.id for item in reversed(snapshots) if item.id in payloads]
-            root = fetched_root(session.store, name, chosen.name, chosen.id.hex())
+            root = fetched_root(session.store, name, chosen.name, chosen.id)
             there = session._replace(root=root)
             root.register()
             with root.locked("fetch", session.context.wait_s):
@@ -657,12 +639,12 @@ class Remotes:
                     there,
                     connection.protocol,
                     view,
-                    [payloads[item] for item in oldest_first],
+                    list(payloads.values()),
                     wanted,
                     self._jobs,
                 )
-            newest = fetched.ids[oldest_first.index(goal)]
-            return FetchResult(name, chosen.id.hex(), chosen.name, newest, fetched)
+            newest = fetched.ids[list(payloads).index(goal)]
+            return FetchResult(name, chosen.id, chosen.name, newest, fetched)
 
     def pull(
         self, name: str | None = None, history: str | None = None, *, overwrite: bool = False
@@ -768,31 +750,44 @@ def clone(
     known = _known(context, place)
     with _open(known, secret_of(known), opener) as connection:
         view = connection.protocol.read(skips_damaged=True)
-        found = _by_history(view, connection.deletions())
-        chosen, entries, ref = _chosen_with_ref(found, history, ref)
+        chosen, ref = choose_with_ref(_histories(connection, view), history, ref)
         with opened(context, "clone", create=True, recover=False) as session:
-            snapshots = _snapshots(session, entries)
-            goal = _goal(snapshots, ref)
-            payloads = {snapshot_id(item): item for entry in entries for item in entry.snapshots}
-            is_one = lazy or bool(wanted)
-            ids = [item.id for item in reversed(snapshots) if not is_one or item.id == goal]
+            goal = chosen.find(ref)
+            payloads = chosen.payloads
+            if lazy or wanted:
+                payloads = {goal: payloads[goal]}
             session.root.register()
             with locked_root(session, "clone"):
                 if not wanted:
-                    _require_only(session, ids)
+                    _require_only(session, payloads)
                 fetched = fetch(
                     session,
                     connection.protocol,
                     view,
-                    [payloads[item] for item in ids],
+                    list(payloads.values()),
                     wanted,
                     jobs,
                 )
-            goal = fetched.ids[ids.index(goal)]
+            goal = fetched.ids[list(payloads).index(goal)]
             if wanted:
                 _require_only(session, [goal])
     restore(context, RestoreRequest(ref=goal, list_changes=False))
-    return CloneResult(context.root, chosen.id.hex(), goal, fetched)
+    return CloneResult(context.root, chosen.id, goal, fetched)
+
+
+def _histories(connection: Connection, view: View) -> list[RemoteHistory]:
+    return by_history(without_deleted(view, connection.protocol.read_deletions().values()))
+
+
+def _write_deletions(
+    connection: Connection, view: View, history: RemoteHistory, ids: Container[SnapshotId]
+) -> None:
+    """Deletes snapshots of a history on a remote, durably; costs a request for each commit."""
+    for commit in history.commits:
+        gone = [item for item in map(snapshot_id, commit.snapshots) if item in ids]
+        if gone:
+            deletion = Deletion(commit.name, tuple(map(bytes.fromhex, gone)))
+            connection.files.put(Folder.DELETIONS, view.state.epoch, DELETION.seal(deletion))
 
 
 def _tree_paths(context: Context, paths: Iterable[PathLike]) -> tuple[bytes, ...]:
@@ -943,23 +938,10 @@ def _while_they_exist(session: Session, ids: Sequence[SnapshotId]) -> Iterator[N
         raise NotFound(f"Snapshot {gone[0][:12]} was deleted while it was pushed") from error
 
 
-def _without(
-    commits: Mapping[bytes, CommitEntry], deletions: Mapping[bytes, Container[bytes]]
-) -> dict[bytes, CommitEntry]:
-    """Returns commits without the snapshots that were deleted."""
-    found = {}
-    for key, entry in commits.items():
-        gone = deletions.get(key, ())
-        left = [item for item in entry.snapshots if bytes.fromhex(snapshot_id(item)) not in gone]
-        found[key] = entry._replace(snapshots=tuple(left))
-    return found
-
-
 def _decisions(
-    session: Session, entries: Iterable[CommitEntry], policy: Policy | None
+    session: Session, snapshots: Sequence[Snapshot], policy: Policy | None
 ) -> list[Decision]:
     """Returns what becomes of each snapshot of a history, newest first."""
-    snapshots = _snapshots(session, entries)
     if policy is None or policy.is_empty:
         policy = DEFAULT
     newest = next((item.id for item in snapshots if item.record.scope is None), None)
@@ -967,134 +949,6 @@ def _decisions(
         item._replace(reasons=(*item.reasons, "newest")) if item.snapshot.id == newest else item
         for item in decide(snapshots, policy, session.context.clock_ns())
     ]
-
-
-def _by_history(
-    view: View, deletions: Mapping[bytes, Container[bytes]]
-) -> dict[HistoryName, list[CommitEntry]]:
-    """Returns the commits of each history, by the first name that it had."""
-    names: dict[bytes, HistoryName] = {}
-    found: dict[HistoryName, list[CommitEntry]] = {}
-    commits = _without(view.visible, deletions)
-    for entry in sorted(commits.values(), key=lambda entry: entry.name):
-        if entry.snapshots:
-            history = names.setdefault(entry.history.id, entry.history)
-            found.setdefault(history, []).append(entry)
-    return found
-
-
-def _history_info(history: HistoryName, entries: Sequence[CommitEntry]) -> HistoryInfo:
-    records = {
-        snapshot_id(item): decode_snapshot(item) for entry in entries for item in entry.snapshots
-    }
-    newest = next(reversed(_oldest_first(records)), None)
-    return HistoryInfo(
-        history.id.hex(),
-        history.name,
-        len(records),
-        newest,
-        records[newest].created_at_ns if newest is not None else None,
-    )
-
-
-def _others(
-    found: Mapping[HistoryName, list[CommitEntry]], own: PushedHistory | None
-) -> dict[HistoryName, list[CommitEntry]]:
-    """Returns the histories that are not the root's own."""
-    return {
-        history: entries
-        for history, entries in found.items()
-        if own is None or history.id != own.history.id
-    }
-
-
-def _chosen_with_ref(
-    found: Mapping[HistoryName, list[CommitEntry]], words: str | None, ref: str | None
-) -> tuple[HistoryName, list[CommitEntry], str | None]:
-    """Returns what :func:`_chosen` does, and the REF, which ``words`` may name as well."""
-    for history, inner in name_and_ref(words or ""):
-        if any(is_meant_by(history, item.name, item.id.hex()) for item in found):
-            return (*_chosen(found, history), inner or ref)
-    return (*_chosen(found, words), ref)
-
-
-def _chosen(
-    found: Mapping[HistoryName, list[CommitEntry]], wanted: str | None
-) -> tuple[HistoryName, list[CommitEntry]]:
-    """Returns the history that is meant, and its commits; raises NotFound or InvalidArgument."""
-    if wanted is not None:
-        found = {
-            history: entries
-            for history, entries in found.items()
-            if is_meant_by(wanted, history.name, history.id.hex())
-        }
-    if not found:
-        what = "history" if wanted is None else f"history {quoted(wanted)}"
-        raise NotFound(f"The remote has no {what}", code=ErrorCode.HISTORY_NOT_FOUND)
-    if len(found) > 1:
-        names = ", ".join(sorted(f"{item.name} ({item.id.hex()[:12]})" for item in found))
-        raise InvalidArgument(
-            f"Several histories are possible: {names}; the beginning of an id names one"
-        )
-    return next(iter(found.items()))
-
-
-def _snapshots(session: Session, entries: Iterable[CommitEntry]) -> tuple[Snapshot, ...]:
-    """Returns the snapshots of a history, newest first, numbered as they were taken."""
-    records = {
-        snapshot_id(item): decode_snapshot(item) for entry in entries for item in entry.snapshots
-    }
-    log = session.store.snapshots
-    return tuple(
-        Snapshot(key, number, state_hash(records[key]), records[key], log.state(key))
-        for number, key in enumerate(_oldest_first(records), start=1)
-    )[::-1]
-
-
-def _oldest_first(records: Mapping[SnapshotId, SnapshotRecord]) -> list[SnapshotId]:
-    """Returns the ids of snapshots by time, but none before its parent: clocks are set back."""
-    ordered: dict[SnapshotId, None] = {}
-    for key in sorted(records, key=lambda item: (records[item].created_at_ns, item)):
-        line = []
-        above: SnapshotId | None = key
-        while above is not None and above in records and above not in ordered:
-            line.append(above)
-            ordered[above] = None
-            above = records[above].parent
-        for each in reversed(line):  # to the end, parents first
-            ordered[each] = ordered.pop(each)
-    return list(ordered)
-
-
-def _goal(snapshots: Sequence[Snapshot], ref: str | None) -> SnapshotId:
-    """Returns the snapshot of a history that is named; without a name the newest of all of it.
-
-    Snapshots come newest first. ``latest`` and ``latest~N`` count those of the whole root. Raises
-    NotFound and InvalidArgument.
-    """
-    counted = _COUNTED_BACK.match(ref if ref is not None else "latest")
-    if counted is not None:
-        whole = [
-            item.id
-            for item in snapshots
-            if item.record.scope is None and item.kind != SnapshotKind.SAFETY
-        ]
-        back = int(counted[1] or 0)
-        if back >= len(whole):
-            raise NotFound(
-                "The history has no snapshot of the whole root"
-                if not whole
-                else f"The history has no snapshot {quoted(counted[0])}"
-            )
-        return whole[back]
-    assert ref is not None
-    named = [item.id for item in snapshots if item.name == ref]
-    found = named[:1] or [item.id for item in snapshots if item.id.startswith(ref)]
-    if not found or not ref:
-        raise NotFound(f"The history has no snapshot {quoted(ref)}")
-    if len(found) > 1:
-        raise InvalidArgument(f"Several snapshots of the history begin with {quoted(ref)}")
-    return found[0]
 
 
 def _bases(session: Session, done: FetchResult) -> list[Snapshot]:
@@ -1110,7 +964,7 @@ def _bases(session: Session, done: FetchResult) -> list[Snapshot]:
     own = {name.id: name for name in log.listing(root.id)}
     there = fetched_root(session.store, done.remote, done.history_name, done.history_id)
     whole = {item.id: item for item in log.readable(there.id) if item.record.scope is None}
-    ordered = _oldest_first({key: item.record for key, item in whole.items()})
+    ordered = oldest_first({key: item.record for key, item in whole.items()})
     history = [whole[key] for key in reversed(ordered)]
     theirs = {item.id: item for item in history}
     age = {item: number for number, item in enumerate(theirs)}

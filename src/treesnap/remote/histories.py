@@ -1,0 +1,167 @@
+"""The histories on a remote: what its commits hold of each root, and which one words mean."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+
+from treesnap.codec.remote import CommitEntry, Deletion
+from treesnap.codec.snapshot import decode_snapshot, snapshot_id, state_hash
+from treesnap.errors import ErrorCode, InvalidArgument, NotFound, quoted
+from treesnap.model import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord
+from treesnap.named_tuple import NamedTuple
+from treesnap.remote.protocol import View
+from treesnap.store.fetched import is_meant_by, name_and_ref
+from treesnap.store.snapshots import SnapshotLog
+
+_COUNTED_BACK = re.compile(r"latest(?:~(\d{1,9}))?\Z")
+
+
+class HistoryInfo(NamedTuple):
+    """The history of one root on one machine, as a remote holds it."""
+
+    id: str
+    name: str
+    snapshots: int
+    newest_id: SnapshotId
+    newest_at_ns: int
+
+
+class RemoteHistory:
+    """The history of one root on one machine: commits with at least one snapshot each."""
+
+    def __init__(self, commits: Sequence[CommitEntry]) -> None:
+        self.commits = commits
+        self.id = commits[0].history.id.hex()
+        self.name = commits[0].history.name
+        """The first name that it had."""
+
+    @cached_property
+    def records(self) -> dict[SnapshotId, SnapshotRecord]:
+        """Its snapshots, oldest first."""
+        found = {key: decode_snapshot(payload) for key, payload in self._payloads()}
+        return {key: found[key] for key in oldest_first(found)}
+
+    @property
+    def payloads(self) -> dict[SnapshotId, bytes]:
+        """The same as they were pushed, in the same order."""
+        found = dict(self._payloads())
+        return {key: found[key] for key in self.records}
+
+    def _payloads(self) -> Iterator[tuple[SnapshotId, bytes]]:
+        return ((snapshot_id(item), item) for each in self.commits for item in each.snapshots)
+
+    def info(self) -> HistoryInfo:
+        """Returns what a list of histories shows."""
+        newest_id, newest = next(reversed(self.records.items()))
+        return HistoryInfo(self.id, self.name, len(self.records), newest_id, newest.created_at_ns)
+
+    def snapshots(self, log: SnapshotLog) -> tuple[Snapshot, ...]:
+        """Returns its snapshots, newest first, numbered as they were taken.
+
+        Whether one is pinned, and its later tags, is what ``log`` knows of it.
+        """
+        numbered = enumerate(self.records.items(), start=1)
+        return tuple(
+            Snapshot(key, number, state_hash(record), record, log.state(key))
+            for number, (key, record) in numbered
+        )[::-1]
+
+    def find(self, ref: str | None) -> SnapshotId:
+        """Returns the snapshot that a REF names; without one the newest of the whole root.
+
+        ``latest`` and ``latest~N`` count those of the whole root. Raises NotFound and
+        InvalidArgument.
+        """
+        newest_first = list(reversed(self.records.items()))
+        counted = _COUNTED_BACK.match(ref if ref is not None else "latest")
+        if counted is not None:
+            whole = [
+                key
+                for key, record in newest_first
+                if record.scope is None and record.kind != SnapshotKind.SAFETY
+            ]
+            back = int(counted[1] or 0)
+            if back >= len(whole):
+                raise NotFound(
+                    "The history has no snapshot of the whole root"
+                    if not whole
+                    else f"The history has no snapshot {quoted(counted[0])}"
+                )
+            return whole[back]
+        assert ref is not None
+        named = [key for key, record in newest_first if record.name == ref]
+        found = named[:1] or [key for key in self.records if key.startswith(ref)]
+        if not found or not ref:
+            raise NotFound(f"The history has no snapshot {quoted(ref)}")
+        if len(found) > 1:
+            raise InvalidArgument(f"Several snapshots of the history begin with {quoted(ref)}")
+        return found[0]
+
+
+def without_deleted(view: View, deletions: Iterable[Deletion]) -> list[CommitEntry]:
+    """Returns the commits that count, without the snapshots that were deleted."""
+    gone: dict[bytes, set[bytes]] = defaultdict(set)
+    for deletion in deletions:
+        gone[deletion.commit.id].update(deletion.snapshots)
+    found = []
+    for key, commit in view.visible.items():
+        left = (
+            item for item in commit.snapshots if bytes.fromhex(snapshot_id(item)) not in gone[key]
+        )
+        found.append(commit._replace(snapshots=tuple(left)))
+    return found
+
+
+def by_history(commits: Iterable[CommitEntry]) -> list[RemoteHistory]:
+    """Returns the histories that commits hold snapshots of."""
+    found: dict[bytes, list[CommitEntry]] = {}
+    for commit in sorted(commits, key=lambda commit: commit.name):
+        if commit.snapshots:
+            found.setdefault(commit.history.id, []).append(commit)
+    return [RemoteHistory(each) for each in found.values()]
+
+
+def choose_with_ref(
+    histories: Sequence[RemoteHistory], words: str | None, ref: str | None
+) -> tuple[RemoteHistory, str | None]:
+    """Returns what :func:`choose` does, and the REF, which ``words`` may name as well."""
+    for name, inner in name_and_ref(words or ""):
+        if any(is_meant_by(name, item.name, item.id) for item in histories):
+            return choose(histories, name), inner or ref
+    return choose(histories, words), ref
+
+
+def choose(histories: Sequence[RemoteHistory], words: str | None) -> RemoteHistory:
+    """Returns the history that is meant by a name or the beginning of an id, or the only one.
+
+    Raises NotFound, and InvalidArgument where there are several.
+    """
+    if words is not None:
+        histories = [item for item in histories if is_meant_by(words, item.name, item.id)]
+    if not histories:
+        what = "history" if words is None else f"history {quoted(words)}"
+        raise NotFound(f"The remote has no {what}", code=ErrorCode.HISTORY_NOT_FOUND)
+    if len(histories) > 1:
+        names = ", ".join(sorted(f"{item.name} ({item.id[:12]})" for item in histories))
+        raise InvalidArgument(
+            f"Several histories are possible: {names}; the beginning of an id names one"
+        )
+    return histories[0]
+
+
+def oldest_first(records: Mapping[SnapshotId, SnapshotRecord]) -> list[SnapshotId]:
+    """Returns the ids of snapshots by time, but none before its parent: clocks are set back."""
+    ordered: dict[SnapshotId, None] = {}
+    for key in sorted(records, key=lambda item: (records[item].created_at_ns, item)):
+        line = []
+        above: SnapshotId | None = key
+        while above is not None and above in records and above not in ordered:
+            line.append(above)
+            ordered[above] = None
+            above = records[above].parent
+        for each in reversed(line):  # to the end, parents first
+            ordered[each] = ordered.pop(each)
+    return list(ordered)
