@@ -49,9 +49,9 @@ from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.context import Context, Session, context_at, refuse_dangerous
 from treesnap.ops.create import CreateOptions, CreateRequest, create
-from treesnap.ops.merge import MERGED, merge, merged_id
+from treesnap.ops.merge import MERGED, merge
 from treesnap.ops.references import resolve_in
-from treesnap.ops.restore.plan import RestoreRequest, restored_ref
+from treesnap.ops.restore.plan import RestoreRequest
 from treesnap.ops.undo import restore
 from treesnap.remote.cache import FileCache
 from treesnap.remote.check import RemoteCheck, try_out
@@ -75,10 +75,10 @@ from treesnap.remote.histories import (
     by_history,
     choose,
     choose_with_ref,
-    oldest_first,
     without_deleted,
 )
 from treesnap.remote.local_objects import LocalObjects
+from treesnap.remote.merge_bases import merge_bases, merges_without_effect
 from treesnap.remote.policy import Role, RolePolicy, role_policies
 from treesnap.remote.protocol import Uploaded, View
 from treesnap.remote.push import plan_push, push_snapshots
@@ -93,7 +93,7 @@ from treesnap.results import RestoreResult, VerifyResult
 from treesnap.store.fetched import fetched_root
 from treesnap.store.lock import held
 from treesnap.store.maintenance.retention import DEFAULT, Decision, Policy, decide
-from treesnap.store.roots import load_history, registered_roots
+from treesnap.store.roots import registered_roots
 from treesnap.treepath import PathLike
 
 if TYPE_CHECKING:
@@ -408,7 +408,7 @@ class Remotes:
                     if MERGED in record.tags:
                         merges.add(item.id)
             if merges and not wanted:
-                idle = _merges_without_effect(session, merges)
+                idle = merges_without_effect(session, merges)
                 payloads = [item for item in payloads if snapshot_id(item) not in idle]
             ids = tuple(map(snapshot_id, payloads))
             if not payloads:
@@ -660,7 +660,7 @@ class Remotes:
         """
         done = self._fetch(name, history, from_others=True)
         with opened(self._context, "pull", recover=False) as session:
-            if done.newest_id in {base.id for base in _bases(session, done)}:
+            if done.newest_id in {base.id for base in _merge_bases(session, done)}:
                 return PullResult(done, (), None)
         options = CreateOptions(skip_unchanged=True)
         label = f"before the pull of {done.remote}/{done.history_name}"
@@ -669,7 +669,7 @@ class Remotes:
             opened(self._context, "pull", writing=True, recover=False) as session,
             locked_root(session, "pull"),
         ):
-            theirs, bases = resolve_in(session, done.ref), _bases(session, done)
+            theirs, bases = resolve_in(session, done.ref), _merge_bases(session, done)
             label = f"pulled {done.remote}/{done.history_name}"
             found = merge(
                 session,
@@ -951,86 +951,9 @@ def _decisions(
     ]
 
 
-def _bases(session: Session, done: FetchResult) -> list[Snapshot]:
-    """Returns the newest states that the root and a fetched history both had, at most two.
-
-    These are the snapshot of the history that the root pulled last, unless that was undone, and
-    the one of the root that the history pulled last; one of which the other came is left out.
-    Without them it is the newest snapshot that both have: what either side changed back since an
-    older state would look like no change. Snapshots that were pruned on the remote count as long
-    as they are here. Raises Refused where there are none.
-    """
-    log, root = session.store.snapshots, session.root
-    own = {name.id: name for name in log.listing(root.id)}
+def _merge_bases(session: Session, done: FetchResult) -> list[Snapshot]:
     there = fetched_root(session.store, done.remote, done.history_name, done.history_id)
-    whole = {item.id: item for item in log.readable(there.id) if item.record.scope is None}
-    ordered = oldest_first({key: item.record for key, item in whole.items()})
-    history = [whole[key] for key in reversed(ordered)]
-    theirs = {item.id: item for item in history}
-    age = {item: number for number, item in enumerate(theirs)}
-
-    shared = next((item for item in history if item.id in own), None)
-    restored = (log.load(root.id, own[item]) for item in _restored(session))
-    pull, pulled_id = _newest_merge(restored, theirs)
-    other, given_id = _newest_merge(history, own)
-    pulled = theirs[pulled_id] if pulled_id is not None else None
-    given = log.load(root.id, own[given_id]) if given_id is not None else None
-
-    newer = [item for item in (pulled, other) if item is not None]
-    if shared is not None and any(age[item.id] < age[shared.id] for item in newer):
-        shared = None
-    if pull is not None and given is not None and given.sequence >= pull.sequence:
-        pulled = None
-    elif pulled is not None and other is not None and age[pulled.id] <= age[other.id]:
-        given = None
-    found = (shared, pulled, given)
-    bases = {item.id: item for item in found if item is not None and item.record.scope is None}
-    if not bases:
-        raise Refused(
-            f"The root and {quoted(done.history_name)} have no snapshot in common",
-            code=ErrorCode.NOTHING_IN_COMMON,
-        )
-    return list(bases.values())
-
-
-def _newest_merge(
-    snapshots: Iterable[Snapshot], ids: Container[SnapshotId]
-) -> tuple[Snapshot, SnapshotId] | tuple[None, None]:
-    """Returns the first merge with one of some snapshots, and the id of that one."""
-    for snapshot in snapshots:
-        merged = merged_id(snapshot)
-        if merged is not None and merged in ids:
-            return snapshot, merged
-    return None, None
-
-
-def _restored(session: Session) -> Iterator[SnapshotId]:
-    """Yields the snapshots of the root that were restored and not undone, newest first.
-
-    A restore of which the snapshot before it was pruned is left out.
-    """
-    log, root = session.store.snapshots, session.root
-    own = {name.id: name for name in log.listing(root.id)}
-    for moment in reversed(load_history(root).undo):
-        found = [moment.snapshot_id] if moment.snapshot_id in own else []
-        safety = log.load(root.id, own[found[0]]) if found else None
-        # A redo goes to the state before the undo, which went to the state before the restore.
-        is_redo = safety is not None and (safety.label or "").startswith("before redo to ")
-        for _ in range(3 if is_redo else 1):
-            ref = restored_ref(log.load(root.id, own[found[0]])) if found else None
-            found = [item for item in own if ref is not None and item.startswith(ref)]
-        yield from found
-
-
-def _merges_without_effect(session: Session, merges: Container[SnapshotId]) -> set[SnapshotId]:
-    """Returns those merges that were undone, or that a killed pull never restored.
-
-    Where the snapshot before a restore was pruned that cannot be told, and none is returned.
-    """
-    own = {name.id for name in session.store.snapshots.listing(session.root.id)}
-    if any(moment.snapshot_id not in own for moment in load_history(session.root).undo):
-        return set()
-    return {item for item in own if item in merges} - set(_restored(session))
+    return merge_bases(session, there, done.history_name)
 
 
 def _require_only(session: Session, ids: Iterable[SnapshotId]) -> None:
