@@ -20,6 +20,7 @@ from treesnap.store.layout import Layout
 from treesnap.store.lock import held
 from treesnap.store.records import read_record, write_record
 from treesnap.store.roots import Root
+from treesnap.store.store import Store
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _LOCK = ".lock"
@@ -60,14 +61,19 @@ class Registry:
             raise NotFound(f"There is no remote {quoted(name)}", code=ErrorCode.REMOTE_NOT_FOUND)
         return remote
 
-    def only_name(self) -> str:
-        """Returns the name of the only remote; raises NotFound without one, and InvalidArgument."""
+    def find(self, name: str | None) -> tuple[str, KnownRemote]:
+        """Returns a remote with its name, without a name the only one.
+
+        Raises NotFound, InvalidArgument where there are several, and Corrupt.
+        """
+        if name is not None:
+            return name, self.get(name)
         names = self.names()
         if not names:
             raise NotFound("The store knows no remote", code=ErrorCode.REMOTE_NOT_FOUND)
         if len(names) > 1:
             raise InvalidArgument(f"There are several remotes: {', '.join(names)}")
-        return names[0]
+        return names[0], self.get(names[0])
 
     def add(self, name: str, remote: KnownRemote) -> None:
         """Adds a remote, durably; raises Refused where the name is taken by another one.
@@ -146,16 +152,14 @@ class Registry:
             yield
 
 
-def pushed_history(fs: FileSystem, root: Root, remote_id: bytes) -> PushedHistory | None:
+def pushed_history(store: Store, root: Root, remote_id: bytes) -> PushedHistory | None:
     """Returns the history that a root has on a remote, or None; raises Corrupt."""
-    return read_record(fs, _pushed_path(root, remote_id), PUSHED)
+    return read_record(store.fs, _pushed_path(root, remote_id), PUSHED)
 
 
-def set_pushed_history(
-    fs: FileSystem, layout: Layout, root: Root, remote_id: bytes, pushed: PushedHistory
-) -> None:
+def set_pushed_history(store: Store, root: Root, remote_id: bytes, pushed: PushedHistory) -> None:
     """Remembers the history that a root has on a remote, durably."""
-    write_record(fs, layout, _pushed_path(root, remote_id), PUSHED, pushed)
+    write_record(store.fs, store.layout, _pushed_path(root, remote_id), PUSHED, pushed)
 
 
 def _pushed_path(root: Root, remote_id: bytes) -> str:

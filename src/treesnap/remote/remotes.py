@@ -200,6 +200,39 @@ def _no_secret(known: KnownRemote) -> SecretSource:
     return refuse  # type: ignore[return-value]  # it never returns
 
 
+class _RemoteSession(NamedTuple):
+    """A session, the remote that it is about, and what is visible there."""
+
+    session: Session
+    name: str
+    connection: Connection
+    view: View
+
+    def histories(self) -> list[RemoteHistory]:
+        """Returns the histories there; costs a list, and a request for each new deletion."""
+        return _histories(self.connection, self.view)
+
+    def own_history(self) -> PushedHistory | None:
+        """Returns the history that the root has there, or None; raises Corrupt."""
+        return pushed_history(self.session.store, self.session.root, self._remote_id)
+
+    def set_own_history(self, pushed: PushedHistory) -> None:
+        """Remembers the history that the root has there, durably."""
+        set_pushed_history(self.session.store, self.session.root, self._remote_id, pushed)
+
+    @property
+    def _remote_id(self) -> bytes:
+        return self.connection.format.remote_id
+
+    def delete(self, history: RemoteHistory, ids: Container[SnapshotId]) -> None:
+        """Deletes snapshots of a history, durably; costs a request for each of its commits."""
+        for commit in history.commits:
+            gone = [item for item in map(snapshot_id, commit.snapshots) if item in ids]
+            if gone:
+                deletion = DELETION.seal(Deletion(commit.name, tuple(map(bytes.fromhex, gone))))
+                self.connection.files.put(Folder.DELETIONS, self.view.state.epoch, deletion)
+
+
 class Remotes:
     """The remotes of a handle's store, for the handle's root.
 
@@ -261,7 +294,7 @@ class Remotes:
             appends_only=append_only,
         )
         with opened(self._context, "add a remote", create=True, recover=False) as session:
-            registry = Registry(session.fs, session.store.layout)
+            registry = _registry(session)
             if directory is not None:
                 _refuse_inside(session, url)
             blobs = self._opener(url, make=True)
@@ -302,7 +335,7 @@ class Remotes:
         """Returns the remotes that the store knows; asks none of them."""
         try:
             with opened(self._context, "list remotes", recover=False) as session:
-                registry = Registry(session.fs, session.store.layout)
+                registry = _registry(session)
                 return tuple(_info(name, registry.get(name)) for name in registry.names())
         except StoreMissing:
             return ()
@@ -310,7 +343,7 @@ class Remotes:
     def remove(self, name: str) -> None:
         """Forgets a remote, durably; what is stored there stays. Raises NotFound."""
         with opened(self._context, "remove a remote", recover=False) as session:
-            registry = Registry(session.fs, session.store.layout)
+            registry = _registry(session)
             remote_id = registry.get(name).remote_id
             registry.remove(name)
             FileCache(session.fs, session.store.layout, remote_id).clear()
@@ -322,9 +355,8 @@ class Remotes:
         all of them. Raises NotFound, Refused, RemoteFailed, RemoteLocked.
         """
         with opened(self._context, "check a remote", recover=False) as session:
-            registry = Registry(session.fs, session.store.layout)
-            name = name if name is not None else registry.only_name()
-            known = registry.get(name)
+            registry = _registry(session)
+            name, known = registry.find(name)
             with _open(known, self._secret_of(known), self._opener) as connection:
                 number, _ = connection.protocol.read_state()
                 registry.note_state(name, known, number)
@@ -352,17 +384,15 @@ class Remotes:
         Raises NotFound.
         """
         with opened(self._context, "look for a remote", recover=False) as session:
-            registry = Registry(session.fs, session.store.layout)
-            name = name if name is not None else registry.only_name()
-            known = registry.get(name)
-            url = known.url
+            name, known = _registry(session).find(name)
         roles = list(Role) if role is None else [role]
-        return RemotePolicy(name, url, role_policies(url, roles, appends_only=known.appends_only))
+        policies = role_policies(known.url, roles, appends_only=known.appends_only)
+        return RemotePolicy(name, known.url, policies)
 
     def histories(self, name: str | None = None) -> tuple[HistoryInfo, ...]:
         """Returns the histories on a remote, those with the newest snapshots first."""
-        with self._connected(name, "look at a remote") as (_, connected, view):
-            found = [item.info() for item in _histories(connected[1], view)]
+        with self._connected(name, "look at a remote") as remote:
+            found = [item.info() for item in remote.histories()]
         return tuple(sorted(found, key=lambda item: item.newest_at_ns, reverse=True))
 
     def push(
@@ -384,11 +414,11 @@ class Remotes:
         compresses as much as a push, and stores nothing.
         Raises NotFound, Busy, Corrupt, Refused, RemoteFailed, RemoteLocked.
         """
-        with self._connected(name, "push", changes_history=True) as (session, connected, view):
-            name, connection = connected
+        with self._connected(name, "push", changes_history=True) as remote:
+            session, view = remote.session, remote.view
             log, root = session.store.snapshots, session.root
-            remote_id = connection.format.remote_id
-            pushed = _own_history(session, remote_id, view)
+            pushed = _history_to_push(remote)
+            history_id = pushed.history.id.hex()
             mine = (
                 entry for entry in view.visible.values() if entry.history.id == pushed.history.id
             )
@@ -412,20 +442,19 @@ class Remotes:
                 payloads = [item for item in payloads if snapshot_id(item) not in idle]
             ids = tuple(map(snapshot_id, payloads))
             if not payloads:
-                return PushResult(name, pushed.history.id.hex(), ids, Uploaded())
+                return PushResult(remote.name, history_id, ids, Uploaded())
             source = LocalObjects(session.store)
             if dry_run:
                 with _while_they_exist(session, ids):
                     planned = plan_push(view, source, payloads)
                 stored = Uploaded(planned.objects, planned.packs, planned.size_bytes)
-                history_id = pushed.history.id.hex()
-                return PushResult(name, history_id, ids, stored, planned.requests)
+                return PushResult(remote.name, history_id, ids, stored, planned.requests)
             # Known before anything is stored there, so that this history is never begun twice.
-            set_pushed_history(session.fs, session.store.layout, root, remote_id, pushed)
+            remote.set_own_history(pushed)
             session.monitor.begin(Phase.PUSH, None, None)
             with _while_they_exist(session, ids):
                 stored = push_snapshots(
-                    connection.protocol,
+                    remote.connection.protocol,
                     pushed.history,
                     source,
                     payloads,
@@ -437,8 +466,8 @@ class Remotes:
             commits = pushed.commits[-_COMMITS_KNOWN_MAX:]
             pruned = tuple(item for item in pushed.pruned if item.hex() not in ids)
             pushed = pushed._replace(commits=(*commits, *stored.commits), pruned=pruned)
-            set_pushed_history(session.fs, session.store.layout, root, remote_id, pushed)
-            return PushResult(name, pushed.history.id.hex(), ids, stored)
+            remote.set_own_history(pushed)
+            return PushResult(remote.name, history_id, ids, stored)
 
     def prune(
         self, name: str | None = None, policy: Policy | None = None, *, dry_run: bool = False
@@ -450,26 +479,21 @@ class Remotes:
         what was removed, unless it is named. :meth:`collect` then frees the space. Raises NotFound
         where the root has no history there, RemoteFailed.
         """
-        with self._connected(name, "prune a remote", changes_history=True) as (
-            session,
-            connected,
-            view,
-        ):
-            name, connection = connected
-            root, remote_id = session.root, connection.format.remote_id
-            pushed = pushed_history(session.fs, root, remote_id)
+        with self._connected(name, "prune a remote", changes_history=True) as remote:
+            session, log = remote.session, remote.session.store.snapshots
+            pushed = remote.own_history()
             if pushed is None:
                 raise NotFound(
-                    f"This root has no history on the remote {quoted(name)}",
+                    f"This root has no history on the remote {quoted(remote.name)}",
                     code=ErrorCode.HISTORY_NOT_FOUND,
                 )
-            own = pushed.history.id.hex()
-            mine = next((each for each in _histories(connection, view) if each.id == own), None)
-            snapshots = mine.snapshots(session.store.snapshots) if mine is not None else ()
+            own_id = pushed.history.id.hex()
+            mine = next((each for each in remote.histories() if each.id == own_id), None)
+            snapshots = mine.snapshots(log) if mine is not None else ()
             decisions = _decisions(session, snapshots, policy)
             gone = {item.snapshot.id for item in decisions if not item.is_kept}
             result = RemotePruneResult(
-                name,
+                remote.name,
                 tuple(item.snapshot for item in decisions if not item.is_kept),
                 tuple(item.snapshot for item in decisions if item.is_kept),
                 {item.snapshot.id: item.reasons for item in decisions if item.is_kept},
@@ -477,13 +501,13 @@ class Remotes:
             )
             if dry_run or mine is None or not gone:
                 return result
-            local = {item.id for item in session.store.snapshots.names(root.id)}
+            local = {item.id for item in log.names(session.root.id)}
             pruned = [*pushed.pruned, *(bytes.fromhex(item) for item in sorted(gone))]
             pushed = pushed._replace(
                 pruned=tuple(item for item in dict.fromkeys(pruned) if item.hex() in local)
             )
-            set_pushed_history(session.fs, session.store.layout, root, remote_id, pushed)
-            _write_deletions(connection, view, mine, gone)
+            remote.set_own_history(pushed)
+            remote.delete(mine, gone)
             return result
 
     def delete(self, name: str | None, history: str) -> HistoryInfo:
@@ -492,37 +516,33 @@ class Remotes:
         For machines that are gone: one that is not pushes them again. Nothing local is removed.
         :meth:`collect` then frees the space. Raises NotFound, InvalidArgument, RemoteFailed.
         """
-        with self._connected(name, "delete a history on a remote") as (_, (_, connection), view):
-            chosen = choose(_histories(connection, view), history)
-            info = chosen.info()
-            _write_deletions(connection, view, chosen, chosen.records)
-            return info
+        with self._connected(name, "delete a history on a remote") as remote:
+            chosen = choose(remote.histories(), history)
+            remote.delete(chosen, chosen.records)
+            return chosen.info()
 
     def verify(self, name: str | None = None, *, read_data: bool = False) -> VerifyResult:
         """Checks that everything is there that the snapshots on a remote need; changes nothing.
 
         With ``read_data`` reads all of that, and compares it with its hashes. Raises RemoteFailed.
         """
-        with self._connected(name, "verify a remote", reads_all=True) as (
-            session,
-            (_, connection),
-            view,
-        ):
-            commits = without_deleted(view, connection.protocol.read_deletions().values())
-            session.monitor.begin(Phase.VERIFY, None, None)
-            verification = Verification(connection.protocol, view, session.monitor.advance)
+        with self._connected(name, "verify a remote", reads_all=True) as remote:
+            protocol, monitor = remote.connection.protocol, remote.session.monitor
+            commits = without_deleted(remote.view, protocol.read_deletions().values())
+            monitor.begin(Phase.VERIFY, None, None)
+            verification = Verification(protocol, remote.view, monitor.advance)
             payloads = (payload for entry in commits for payload in entry.snapshots)
             return verification.run(payloads, read_data=read_data)
 
     def keys(self, name: str | None = None) -> tuple[KeyInfo, ...]:
         """Returns the key slots of an encrypted remote. Raises Refused for another one."""
-        with self._connected(name, "look at the keys of a remote") as (_, (_, connection), _):
-            return tuple(connection.slots())
+        with self._connected(name, "look at the keys of a remote") as remote:
+            return tuple(remote.connection.slots())
 
     def add_key(self, name: str | None, secret: SecretSource) -> KeyInfo:
         """Lets another secret open an encrypted remote; durable after return. Raises Refused."""
-        with self._connected(name, "add a key to a remote") as (_, (_, connection), _):
-            return connection.add_slot(secret())
+        with self._connected(name, "add a key to a remote") as remote:
+            return remote.connection.add_slot(secret())
 
     def remove_key(self, name: str | None, beginning: str) -> KeyInfo:
         """Removes the key slot whose id begins so; its secret opens the remote no longer.
@@ -530,8 +550,8 @@ class Remotes:
         A person who kept the secret and a copy of the slot can still read the remote. Raises
         NotFound, InvalidArgument, and Refused for the last slot.
         """
-        with self._connected(name, "remove a key of a remote") as (_, (_, connection), _):
-            return connection.remove_slot(beginning)
+        with self._connected(name, "remove a key of a remote") as remote:
+            return remote.connection.remove_slot(beginning)
 
     def rotate_keys(self, name: str | None = None, *, takes_over: bool = False) -> KeyInfo:
         """Encrypts what is stored on a remote from now on with new keys; durable after return.
@@ -541,10 +561,11 @@ class Remotes:
         added anew. Nothing is written again. Raises Busy where another machine rotates or was
         stopped in the middle, unless ``takes_over``, and Refused.
         """
-        with self._connected(name, "rotate the keys of a remote") as (session, connected, _):
-            name, connection = connected
-            with _alone(session, name, connection, "remote key rotate"):
-                return connection.rotate(takes_over=takes_over)
+        with (
+            self._connected(name, "rotate the keys of a remote") as remote,
+            _alone(remote, "remote key rotate"),
+        ):
+            return remote.connection.rotate(takes_over=takes_over)
 
     def collect(self, name: str | None = None) -> Collected:
         """Frees the space of everything on a remote that no snapshot needs.
@@ -552,9 +573,8 @@ class Remotes:
         Machines that push meanwhile are not kept waiting. Raises Refused where the server cannot
         be relied on for that, Busy when another collection went on meanwhile.
         """
-        with self._connected(name, "collect garbage on a remote") as (session, connected, _):
-            name, connection = connected
-            known_as = quoted(name)
+        with self._connected(name, "collect garbage on a remote") as remote:
+            connection, known_as = remote.connection, quoted(remote.name)
             if not connection.may_collect:
                 raise Refused(
                     f"Another machine alone collects garbage on the remote {known_as}"
@@ -562,7 +582,7 @@ class Remotes:
                     else f"The server of the remote {known_as} cannot be relied on for collections",
                     code=ErrorCode.REMOTE_UNRELIABLE,
                 )
-            with _alone(session, name, connection, "remote gc"):
+            with _alone(remote, "remote gc"):
                 collected = Collector(connection.protocol).collect()
                 connection.files.sweep_unfinished()
             if collected is None:
@@ -577,12 +597,11 @@ class Remotes:
         ``history`` is a name or the beginning of an id; without it, it is the root's own history,
         or the only one. Raises NotFound.
         """
-        with self._connected(name, "look at a remote") as (session, (_, connection), view):
-            own = pushed_history(session.fs, session.root, connection.format.remote_id)
+        with self._connected(name, "look at a remote") as remote:
+            own = remote.own_history()
             if history is None and own is not None:
                 history = own.history.id.hex()
-            chosen = choose(_histories(connection, view), history)
-            return chosen.snapshots(session.store.snapshots)
+            return choose(remote.histories(), history).snapshots(remote.session.store.snapshots)
 
     def fetch(
         self,
@@ -614,15 +633,13 @@ class Remotes:
     ) -> FetchResult:
         """Fetches; with ``from_others`` raises NotFound where only the root's own history is."""
         wanted = _tree_paths(self._context, paths)
-        with self._connected(name, "fetch") as (session, connected, view):
-            name, connection = connected
-            found = _histories(connection, view)
-            own = pushed_history(session.fs, session.root, connection.format.remote_id)
+        with self._connected(name, "fetch") as remote:
+            session, found, own = remote.session, remote.histories(), remote.own_history()
             own_id = own.history.id.hex() if own is not None else None
             others = [item for item in found if item.id != own_id]
             if from_others and history is None and found and not others:
                 raise NotFound(
-                    f"The remote {quoted(name)} has no history but the root's own",
+                    f"The remote {quoted(remote.name)} has no history but the root's own",
                     code=ErrorCode.HISTORY_NOT_FOUND,
                 )
             candidates = (others or found) if history is None else found
@@ -631,20 +648,19 @@ class Remotes:
             payloads = chosen.payloads
             if ref is not None or wanted:
                 payloads = {goal: payloads[goal]}
-            root = fetched_root(session.store, name, chosen.name, chosen.id)
-            there = session._replace(root=root)
+            root = fetched_root(session.store, remote.name, chosen.name, chosen.id)
             root.register()
             with root.locked("fetch", session.context.wait_s):
                 fetched = fetch(
-                    there,
-                    connection.protocol,
-                    view,
+                    session._replace(root=root),
+                    remote.connection.protocol,
+                    remote.view,
                     list(payloads.values()),
                     wanted,
                     self._jobs,
                 )
             newest = fetched.ids[list(payloads).index(goal)]
-            return FetchResult(name, chosen.id, chosen.name, newest, fetched)
+            return FetchResult(remote.name, chosen.id, chosen.name, newest, fetched)
 
     def pull(
         self, name: str | None = None, history: str | None = None, *, overwrite: bool = False
@@ -691,16 +707,15 @@ class Remotes:
         *,
         reads_all: bool = False,
         changes_history: bool = False,
-    ) -> Iterator[tuple[Session, tuple[str, Connection], View]]:
-        """Yields the open store, the remote with its name, and what is visible there.
+    ) -> Iterator[_RemoteSession]:
+        """Opens the store and a remote, and reads what is visible there.
 
         With ``reads_all`` nothing is taken from what was kept of the remote. What is remembered of
         the root's history there changes in one process at a time. A damaged commit is a warning.
         """
         with opened(self._context, doing, recover=False) as session:
-            registry = Registry(session.fs, session.store.layout)
-            name = name if name is not None else registry.only_name()
-            known = registry.get(name)
+            registry = _registry(session)
+            name, known = registry.find(name)
             cache = FileCache(session.fs, session.store.layout, known.remote_id)
             if reads_all:
                 cache.clear()
@@ -711,7 +726,7 @@ class Remotes:
                 view = connection.protocol.read(skips_damaged=True)
                 _warn_of_damage(session, view)
                 registry.note_state(name, known, view.number)
-                yield session, (name, connection), view
+                yield _RemoteSession(session, name, connection, view)
 
 
 def clone(
@@ -775,19 +790,12 @@ def clone(
     return CloneResult(context.root, chosen.id, goal, fetched)
 
 
+def _registry(session: Session) -> Registry:
+    return Registry(session.fs, session.store.layout)
+
+
 def _histories(connection: Connection, view: View) -> list[RemoteHistory]:
     return by_history(without_deleted(view, connection.protocol.read_deletions().values()))
-
-
-def _write_deletions(
-    connection: Connection, view: View, history: RemoteHistory, ids: Container[SnapshotId]
-) -> None:
-    """Deletes snapshots of a history on a remote, durably; costs a request for each commit."""
-    for commit in history.commits:
-        gone = [item for item in map(snapshot_id, commit.snapshots) if item in ids]
-        if gone:
-            deletion = Deletion(commit.name, tuple(map(bytes.fromhex, gone)))
-            connection.files.put(Folder.DELETIONS, view.state.epoch, DELETION.seal(deletion))
 
 
 def _tree_paths(context: Context, paths: Iterable[PathLike]) -> tuple[bytes, ...]:
@@ -799,7 +807,7 @@ def _known(context: Context, place: str) -> KnownRemote:
     """Returns a remote by its name in the store, or by its address."""
     try:
         with opened(context, "look for a remote", recover=False) as session:
-            registry = Registry(session.fs, session.store.layout)
+            registry = _registry(session)
             if place in registry.names():
                 return registry.get(place)
     except StoreMissing:
@@ -856,12 +864,13 @@ def _suited_for(
 
 
 @contextmanager
-def _alone(session: Session, name: str, connection: Connection, operation: str) -> Iterator[None]:
+def _alone(remote: _RemoteSession, operation: str) -> Iterator[None]:
     """Where one machine collects, keeps its other processes out; raises Busy."""
-    if connection.format.collection is not Collection.ONE:
+    if remote.connection.format.collection is not Collection.ONE:
         yield
         return
-    with Registry(session.fs, session.store.layout).alone(name, operation, session.context.wait_s):
+    wait_s = remote.session.context.wait_s
+    with _registry(remote.session).alone(remote.name, operation, wait_s):
         yield
 
 
@@ -898,23 +907,23 @@ def _refuse_inside(session: Session, directory: str) -> None:
         raise InvalidArgument(f"The directory {quoted(real)} lies in the store")
 
 
-def _own_history(session: Session, remote_id: bytes, view: View) -> PushedHistory:
+def _history_to_push(remote: _RemoteSession) -> PushedHistory:
     """Returns the root's history on a remote: a new one at the first push.
 
     It is also a new one, which goes on from the other, where a commit of it holds what this root
     never had: then this machine, or another, is a copy, and each goes on with a history of its
     own. A commit of which this machine only never learned that it was written is its own.
     """
-    root = session.root
+    root = remote.session.root
     name = f"{os.path.basename(os.fsdecode(root.path)) or 'root'}@{platform.node() or 'machine'}"
-    pushed = pushed_history(session.fs, root, remote_id)
+    pushed = remote.own_history()
     if pushed is None:
         return PushedHistory(HistoryName(os.urandom(FILE_ID_SIZE), name))
-    local = {item.id for item in session.store.snapshots.names(root.id)}
+    local = {item.id for item in remote.session.store.snapshots.names(root.id)}
     own = frozenset(pushed.commits)
     unknown = {
         key: entry
-        for key, entry in view.visible.items()
+        for key, entry in remote.view.visible.items()
         if entry.history.id == pushed.history.id and key not in own
     }
     if all(snapshot_id(item) in local for entry in unknown.values() for item in entry.snapshots):
