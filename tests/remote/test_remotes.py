@@ -381,7 +381,7 @@ def test_a_remote_that_says_it_is_not_encrypted_any_more_is_refused(handle, plac
     assert not [name for name in place.content if name.startswith("packs/")]
 
 
-def test_a_remote_that_was_set_back_is_refused(handle, garden, place):
+def test_a_remote_that_was_set_back_is_refused(handle, garden, place, tmp_path):
     remotes = opened(handle, place)
     remotes.add("backup", "s3://b")
     handle.create()
@@ -394,8 +394,11 @@ def test_a_remote_that_was_set_back_is_refused(handle, garden, place):
 
     with pytest.raises(Refused) as refused:
         remotes.push()
+    with pytest.raises(Refused) as not_cloned:
+        cloned(tmp_path / "again", handle.store_path, place, url="backup")
 
-    assert refused.value.code == ErrorCode.REMOTE_REPLACED
+    assert refused.value.code == not_cloned.value.code == ErrorCode.REMOTE_REPLACED
+    assert not (tmp_path / "again").exists()
 
 
 def test_a_copy_of_a_machine_begins_a_history_of_its_own(handle, garden, place, tmp_path):
@@ -1285,7 +1288,12 @@ def test_one_damaged_commit_is_a_warning_and_the_rest_goes_on(handle, garden, pl
     assert len(pushed.snapshots) == 1
     assert WarningCode.REMOTE_FILE_DAMAGED in warned.codes
     assert [item.snapshots for item in opened(other, place).histories()] == [1]
-    cloned(tmp_path / "again", tmp_path / "third", place)
+    context = clone_context(
+        str(tmp_path / "again"),
+        treesnap.open(tmp_path / "again", tmp_path / "third", monitor=(cloning := Warned())),
+    )
+    clone(context, "s3://b", secret_of=secret_of, opener=place)
+    assert WarningCode.REMOTE_FILE_DAMAGED in cloning.codes
     with pytest.raises(Corrupt):
         opened(other, place).collect()
 

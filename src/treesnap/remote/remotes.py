@@ -724,7 +724,7 @@ class Remotes:
                 _open(known, self._secret_of(known), self._opener, cache) as connection,
             ):
                 view = connection.protocol.read(skips_damaged=True)
-                _warn_of_damage(session, view)
+                _warn_of_damage(session.context, view)
                 registry.note_state(name, known, view.number)
                 yield _RemoteSession(session, name, connection, view)
 
@@ -762,11 +762,14 @@ def clone(
                 code=ErrorCode.TARGET_NOT_EMPTY,
                 path=context.root,
             )
-    known = _known(context, place)
+    name, known = _known(context, place)
     with _open(known, secret_of(known), opener) as connection:
         view = connection.protocol.read(skips_damaged=True)
+        _warn_of_damage(context, view)
         chosen, ref = choose_with_ref(_histories(connection, view), history, ref)
         with opened(context, "clone", create=True, recover=False) as session:
+            if name is not None:
+                _registry(session).note_state(name, known, view.number)
             goal = chosen.find(ref)
             payloads = chosen.payloads
             if lazy or wanted:
@@ -803,18 +806,18 @@ def _tree_paths(context: Context, paths: Iterable[PathLike]) -> tuple[bytes, ...
     return tuple(treepath.from_user(path, root=root, base=root) for path in paths)
 
 
-def _known(context: Context, place: str) -> KnownRemote:
-    """Returns a remote by its name in the store, or by its address."""
+def _known(context: Context, place: str) -> tuple[str | None, KnownRemote]:
+    """Returns a remote with its name in the store, or, without one, by its address."""
     try:
         with opened(context, "look for a remote", recover=False) as session:
             registry = _registry(session)
             if place in registry.names():
-                return registry.get(place)
+                return place, registry.get(place)
     except StoreMissing:
         pass
     directory = directory_of(place)
     url = place if directory is None else os.path.abspath(os.path.join(os.getcwd(), directory))
-    return KnownRemote(url, bytes(FILE_ID_SIZE), is_encrypted=False)
+    return None, KnownRemote(url, bytes(FILE_ID_SIZE), is_encrypted=False)
 
 
 def _open(
@@ -886,9 +889,9 @@ def _history_lock(session: Session) -> Iterator[None]:
         yield
 
 
-def _warn_of_damage(session: Session, view: View) -> None:
+def _warn_of_damage(context: Context, view: View) -> None:
     for name, error in sorted(view.damaged.items()):
-        session.monitor.warn(
+        context.monitor.warn(
             WarningCode.REMOTE_FILE_DAMAGED,
             f"What was pushed as {name} cannot be read, and is left out: {error.message}",
         )
