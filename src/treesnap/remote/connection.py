@@ -18,8 +18,10 @@ from typing import Protocol, Self
 from urllib.parse import unquote, urlsplit
 
 from treesnap.blobs.base import BlobMissing, Blobs
+from treesnap.blobs.create_only import CreateOnly
 from treesnap.blobs.throttle import SystemClock, Throttled
-from treesnap.codec.remote import FILE_ID_SIZE, Collection, Folder, RemoteState
+from treesnap.blobs.whole_reads import WholeReads
+from treesnap.codec.remote import FILE_ID_SIZE, Collection, Folder, KnownRemote, RemoteState
 from treesnap.errors import (
     Busy,
     Corrupt,
@@ -62,6 +64,9 @@ STATE_READS_MAX = 6
 """How often a state is read while a collector decides whether a push counts."""
 _WAIT_S = 0.5
 _SCHEMES = frozenset({"s3", "gs", "az"})
+_SLOTS = "keys/"
+_LAST_SLOT = "slot"
+"""What is kept under this name is the name of the slot that was opened last."""
 
 
 def directory_of(url: str) -> str | None:
@@ -89,11 +94,6 @@ def _without_secrets(url: str) -> str:
     """Returns a URL without what other programs take for a password, for messages."""
     scheme, separator, rest = url.partition("://")
     return scheme + separator + rest.partition("?")[0].rpartition("@")[2]
-
-
-_SLOTS = "keys/"
-_LAST_SLOT = "slot"
-"""What is kept under this name is the name of the slot that was opened last."""
 
 
 class KeyInfo(NamedTuple):
@@ -279,23 +279,25 @@ def _wait(count_read: int) -> bool:
 
 
 def connect(
-    url: str,
-    blobs: Blobs,
-    secret: SecretSource,
-    expected: RemoteFormat | None = None,
-    cache: FileCache | None = None,
-    *,
-    may_collect: bool = False,
+    known: KnownRemote, secret: SecretSource, opener: Opener, cache: FileCache | None = None
 ) -> Connection:
-    """Opens a remote that was set up; closes ``blobs`` when it fails.
+    """Opens a remote; one that was added has to be the same as then.
 
     The slot that was opened last time is bound to the id of its remote. Where it is still there,
-    and opens, the remote is the ``expected`` one, and neither its format nor its slots are looked
-    at. Raises Refused for another remote than the ``expected`` one: a new one in its place, or one
-    that claims to be unencrypted. Raises RemoteFailed where there is none, RemoteLocked, Corrupt
-    and UnsupportedFormat.
+    and opens, the remote is the same, and neither its format nor its slots are looked at. Raises
+    Refused for another remote in its place, or one that claims to be unencrypted. Raises
+    RemoteFailed where there is none, RemoteLocked, Corrupt and UnsupportedFormat.
     """
     secret = functools.cache(secret)
+    url, may_collect = known.url, known.may_collect
+    expected = None
+    if any(known.remote_id):
+        expected = RemoteFormat(known.remote_id, known.is_encrypted, known.collection)
+    blobs = opener(url)
+    if known.appends_only:
+        blobs = CreateOnly(blobs)
+    if known.reads_whole:
+        blobs = WholeReads(blobs)
     try:
         if expected is not None and cache is not None:
             opened = _opened_again(blobs, expected, secret, cache)

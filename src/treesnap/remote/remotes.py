@@ -17,8 +17,6 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from treesnap import treepath
-from treesnap.blobs.create_only import CreateOnly
-from treesnap.blobs.whole_reads import WholeReads
 from treesnap.codec.remote import (
     DELETION,
     FILE_ID_SIZE,
@@ -68,7 +66,6 @@ from treesnap.remote.connection import (
     set_up,
 )
 from treesnap.remote.fetch import Fetched, fetch
-from treesnap.remote.format import RemoteFormat
 from treesnap.remote.histories import (
     HistoryInfo,
     RemoteHistory,
@@ -357,7 +354,7 @@ class Remotes:
         with opened(self._context, "check a remote", recover=False) as session:
             registry = _registry(session)
             name, known = registry.find(name)
-            with _open(known, self._secret_of(known), self._opener) as connection:
+            with connect(known, self._secret_of(known), self._opener) as connection:
                 number, _ = connection.protocol.read_state()
                 registry.note_state(name, known, number)
                 format_ = connection.format
@@ -721,7 +718,7 @@ class Remotes:
                 cache.clear()
             with (
                 _history_lock(session) if changes_history else nullcontext(),
-                _open(known, self._secret_of(known), self._opener, cache) as connection,
+                connect(known, self._secret_of(known), self._opener, cache) as connection,
             ):
                 view = connection.protocol.read(skips_damaged=True)
                 _warn_of_damage(session.context, view)
@@ -763,7 +760,7 @@ def clone(
                 path=context.root,
             )
     name, known = _known(context, place)
-    with _open(known, secret_of(known), opener) as connection:
+    with connect(known, secret_of(known), opener) as connection:
         view = connection.protocol.read(skips_damaged=True)
         _warn_of_damage(context, view)
         chosen, ref = choose_with_ref(_histories(connection, view), history, ref)
@@ -818,21 +815,6 @@ def _known(context: Context, place: str) -> tuple[str | None, KnownRemote]:
     directory = directory_of(place)
     url = place if directory is None else os.path.abspath(os.path.join(os.getcwd(), directory))
     return None, KnownRemote(url, bytes(FILE_ID_SIZE), is_encrypted=False)
-
-
-def _open(
-    known: KnownRemote, secret: SecretSource, opener: Opener, cache: FileCache | None = None
-) -> Connection:
-    """Connects to a remote; one that was added has to be the same as then."""
-    expected = None
-    if any(known.remote_id):
-        expected = RemoteFormat(known.remote_id, known.is_encrypted, known.collection)
-    blobs = opener(known.url)
-    if known.appends_only:
-        blobs = CreateOnly(blobs)
-    if known.reads_whole:
-        blobs = WholeReads(blobs)
-    return connect(known.url, blobs, secret, expected, cache, may_collect=known.may_collect)
 
 
 def _suited_for(
