@@ -17,8 +17,7 @@ from treesnap.hashing import object_id
 from treesnap.model import ObjectKind, SnapshotKind
 from treesnap.ops.handle import Handle
 from treesnap.ops.roots import forget_root, list_roots
-from treesnap.remote import Remotes, clone
-from treesnap.remote.remotes import clone_context
+from treesnap.remote import Remotes
 from treesnap.store.maintenance.retention import Policy
 from treesnap.store.store import Store
 
@@ -56,8 +55,7 @@ class Machine:
         return self.remotes.push().history_id
 
     def clone(self, *words: str, paths: tuple[str, ...] = (), lazy: bool = False) -> None:
-        context = clone_context(str(self.garden), self.handle)
-        clone(context, self.disk, *words, paths=paths, lazy=lazy)
+        self.remotes.clone(self.disk, *words, paths=paths, lazy=lazy)
         self.add()
 
     def files(self) -> dict[str, str]:

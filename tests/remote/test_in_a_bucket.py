@@ -11,9 +11,8 @@ import pytest
 import treesnap
 from oracle import difference, record
 from treesnap.errors import ErrorCode, RemoteFailed
-from treesnap.remote import Remotes, clone
+from treesnap.remote import Remotes
 from treesnap.remote.keys import Secret
-from treesnap.remote.remotes import clone_context
 
 
 def secret_of(_known):
@@ -30,8 +29,7 @@ def handle(tmp_path: Path) -> treesnap.Handle:
 
 
 def cloned(directory: Path, store: Path, url: str, history: str | None = None) -> None:
-    given = treesnap.open(directory, store)
-    clone(clone_context(str(directory), given), url, history, secret_of=secret_of)
+    Remotes(treesnap.open(directory, store), secret_of).clone(url, history)
 
 
 def test_push_collect_and_clone(handle, bucket_url, tmp_path):

@@ -15,10 +15,9 @@ from blob_doubles import MemoryBlobs, WrappedBlobs
 from oracle import difference, record
 from treesnap.blobs.base import Blobs
 from treesnap.errors import ErrorCode, RemoteFailed
-from treesnap.remote import Remotes, Role, clone
+from treesnap.remote import Remotes, Role
 from treesnap.remote.keys import Secret
 from treesnap.remote.policy import REMOVED, WRITTEN, role_policies
-from treesnap.remote.remotes import clone_context
 from treesnap.store.maintenance.retention import Policy
 
 URL = "s3://bucket/me"
@@ -195,7 +194,7 @@ def test_a_reader_adds_clones_and_verifies(handle, server, tmp_path):
     given = treesnap.open(tmp_path / "again", tmp_path / "other")
     opener = server.opener(Role.READER)
 
-    clone(clone_context(str(tmp_path / "again"), given), URL, secret_of=secret_of, opener=opener)
+    Remotes(given, secret_of, opener).clone(URL)
     assert kinds(server.used, "s3:PutObject") == set()
     remotes = acting(given, server, Role.READER)
     remotes.add("backup", URL)

@@ -41,10 +41,9 @@ from treesnap.errors import (
 from treesnap.events import NullMonitor, Phase
 from treesnap.hashing import object_id
 from treesnap.model import ObjectKind, SnapshotKind
-from treesnap.remote import Remotes, clone
+from treesnap.remote import Remotes
 from treesnap.remote.connection import open_blobs
 from treesnap.remote.keys import MasterKeys, Secret, new_slot
-from treesnap.remote.remotes import clone_context
 from treesnap.remote.sealing import generation_of
 from treesnap.store.maintenance.retention import Policy
 
@@ -114,9 +113,7 @@ def cloned(
     directory: Path, store: Path, place: Callable[..., Blobs], *words: str, url: str = "s3://b"
 ):
     given = treesnap.open(directory, store)
-    return clone(
-        clone_context(str(directory), given), url, *words, secret_of=secret_of, opener=place
-    )
+    return opened(given, place).clone(url, *words)
 
 
 def ids(directory: Path, store: Path) -> list[str]:
@@ -1288,11 +1285,8 @@ def test_one_damaged_commit_is_a_warning_and_the_rest_goes_on(handle, garden, pl
     assert len(pushed.snapshots) == 1
     assert WarningCode.REMOTE_FILE_DAMAGED in warned.codes
     assert [item.snapshots for item in opened(other, place).histories()] == [1]
-    context = clone_context(
-        str(tmp_path / "again"),
-        treesnap.open(tmp_path / "again", tmp_path / "third", monitor=(cloning := Warned())),
-    )
-    clone(context, "s3://b", secret_of=secret_of, opener=place)
+    again, store = tmp_path / "again", tmp_path / "third"
+    opened(treesnap.open(again, store, monitor=(cloning := Warned())), place).clone("s3://b")
     assert WarningCode.REMOTE_FILE_DAMAGED in cloning.codes
     with pytest.raises(Corrupt):
         opened(other, place).collect()

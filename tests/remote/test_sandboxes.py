@@ -11,9 +11,8 @@ import pytest
 
 import treesnap
 from blob_doubles import MemoryBlobs, WrappedBlobs
-from treesnap.remote import Remotes, clone
+from treesnap.remote import Remotes
 from treesnap.remote.keys import Secret
-from treesnap.remote.remotes import clone_context
 
 URL = "s3://bucket/agents"
 
@@ -93,13 +92,7 @@ def test_the_work_of_a_sandbox_goes_on_in_another(server, tmp_path):
     wanted = sandbox(tmp_path / "green", server).push().history_id
     given = treesnap.open(tmp_path / "again", tmp_path / "other")
 
-    found = clone(
-        clone_context(str(tmp_path / "again"), given),
-        URL,
-        wanted,
-        secret_of=secret_of,
-        opener=server,
-    )
+    found = Remotes(given, secret_of, server).clone(URL, wanted)
 
     assert found.history_id == wanted
     assert (tmp_path / "again" / "result").read_text() == "green"

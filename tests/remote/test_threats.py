@@ -10,9 +10,8 @@ import pytest
 import treesnap
 from blob_doubles import MemoryBlobs
 from treesnap.errors import Corrupt, ErrorCode
-from treesnap.remote import Remotes, clone
+from treesnap.remote import Remotes
 from treesnap.remote.keys import Secret
-from treesnap.remote.remotes import clone_context
 
 URL = "s3://bucket"
 
@@ -62,7 +61,7 @@ def test_a_server_that_hides_the_newest_push_is_noticed_by_its_pusher_alone(
     content.update(older)
     given = treesnap.open(tmp_path / "again", tmp_path / "other")
 
-    clone(clone_context(str(tmp_path / "again"), given), URL, secret_of=secret_of, opener=opener)
+    Remotes(given, secret_of, opener).clone(URL)
 
     assert (tmp_path / "again" / "plants").read_text() == "roses"
     assert len(remotes.push().snapshots) == 1

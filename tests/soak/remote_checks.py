@@ -14,8 +14,7 @@ from soak.remote_actors import RemotePlace
 from treesnap.cli.secret import secret_of
 from treesnap.errors import TreesnapError
 from treesnap.model import SnapshotKind
-from treesnap.remote import HistoryInfo, Remotes, clone
-from treesnap.remote.remotes import clone_context
+from treesnap.remote import HistoryInfo, Remotes
 
 
 class RemoteChecker:
@@ -71,8 +70,7 @@ class RemoteChecker:
         found = {}
         try:
             handle = treesnap.open(aside / "root", aside / "store")
-            context = clone_context(str(aside / "root"), handle)
-            cloned = clone(context, self._url, history.id, secret_of=secret_of)
+            cloned = Remotes(handle, secret_of).clone(self._url, history.id)
             whole = self._differences(cloned.snapshot_id, aside / "root")
             self.problems += [f"the clone of {history.name}: {line}" for line in whole]
             captured = [one for one in handle.list() if one.kind == SnapshotKind.MANUAL]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+import treesnap
 from treesnap.cli.command import SnapGroup, command, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
@@ -459,24 +460,20 @@ def clone(
     one snapshot. With --lazy older snapshots come when 'snap restore REMOTE/HISTORY@REF' asks for
     them. A clone that was interrupted goes on where it was.
     """
-    from treesnap import remote as library
-    from treesnap.remote.remotes import clone_context
-
     where, _, fragment = place.partition("#")
     if not where or not target:
         raise InvalidArgument("REMOTE and DIR cannot be empty")
     base = invocation.directory or os.getcwd()
     with invocation.open(makes_store=True, needs_root=False) as handle:
-        result = library.clone(
-            clone_context(os.path.join(base, target), handle),
-            where,
-            fragment or None,
-            paths=paths,
-            lazy=lazy,
-            secret_of=secret_of,
-            opener=_opener(limit_rate),
-            jobs=jobs,
+        given = handle.context
+        cloned = treesnap.open(
+            os.path.join(base, target),
+            given.store_path,
+            monitor=given.monitor,
+            wait_s=given.wait_s,
         )
+        remotes = _remotes(cloned, limit_rate, jobs)
+        result = remotes.clone(where, fragment or None, paths=paths, lazy=lazy)
     line = (
         f"Cloned {short_id(result.snapshot_id)} into {printable(result.root)}: "
         f"{count_text(result.fetched.snapshots, 'snapshot')}"

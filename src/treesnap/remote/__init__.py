@@ -18,7 +18,6 @@ from treesnap.remote.remotes import (
     RemotePolicy,
     RemotePruneResult,
     Remotes,
-    clone,
 )
 
 __all__ = [
@@ -35,5 +34,4 @@ __all__ = [
     "Remotes",
     "Role",
     "RolePolicy",
-    "clone",
 ]

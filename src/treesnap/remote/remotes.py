@@ -45,7 +45,7 @@ from treesnap.fs.os_errors import reported
 from treesnap.model import Snapshot, SnapshotId, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
-from treesnap.ops.context import Context, Session, context_at, refuse_dangerous
+from treesnap.ops.context import Context, Session, refuse_dangerous
 from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.merge import MERGED, merge
 from treesnap.ops.references import resolve_in
@@ -696,6 +696,67 @@ class Remotes:
         request = RestoreRequest(ref=found.snapshot.id, bases=(mine.id,))
         return PullResult(done, found.conflicts, restore(self._context, request))
 
+    def clone(
+        self,
+        place: str,
+        history: str | None = None,
+        ref: str | None = None,
+        paths: Iterable[PathLike] = (),
+        *,
+        lazy: bool = False,
+    ) -> CloneResult:
+        """Makes the root of a history on a remote: its newest snapshot, and all before it.
+
+        The root must be an empty directory, or not exist. ``place`` is the name of a remote that
+        the store knows, or an address. ``history`` is a name or the beginning of an id, or one of
+        these with ``@REF``; it may be left out where the remote has only one. ``ref`` names one of
+        its snapshots. The snapshots keep their ids. With ``lazy`` the snapshot that the root
+        equals comes alone, and :meth:`fetch` brings others when they are needed. With ``paths``,
+        which are relative to the root, nothing else is read, and there is one snapshot of these
+        paths. The directory appears only when everything is there; a clone that was killed goes on
+        when it is called again. Raises NotFound, InvalidArgument, Refused, Busy, Corrupt,
+        RemoteFailed, RemoteLocked, StorageFull.
+        """
+        context = self._context
+        wanted = _tree_paths(context, paths)
+        refuse_dangerous(context.root, context.store_path)
+        with reported("look at the directory"):
+            if os.path.lexists(context.root) and os.listdir(context.root):
+                raise Refused(
+                    f"The directory {quoted(context.root)} is not empty",
+                    code=ErrorCode.TARGET_NOT_EMPTY,
+                    path=context.root,
+                )
+        name, known = _known(context, place)
+        with connect(known, self._secret_of(known), self._opener) as connection:
+            view = connection.protocol.read(skips_damaged=True)
+            _warn_of_damage(context, view)
+            chosen, ref = choose_with_ref(_histories(connection, view), history, ref)
+            with opened(context, "clone", create=True, recover=False) as session:
+                if name is not None:
+                    _registry(session).note_state(name, known, view.number)
+                goal = chosen.find(ref)
+                payloads = chosen.payloads
+                if lazy or wanted:
+                    payloads = {goal: payloads[goal]}
+                session.root.register()
+                with locked_root(session, "clone"):
+                    if not wanted:
+                        _require_only(session, payloads)
+                    fetched = fetch(
+                        session,
+                        connection.protocol,
+                        view,
+                        list(payloads.values()),
+                        wanted,
+                        self._jobs,
+                    )
+                goal = fetched.ids[list(payloads).index(goal)]
+                if wanted:
+                    _require_only(session, [goal])
+        restore(context, RestoreRequest(ref=goal, list_changes=False))
+        return CloneResult(context.root, chosen.id, goal, fetched)
+
     @contextmanager
     def _connected(
         self,
@@ -724,70 +785,6 @@ class Remotes:
                 _warn_of_damage(session.context, view)
                 registry.note_state(name, known, view.number)
                 yield _RemoteSession(session, name, connection, view)
-
-
-def clone(
-    context: Context,
-    place: str,
-    history: str | None = None,
-    ref: str | None = None,
-    paths: Iterable[PathLike] = (),
-    *,
-    lazy: bool = False,
-    jobs: int = JOBS,
-    secret_of: SecretOf = _no_secret,
-    opener: Opener = open_blobs,
-) -> CloneResult:
-    """Makes a directory of a history on a remote: its newest snapshot, and all before it.
-
-    The directory is the root of ``context``; it must be empty, or not exist. ``place`` is the
-    name of a remote that the store knows, or an address. ``history`` is a name or the beginning of
-    an id, or one of these with ``@REF``; it may be left out where the remote has only one. ``ref``
-    names one of its snapshots. The snapshots keep their ids. With ``lazy`` the snapshot that the
-    directory equals comes alone, and :meth:`Remotes.fetch` brings others when they are needed.
-    With ``paths``, which are relative to
-    the root, nothing else is read, and there is one snapshot of these paths. The directory appears
-    only when everything is there; a clone that was killed goes on when it is called again. Raises
-    NotFound, Refused, RemoteFailed, StorageFull.
-    """
-    wanted = _tree_paths(context, paths)
-    refuse_dangerous(context.root, context.store_path)
-    with reported("look at the directory"):
-        if os.path.lexists(context.root) and os.listdir(context.root):
-            raise Refused(
-                f"The directory {quoted(context.root)} is not empty",
-                code=ErrorCode.TARGET_NOT_EMPTY,
-                path=context.root,
-            )
-    name, known = _known(context, place)
-    with connect(known, secret_of(known), opener) as connection:
-        view = connection.protocol.read(skips_damaged=True)
-        _warn_of_damage(context, view)
-        chosen, ref = choose_with_ref(_histories(connection, view), history, ref)
-        with opened(context, "clone", create=True, recover=False) as session:
-            if name is not None:
-                _registry(session).note_state(name, known, view.number)
-            goal = chosen.find(ref)
-            payloads = chosen.payloads
-            if lazy or wanted:
-                payloads = {goal: payloads[goal]}
-            session.root.register()
-            with locked_root(session, "clone"):
-                if not wanted:
-                    _require_only(session, payloads)
-                fetched = fetch(
-                    session,
-                    connection.protocol,
-                    view,
-                    list(payloads.values()),
-                    wanted,
-                    jobs,
-                )
-            goal = fetched.ids[list(payloads).index(goal)]
-            if wanted:
-                _require_only(session, [goal])
-    restore(context, RestoreRequest(ref=goal, list_changes=False))
-    return CloneResult(context.root, chosen.id, goal, fetched)
 
 
 def _registry(session: Session) -> Registry:
@@ -970,9 +967,3 @@ def _info(name: str, known: KnownRemote) -> RemoteInfo:
         known.may_collect,
         known.appends_only,
     )
-
-
-def clone_context(directory: str, handle: Handle) -> Context:
-    """Returns the context of a directory to be cloned into a handle's store."""
-    given = handle.context
-    return context_at(directory, given.store_path, monitor=given.monitor, wait_s=given.wait_s)
