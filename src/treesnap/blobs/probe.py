@@ -222,12 +222,6 @@ class Effort(NamedTuple):
     large_writers: int = 4
     large_bytes: int = 4 << 20
 
-    def upload_bytes(self, server: KnownServer | None) -> int:
-        """Returns about how much a probe writes."""
-        small = self.small_races * self.small_writers * self.small_bytes
-        large = self.large_races * self.large_writers * self.large_bytes
-        return small + (0 if _is_judged(server) else large)
-
 
 def probe(
     blobs_factory: Callable[[], Blobs],

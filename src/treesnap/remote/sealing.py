@@ -19,8 +19,8 @@ What holds:
    before its tag was verified.
 3. The server sees names and padded sizes. A range read shows which segments are of interest.
 
-A content that repeats under another name is another file. A retry after a
-failure sends the same bytes, and does not encrypt again.
+A content that repeats under another name is another file. A retry after a failure sends the same
+bytes, and does not encrypt again.
 
 Not here: keys and algorithms (keys), requests, what a content means. The page
 docs/reference/remote-encryption.md specifies the bytes.
@@ -86,15 +86,6 @@ class Sealer(Protocol):
     def open(self, name: str, data: bytes) -> bytes:
         """Returns the content of a whole file; raises Corrupt."""
 
-    def sealed_size(self, name: str, content_size: int) -> int:
-        """Returns how large the file of a content is."""
-
-    def content_size_max(self, name: str, sealed_size: int) -> int:
-        """Returns how large the content of a file is at most; raises Corrupt for no file's size.
-
-        The true size is inside the file.
-        """
-
     def ranges(self, name: str, content_size: int, wanted: Sequence[Range]) -> list[Range]:
         """Returns which ranges of a file to fetch for ranges of its content.
 
@@ -131,14 +122,6 @@ class Plain:
     def open(self, name: str, data: bytes) -> bytes:  # noqa: ARG002 - as the protocol has it
         """Returns the content."""
         return data
-
-    def sealed_size(self, name: str, content_size: int) -> int:  # noqa: ARG002 - as above
-        """Returns the size of the content."""
-        return content_size
-
-    def content_size_max(self, name: str, sealed_size: int) -> int:  # noqa: ARG002 - as above
-        """Returns the size of the content."""
-        return sealed_size
 
     def ranges(self, name: str, content_size: int, wanted: Sequence[Range]) -> list[Range]:
         """Returns the ranges that are not empty."""
@@ -217,10 +200,6 @@ class Encrypted:
         """Returns how large the file of a content is."""
         stream_size = _stream_size(content_size)
         return _head_size(name) + stream_size + TAG_SIZE * _segment_count(stream_size)
-
-    def content_size_max(self, name: str, sealed_size: int) -> int:
-        """Returns how large the content of a file is at most; raises Corrupt for no file's size."""
-        return _stream_size_in(name, sealed_size) - _SIZE.size
 
     def ranges(self, name: str, content_size: int, wanted: Sequence[Range]) -> list[Range]:
         """Returns the segments that hold the ranges: sorted, and merged where they touch."""
