@@ -62,8 +62,7 @@ def merge(
     All are snapshots of whole roots. Conflicts stay as in ``mine``, or with ``overwrites`` become
     what they are in ``theirs``. What is here keeps its owner, or with ``takes_owners``, for a user
     who may set owners, gets the one that only the other side changed. The caller holds the root's
-    lock. Costs a look at the directories
-    that differ, and nothing is read of files. Raises Busy, Corrupt.
+    lock. Reads the directories that differ, and no file. Raises Busy, Corrupt.
     """
 
     def publish(_: object) -> MergeResult:

@@ -85,11 +85,10 @@ def fetch(
     """Adds snapshots, given as payloads, to the session's root, oldest first.
 
     Those that the root has already are left out. With ``paths`` each becomes a snapshot of these
-    paths alone, which has an id of its own, and nothing else is read. With ``jobs`` so many parts
-    of packs are received at the same time. The caller holds the root's
-    lock. Each snapshot is published when all that it needs is durable. Raises NotFound for a path
-    that a snapshot does not hold, Busy when collections kept deleting what the view named,
-    Corrupt, RemoteFailed, StorageFull.
+    paths alone, which has an id of its own, and nothing else is read. ``jobs`` parts of packs are
+    received at the same time. The caller holds the root's lock. Each snapshot is published when
+    all that it needs is durable. Raises NotFound for a path that a snapshot does not hold, Busy
+    when collections kept deleting what the view named, Corrupt, RemoteFailed, StorageFull.
     """
     for _ in range(ATTEMPTS):
         try:

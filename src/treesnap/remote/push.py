@@ -20,7 +20,7 @@ from treesnap.remote.protocol import Push, Remote, Uploaded, View
 ATTEMPTS = 5
 """How often a push begins again when collections overtake it."""
 PACKS_PER_COMMIT = 64
-"""After so many packs a partial commit makes what was stored durable."""
+"""Packs after which a partial commit keeps what was stored from being collected."""
 OBJECTS_PER_COMMIT = 1 << 17
 """After so many objects too: a commit lists them in 45 to 61 bytes each, and takes 150 of memory
 for each while it is made. A pack more, of the smallest objects that there are, still fits into the
@@ -52,12 +52,12 @@ def push_snapshots(
     """Stores snapshots, whose payloads are given, and all that they need; returns what it stored.
 
     ``view`` is what was read just before, which saves reading it again. ``advance`` is called
-    with the objects and the bytes of each pack that was stored. So many packs as ``jobs`` says are
-    sent at the same time, each of which takes about three times its size of memory.
+    with the objects and the bytes of each pack that was stored. ``jobs`` packs are sent at the
+    same time, each of which takes about three times its size of memory.
 
-    When it returns, they are visible until they are deleted. A push that is killed leaves
-    what it had committed in part, which the next one finds. Raises Busy when collections kept
-    overtaking it, Corrupt when ``source`` lacks something, RemoteFailed.
+    When it returns, they are visible until they are deleted. A push that is killed leaves its
+    partial commits, which the next one uses. Raises Busy when collections kept overtaking it,
+    Corrupt when ``source`` lacks something, RemoteFailed.
     """
     with Push(remote, history, jobs) as push:
         told = push.stored

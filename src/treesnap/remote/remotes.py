@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
 
 JOBS = 2
-"""So many packs are sent or received at the same time, unless told otherwise."""
+"""How many packs are sent or received at the same time by default."""
 _COMMITS_KNOWN_MAX = 1 << 16
 """Commits of a history that are remembered as the root's own."""
 _COUNTED_BACK = re.compile(r"latest(?:~(\d{1,9}))?\Z")
@@ -233,7 +233,7 @@ class _RemoteSession(NamedTuple):
 class Remotes:
     """The remotes of a handle's store, for the handle's root.
 
-    ``secret_of`` is asked for the secret of an encrypted remote. So many packs as ``jobs`` says are
+    ``secret_of`` is asked for the secret of an encrypted remote. ``jobs`` is how many packs are
     sent or received at the same time; each takes about 100 MB of memory. Nothing is read or
     written until a method is called; no method keeps a connection open. Local operations never
     use a remote.
@@ -281,11 +281,11 @@ class Remotes:
         directory = directory_of(url)
         if directory is not None:
             url = os.path.abspath(os.path.join(os.getcwd(), directory))
-        is_wanted = directory is None if encrypted is None else encrypted
+        encrypts = directory is None if encrypted is None else encrypted
         known = KnownRemote(
             url,
             bytes(FILE_ID_SIZE),
-            is_wanted,
+            encrypts,
             secret_command=secret_command,
             secret_file=secret_file,
             appends_only=append_only,
@@ -303,7 +303,7 @@ class Remotes:
                 blobs.close()
                 raise
             secret = self._secret_of(known)
-            with set_up(url, blobs, secret, collection, encrypts=is_wanted) as connection:
+            with set_up(url, blobs, secret, collection, encrypts=encrypts) as connection:
                 format_ = connection.format
                 if encrypted is not None and encrypted != format_.is_encrypted:
                     words = "is encrypted" if format_.is_encrypted else "is not encrypted"
@@ -401,15 +401,15 @@ class Remotes:
         every_kind: bool = False,
         dry_run: bool = False,
     ) -> PushResult:
-        """Stores snapshots of the root on a remote; returns when they are visible there.
+        """Stores snapshots of the root on a remote; they are visible there after return.
 
-        Without ``refs`` all that the remote does not have: those that a person asked for, or with
-        ``every_kind`` all, and with ``since`` only those that came after that REF; but no merge
-        that was undone or is not restored yet, for the other machine would take it that the root
-        went back on what it brought. A push that was interrupted goes on where it was when it is
-        called again. Nothing local is changed, and no other machine waits. A dry run reads and
-        compresses as much as a push, and stores nothing.
-        Raises NotFound, Busy, Corrupt, Refused, RemoteFailed, RemoteLocked.
+        Without ``refs`` all that the remote lacks and a person asked for; with ``every_kind`` those
+        that no person asked for too, and with ``since`` only what came after that REF. A merge that
+        was undone, or is not restored yet, is left out: beside it, the root's other snapshots would
+        look as if the root had reverted what the other machine changed. An interrupted push goes on
+        when it is called again. No snapshot here changes, and no other machine waits. A dry run
+        reads and compresses as much as a push, and stores nothing. Raises NotFound, Busy, Corrupt,
+        Refused, RemoteFailed, RemoteLocked.
         """
         with self._connected(name, "push", changes_history=True) as remote:
             session, view = remote.session, remote.view
@@ -472,9 +472,9 @@ class Remotes:
         """Removes the snapshots of the root's history on a remote that no rule keeps.
 
         Without a policy automatic snapshots are thinned out. Pinned and named snapshots stay, and
-        the newest one of the whole root. Nothing local is removed, and no push brings back
-        what was removed, unless it is named. :meth:`collect` then frees the space. Raises NotFound
-        where the root has no history there, RemoteFailed.
+        the newest one of the whole root. Nothing local is removed, and a later push stores a
+        removed snapshot again only if it is named. :meth:`collect` then frees the space. Raises
+        NotFound where the root has no history there, Busy, Refused, RemoteFailed, RemoteLocked.
         """
         with self._connected(name, "prune a remote", changes_history=True) as remote:
             session, log = remote.session, remote.session.store.snapshots
@@ -510,8 +510,9 @@ class Remotes:
     def delete(self, name: str | None, history: str) -> HistoryInfo:
         """Deletes a history on a remote, with all snapshots; returns what it was.
 
-        For machines that are gone: one that is not pushes them again. Nothing local is removed.
-        :meth:`collect` then frees the space. Raises NotFound, InvalidArgument, RemoteFailed.
+        For machines that are gone: a machine that still pushes would store them again. Nothing
+        local is removed. :meth:`collect` then frees the space. Raises NotFound, InvalidArgument,
+        Refused, RemoteFailed, RemoteLocked.
         """
         with self._connected(name, "delete a history on a remote") as remote:
             chosen = choose(remote.histories(), history)
@@ -545,7 +546,7 @@ class Remotes:
         """Removes the key slot whose id begins so; its secret opens the remote no longer.
 
         A person who kept the secret and a copy of the slot can still read the remote. Raises
-        NotFound, InvalidArgument, and Refused for the last slot.
+        NotFound, InvalidArgument, and Refused for the slot in use.
         """
         with self._connected(name, "remove a key of a remote") as remote:
             return remote.connection.remove_slot(beginning)
@@ -613,9 +614,9 @@ class Remotes:
         Without ``ref`` all of the history comes; with it that snapshot alone; with ``paths``,
         which are relative to the root, a snapshot of these paths. Nothing else is read, and the
         root is left alone. ``history`` is a name, the beginning of an id, or one of these with
-        ``@REF``; without it, it is the only history that is not the root's own.
-        A fetch that was interrupted goes on when it is called again. Raises NotFound,
-        InvalidArgument, Busy, Corrupt, RemoteFailed, StorageFull.
+        ``@REF``; without it, it is the only history that is not the root's own. An interrupted
+        fetch goes on when it is called again. Raises NotFound, InvalidArgument, Busy, Corrupt,
+        Refused, RemoteFailed, RemoteLocked, StorageFull.
         """
         return self._fetch(name, history, ref, paths)
 
@@ -668,8 +669,7 @@ class Remotes:
         that they had in common, and restores the merge, which is a snapshot of the root. What only
         one side changed is taken from it. What both changed is a conflict: it stays as it is here,
         or with ``overwrite`` becomes what it is there. An undo takes the pull back. Raises Refused
-        where the histories have nothing in common, and what :meth:`fetch` and a
-        restore do.
+        where the histories have nothing in common, and what :meth:`fetch` and a restore raise.
         """
         done = self._fetch(name, history, from_others=True)
         with opened(self._context, "pull", recover=False) as session:
