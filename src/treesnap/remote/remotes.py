@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
@@ -101,7 +100,6 @@ JOBS = 2
 """How many packs are sent or received at the same time by default."""
 _COMMITS_KNOWN_MAX = 1 << 16
 """Commits of a history that are remembered as the root's own."""
-_COUNTED_BACK = re.compile(r"latest(?:~(\d{1,9}))?\Z")
 
 SecretOf = Callable[[KnownRemote], SecretSource]
 """Returns what gives the secret of a remote, which may say where its secret comes from."""
@@ -280,7 +278,7 @@ class Remotes:
         check_remote_name(name)
         directory = directory_of(url)
         if directory is not None:
-            url = os.path.abspath(os.path.join(os.getcwd(), directory))
+            url = os.path.abspath(directory)
         encrypts = directory is None if encrypted is None else encrypted
         known = KnownRemote(
             url,
@@ -810,7 +808,7 @@ def _known(context: Context, place: str) -> tuple[str | None, KnownRemote]:
     except StoreMissing:
         pass
     directory = directory_of(place)
-    url = place if directory is None else os.path.abspath(os.path.join(os.getcwd(), directory))
+    url = place if directory is None else os.path.abspath(directory)
     return None, KnownRemote(url, bytes(FILE_ID_SIZE), is_encrypted=False)
 
 
