@@ -11,7 +11,7 @@ import pytest
 import treesnap
 from oracle import difference, record
 from treesnap.codec.pack import scan_blocks
-from treesnap.errors import InvalidArgument, NotFound, Refused, RemoteFailed
+from treesnap.errors import ErrorCode, InvalidArgument, NotFound, Refused, RemoteFailed
 from treesnap.fs.local import LocalFileSystem
 from treesnap.hashing import object_id
 from treesnap.model import ObjectKind, SnapshotKind
@@ -301,6 +301,19 @@ def test_which_history_is_meant_has_to_be_said(laptop, desktop, tmp_path):
         desktop.handle.resolve("disk/nothing")
     with pytest.raises(NotFound):
         desktop.handle.resolve("other/garden")
+
+
+def test_a_ref_that_fits_several_snapshots_is_ambiguous(laptop, desktop):
+    ids = list[str]()
+    while len({item[0] for item in ids}) == len(ids):  # 16 digits, so 17 snapshots at most
+        ids.append(laptop.write(plants=f"{len(ids)} roses"))
+    laptop.push()
+    desktop.add()
+
+    with pytest.raises(InvalidArgument) as refused:
+        desktop.remotes.fetch(ref=ids[-1][0])
+
+    assert refused.value.code == ErrorCode.AMBIGUOUS_REF
 
 
 def test_the_snapshots_of_a_remote_are_listed_without_fetching_them(laptop, desktop):

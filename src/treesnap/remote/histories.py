@@ -97,7 +97,10 @@ class RemoteHistory:
         if not found or not ref:
             raise NotFound(f"The history has no snapshot {quoted(ref)}")
         if len(found) > 1:
-            raise InvalidArgument(f"Several snapshots of the history begin with {quoted(ref)}")
+            raise InvalidArgument(
+                f"Several snapshots of the history begin with {quoted(ref)}",
+                code=ErrorCode.AMBIGUOUS_REF,
+            )
         return found[0]
 
 
