@@ -213,7 +213,25 @@ def test_a_remote_is_verified(snap, root, pushed, disk):
 
     assert (whole.code, whole.out.startswith("No problems in 1 snapshot, ")) == (0, True)
     assert (damaged.code, "is missing on the remote" in damaged.out) == (7, True)
-    assert snap("verify", "--remote", "disk", "--repair").code == 2
+    assert snap("verify", "--remote", "disk", "--sample", "1/2").code == 2
+
+
+def test_what_a_remote_lost_is_stored_again(snap, root, pushed, disk, tmp_path):
+    (pack,) = (disk / "packs").iterdir()
+    pack.unlink()
+
+    repaired = snap("verify", "--remote", "disk", "--repair")
+    again = snap("verify", "--remote", "disk", "--read-data")
+
+    lines = [line for line in repaired.out.splitlines() if line.startswith("repaired: ")]
+    assert repaired.code == 7
+    assert [line.split(" lost object")[0][:-1].rstrip("0123456789") for line in lines[:1]] == [
+        "repaired: Stored "
+    ]
+    assert lines[1:] == ["repaired: Let go of 1 missing pack"]
+    assert repaired.out.splitlines()[-1].startswith("1 problem found, 0 left in 1 snapshot, ")
+    assert again.code == 0
+    assert snap("clone", str(disk), str(tmp_path / "again")).code == 0
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from treesnap.codec.snapshot import snapshot_id
 from treesnap.errors import Corrupt, GenerationMissing
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.remote import push as push_module
-from treesnap.remote.collector import Collector
+from treesnap.remote.collector import PARTIAL_EPOCHS, Collector
 from treesnap.remote.files import SealedFiles
 from treesnap.remote.keys import MasterKeys
 from treesnap.remote.objects import RemoteObjects, Seen, needed_objects
@@ -183,8 +183,8 @@ def test_what_other_commits_hold_can_be_read_beside_a_damaged_one(blobs, objects
     view = opened(blobs).read(skips_damaged=True)
     assert [entry.snapshots for entry in view.visible.values()] == [(good,)]
     assert list(view.damaged) == [damaged]
-    result = Verification(opened(blobs), view, lambda _objects, _bytes: None).run(
-        [good], read_data=True
+    result = Verification(opened(blobs), view, [good], lambda _objects, _bytes: None).run(
+        read_data=True
     )
     assert [(problem.code, problem.where) for problem in result.problems] == [
         ("bad-commit", str(damaged))
@@ -344,8 +344,8 @@ def test_what_a_writer_says_to_have_stored_replaces_nothing(blobs, objects, is_f
     packs = opened(blobs).names(Folder.PACKS)
     claim(blobs)
 
-    with pytest.raises(Corrupt):
-        Collector(opened(blobs)).collect()
+    for _ in range(PARTIAL_EPOCHS + 1):
+        assert Collector(opened(blobs)).collect() is not None
 
     assert set(packs) <= set(opened(blobs).names(Folder.PACKS))
 

@@ -352,10 +352,10 @@ def test_a_collection_reads_each_block_that_it_copies_once(blobs, objects, monke
     view = opened(counting).read()
     collector = Collector(opened(counting))
     needed = collector._needed(view.visible.values(), view)
-    usage = collector_module._usage(view, needed, view.visible.values())
+    usage = collector_module._usage(view, needed, view.visible.values(), frozenset())
     counting.reads.clear()
 
-    collector._copy(view, usage)
+    collector._copy(view, usage.copied)
 
     assert len(usage.copied) > 16
     assert set(counting.reads.values()) == {1}

@@ -42,6 +42,7 @@ from treesnap.events import NullMonitor, Phase
 from treesnap.hashing import object_id
 from treesnap.model import ObjectKind, SnapshotKind
 from treesnap.remote import Remotes
+from treesnap.remote.collector import PARTIAL_EPOCHS
 from treesnap.remote.connection import open_blobs
 from treesnap.remote.keys import MasterKeys, Secret, new_slot
 from treesnap.remote.sealing import generation_of
@@ -1140,6 +1141,99 @@ def test_what_is_missing_or_damaged_on_a_remote_is_named(handle, garden, place):
         place.content = {**kept, pack: bytes(content)}
         found += not remotes.verify(read_data=True).ok
     assert found == len(packs)
+
+
+def damaged(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize("harm", [None, damaged])
+def test_what_is_lost_on_a_remote_is_stored_again(handle, garden, place, tmp_path, harm):
+    """What lies below a lost directory too; and collections keep what can be read."""
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    small_steps(handle, garden, remotes, 3)
+    for name in [name for name in place.content if name.startswith("packs/")]:
+        if harm is None:
+            del place.content[name]
+        else:
+            place.content[name] = harm(place.content[name])
+        found = remotes.verify(read_data=True)
+        assert found.left == found.problems != ()
+
+        repaired = remotes.verify(read_data=True, repair=True)
+
+        assert repaired.problems
+        assert repaired.left == ()
+        assert repaired.repaired
+        assert remotes.verify(read_data=True).problems == ()
+    for _ in range(2 * PARTIAL_EPOCHS):
+        remotes.collect()
+        assert remotes.verify(read_data=True).problems == ()
+    cloned(tmp_path / "again", tmp_path / "other", place)
+    assert record(tmp_path / "again") == record(garden)
+
+
+def test_a_whole_remote_is_not_changed_by_a_repair(handle, garden, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    small_steps(handle, garden, remotes, 2)
+    before = dict(place.content)
+
+    repaired = remotes.verify(read_data=True, repair=True)
+
+    assert (repaired.problems, repaired.repaired) == ((), ())
+    assert place.content == before
+
+
+def test_what_no_machine_has_stays_named_and_the_rest_is_repaired(handle, garden, place, tmp_path):
+    """Until another machine repairs it. Meanwhile collections remove no trace of it."""
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    small_steps(handle, garden, remotes, 2)
+    (tmp_path / "shed").mkdir()
+    (tmp_path / "shed" / "spade").write_bytes(b"spade" * 50)
+    shed = treesnap.open(tmp_path / "shed", tmp_path / "store of the shed")
+    theirs = opened(shed, place)
+    theirs.add("backup", "s3://b")
+    snapshot = shed.create()
+    theirs.push()
+    for name in [name for name in place.content if name.startswith("packs/")]:
+        del place.content[name]
+
+    mine = remotes.verify(repair=True)
+    for _ in range(2 * PARTIAL_EPOCHS):
+        with suppress(Corrupt):
+            remotes.collect()
+
+    assert {problem.code for problem in mine.left} == {"bad-pack", "damaged-object"}
+    assert {key for problem in mine.left for key in problem.snapshot_ids} == {snapshot.id}
+    assert remotes.verify().problems
+    rest = theirs.verify(repair=True)
+    assert rest.left == ()
+    assert remotes.verify(read_data=True).problems == ()
+
+
+def test_where_another_machine_collects_a_repair_leaves_lost_packs_named(
+    handle, garden, place, tmp_path
+):
+    """It stores what was in them; that machine's collection lets go of them."""
+    owner = opened(handle, place)
+    owner.add("backup", "s3://b", only_collector=True)
+    small_steps(handle, garden, owner, 1)
+    cloned(tmp_path / "again", tmp_path / "other", place)
+    theirs = opened(treesnap.open(tmp_path / "again", tmp_path / "other"), place)
+    theirs.add("backup", "s3://b")
+    (pack,) = (name for name in place.content if name.startswith("packs/"))
+    del place.content[pack]
+
+    repaired = theirs.verify(repair=True)
+    owner.collect()
+
+    assert [problem.where for problem in repaired.left] == [pack]
+    assert repaired.left[0].message == f"Pack {pack} is missing on the remote"
+    assert owner.verify(read_data=True).problems == ()
 
 
 def test_a_clone_is_repaired_from_its_own_files(handle, garden, place, tmp_path):

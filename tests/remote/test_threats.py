@@ -130,3 +130,6 @@ def test_contents_that_a_writer_only_claims_to_have_stored_are_named(
     found = remotes.verify(read_data=True)
 
     assert any(problem.code == "bad-pack" and problem.where == pack for problem in found.problems)
+    (lost,) = (item.id for item in liar.list())
+    repaired = remotes.verify(read_data=True, repair=True)
+    assert {key for problem in repaired.left for key in problem.snapshot_ids} == {lost}

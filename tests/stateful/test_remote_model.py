@@ -29,6 +29,7 @@ from remote_protocol import (
     Collector,
     Deleter,
     Machine,
+    Repairer,
     Steps,
     World,
     Writer,
@@ -42,12 +43,15 @@ RUNS = sized(60, 20_000)
 RUNS_TO_FIND_MAX = 20_000
 MACHINES_MAX = 4
 HARD_TO_FIND = {
-    "checks for a state, then puts it": 239,
-    "counts removed commits": 212,
-    "reads the state before it lists commits": 241,
-    "relies on condemned packs": 104,
+    "checks for a state, then puts it": 966,
+    "numbers parts by the state that it read": 161,
+    "reads the state before it lists commits": 611,
 }
 """Runs that find what hundreds of others do not, as long as the model does not change."""
+FOUND_BY_LOSSES = {
+    "lets go of packs that the server lost",
+    "repairs what no pack lists alone",
+}
 
 CHOICE = st.integers(0, 7)
 
@@ -77,13 +81,24 @@ def finish(world: World, steps: Steps) -> None:
 
 
 def wander(
-    broken: str, seed: int, *, machines: int = 8, collectors: int = 0, steps: int = 900
+    broken: str,
+    seed: int,
+    *,
+    machines: int = 8,
+    collectors: int = 0,
+    steps: int = 900,
+    loses: bool = False,
 ) -> None:
-    """Runs many machines at once, in an order drawn by lot; some of them always collect."""
+    """Runs many machines at once, in an order drawn by lot; some of them always collect.
+
+    With ``loses`` the server loses packs.
+    """
     random = Random(seed)
     world = World(broken, changes_per_check=1 if machines < 100 else 100)
 
     def start(which: int) -> Actor:
+        if loses and random.random() < 0.1:
+            return Actor(Repairer(world, random).steps())
         kind = random.choices([Collector, Deleter, Writer], [25, 15, 60])[0]
         if collectors:
             kind = Collector if which < collectors else random.choice([Writer, Writer, Deleter])
@@ -93,6 +108,8 @@ def wander(
     for step in range(steps):
         if world.late and random.random() < 0.05:
             world.land(random.randrange(len(world.late)))
+        if loses and random.random() < 0.01:
+            world.lose(random)
         which = random.randrange(len(actors))
         actor = actors[which]
         if actor.asleep_until > step:
@@ -113,8 +130,12 @@ def settle(world: World, random: Random) -> None:
     while world.late:
         world.land(0)
     world.check()
+    if world.lost:
+        finish(world, Repairer(world, random).steps())
     for _ in range(PARTIAL_EPOCHS + 2):
         finish(world, Collector(world, random).collect())
+    world.lost.clear()
+    world.check()
     view = world.view()
     shown = {(k, snapshot) for k, held in view.visible.items() for snapshot in held.roots}
     assert not shown & world.gone, "a deleted snapshot is still there"
@@ -199,11 +220,17 @@ def test_one_collector_alone_needs_no_server_that_creates_a_file_once():
         wander("checks for a state, then puts it", seed, collectors=1)
 
 
+def test_what_a_server_loses_is_stored_again():
+    """Until then it stays named, and nothing else is lost."""
+    for seed in range(sized(60, 5_000)):
+        wander("", seed, loses=True)
+
+
 @pytest.mark.parametrize("broken", sorted(BROKEN_RULES))
 def test_a_broken_rule_is_found(broken):
     def search() -> None:
         for seed in (HARD_TO_FIND.get(broken, 0), *range(RUNS_TO_FIND_MAX)):
-            wander(broken, seed)
+            wander(broken, seed, loses=broken in FOUND_BY_LOSSES)
 
     with pytest.raises(AssertionError):
         search()

@@ -51,6 +51,9 @@ BROKEN_RULES = {
     "names parts that are not there yet",
     "numbers parts by the state that it read",
     "removes a commit of which snapshots are left",
+    "lets go of packs that the server lost",
+    # what a repair owes
+    "repairs what no pack lists alone",
     # what a sweep owes
     "sweeps packs of the current epoch",
     "sweeps by a state that lost",
@@ -98,6 +101,11 @@ class Snapshots(NamedTuple):
         """Returns what is left when some snapshots are deleted."""
         gone = set(snapshots)
         return self._replace(roots={k: v for k, v in self.roots.items() if k not in gone})
+
+
+def of_snapshots(commits: Iterable[Snapshots]) -> Objects:
+    """Returns what the snapshots of commits need, without what partial commits keep."""
+    return frozenset().union(*(closures(item.roots.values()) for item in commits))
 
 
 class Commit(NamedTuple):
@@ -232,6 +240,8 @@ class World:
         """Those that a machine asked to delete, from the moment of asking."""
         self.gone: set[tuple[int, int]] = set()
         """Those of which the deletion was acknowledged."""
+        self.lost: dict[str, Objects] = {}
+        """Packs that the server lost. What lies in them is missed once they are named no more."""
         self.numbers = count(1)
         self.past: list[list[str]] = []
 
@@ -291,6 +301,14 @@ class World:
         """Lets a late request land."""
         self.carry_out(self.late.pop(which % len(self.late)))
 
+    def lose(self, random: Random) -> None:
+        """Lets the server lose a pack."""
+        packs = [name for name in self.view().packs if name in self.files]
+        if packs:
+            name = random.choice(packs)
+            self.names.remove(name)
+            self.lost[name] = self.files.pop(name)
+
     def view(self) -> View:
         """Returns what somebody would read who reads everything at this instant."""
         number = max(number_in(name) for name in self.files if name.startswith("state/"))
@@ -306,13 +324,13 @@ class World:
             raise Lost(f"the state names {error}, which is not there") from None
         there: set[Object] = set()
         for name, held in view.packs.items():
-            if name in self.files:
+            if name in self.files or name in self.lost:
                 there |= held
         for commit, snapshots in view.visible.items():
             for snapshot, root in snapshots.roots.items():
                 if (commit, snapshot) not in self.deleted and not closure(root) <= there:
                     raise Lost(f"snapshot {snapshot} of commit {commit} is not whole")
-            if not snapshots.kept <= there:
+            if not snapshots.kept <= there.union(*self.lost.values()):
                 raise Lost(f"partial commit {commit} is not whole")
         for commit, snapshot in self.acknowledged - self.deleted:
             if commit not in view.visible or snapshot not in view.visible[commit].roots:
@@ -447,6 +465,22 @@ class Machine:
         names = yield from self.list("state/")
         return names[-1] == name
 
+    def is_acknowledged(self, commit: Commit) -> Steps:
+        """Looks at the state until it is clear whether a commit counts, or patience ends."""
+        for _ in range(self.random.randrange(1, 20)):
+            _, state = yield from self.read_state()
+            if state.closing <= commit.epoch or self.breaks(
+                "does not look at the state after its commit"
+            ):
+                return True
+            parts = yield from self.get_all(state.catalog)
+            if parts is not None:
+                if any(commit.id in part for part in parts.values()):
+                    return True
+                if commit.epoch < state.floor:
+                    return False
+        return False
+
 
 class Writer(Machine):
     """Pushes a few times."""
@@ -535,21 +569,27 @@ class Writer(Machine):
             packs |= self.old_packs
         return packs
 
-    def is_acknowledged(self, commit: Commit) -> Steps:
-        """Looks at the state until it is clear whether a commit counts, or patience ends."""
-        for _ in range(self.random.randrange(1, 20)):
-            _, state = yield from self.read_state()
-            if state.closing <= commit.epoch or self.breaks(
-                "does not look at the state after its commit"
-            ):
-                return True
-            parts = yield from self.get_all(state.catalog)
-            if parts is not None:
-                if any(commit.id in part for part in parts.values()):
-                    return True
-                if commit.epoch < state.floor:
-                    return False
-        return False
+
+class Repairer(Machine):
+    """Stores again what the server lost; it has everything that was ever stored."""
+
+    def steps(self) -> Steps:
+        """Looks which packs are there, and repairs until nothing is lost."""
+        while True:
+            view = yield from self.read()
+            listed = set((yield from self.list("packs/")))
+            needed = of_snapshots(view.visible.values())
+            is_rash = self.breaks("repairs what no pack lists alone")
+            there = (held for name, held in view.packs.items() if is_rash or name in listed)
+            lost = needed.difference(*there)
+            name = f"packs/{view.state.epoch:016x}-{next(self.world.numbers)}"
+            if not lost:
+                return
+            yield from self.put(name, lost)
+            held = Snapshots(view.state.epoch, {}, lost)
+            commit = Commit(next(self.world.numbers), held, {name: lost})
+            yield from self.put(f"commits/{commit.epoch:016x}-{commit.id}", commit)
+            yield from self.is_acknowledged(commit)
 
 
 class Deleter(Machine):
@@ -587,9 +627,16 @@ class Collector(Machine):
         live = self.live(view, deletions)
         needed = self.needed(live.values())
         packs, condemned = dict(view.packs), set()
+        listed = yield from self.list("packs/")
+        gone = packs.keys() - set(listed)
+        there = {item for name, held in packs.items() if name not in gone for item in held}
         for name, held in list(packs.items()):
             wanted = held & needed
-            if wanted and len(wanted) * 2 <= len(held) and random.random() < 0.5:
+            if name in gone:
+                is_missed = not of_snapshots(live.values()) & wanted <= there
+                if is_missed and not self.breaks("lets go of packs that the server lost"):
+                    continue
+            elif wanted and len(wanted) * 2 <= len(held) and random.random() < 0.5:
                 copy = f"packs/{state.epoch:016x}-{next(self.world.numbers)}"
                 packs[copy] = wanted
                 yield from self.put(copy, wanted)
@@ -619,11 +666,8 @@ class Collector(Machine):
         if commits is None or parts is None:
             return
         last = seen(self.world, number + 2, closing, commits, parts)
-        needed = self.needed(last.visible.values())
-        kept = {item for name, held in last.packs.items() if name not in condemned for item in held}
-        dead = {
-            name for name in condemned if not (last.packs.get(name, frozenset()) & needed) - kept
-        }
+        new = of_snapshots(last.visible.values()) - of_snapshots(live.values())
+        dead = {name for name in condemned if not last.packs.get(name, frozenset()) & new}
         if self.breaks("spares nothing that new commits need"):
             dead = condemned
         packs = {name: held for name, held in last.packs.items() if name not in dead}
@@ -637,7 +681,7 @@ class Collector(Machine):
     def needed(self, live: Iterable[Snapshots]) -> Objects:
         """Returns everything that is live."""
         if self.breaks("spares nothing that partial commits keep"):
-            return frozenset().union(*(closures(item.roots.values()) for item in live))
+            return of_snapshots(live)
         return frozenset().union(*(item.needed for item in live))
 
     def live(self, view: View, deletions: Mapping[str, Deletion]) -> dict[int, Snapshots]:

@@ -184,14 +184,14 @@ def verify(
 
     Exits 7 when there is damage, and names the snapshots and paths that it affects.
     """
-    if remote is not None and (repair or sample is not None):
-        raise click.UsageError("--remote excludes --repair and --sample")
+    if remote is not None and sample is not None:
+        raise click.UsageError("--remote excludes --sample")
     with invocation.open(needs_root=False) as handle:
         if remote is not None:
             from treesnap.cli.secret import secret_of
             from treesnap.remote import Remotes
 
-            result = Remotes(handle, secret_of).verify(remote, read_data=read_data)
+            result = Remotes(handle, secret_of).verify(remote, read_data=read_data, repair=repair)
         else:
             result = handle.verify(read_data=read_data, repair=repair, sample=sample)
     invocation.output.result("verify", lambda: verify_fields(result), verify_lines(result))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import groupby
 
 from treesnap.codec.compress import LEVEL_REWRITE
@@ -31,7 +32,7 @@ from treesnap.codec.snapshot import snapshot_id
 from treesnap.errors import Corrupt
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.named_tuple import NamedTuple
-from treesnap.remote.objects import PackGone, RemoteObjects, needed_objects
+from treesnap.remote.objects import PackGone, Place, RemoteObjects, needed_objects
 from treesnap.remote.protocol import IndexedPacks, Remote, View
 
 PARTIAL_EPOCHS = 4
@@ -81,12 +82,15 @@ class Collector:
     def _collect(self, view: View) -> Collected | None:
         live = _live(view, self._remote.read_deletions().values())
         needed = self._needed(live.values(), view)
-        usage = _usage(view, needed, live.values())
-        self._require_whole(view, usage.elsewhere)
-        copies = self._copy(view, usage)
+        # Listed after the view was read, which names no pack before it is there.
+        gone = view.sizes.keys() - frozenset(self._remote.names(Folder.PACKS))
+        usage = _usage(view, needed, live.values(), gone)
+        unreadable = self._unreadable(view, usage.elsewhere)
+        copies, uncopied = self._copy(view, usage.copied)
+        condemned = _without_needed(view, usage.condemned, unreadable | uncopied)
         state = view.state._replace(
             epoch=view.state.epoch + 1,
-            condemned=tuple(sorted(usage.condemned)),
+            condemned=tuple(sorted(condemned)),
             removed=(*view.state.removed, *sorted(view.visible.keys() - live.keys())),
         )
         everything = frozenset(name for part in view.all_packs for name in part.packs.values())
@@ -101,7 +105,7 @@ class Collector:
         if last.number != self._number:
             return None
         new = (entry for key, entry in last.visible.items() if key not in live)
-        dead = _without_needed(last, usage.condemned, self._needed(new, last) - needed)
+        dead = _without_needed(last, condemned, self._needed(new, last) - needed)
         final = closing._replace(floor=closing.closing, condemned=(), removed=())
         sizes = last.sizes
         if self._publish(last, final, last.visible, frozenset(sizes) - dead, ()) is None:
@@ -139,33 +143,33 @@ class Collector:
             pass
         return needed
 
-    def _require_whole(self, view: View, packs: Mapping[ObjectId, RemoteName]) -> None:
-        """Reads objects from the packs that are to keep them; raises Corrupt.
+    def _unreadable(self, view: View, packs: Mapping[ObjectId, RemoteName]) -> set[ObjectId]:
+        """Reads objects from the packs that are to keep them; returns those that it cannot.
 
         A row proves nothing: a pack may be damaged, or hold nothing of what its writer says.
         """
-        objects = RemoteObjects(self._files, view, packs)
-        for group in objects.by_block(packs):
-            objects.prefetch(group)
-            for object_id in group:
-                _, entry = objects.place(object_id)
-                objects.get(ObjectKind(entry.kind), object_id)
+        found = _read(RemoteObjects(self._files, view, packs), packs)
+        return {object_id for _, object_id, data in found if data is None}
 
-    def _copy(self, view: View, usage: _Usage) -> tuple[IndexedPacks, ...]:
-        """Writes packs with the live objects of condemned ones, verified; returns them."""
+    def _copy(
+        self, view: View, entries: Sequence[IndexEntry]
+    ) -> tuple[tuple[IndexedPacks, ...], set[ObjectId]]:
+        """Writes packs with objects, verified; returns them, and what could not be read."""
         objects = RemoteObjects(self._files, view)
-        copies = []
-        for batch in _batches(usage.copied):
-            kinds = {entry.id: ObjectKind(entry.kind) for entry in batch}
+        copies: list[IndexedPacks] = []
+        unreadable = set[ObjectId]()
+        for batch in _batches(entries):
             live: list[tuple[ObjectKind, ObjectId, bytes]] = []
-            for group in objects.by_block(kinds):
-                objects.prefetch(group)
-                live += [(kinds[item], item, objects.get(kinds[item], item)) for item in group]
-            blocks = encode_objects(live, LEVEL_REWRITE)
-            content, tables = encode_pack([blocks])
-            name = self._files.put(Folder.PACKS, view.state.epoch, content)
-            copies.append(IndexedPacks.of_pack(name, tables, len(content)))
-        return tuple(copies)
+            for kind, object_id, data in _read(objects, [entry.id for entry in batch]):
+                if data is None:
+                    unreadable.add(object_id)
+                else:
+                    live.append((kind, object_id, data))
+            if live:
+                content, tables = encode_pack([encode_objects(live, LEVEL_REWRITE)])
+                name = self._files.put(Folder.PACKS, view.state.epoch, content)
+                copies.append(IndexedPacks.of_pack(name, tables, len(content)))
+        return tuple(copies), unreadable
 
     def _publish(
         self,
@@ -303,26 +307,60 @@ def _is_carried_out(deletion: Deletion, view: View) -> bool:
     return commit.id in view.state.removed or commit.number < view.state.floor
 
 
-def _usage(view: View, needed: set[ObjectId], live: Iterable[CommitEntry]) -> _Usage:
-    """Returns which packs go, and what of them must be copied first."""
+def _read(
+    objects: RemoteObjects, ids: Iterable[ObjectId]
+) -> Iterator[tuple[ObjectKind, ObjectId, bytes | None]]:
+    """Yields objects with their verified bytes, or None for what cannot be read."""
+    for group in objects.by_block(ids):
+        objects.prefetch(group)
+        for object_id in group:
+            kind = ObjectKind(objects.place(object_id)[1].kind)
+            try:
+                yield kind, object_id, objects.get(kind, object_id)
+            except (Corrupt, PackGone):
+                yield kind, object_id, None
+
+
+def _usage(
+    view: View,
+    needed: set[ObjectId],
+    live: Iterable[CommitEntry],
+    gone: AbstractSet[RemoteName],
+) -> _Usage:
+    """Returns which packs go, and what of them must be copied first.
+
+    A pack that is ``gone`` keeps what lies in no other one, so that it stays named until that is
+    stored again.
+    """
     kept = {pack_id for entry in live for pack_id in entry.kept}
     total, used = Counter[RemoteName](), Counter[RemoteName]()
     claimed: dict[ObjectId, RemoteName] = {}
     sizes = view.sizes
     parts = sorted(view.all_packs, key=lambda part: kept.isdisjoint(part.packs))
-    for part in parts:
-        for entry in part.entries():
-            name = part.packs[entry.pack_id]
-            size = entry.size_bytes
-            total[name] += size
-            if entry.id in needed and claimed.setdefault(entry.id, name) == name:
-                used[name] += size
+
+    def places() -> Iterator[Place]:
+        of_gone: list[Place] = []
+        for part in parts:
+            for entry in part.entries():
+                name = part.packs[entry.pack_id]
+                if name in gone:
+                    of_gone.append((name, entry))
+                else:
+                    yield name, entry
+        yield from of_gone
+
+    for name, entry in places():
+        size = entry.size_bytes
+        total[name] += size
+        if entry.id in needed and claimed.setdefault(entry.id, name) == name:
+            used[name] += size
     small = [name for name, size in sizes.items() if size < SMALL_PACK_SIZE]
     joined = frozenset(small if len(small) >= SMALL_PACKS_MIN else ())
     condemned = frozenset(
         name
         for name in sizes
-        if name.id not in kept and (used[name] <= total[name] * (1 - WASTE_MIN) or name in joined)
+        if (name.id not in kept or name in gone)
+        and (used[name] <= total[name] * (1 - WASTE_MIN) or name in joined)
     )
     copied: list[IndexEntry] = []
     elsewhere: dict[ObjectId, RemoteName] = {}

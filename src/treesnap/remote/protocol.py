@@ -35,6 +35,10 @@ anything. So a commit has an id and packs of its own alone, and of a live object
 several packs, none goes before the one that stays was read. A commit that breaks a rule or cannot
 be read counts for nothing, and while it is there, nothing is collected.
 
+**Repair.** What a server lost or damaged is stored again, in a partial commit: readers take an
+object from any pack that has it. A collection lets go of a pack that is missing when all that
+snapshots need of it lies elsewhere; until then writers may rely on it.
+
 **Sweep.** A pack below the floor that the index does not name is garbage for ever, so any machine
 may delete it at any time: a commit lists packs of its own epoch alone, and commits below the
 floor do not count. It is the same for parts that the state does not name, commits that are in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -86,6 +86,34 @@ def push_snapshots(
                     return push.stored
                 push.begin(push.own)
     raise Busy("Collections on the remote kept overtaking the push")
+
+
+def push_objects(
+    remote: Remote,
+    history: HistoryName,
+    source: PushSource,
+    objects: Mapping[ObjectId, ObjectKind],
+) -> int:
+    """Stores objects again, whether or not the remote lists them; returns in how many packs.
+
+    For objects that are lost, or damaged. What a snapshot needs of them stays, the rest until
+    later collections. Raises Busy when collections kept overtaking it, Corrupt when ``source``
+    lacks something, RemoteFailed.
+    """
+    left = iter(objects.items())
+    stored_packs = 0
+    while group := [Reference(kind, each) for each, kind in islice(left, OBJECTS_PER_COMMIT)]:
+        for _ in range(ATTEMPTS):
+            with Push(remote, history) as push:
+                push.begin()
+                for blocks in _packs(source, group):
+                    push.add_pack(blocks)
+                if push.commit():
+                    stored_packs += push.stored.packs
+                    break
+        else:
+            raise Busy("Collections on the remote kept overtaking the repair")
+    return stored_packs
 
 
 class PlannedPush(NamedTuple):

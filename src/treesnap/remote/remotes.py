@@ -84,7 +84,7 @@ from treesnap.remote.registry import (
     pushed_history,
     set_pushed_history,
 )
-from treesnap.remote.verify import Verification
+from treesnap.remote.verify import Verification, repaired
 from treesnap.results import RestoreResult, VerifyResult
 from treesnap.store.fetched import fetched_root
 from treesnap.store.lock import held
@@ -214,6 +214,13 @@ class _RemoteSession(NamedTuple):
     def set_own_history(self, pushed: PushedHistory) -> None:
         """Remembers the history that the root has there, durably."""
         set_pushed_history(self.session.store, self.session.root, self._remote_id, pushed)
+
+    def collect(self) -> Collected | None:
+        """Collects garbage there; returns None when another collection overtook it."""
+        with _alone(self, "remote gc"):
+            collected = Collector(self.connection.protocol).collect()
+            self.connection.files.sweep_unfinished()
+        return collected
 
     @property
     def _remote_id(self) -> bytes:
@@ -517,18 +524,29 @@ class Remotes:
             remote.delete(chosen, chosen.records)
             return chosen.info()
 
-    def verify(self, name: str | None = None, *, read_data: bool = False) -> VerifyResult:
-        """Checks that everything is there that the snapshots on a remote need; changes nothing.
+    def verify(
+        self, name: str | None = None, *, read_data: bool = False, repair: bool = False
+    ) -> VerifyResult:
+        """Checks that everything is there that the snapshots on a remote need.
 
-        With ``read_data`` reads all of that, and compares it with its hashes. Raises RemoteFailed.
+        With ``read_data`` reads all of that, and compares it with its hashes. ``repair`` stores
+        what is lost or damaged there again, as far as this store has it, and where packs are
+        missing collects garbage, if this machine may; durable after return. Without it nothing is
+        changed. Raises Busy, RemoteFailed.
         """
         with self._connected(name, "verify a remote", reads_all=True) as remote:
-            protocol, monitor = remote.connection.protocol, remote.session.monitor
+            protocol, session = remote.connection.protocol, remote.session
             commits = without_deleted(remote.view, protocol.read_deletions().values())
-            monitor.begin(Phase.VERIFY, None, None)
-            verification = Verification(protocol, remote.view, monitor.advance)
-            payloads = (payload for entry in commits for payload in entry.snapshots)
-            return verification.run(payloads, read_data=read_data)
+            payloads = [payload for entry in commits for payload in entry.snapshots]
+            session.monitor.begin(Phase.VERIFY, None, None)
+            source = LocalObjects(session.store) if repair else None
+            advance = session.monitor.advance
+            verification = Verification(protocol, remote.view, payloads, advance, source)
+            found = verification.run(read_data=read_data)
+            if source is None:
+                return found
+            collect = remote.collect if remote.connection.may_collect else None
+            return repaired(verification, found, source, collect)
 
     def keys(self, name: str | None = None) -> tuple[KeyInfo, ...]:
         """Returns the key slots of an encrypted remote. Raises Refused for another one."""
@@ -578,9 +596,7 @@ class Remotes:
                     else f"The server of the remote {known_as} cannot be relied on for collections",
                     code=ErrorCode.REMOTE_UNRELIABLE,
                 )
-            with _alone(remote, "remote gc"):
-                collected = Collector(connection.protocol).collect()
-                connection.files.sweep_unfinished()
+            collected = remote.collect()
             if collected is None:
                 raise Busy(f"Another machine collected garbage on the remote {known_as} meanwhile")
             return collected
