@@ -328,6 +328,14 @@ def test_json_page_names_every_schema():
     } | {"treesnap.error/1"}
 
 
+def test_no_page_holds_the_marks_of_a_conflict():
+    marks = ("<<<<<<< ", ">>>>>>> ")
+
+    lines = [(page.name, line) for page in PAGES for line in page.read_text().splitlines()]
+
+    assert [item for item in lines if item[1].startswith(marks)] == []
+
+
 def test_links_between_pages_lead_somewhere():
     link = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 
