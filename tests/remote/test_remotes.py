@@ -838,6 +838,37 @@ def test_no_push_brings_back_what_was_pruned_unless_it_is_named(handle, garden, 
     assert len(handle.list()) == 3  # nothing local went
 
 
+def test_what_was_deleted_on_a_remote_is_stored_again_before_it_was_collected(
+    handle, garden, place, tmp_path
+):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    made = small_steps(handle, garden, remotes, 3)
+    remotes.delete("backup", "garden")
+
+    assert remotes.push(refs=[made[1]]).snapshots == (made[1],)
+    assert remotes.push(dry_run=True).snapshots == (made[0], made[2])
+    assert remotes.push().snapshots == (made[0], made[2])
+    assert remotes.push().snapshots == ()
+    remotes.collect()
+    cloned(tmp_path / "again", tmp_path / "other", place)
+    assert ids(tmp_path / "again", tmp_path / "other") == made[::-1]
+    assert difference(record(garden), record(tmp_path / "again")) == []
+
+
+def test_what_was_pruned_is_stored_again_before_it_was_collected_if_it_is_named(
+    handle, garden, place
+):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    made = small_steps(handle, garden, remotes, 3)
+    remotes.prune("backup", Policy(keep_last=1))
+
+    assert remotes.push().snapshots == ()
+    assert remotes.push(refs=[made[0]]).snapshots == (made[0],)
+    assert [item.snapshots for item in remotes.histories()] == [2]
+
+
 def test_the_newest_snapshot_stays_on_a_remote(handle, garden, place):
     remotes = opened(handle, place)
     remotes.add("backup", "s3://b")

@@ -418,30 +418,26 @@ class Remotes:
         """
         with self._connected(name, "push", changes_history=True) as remote:
             session, view = remote.session, remote.view
-            log, root = session.store.snapshots, session.root
             pushed = _history_to_push(remote)
             history_id = pushed.history.id.hex()
-            mine = (
-                entry for entry in view.visible.values() if entry.history.id == pushed.history.id
-            )
-            there = {snapshot_id(payload) for entry in mine for payload in entry.snapshots}
             wanted = {resolve_in(session, ref).id for ref in refs}
             after = resolve_in(session, since).sequence if since is not None else 0
-            there |= {SnapshotId(item.hex()) for item in pushed.pruned} - wanted
-            payloads = []
-            merges = set[SnapshotId]()
-            for item in reversed(log.names(root.id)):
-                if item.id in there or (wanted and item.id not in wanted) or item.sequence <= after:
-                    continue
-                payload = log.payload(root.id, item)
-                record = decode_snapshot(payload)
-                if wanted or every_kind or record.kind == SnapshotKind.MANUAL:
-                    payloads.append(payload)
-                    if MERGED in record.tags:
-                        merges.add(item.id)
-            if merges and not wanted:
-                idle = merges_without_effect(session, merges)
-                payloads = [item for item in payloads if snapshot_id(item) not in idle]
+            pruned_ids = {SnapshotId(item.hex()) for item in pushed.pruned} - wanted
+            there = {
+                snapshot_id(payload)
+                for entry in view.visible.values()
+                if entry.history.id == pushed.history.id
+                for payload in entry.snapshots
+            }
+            payloads = _lacking(session, there | pruned_ids, wanted, after, every_kind=every_kind)
+            if there and len(payloads) < max(1, len(wanted)):
+                # What was deleted there is visible until a collection. It costs a request to
+                # know, so a push that has something to store leaves it to the next one.
+                mine = (item for item in remote.histories() if item.id == history_id)
+                left = {key for history in mine for key in history.records}
+                payloads = _lacking(
+                    session, left | pruned_ids, wanted, after, every_kind=every_kind
+                )
             ids = tuple(map(snapshot_id, payloads))
             if not payloads:
                 return PushResult(remote.name, history_id, ids, Uploaded())
@@ -925,6 +921,37 @@ def _history_to_push(remote: _RemoteSession) -> PushedHistory:
     if all(snapshot_id(item) in local for entry in unknown.values() for item in entry.snapshots):
         return pushed._replace(commits=(*pushed.commits, *unknown))
     return PushedHistory(HistoryName(os.urandom(FILE_ID_SIZE), name, pushed.history.id))
+
+
+def _lacking(
+    session: Session,
+    there: Container[SnapshotId],
+    wanted: set[SnapshotId],
+    after: int,
+    *,
+    every_kind: bool,
+) -> list[bytes]:
+    """Returns the payloads of the snapshots that a push stores, oldest first.
+
+    They are none of ``there``, and came after the sequence ``after``. Where ``wanted`` is empty,
+    it is those that a person asked for, without merges that have no effect.
+    """
+    log, root = session.store.snapshots, session.root
+    payloads = []
+    merges = set[SnapshotId]()
+    for item in reversed(log.names(root.id)):
+        if item.id in there or (wanted and item.id not in wanted) or item.sequence <= after:
+            continue
+        payload = log.payload(root.id, item)
+        record = decode_snapshot(payload)
+        if wanted or every_kind or record.kind == SnapshotKind.MANUAL:
+            payloads.append(payload)
+            if MERGED in record.tags:
+                merges.add(item.id)
+    if merges and not wanted:
+        idle = merges_without_effect(session, merges)
+        payloads = [item for item in payloads if snapshot_id(item) not in idle]
+    return payloads
 
 
 @contextmanager
