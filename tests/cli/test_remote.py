@@ -111,6 +111,12 @@ def test_without_a_secret_and_a_terminal_nothing_waits(snap, root, disk):
     assert "hint: " in refused.err
 
 
+def test_no_new_secret_is_asked_for_where_nothing_is_encrypted(snap, pushed):
+    refused = snap("remote", "key", "add", process=True)
+
+    assert (refused.code, "is not encrypted" in refused.err) == (3, True)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

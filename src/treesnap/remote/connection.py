@@ -189,9 +189,10 @@ class Connection:
             )
         return sorted(found)
 
-    def add_slot(self, secret: Secret) -> KeyInfo:
-        """Writes a key slot for another secret, durably; raises Refused."""
+    def add_slot(self, source: SecretSource) -> KeyInfo:
+        """Writes a key slot for another secret, durably; raises Refused before it asks for one."""
         opened = self._require_keys()
+        secret = source()
         slot = new_slot(opened.keys, secret, self.format.remote_id)
         self._blobs.put(slot.name, slot.data)
         name = slot.name.removeprefix(_SLOTS)

@@ -552,7 +552,7 @@ class Remotes:
     def add_key(self, name: str | None, secret: SecretSource) -> KeyInfo:
         """Lets another secret open an encrypted remote; durable after return. Raises Refused."""
         with self._connected(name, "add a key to a remote") as remote:
-            return remote.connection.add_slot(secret())
+            return remote.connection.add_slot(secret)
 
     def remove_key(self, name: str | None, beginning: str) -> KeyInfo:
         """Removes the key slot whose id begins so; its secret opens the remote no longer.
