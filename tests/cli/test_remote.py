@@ -108,7 +108,19 @@ def test_without_a_secret_and_a_terminal_nothing_waits(snap, root, disk):
     refused = snap("remote", "add", "disk", disk, "--encrypt", process=True)
 
     assert (refused.code, "no terminal can be asked" in refused.err) == (3, True)
+    assert "$TREESNAP_REMOTE_PASSPHRASE is not set" in refused.err
     assert "hint: " in refused.err
+
+
+def test_a_new_passphrase_that_is_not_there_is_named_by_its_variable(snap, root, disk):
+    snap("create", "-q")
+    snap("remote", "add", "disk", disk, "--encrypt", env=PASSPHRASE)
+
+    refused = snap("remote", "key", "add", env=PASSPHRASE, process=True)
+    wrong = snap("push", env={"TREESNAP_REMOTE_PASSPHRASE": "wrong"})
+
+    assert (refused.code, "$TREESNAP_REMOTE_NEW_PASSPHRASE is not set" in refused.err) == (3, True)
+    assert "(1 slot, 1 with a passphrase)" in wrong.err
 
 
 def test_no_new_secret_is_asked_for_where_nothing_is_encrypted(snap, pushed):

@@ -380,7 +380,7 @@ def test_a_wrong_secret_is_told_from_damage(kind):
         open_slots(slots_of(good, slot_for(SECRETS[other])), WRONG[kind], REMOTE_ID)
     with pytest.raises(RemoteLocked, match=r"\(2 slots, 1 with a .*, 1 damaged\)"):
         open_slots(slots_of(good, damaged), WRONG[kind], REMOTE_ID)
-    with pytest.raises(RemoteLocked, match=rf"This {other} opens .* \(1 slots, 0 with a {other}\)"):
+    with pytest.raises(RemoteLocked, match=rf"This {other} opens .* \(1 slot, 0 with a {other}\)"):
         open_slots(slots_of(good), SECRETS[other], REMOTE_ID)
     with pytest.raises(RemoteLocked, match="0 slots"):
         open_slots({}, SECRETS[kind], REMOTE_ID)

@@ -114,7 +114,10 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.LAST_KEY: (
             "'snap remote key add' adds another one; then give the secret of that one"
         ),
-        ErrorCode.REMOTE_LOCKED: "give the passphrase or the key of one of its key slots",
+        ErrorCode.REMOTE_LOCKED: (
+            "give the passphrase or the key of one of its key slots, for example with "
+            "$TREESNAP_REMOTE_PASSPHRASE or $TREESNAP_REMOTE_KEY"
+        ),
         ErrorCode.UNSUPPORTED_FORMAT: "use the version of treesnap that made this store",
     },
     ExitCode.NOT_FOUND: {

@@ -46,7 +46,8 @@ def new_passphrase(command: str | None, path: str | None) -> Secret:
         return Secret.passphrase(_first_line(path))
     if passphrase := os.environ.get(NEW_PASSPHRASE_VARIABLE):
         return Secret.passphrase(passphrase)
-    return Secret.passphrase(_typed("New passphrase", confirms=True))
+    typed = _typed("New passphrase", NEW_PASSPHRASE_VARIABLE, confirms=True)
+    return Secret.passphrase(typed)
 
 
 def _secret(known: KnownRemote, *, confirms: bool = False) -> Secret:
@@ -60,14 +61,15 @@ def _secret(known: KnownRemote, *, confirms: bool = False) -> Secret:
         return Secret.raw_key(key)
     if passphrase := os.environ.get(PASSPHRASE_VARIABLE):
         return Secret.passphrase(passphrase)
-    return Secret.passphrase(_typed(f"Passphrase of {known.url}", confirms=confirms))
+    typed = _typed(f"Passphrase of {known.url}", PASSPHRASE_VARIABLE, confirms=confirms)
+    return Secret.passphrase(typed)
 
 
-def _typed(question: str, *, confirms: bool) -> str:
+def _typed(question: str, variable: str, *, confirms: bool) -> str:
     """Returns what a person types; raises Refused where there is no terminal."""
     if not is_terminal("stdin"):
         raise Refused(
-            "A passphrase is needed, and no terminal can be asked for it",
+            f"A passphrase is needed: ${variable} is not set, and no terminal can be asked for it",
             code=ErrorCode.REMOTE_LOCKED,
         )
     typed: str = click.prompt(question, hide_input=True, confirmation_prompt=confirms, err=True)

@@ -49,6 +49,7 @@ from treesnap.errors import (
 )
 from treesnap.hashing import keyed_hash
 from treesnap.named_tuple import NamedTuple
+from treesnap.quantities import count_text
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
@@ -625,7 +626,7 @@ def open_slots(slots: Mapping[str, bytes], secret: Secret, remote_id: bytes) -> 
     besides = f", {len(damages)} damaged" if damages else ""
     raise RemoteLocked(
         f"This {words} opens no key slot of the remote "
-        f"({len(slots)} slots, {len(fitting)} with a {words}{besides})"
+        f"({count_text(len(slots), 'slot')}, {len(fitting)} with a {words}{besides})"
     )
 
 
