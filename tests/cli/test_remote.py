@@ -331,7 +331,7 @@ def test_a_pull_says_what_both_sides_changed(snap, run_snap, root, pushed, disk,
     kept = other("pull")
 
     assert kept.code == 0
-    assert "1 path changed on both sides, and kept as they are here:\n  plants\n" in kept.err
+    assert "1 path changed on both sides, and kept as it is here:\n  plants\n" in kept.err
     assert "To take one from there: snap restore disk/" in kept.err
     assert (directory / "plants").read_text() == "mine"
     assert (directory / "new").read_text() == "seeds"
@@ -340,6 +340,27 @@ def test_a_pull_says_what_both_sides_changed(snap, run_snap, root, pushed, disk,
     taken = other("pull", "--theirs", "--json").json
     assert taken["conflicts"] == [{"path": "plants"}]
     assert (directory / "plants").read_text() == "theirs"
+
+
+def test_a_pull_says_what_became_of_the_root(snap, run_snap, root, pushed, disk, tmp_path):
+    environment = {"SNAP_STORE": str(tmp_path / "other-store")}
+    directory = tmp_path / "again"
+    run_snap("clone", disk, directory, cwd=tmp_path, env=environment)
+
+    def other(*words):
+        return run_snap(*words, cwd=directory, env=environment)
+
+    other("remote", "add", "disk", disk)
+    same = other("pull").out.splitlines()
+    (root / "new").write_text("seeds")
+    snap("create", "-q")
+    snap("push")
+    other("fetch")
+    changed = other("pull").out.splitlines()
+
+    assert same[0].startswith("Fetched 1 snapshot of disk/root@")
+    assert same[1:] == ["Nothing to merge: the root has what these snapshots changed"]
+    assert [line.split()[0] for line in changed] == ["Restored"]
 
 
 def test_some_paths_are_cloned(run_snap, root, snap, disk, tmp_path):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from treesnap.remote import (
         FetchResult,
         HistoryInfo,
+        PullResult,
         RemoteCheck,
         RemoteInfo,
         Remotes,
@@ -578,10 +579,12 @@ def pull(
             "conflicts": result.conflicts,
             "restore": None if restored is None else restore_fields(restored),
         },
-        [_fetch_line(result.fetch), *([] if restored is None else [restore_line(restored)])],
+        list(_pull_lines(result)),
     )
     if result.conflicts:
-        done = "taken from there" if theirs else "kept as they are here"
+        is_one = len(result.conflicts) == 1
+        here = "kept as it is here" if is_one else "kept as they are here"
+        done = "taken from there" if theirs else here
         invocation.output.note(
             f"{count_text(len(result.conflicts), 'path')} changed on both sides, and {done}:",
             *(f"  {text}" for text in first_lines(result.conflicts, path_text, _SHOWN_MAX)),
@@ -592,6 +595,16 @@ def pull(
             invocation.output.note(f"To take one from there: {one}")
     if restored is not None:
         invocation.output.note(*restore_notes(restored, invocation.command_text("undo")))
+
+
+def _pull_lines(result: PullResult) -> Iterator[str]:
+    """Yields what was fetched, unless it was there before, and what became of the root."""
+    if result.restore is None or result.fetch.fetched.snapshots:
+        yield _fetch_line(result.fetch)
+    if result.restore is not None:
+        yield restore_line(result.restore)
+    elif result.fetch.fetched.snapshots:
+        yield "Nothing to merge: the root has what these snapshots changed"
 
 
 def fetched_ref(invocation: Invocation, handle: Handle, ref: str, paths: Sequence[str]) -> str:
