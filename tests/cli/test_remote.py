@@ -342,6 +342,13 @@ def test_a_pull_says_what_both_sides_changed(snap, run_snap, root, pushed, disk,
     assert (directory / "plants").read_text() == "theirs"
 
 
+def test_a_dry_run_says_that_nothing_is_lacking(snap, pushed):
+    dry, for_programs = snap("push", "--dry-run"), snap("push", "--dry-run", "--json").json
+
+    assert dry.out == "disk lacks nothing\n"
+    assert (for_programs["requests"], for_programs["snapshots"]) == (0, [])
+
+
 def test_a_pull_says_what_became_of_the_root(snap, run_snap, root, pushed, disk, tmp_path):
     environment = {"SNAP_STORE": str(tmp_path / "other-store")}
     directory = tmp_path / "again"

@@ -403,15 +403,15 @@ def push(
             dry_run=dry_run,
         )
     count = count_text(len(result.snapshots), "snapshot")
-    if dry_run:
+    if not result.snapshots:
+        lines = [f"{result.remote} lacks nothing"]
+    elif dry_run:
         size = size_text(result.stored.size_bytes)
         requests = count_text(result.requests or 0, "request")
         lines = [f"Would store {count} on {result.remote}: {size} new, in {requests}"]
-    elif result.snapshots:
+    else:
         size = size_text(result.stored.size_bytes)
         lines = [f"Stored {count} on {result.remote}: {size} new"]
-    else:
-        lines = [f"{result.remote} lacks nothing"]
     invocation.output.result(
         "push",
         lambda: {

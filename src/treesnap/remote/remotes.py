@@ -440,7 +440,8 @@ class Remotes:
                 )
             ids = tuple(map(snapshot_id, payloads))
             if not payloads:
-                return PushResult(remote.name, history_id, ids, Uploaded())
+                requests = 0 if dry_run else None
+                return PushResult(remote.name, history_id, ids, Uploaded(), requests)
             source = LocalObjects(session.store)
             if dry_run:
                 with _while_they_exist(session, ids):
