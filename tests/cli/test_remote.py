@@ -141,7 +141,8 @@ def test_no_new_secret_is_asked_for_where_nothing_is_encrypted(snap, pushed):
         (["remote", "add", "x", "http://y"], 2, "is neither a directory nor begins with"),
         (["remote", "add", "x", "s3://"], 2, "is no name of a bucket"),
         (["remote", "add", "x", "../missing/below"], 1, "No such file"),
-        (["clone", "missing", "there"], 1, "missing"),
+        (["clone", "missing", "there"], 5, "neither a remote nor a directory 'missing'"),
+        (["clone", "./missing", "there"], 1, "No such file"),
         (["clone", "#x", "there"], 2, "cannot be empty"),
         (["clone", "x"], 2, "DIR"),
     ],
@@ -347,6 +348,22 @@ def test_a_dry_run_says_that_nothing_is_lacking(snap, pushed):
 
     assert dry.out == "disk lacks nothing\n"
     assert (for_programs["requests"], for_programs["snapshots"]) == (0, [])
+
+
+def test_a_clone_of_a_history_that_is_written_as_a_ref_says_how_it_is_written(snap, pushed):
+    for place in ("disk/root", "disk@latest"):
+        outcome = snap("clone", place, "../there", "--json")
+
+        assert (outcome.code, outcome.json["code"]) == (5, "remote-not-found")
+        assert outcome.json["message"].endswith("; a history of disk is disk#HISTORY")
+
+
+def test_several_remotes_are_told_apart(snap, pushed, disk):
+    snap("remote", "add", "second", disk)
+
+    outcome = snap("push")
+
+    assert (outcome.code, "several remotes, name one: disk, second" in outcome.err) == (2, True)
 
 
 def test_a_pull_says_what_became_of_the_root(snap, run_snap, root, pushed, disk, tmp_path):

@@ -150,7 +150,7 @@ def choose(histories: Sequence[RemoteHistory], words: str | None) -> RemoteHisto
     if len(histories) > 1:
         names = ", ".join(sorted(f"{item.name} ({item.id[:12]})" for item in histories))
         raise InvalidArgument(
-            f"Several histories are possible: {names}; the beginning of an id names one"
+            f"Several histories are possible: {names}; a name or the beginning of an id names one"
         )
     return histories[0]
 

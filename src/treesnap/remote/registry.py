@@ -72,7 +72,7 @@ class Registry:
         if not names:
             raise NotFound("The store knows no remote", code=ErrorCode.REMOTE_NOT_FOUND)
         if len(names) > 1:
-            raise InvalidArgument(f"There are several remotes: {', '.join(names)}")
+            raise InvalidArgument(f"There are several remotes, name one: {', '.join(names)}")
         return names[0], self.get(names[0])
 
     def add(self, name: str, remote: KnownRemote) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
@@ -812,16 +813,29 @@ def _tree_paths(context: Context, paths: Iterable[PathLike]) -> tuple[bytes, ...
 
 
 def _known(context: Context, place: str) -> tuple[str | None, KnownRemote]:
-    """Returns a remote with its name in the store, or, without one, by its address."""
+    """Returns a remote with its name in the store, or, without one, by its address.
+
+    Raises NotFound for what is neither.
+    """
+    names: list[str] = []
     try:
         with opened(context, "look for a remote", recover=False) as session:
             registry = _registry(session)
-            if place in registry.names():
+            names = registry.names()
+            if place in names:
                 return place, registry.get(place)
     except StoreMissing:
         pass
     directory = directory_of(place)
     url = place if directory is None else os.path.abspath(directory)
+    is_path = "://" in place or place.startswith(("/", "."))  # its disk may not be mounted
+    if directory is not None and not is_path and not os.path.lexists(url):
+        name = re.split("[/@:]", place)[0]
+        words = f"; a history of {name} is {name}#HISTORY" if name in names else ""
+        raise NotFound(
+            f"There is neither a remote nor a directory {quoted(place)}{words}",
+            code=ErrorCode.REMOTE_NOT_FOUND,
+        )
     return None, KnownRemote(url, bytes(FILE_ID_SIZE), is_encrypted=False)
 
 
