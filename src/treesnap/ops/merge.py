@@ -277,7 +277,11 @@ def _groups(
     changes: _Changes,
     get: Get,
 ) -> Groups:
-    """Returns the hard-link groups of what stays, and of what is taken, each by itself."""
+    """Returns the hard-link groups of what stays, and of what is taken, each by itself.
+
+    Names of one file on the other side may differ here: of two files that became one there, one is
+    in a conflict, or keeps another owner. Those that differ stay different files.
+    """
     trees = TreeReader(get)
 
     def is_taken(path: bytes) -> bool:
@@ -286,9 +290,21 @@ def _groups(
     def is_there(path: bytes) -> bool:
         return trees.find(root, path) is not None
 
+    def split(groups: Groups) -> Groups:
+        found: Groups = {}
+        for group in set(groups.values()):
+            alike: dict[Entry | None, list[bytes]] = {}
+            for path in group:
+                entry = trees.find(root, path)
+                alike.setdefault(entry and entry._replace(name=b""), []).append(path)
+            for paths in alike.values():
+                found.update(dict.fromkeys(paths, tuple(paths)))
+        return found
+
     stay = load_groups(mine.links, get)
     come = load_groups(theirs.links, get)
+    taken = split(subset_groups(come, lambda path: is_there(path) and is_taken(path)))
     return {
         **subset_groups(stay, lambda path: is_there(path) and not is_taken(path)),
-        **subset_groups(come, lambda path: is_there(path) and is_taken(path)),
+        **{path: group for path, group in taken.items() if len(group) > 1},
     }

@@ -281,3 +281,25 @@ def test_an_owner_that_only_the_other_side_changed_is_taken_by_who_may_set_it(wo
         True: {b"a": 1001, b"b": 1002, b"d": 1001},
     }
     assert b"".join(world.handle.cat(found[True].snapshot.id, "a")) == b"mine"
+
+
+@only_root
+def test_files_that_became_one_there_stay_two_where_one_is_in_a_conflict(world):
+    """The owner is taken of both, so both names come from there, but not the content of one."""
+    give_away(world.root, 1000)
+    base = world.snapshot({"a": "1", "b": "1"})
+    mine = world.snapshot({"a": "mine", "b": "1"})
+    (world.root / "b").unlink()
+    os.link(world.root / "a", world.root / "b")
+    (world.root / "a").write_text("2")
+    give_away(world.root, 1001)
+    theirs = world.handle.create().snapshot
+    assert theirs.record.links is not None
+
+    found = world.merge(mine, theirs, base)
+    world.handle.restore(found.snapshot.id)
+
+    assert found.conflicts == (b"a",)
+    files = {name: (world.root / name).read_text() for name in ("a", "b")}
+    assert files == {"a": "mine", "b": "2"}
+    assert found.snapshot.record.links is None
