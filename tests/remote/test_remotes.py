@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from threading import Barrier
 
@@ -47,6 +48,7 @@ from treesnap.remote.connection import open_blobs
 from treesnap.remote.keys import MasterKeys, Secret, new_slot
 from treesnap.remote.sealing import generation_of
 from treesnap.store.maintenance.retention import Policy
+from treesnap.testing.doubles import FaultyFileSystem, Killed, kill_at
 
 RAW_KEY = "5a" * 32
 SECRET_TEXT = b"the roses are in bloom"
@@ -705,6 +707,36 @@ def test_a_clone_refuses_a_directory_that_holds_something(handle, garden, place,
     shutil.rmtree(garden)
     with pytest.raises(Refused):
         cloned(tmp_path / "elsewhere" / "..", tmp_path / "other", place)
+
+
+def test_a_clone_that_was_killed_anywhere_goes_on_when_it_is_called_again(
+    handle, garden, place, tmp_path
+):
+    """The kill may leave a whole directory, which is then refused like any other."""
+    opened(handle, place).add("backup", "s3://b")
+    handle.create()
+    opened(handle, place).push()
+    again, store = tmp_path / "again", tmp_path / "other"
+    outcomes = set()
+
+    for number in count(1):
+        fs = FaultyFileSystem(kill_at(number))
+        killed = treesnap.Handle(treesnap.open(again, store).context._replace(fs=fs))
+        try:
+            opened(killed, place).clone("s3://b")
+            break
+        except Killed:
+            pass
+        is_whole = again.exists() and difference(record(garden), record(again)) == []
+        outcomes.add(is_whole)
+        if not is_whole:
+            cloned(again, store, place)
+        assert difference(record(garden), record(again)) == []
+        assert treesnap.open(again, store).verify().problems == ()
+        shutil.rmtree(again)
+        shutil.rmtree(store)
+
+    assert False in outcomes
 
 
 def test_a_clone_into_the_place_of_another_history_is_refused(handle, place, tmp_path):

@@ -42,9 +42,9 @@ from treesnap.errors import (
 )
 from treesnap.events import Phase
 from treesnap.fs.os_errors import reported
-from treesnap.model import Snapshot, SnapshotId, SnapshotKind
+from treesnap.model import Snapshot, SnapshotId, SnapshotKind, Totals
 from treesnap.named_tuple import NamedTuple
-from treesnap.ops.access import locked_root, opened
+from treesnap.ops.access import locked_root, opened, recover
 from treesnap.ops.context import Context, Session, refuse_dangerous
 from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.merge import MERGED, merge
@@ -732,8 +732,10 @@ class Remotes:
         context = self._context
         wanted = _tree_paths(context, paths)
         refuse_dangerous(context.root, context.store_path)
+        is_resumed = recover(context) is not None
         with reported("look at the directory"):
-            if os.path.lexists(context.root) and os.listdir(context.root):
+            # A clone that was killed at its end may be whole now.
+            if not is_resumed and os.path.lexists(context.root) and os.listdir(context.root):
                 raise Refused(
                     f"The directory {quoted(context.root)} is not empty",
                     code=ErrorCode.TARGET_NOT_EMPTY,
@@ -1004,9 +1006,14 @@ def _merge_bases(session: Session, done: FetchResult) -> list[Snapshot]:
 
 
 def _require_only(session: Session, ids: Iterable[SnapshotId]) -> None:
-    """Raises Refused where the root has snapshots that are not of the history that is cloned."""
-    there = {name.id for name in session.store.snapshots.names(session.root.id)}
-    if there - set(ids):
+    """Raises Refused where the root has snapshots that are not of the history that is cloned.
+
+    A clone that was killed while it restored has left one of the empty directory.
+    """
+    log, own = session.store.snapshots, frozenset(ids)
+    others = (name for name in log.names(session.root.id) if name.id not in own)
+    records = (decode_snapshot(log.payload(session.root.id, name)) for name in others)
+    if any(item.kind != SnapshotKind.SAFETY or item.totals != Totals() for item in records):
         raise Refused(
             f"The directory {quoted(session.context.root)} has a history of its own",
             code=ErrorCode.ROOT_TAKEN,
