@@ -9,6 +9,8 @@ import pytest
 
 import treesnap
 from blob_doubles import MemoryBlobs
+from treesnap.codec.index import encode_index
+from treesnap.codec.remote import COMMIT, HistoryName, RemoteCommit
 from treesnap.errors import Corrupt, ErrorCode
 from treesnap.remote import Remotes
 from treesnap.remote.keys import Secret
@@ -85,6 +87,32 @@ def test_a_file_that_is_no_commit_stops_collections_alone(handle, remotes, conte
     assert stopped.value.code in {ErrorCode.REMOTE_DAMAGED, ErrorCode.STORE_DAMAGED}
     del content[name]
     assert remotes.verify(read_data=True).problems == ()
+
+
+@pytest.mark.parametrize("snapshot", [b"", b"no snapshot"])
+def test_a_commit_of_what_is_no_snapshot_stops_collections_alone(
+    handle, opener, content, tmp_path, snapshot
+):
+    """Where nothing is encrypted, a writer needs no key for it."""
+    remotes = Remotes(handle, opener=opener)
+    remotes.add("backup", URL, encrypted=False)
+    push(handle, remotes, "roses")
+    histories = remotes.histories()
+    rows = bytes(encode_index([], {}))
+    weeds = RemoteCommit(HistoryName(b"w" * 16, "weeds"), (snapshot,), (), rows)
+    name = f"commits/{1:016x}-{'ab' * 16}"
+    content[name] = COMMIT.seal(weeds)
+
+    given = treesnap.open(tmp_path / "again", tmp_path / "other")
+    clone(clone_context(str(tmp_path / "again"), given), URL, opener=opener)
+    push(handle, remotes, "tulips")
+
+    assert (tmp_path / "again" / "plants").read_text() == "roses"
+    assert [item.id for item in remotes.histories()] == [item.id for item in histories]
+    assert [problem.where for problem in remotes.verify().problems] == [name]
+    with pytest.raises(Corrupt) as stopped:
+        remotes.collect()
+    assert name in str(stopped.value)
 
 
 def test_a_pack_that_a_writer_replaced_is_named(handle, remotes, content):

@@ -92,7 +92,14 @@ from treesnap.codec.remote import (
     state_name,
     state_number,
 )
-from treesnap.errors import Corrupt, ErrorCode, GenerationMissing, RemoteFailed
+from treesnap.codec.snapshot import decode_snapshot
+from treesnap.errors import (
+    Corrupt,
+    ErrorCode,
+    GenerationMissing,
+    RemoteFailed,
+    UnsupportedFormat,
+)
 from treesnap.model import ObjectId
 from treesnap.named_tuple import NamedTuple
 
@@ -513,8 +520,27 @@ def _indexed(data: bytes, where: str) -> IndexedPacks:
     return IndexedPacks(part.packs, part.rows, where)
 
 
+def _whole_commit(data: bytes, where: str) -> RemoteCommit:
+    """Returns a commit; raises Corrupt also where a snapshot in it is none.
+
+    Else that would stop each command that looks at the snapshots of others.
+    """
+    commit = COMMIT.unseal(data, where)
+    for payload in commit.snapshots:
+        try:
+            with suppress(UnsupportedFormat):  # whoever needs it says so
+                decode_snapshot(payload)
+        except Corrupt as error:
+            raise Corrupt(
+                f"{where} holds what is no snapshot: {error}",
+                code=ErrorCode.REMOTE_DAMAGED,
+                path=where,
+            ) from error
+    return commit
+
+
 _MEANINGS: Mapping[Folder, Callable[[bytes, str], object]] = {
-    Folder.COMMITS: COMMIT.unseal,
+    Folder.COMMITS: _whole_commit,
     Folder.DELETIONS: DELETION.unseal,
     Folder.CATALOG: CATALOG.unseal,
     Folder.INDEX: _indexed,
