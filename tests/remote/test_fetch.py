@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from itertools import count
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from treesnap.ops.roots import forget_root, list_roots
 from treesnap.remote import Remotes
 from treesnap.store.maintenance.retention import Policy
 from treesnap.store.store import Store
+from treesnap.testing.doubles import Fault, FaultyFileSystem, Killed
 
 
 class Machine:
@@ -362,6 +364,28 @@ def test_a_pull_brings_what_changed_there_and_keeps_what_changed_here(laptop, de
     }
     desktop.remotes.pull()
     assert desktop.files() == merged
+
+
+def test_a_pull_finishes_one_that_was_killed_while_it_cleaned_up(laptop, desktop):
+    laptop.write(gone__rose="1", plants="1")
+    laptop.push()
+    desktop.clone()
+    shutil.rmtree(desktop.garden / "gone")
+    desktop.write(plants="2")
+    desktop.push()
+    fault = Fault(
+        methods=frozenset({"remove_directory"}),
+        where=lambda call: "treesnap-restore" in str(call.paths),
+    )
+    killed = laptop.handle.context._replace(fs=FaultyFileSystem(fault))
+    with pytest.raises(Killed):
+        Remotes(Handle(killed)).pull()
+
+    assert any(name.startswith(".treesnap-restore") for name in os.listdir(laptop.garden))
+    laptop.remotes.pull()
+
+    assert os.listdir(laptop.garden) == ["plants"]
+    assert laptop.files() == {"plants": "2"}
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -104,7 +104,7 @@ def test_a_commit_of_what_is_no_snapshot_stops_collections_alone(
     content[name] = COMMIT.seal(weeds)
 
     given = treesnap.open(tmp_path / "again", tmp_path / "other")
-    clone(clone_context(str(tmp_path / "again"), given), URL, opener=opener)
+    Remotes(given, secret_of, opener).clone(URL)
     push(handle, remotes, "tulips")
 
     assert (tmp_path / "again" / "plants").read_text() == "roses"

@@ -684,7 +684,7 @@ class Remotes:
         where the histories have nothing in common, and what :meth:`fetch` and a restore raise.
         """
         done = self._fetch(name, history, from_others=True)
-        with opened(self._context, "pull", recover=False) as session:
+        with opened(self._context, "pull") as session:  # a pull that was killed may come first
             if done.newest_id in {base.id for base in _merge_bases(session, done)}:
                 return PullResult(done, (), None)
         options = CreateOptions(skip_unchanged=True)
