@@ -1,9 +1,10 @@
-"""Durations, sizes and counts as people write them, and back."""
+"""Durations, moments, sizes and counts as people write them, and back."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from datetime import date, datetime, time, timedelta
 from typing import TypeVar
 
 from treesnap.errors import InvalidArgument
@@ -13,6 +14,8 @@ _Item = TypeVar("_Item")
 _SECONDS = {"w": 7 * 86_400, "d": 86_400, "h": 3600, "m": 60, "s": 1}
 _BYTES = {"t": 1 << 40, "g": 1 << 30, "m": 1 << 20, "k": 1 << 10, "": 1}
 _DURATION_PART = re.compile(r"(\d{1,9})([wdhms])")
+_TIME_OF_DAY = re.compile(r"\d\d:\d\d(:\d\d)?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _SIZE = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
@@ -22,6 +25,47 @@ def parse_duration(text: str) -> int:
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise InvalidArgument(f"{text!r} is not of the form 36h, 2w or 1d12h")
     return sum(int(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def parse_moment(text: str, now_ns: int) -> int:
+    """Returns the nanoseconds since 1970 of a moment as people write it, in the local zone.
+
+    ``2h`` is so long ago. ``14:30`` is the last time that it was half past two. ``yesterday``,
+    ``today`` and a date such as ``2026-11-20`` are the end of that day, and
+    ``2026-11-20T14:30`` is that moment, with a zone of its own if one is given (``Z``,
+    ``+02:00``). Raises InvalidArgument.
+    """
+    now = datetime.fromtimestamp(now_ns // 1_000_000_000).astimezone()
+    try:
+        return _moment_ns(text.strip().lower(), now, now_ns)
+    except (ValueError, OverflowError, OSError):
+        raise InvalidArgument(
+            f"{text!r} is not a time such as 2h, 14:30, yesterday or 2026-11-20T14:30"
+        ) from None
+
+
+def _moment_ns(text: str, now: datetime, now_ns: int) -> int:
+    days_ago = {"today": 0, "yesterday": 1}.get(text)
+    if days_ago is not None:
+        return _end_of_day_ns(now.date() - timedelta(days=days_ago))
+    if _DURATION_PART.match(text):
+        return now_ns - parse_duration(text) * 1_000_000_000
+    if _TIME_OF_DAY.fullmatch(text):
+        found = datetime.combine(now.date(), time.fromisoformat(text)).astimezone()
+        if found > now:
+            found = datetime.combine(now.date() - timedelta(days=1), found.time()).astimezone()
+    elif _DATE.fullmatch(text):
+        return _end_of_day_ns(date.fromisoformat(text))
+    else:
+        found = datetime.fromisoformat(text.upper())
+        found = found if found.tzinfo is not None else found.astimezone()
+    return int(found.timestamp()) * 1_000_000_000 + found.microsecond * 1000
+
+
+def _end_of_day_ns(day: date) -> int:
+    """Returns the last nanosecond of a day, which need not have 24 hours."""
+    following = datetime.combine(day + timedelta(days=1), time()).astimezone()
+    return int(following.timestamp()) * 1_000_000_000 - 1
 
 
 def parse_size(text: str) -> int:

@@ -68,6 +68,24 @@ class StatusResult(NamedTuple):
     """What was done about an interrupted restore, or None."""
 
 
+class LogEntry(NamedTuple):
+    """A snapshot, and what changed since the one before it."""
+
+    snapshot: Snapshot
+    older_id: SnapshotId | None
+    """The one that it is compared with; None for the first, which adds all that it holds."""
+    added: int
+    """Paths, as ``removed`` and ``modified``."""
+    removed: int
+    modified: int
+    """Contents, types or properties."""
+    size_change_bytes: int
+    change: Change | None = None
+    """How the path that was asked for differs itself."""
+    is_position: bool = False
+    """Whether it is the state that was saved last, or restored since."""
+
+
 class FoundPath(NamedTuple):
     """A path that ``find`` matched, with the snapshots that hold it."""
 

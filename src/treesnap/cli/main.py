@@ -96,7 +96,8 @@ def snap() -> None:
 
     The root is DIR of -C, else the nearest directory above the current one that
     was captured before, else the current directory. A REF is an id or its unique
-    beginning, a name, 'latest', 'latest~N', or 'step:N' with --session.
+    beginning, a name, 'latest', 'latest~N', '@2h', '@yesterday', or 'step:N' with
+    --session.
     """
 
 

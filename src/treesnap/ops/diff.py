@@ -30,7 +30,7 @@ def status(context: Context) -> StatusResult:
             recorded = recorded_state(session, snapshot.record, None)
             return StatusResult(
                 snapshot=snapshot,
-                changes=_compared(recorded, seen.state, None),
+                changes=compared(recorded, seen.state, None),
                 skipped=seen.result.skipped,
                 recovered=recovered,
             )
@@ -55,10 +55,10 @@ def diff(
             right = preview(session, scope, old.record.rules).state
         left = recorded_state(session, old.record, scope)
         require_paths(paths, left, right)
-        return _compared(left, right, scope)
+        return compared(left, right, scope)
 
 
-def _compared(old: State, new: State, scope: tuple[bytes, ...] | None) -> tuple[Change, ...]:
+def compared(old: State, new: State, scope: tuple[bytes, ...] | None) -> tuple[Change, ...]:
     """Returns the differing paths in order; names that moved between hard-link groups too."""
     spine = treepath.ancestors(scope) if scope is not None else set()
     relinked = sorted(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         DoctorResult,
         FoundPath,
         GcResult,
+        LogEntry,
         PruneResult,
         RestoreResult,
         RootInfo,
@@ -174,6 +175,29 @@ class Handle:
 
         wanted = Filter(session=session, tag=tag)
         return list_snapshots(self.context, wanted, all_roots=all_roots)
+
+    def log(
+        self,
+        path: PathLike | None = None,
+        *,
+        limit: int | None = None,
+        since: str | None = None,
+        kind: SnapshotKind | None = None,
+        session: str | None = None,
+        grep: str | None = None,
+    ) -> Iterator[LogEntry]:
+        """Yields the root's snapshots, newest first, with what each changed.
+
+        With ``path`` those in which it differs from the one before: its versions. ``since`` is a
+        moment such as ``2h``, ``yesterday`` or ``2026-11-20T12:00``, and ``grep`` a regular
+        expression for names, labels and tags. Each is compared with the one before when it is
+        reached, so the first ones of a long history come at once. Raises InvalidArgument.
+        """
+        from treesnap.ops.log import LogRequest, log
+
+        tree_path = self.tree_path(path) if path is not None else None
+        request = LogRequest(tree_path, limit, since, kind, session, grep)
+        return log(self.context, request)
 
     def resolve(
         self, ref: str, *, session: str | None = None, paths: Sequence[PathLike] | None = None

@@ -16,12 +16,14 @@ from itertools import takewhile
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.root_files import NAMES, NameTable
 from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, NotFound, quoted
-from treesnap.model import ObjectId, Snapshot, SnapshotId, SnapshotKind
+from treesnap.model import ObjectId, Snapshot, SnapshotId, SnapshotKind, utc_text
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Session
+from treesnap.quantities import parse_moment
 from treesnap.store.snapshots import SnapshotListing, SnapshotName, position_in
 
-_LATEST = re.compile(r"(latest|newest)(?:~(\d{1,9}))?\Z")
+_LATEST = re.compile(r"(latest|newest)(?:~(\d{1,9}))?(?:@(.+))?\Z")
+_MOMENT = "@"
 _STEP = re.compile(r"step:(\d{1,18})\Z")
 _FOREIGN_DIGITS_MIN = 12
 _ABBREVIATION = re.compile(r"[0-9a-f]{4,64}\Z")
@@ -31,7 +33,8 @@ STEP_MAX = 10**18 - 1
 
 def is_reserved_name(name: str) -> bool:
     """Returns whether a reference of these letters is never looked up as a name."""
-    return bool(not name or _LATEST.match(name) or _STEP.match(name))
+    is_time = name.startswith(_MOMENT)
+    return bool(not name or is_time or _LATEST.match(name) or _STEP.match(name))
 
 
 class Filter(NamedTuple):
@@ -94,10 +97,12 @@ def resolve_in(
 ) -> Snapshot:
     """Returns the snapshot that a reference names in an open store.
 
-    In this order: ``latest``, ``latest~N``, ``newest``, ``newest~N``, ``step:N``, a full id,
+    In this order: ``latest``, ``latest~N``, ``newest``, ``newest~N``, any of these with
+    ``@SESSION``, ``step:N``, ``@TIME`` for the latest one at that time, a full id,
     a name, the unique beginning of an id, the id of a plan's checkpoint or its unique
     beginning, ``REMOTE/HISTORY[@REF]`` for a history that was fetched. ``latest`` counts the
-    snapshots of the whole root alone, or with ``paths`` those that were taken of all of them;
+    snapshots of the whole root alone, or with ``paths`` those that were taken of all of them,
+    and so does ``@TIME``;
     ``newest`` counts every one. Both leave safety snapshots out, which restores make by
     themselves. ``anywhere`` allows an id, or 12 digits of it at least, of another root of the
     store; otherwise the error for it names that root.
@@ -106,6 +111,8 @@ def resolve_in(
     latest = _LATEST.match(ref)
     if latest is not None:
         return _counted_back(session, ref, latest, wanted, paths)
+    if ref.startswith(_MOMENT):
+        return _at_moment(session, ref, wanted, paths)
     step = _STEP.match(ref)
     if step is not None:
         return _by_step(session, ref, int(step.group(1)), wanted)
@@ -156,8 +163,10 @@ def _of_fetched(
 def _counted_back(
     session: Session, ref: str, match: re.Match[str], wanted: Filter, paths: Sequence[bytes]
 ) -> Snapshot:
-    word, number = match.groups()
+    word, number, of_session = match.groups()
     back = int(number or 0)
+    if of_session is not None:
+        wanted = wanted._replace(session=of_session)
     is_anything_partial = False
     for snapshot in session.store.snapshots.readable(session.root.id):
         if snapshot.kind == SnapshotKind.SAFETY or not wanted.fits(snapshot):
@@ -172,6 +181,20 @@ def _counted_back(
         what = "these paths" if any(paths) else "the whole root"
         raise NotFound(f"This root has no snapshot {ref!r} of {what}; 'newest' is of other paths")
     raise unknown(ref)
+
+
+def _at_moment(session: Session, ref: str, wanted: Filter, paths: Sequence[bytes]) -> Snapshot:
+    moment_ns = parse_moment(ref.removeprefix(_MOMENT), session.context.clock_ns())
+    for snapshot in session.store.snapshots.readable(session.root.id):
+        record = snapshot.record
+        if (
+            record.created_at_ns <= moment_ns
+            and record.kind != SnapshotKind.SAFETY
+            and record.covers(paths)
+            and wanted.fits(snapshot)
+        ):
+            return snapshot
+    raise NotFound(f"This root has no snapshot from {utc_text(moment_ns)} or before")
 
 
 def position(session: Session) -> Snapshot | None:

@@ -6,6 +6,7 @@ import pytest
 
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, Refused
 from treesnap.model import SnapshotKind
+from treesnap.ops.handle import Handle
 
 
 @pytest.fixture
@@ -51,6 +52,38 @@ class TestReferences:
 
     def test_an_id_and_its_beginning_are_found(self, handle, three):
         assert handle.resolve(three[0]).id == handle.resolve(three[0][:12]).id == three[0]
+
+    def test_latest_of_a_session_is_named_with_it(self, handle, three):
+        handle.create(session="other")
+
+        assert handle.resolve("latest@s").id == three[2]
+        assert handle.resolve("latest~1@s").id == three[1]
+        with pytest.raises(NotFound):
+            handle.resolve("latest@nothing")
+
+    def test_a_time_names_the_latest_one_before_it(self, handle, root):
+        day_ns = 86_400 * 10**9
+        start_ns = 1_700_000_000 * 10**9
+        made = []
+        for number in range(3):
+            (root / "one").write_bytes(bytes([number]))
+            now_ns = start_ns + number * day_ns
+            at = Handle(handle.context._replace(clock_ns=lambda now_ns=now_ns: now_ns))
+            made.append(at.create().id)
+        later = Handle(handle.context._replace(clock_ns=lambda: start_ns + 2 * day_ns + 1))
+
+        assert later.resolve("@0s").id == made[2]
+        assert later.resolve("@1h").id == made[1]
+        assert later.resolve("@36h").id == made[0]
+        with pytest.raises(NotFound, match="or before"):
+            later.resolve("@3d")
+        with pytest.raises(InvalidArgument, match="is not a time"):
+            later.resolve("@teatime")
+
+    @pytest.mark.parametrize("name", ["@2h", "@", "latest@s", "newest~1@s"])
+    def test_a_reference_that_means_a_time_or_a_session_is_no_name(self, handle, name):
+        with pytest.raises(InvalidArgument):
+            handle.create(name=name)
 
     @pytest.mark.parametrize(
         "ref", ["latest~3", "step:9", "nobody", "ffffffff", "abc", "", "LATEST"]

@@ -1,0 +1,161 @@
+"""``log``: the history of a root, and what each snapshot changed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Iterator
+
+from treesnap.codec.reader import TreeReader
+from treesnap.errors import InvalidArgument, StoreMissing
+from treesnap.model import Change, ChangeKind, Entry, EntryKind, Snapshot, SnapshotKind, Totals
+from treesnap.named_tuple import NamedTuple
+from treesnap.ops.access import opened
+from treesnap.ops.context import Context, Session
+from treesnap.ops.diff import compared
+from treesnap.ops.references import Filter
+from treesnap.ops.state import recorded_state
+from treesnap.quantities import parse_moment
+from treesnap.results import LogEntry
+from treesnap.store.snapshots import position_in
+
+
+class LogRequest(NamedTuple):
+    """What of a history is asked for."""
+
+    path: bytes | None = None
+    """Only snapshots in which this path differs from the one before."""
+    limit: int | None = None
+    since: str | None = None
+    """A moment, as :func:`treesnap.quantities.parse_moment` reads it."""
+    kind: SnapshotKind | None = None
+    session: str | None = None
+    pattern: str | None = None
+    """A regular expression that the name, the label, or the value of a tag matches."""
+
+
+def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
+    """Yields snapshots, newest first, each compared with the one before it when it is reached.
+
+    Costs a record for each snapshot, and the trees that differ from the one before. What is wrong
+    with the request is raised at once.
+    """
+    try:
+        pattern = re.compile(request.pattern or "", re.IGNORECASE)
+    except re.error as error:
+        raise InvalidArgument(f"{request.pattern!r} is not a regular expression: {error}") from None
+    since_ns = parse_moment(request.since, context.clock_ns()) if request.since is not None else 0
+    if request.limit is not None and request.limit < 0:
+        raise InvalidArgument(f"There cannot be {request.limit} snapshots")
+    wanted = Filter(session=request.session)
+
+    def is_wanted(snapshot: Snapshot) -> bool:
+        record = snapshot.record
+        texts = (record.name, record.label, *snapshot.tags.values())
+        return (
+            record.created_at_ns >= since_ns
+            and request.kind in (None, record.kind)
+            and wanted.fits(snapshot)
+            and (request.pattern is None or any(pattern.search(text) for text in texts if text))
+        )
+
+    def entries() -> Iterator[LogEntry]:
+        left = request.limit
+        with opened(context, "look at the history") as session:
+            snapshots = session.store.snapshots
+            stands_at = position_in(snapshots.readable(session.root.id))
+            for snapshot, older in _with_older(snapshots.readable(session.root.id), request.path):
+                if left == 0:
+                    break
+                if not is_wanted(snapshot):
+                    continue
+                entry = _entry(session, snapshot, older, request.path)
+                if entry is not None:
+                    is_position = stands_at is not None and stands_at.id == snapshot.id
+                    yield entry._replace(is_position=is_position)
+                    left = left - 1 if left is not None else None
+
+    def entries_if_any() -> Iterator[LogEntry]:
+        try:
+            yield from entries()
+        except StoreMissing:
+            return
+
+    return entries_if_any()
+
+
+def _with_older(
+    snapshots: Iterator[Snapshot], path: bytes | None
+) -> Iterator[tuple[Snapshot, Snapshot | None]]:
+    """Yields snapshots, each with the newest older one that holds all that it was taken of.
+
+    With a path, those alone that were taken of it.
+    """
+    if path is not None:
+        snapshots = (item for item in snapshots if item.record.covers([path]))
+    ahead = deque[Snapshot]()
+
+    def older_of(snapshot: Snapshot) -> Snapshot | None:
+        scope = (path,) if path is not None else snapshot.record.scope or ()
+        for item in ahead:
+            if item.record.covers(scope):
+                return item
+        for item in snapshots:
+            ahead.append(item)
+            if item.record.covers(scope):
+                return item
+        return None
+
+    first = next(snapshots, None)
+    while first is not None:
+        yield first, older_of(first)
+        first = ahead.popleft() if ahead else next(snapshots, None)
+
+
+def _entry(
+    session: Session, snapshot: Snapshot, older: Snapshot | None, path: bytes | None
+) -> LogEntry | None:
+    """Returns what a snapshot changed; None where a path is as it was."""
+    trees = TreeReader(session.store.get)
+    record = snapshot.record
+    if path is not None:
+        now = trees.find(record.root, path)
+        before = trees.find(older.record.root, path) if older is not None else None
+        if now == before:
+            return None
+        if older is None and now is not None:
+            found = _totals(now, trees)
+            change = Change(path, ChangeKind.ADDED, None, now)
+            added = found.files + found.directories + found.others + (1 if path else 0)
+            return LogEntry(snapshot, None, added, 0, 0, found.size_bytes, change)
+    if older is None:
+        totals = record.totals
+        added = totals.files + totals.directories + totals.others
+        return LogEntry(snapshot, None, added, 0, 0, totals.size_bytes)
+    scope = (path,) if path else record.scope
+    changes = compared(
+        recorded_state(session, older.record, scope), recorded_state(session, record, scope), scope
+    )
+    if path is not None and not changes:
+        return None
+    count = Counter(change.change for change in changes)
+    added, removed = count[ChangeKind.ADDED], count[ChangeKind.REMOVED]
+    return LogEntry(
+        snapshot,
+        older.id,
+        added,
+        removed,
+        len(changes) - added - removed,
+        sum(_size_bytes(change.new) - _size_bytes(change.old) for change in changes),
+        next((change for change in changes if change.path == path), None),
+    )
+
+
+def _totals(entry: Entry, trees: TreeReader) -> Totals:
+    if entry.is_directory:
+        return trees.totals(entry.tree_id)
+    return Totals(size_bytes=_size_bytes(entry))
+
+
+def _size_bytes(entry: Entry | None) -> int:
+    return entry.size if entry is not None and entry.kind == EntryKind.FILE else 0
