@@ -83,7 +83,14 @@ class LogEntry(NamedTuple):
     change: Change | None = None
     """How the path that was asked for differs itself."""
     is_position: bool = False
-    """Whether it is the state that was saved last, or restored since."""
+    """Whether the tree was saved as it, or restored to it, last."""
+
+
+class WaysBack(NamedTuple):
+    """The states that undo and redo go to, as safety snapshots; None where there is nothing."""
+
+    undo: Snapshot | None
+    redo: Snapshot | None
 
 
 class FoundPath(NamedTuple):

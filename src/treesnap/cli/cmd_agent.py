@@ -15,7 +15,7 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, path_fields
 from treesnap.cli.patch import hunks
 from treesnap.cli.streams import PROGRAMS
-from treesnap.cli.text_output import time_text
+from treesnap.cli.terminal import time_text
 from treesnap.errors import TreesnapError, printable
 
 if TYPE_CHECKING:

@@ -11,14 +11,15 @@ import click
 from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, entry_fields, path_fields, snapshot_fields
+from treesnap.cli.terminal import time_text
 from treesnap.cli.text_output import (
     gap_text,
     list_lines,
+    list_table,
     path_text,
     short_id,
     skipped_text,
     tag_texts,
-    time_text,
 )
 from treesnap.errors import printable
 from treesnap.facts import counters_in, is_retired, plain_tags, rollback_count, stated_facts
@@ -44,6 +45,7 @@ _FILE_TYPES = {
 @command(
     "list",
     prints_only=True,
+    is_paged=True,
     examples=["snap list", "snap list --session build-7", "snap list --all --tag release --json"],
 )
 @click.option("--session", metavar="ID", help="Only snapshots of this session.")
@@ -65,7 +67,8 @@ def list_snapshots(
 ) -> None:
     """List the root's snapshots, newest first.
 
-    Columns: id, time, kind, flags (P pinned, ! incomplete), [name] and label.
+    Columns: id, time, bytes that it added to the store, kind, [name] and label. In a
+    pipe there are flags before the name (P pinned, ! incomplete), and no head.
     """
     with invocation.open(progress=False, needs_root=not all_roots) as handle:
         if remote is None:
@@ -90,6 +93,7 @@ def list_snapshots(
         invocation.output.note(f"To repair or move away what is damaged: {repair}")
         invocation.output.note(f"To delete it: {delete}")
     invocation.output.note(*map(gap_text, gaps))
+    terminal = invocation.output.terminal(handle.context.clock_ns())
     invocation.output.result(
         "list",
         lambda: {
@@ -97,7 +101,9 @@ def list_snapshots(
             "damaged": snapshots.damaged,
             "gaps": gaps,
         },
-        list_lines(snapshots, with_roots=all_roots),
+        list_table(snapshots, terminal, with_roots=all_roots)
+        if terminal.columns is not None
+        else list_lines(snapshots, with_roots=all_roots),
     )
 
 

@@ -17,7 +17,12 @@ from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, fields_of
-from treesnap.cli.text_output import path_text, short_id, skipped_lines, time_text
+from treesnap.cli.terminal import time_text
+from treesnap.cli.text_output import (
+    path_text,
+    short_id,
+    skipped_lines,
+)
 from treesnap.compat.architect import MILESTONES
 from treesnap.errors import printable
 from treesnap.model import utc_text

@@ -17,7 +17,13 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import restore_fields
 from treesnap.cli.parameters import SIZE
 from treesnap.cli.secret import new_passphrase, new_secret_of, secret_of
-from treesnap.cli.text_output import path_text, restore_line, restore_notes, short_id, time_text
+from treesnap.cli.terminal import time_text
+from treesnap.cli.text_output import (
+    path_text,
+    restore_line,
+    restore_notes,
+    short_id,
+)
 from treesnap.errors import (
     ErrorCode,
     InvalidArgument,

@@ -10,7 +10,13 @@ import click
 from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import restore_fields
-from treesnap.cli.text_output import change_lines, gap_text, restore_line, restore_notes, time_text
+from treesnap.cli.terminal import time_text
+from treesnap.cli.text_output import (
+    change_lines,
+    gap_text,
+    restore_line,
+    restore_notes,
+)
 from treesnap.errors import printable
 from treesnap.quantities import count_text, first_lines
 

@@ -8,7 +8,10 @@ import click
 
 from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.text_output import short_id, time_text
+from treesnap.cli.terminal import time_text
+from treesnap.cli.text_output import (
+    short_id,
+)
 from treesnap.errors import printable
 from treesnap.quantities import count_text
 from treesnap.results import RootDirectory, RootInfo

@@ -36,11 +36,14 @@ class SnapCommand(click.Command):
         *args: Any,
         examples: Sequence[str],
         prints_only: bool = False,
+        is_paged: bool = False,
         **attributes: Any,
     ) -> None:
         super().__init__(*args, **attributes)
         self.prints_only = prints_only
         """Whether it does nothing but print, so that it fails when that fails."""
+        self.is_paged = is_paged
+        """Whether what it prints goes through a pager on a terminal."""
         self.context_settings = {**HELP_OPTIONS, **self.context_settings}
         self.examples = tuple(examples)
         """Commands as a person types them."""
@@ -52,6 +55,7 @@ class SnapCommand(click.Command):
         if invocation is not None:
             is_dry_run = ctx.params.get("dry_run", False)
             invocation.output.prints_only = self.prints_only or is_dry_run
+            invocation.output.is_paged = self.is_paged
         return super().invoke(ctx)
 
     def format_epilog(
@@ -91,8 +95,8 @@ class SnapGroup(click.Group):
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Shows the help when there is nothing to do, which is not a success."""
-        if not args and not ctx.resilient_parsing:
+        """Shows the help of a group that does nothing alone, which is not a success."""
+        if not args and not ctx.resilient_parsing and not self.invoke_without_command:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(ExitCode.USAGE)
         return super().parse_args(ctx, args)
@@ -158,7 +162,7 @@ def _set_global(context: click.Context, parameter: click.Parameter, value: Any) 
         return
     if value == "":
         raise click.BadParameter("is empty", ctx=context, param=parameter)
-    target = invocation.output if parameter.name in {"as_json", "quiet"} else invocation
+    target = invocation.output if parameter.name in {"as_json", "quiet", "colour"} else invocation
     setattr(target, str(parameter.name), value)
 
 
@@ -199,6 +203,13 @@ def global_options() -> list[click.Parameter]:
         ),
         _global_option(
             "-q", "--quiet", "quiet", is_flag=True, help="Print no warnings and no progress."
+        ),
+        _global_option(
+            "--color",
+            "colour",
+            type=click.Choice(["auto", "always", "never"]),
+            help="Whether to use colours: auto, always or never [auto].",
+            metavar="WHEN",
         ),
     ]
 

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 from treesnap.cli.json_output import Fields
 from treesnap.cli.patch import LineCounts, count_lines, hunks, is_binary
-from treesnap.cli.text_output import path_text, time_text
+from treesnap.cli.terminal import time_text
+from treesnap.cli.text_output import (
+    path_text,
+)
 from treesnap.errors import NotFound, OperationFailed, printable
 from treesnap.model import Change, ChangeKind, Entry, EntryKind
 from treesnap.named_tuple import NamedTuple

@@ -21,6 +21,7 @@ COMMANDS = {
     "Everyday": {
         "create": ("cmd_create", "Capture the root, or only PATHs of it."),
         "list": ("cmd_browse", "List the root's snapshots, newest first."),
+        "log": ("cmd_log", "Show the history of the root or of a path, and what changed."),
         "status": ("cmd_changes", "Show what changed since the newest snapshot."),
         "diff": (
             "cmd_changes",
@@ -87,18 +88,28 @@ _COLLECTION_THRESHOLD = 50_000
 live objects are modules, which stay to the end."""
 
 
-@click.group(cls=LazyGroup, package="treesnap.cli", commands_by_section=COMMANDS)
+@click.group(
+    cls=LazyGroup,
+    package="treesnap.cli",
+    commands_by_section=COMMANDS,
+    invoke_without_command=True,
+)
 @click.version_option(
     treesnap.__version__, message="treesnap %(version)s", help="Print the version."
 )
-def snap() -> None:
+@click.pass_context
+def snap(context: click.Context) -> None:
     """Undo for any directory.
 
     The root is DIR of -C, else the nearest directory above the current one that
     was captured before, else the current directory. A REF is an id or its unique
     beginning, a name, 'latest', 'latest~N', '@2h', '@yesterday', or 'step:N' with
-    --session.
+    --session. Without COMMAND: where you are, and what changed.
     """
+    if context.invoked_subcommand is None:
+        from treesnap.cli.cmd_overview import show_overview
+
+        show_overview(context.ensure_object(Invocation))
 
 
 def execute(

@@ -11,13 +11,16 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from treesnap.cli.failure import Failure, hint_of, text_lines
 from treesnap.errors import WarningCode, printable
 from treesnap.named_tuple import NamedTuple
+
+if TYPE_CHECKING:
+    from treesnap.cli.terminal import Terminal
 
 FORMAT_VERSION = 1
 """Version of every JSON object; grows when a field goes or changes its meaning."""
@@ -47,6 +50,10 @@ class Output:
         """The name that the command was called by."""
         self.as_json = False
         self.quiet = False
+        self.colour = "auto"
+        """``auto``, ``always`` or ``never``."""
+        self.is_paged = False
+        """Whether results go through a pager where they are shown on a terminal."""
         self.place: Place | None = None
         """What the command works on, once that is known; every result as JSON names it."""
         self.prints_only = True
@@ -79,6 +86,11 @@ class Output:
         if self.as_json:
             self._print_object(command, fields())
             return
+        if self.is_paged and is_terminal("stdout"):
+            pager = pager_command()
+            if pager is not None:
+                _page(pager, text)
+                return
         for piece in text:
             with self._writing():
                 if isinstance(piece, str):
@@ -86,6 +98,23 @@ class Output:
                 else:
                     sys.stdout.flush()
                     _write_all(piece)
+
+    def terminal(self, now_ns: int) -> Terminal:
+        """Returns what results are printed for.
+
+        ``NO_COLOR`` (https://no-color.org) and ``TERM=dumb`` turn colours off, unless they
+        were asked for.
+        """
+        from shutil import get_terminal_size
+
+        from treesnap.cli.terminal import Terminal
+
+        is_shown = is_terminal("stdout")
+        is_plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        has_colours = self.colour == "always" or (
+            self.colour == "auto" and is_shown and not is_plain
+        )
+        return Terminal(get_terminal_size().columns if is_shown else None, has_colours, now_ns)
 
     def piece(self, data: bytes) -> None:
         """Passes on what another program writes, at once; not with ``--json``.
@@ -180,6 +209,48 @@ class Output:
         if error is not None and not (self.quiet and error.errno == errno.EBADF):
             reason = error.strerror or str(error)
             print_plainly(f"{self.program}: Done, but the result could not be printed: {reason}")
+
+
+def pager_command() -> list[str] | None:
+    """Returns the pager, as git chooses it: ``SNAP_PAGER``, ``PAGER``, ``less``; None for none."""
+    import shlex
+    from shutil import which
+
+    for name in ("SNAP_PAGER", "PAGER"):
+        chosen = os.environ.get(name)
+        if chosen is not None:
+            words = shlex.split(chosen)
+            return words if words and words != ["cat"] and which(words[0]) else None
+    return ["less"] if which("less") else None
+
+
+def _page(command: Sequence[str], text: Iterable[str] | Iterable[bytes]) -> None:
+    """Shows text in a pager, as far as the person reads.
+
+    With ``F`` and ``X``, ``less`` prints what fits on the screen and ends.
+    """
+    import signal
+    import subprocess
+
+    sys.stdout.flush()
+    environment = {"LESS": "FRX", "LV": "-c", **os.environ}
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the pager
+    try:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as pager:  # noqa: S603 - the person's own choice, as for git
+            assert pager.stdin is not None
+            with suppress(BrokenPipeError):
+                for piece in text:
+                    line = piece if isinstance(piece, bytes) else f"{piece}\n"
+                    pager.stdin.write(line if isinstance(line, bytes) else _encoded(line))
+                pager.stdin.flush()
+            with suppress(BrokenPipeError):
+                pager.stdin.close()
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(sys.stdout.encoding, "backslashreplace")
 
 
 def _write_all(data: bytes) -> None:

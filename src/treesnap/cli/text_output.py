@@ -6,17 +6,18 @@ the terminal.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
+from treesnap.cli.terminal import Cell, Style, table, time_text
 from treesnap.errors import printable, quoted
 from treesnap.facts import own_tags
-from treesnap.model import ChangeKind, SkipReason
+from treesnap.model import ChangeKind, SkipReason, SnapshotKind
 from treesnap.quantities import count_text, first_few, first_lines, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
+    from treesnap.cli.terminal import Terminal
     from treesnap.codec.root_files import Gap
     from treesnap.model import Change, Skipped, Snapshot
     from treesnap.results import CreateResult, OpenFile, RestoreResult
@@ -41,15 +42,6 @@ _SKIP_REMARKS = {
     SkipReason.UNREADABLE: "could not be read, so the snapshot is incomplete",
     SkipReason.UNSTABLE: "kept changing while they were read",
 }
-
-
-def time_text(time_ns: int, *, seconds: bool = True) -> str:
-    """Returns a time in the local zone; beyond calendars, seconds as date(1) takes them."""
-    try:
-        local = time.localtime(time_ns // 1_000_000_000)
-    except (OverflowError, OSError):
-        return f"@{time_ns // 1_000_000_000}"
-    return time.strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M", local)
 
 
 def short_id(snapshot_id: str) -> str:
@@ -99,6 +91,34 @@ def added_text(snapshot: Snapshot) -> str:
     """Returns by how much a snapshot made the packs grow, or a dash when that is not known."""
     added_bytes = snapshot.record.added_bytes
     return "-" if added_bytes is None else f"+{size_text(added_bytes)}"
+
+
+def list_table(
+    snapshots: Sequence[Snapshot], terminal: Terminal, *, with_roots: bool
+) -> Iterator[str]:
+    """Yields a table for a terminal, newest first, under a head."""
+    head = ["ID", "WHEN", "ADDED", "KIND", *(["ROOT"] if with_roots else []), "LABEL"]
+    rows = []
+    for snapshot in snapshots:
+        title, style = title_of(snapshot), Style.PLAIN
+        if snapshot.kind is SnapshotKind.SAFETY:
+            style = Style.DIM
+        if snapshot.pinned:
+            title = f"pinned  {title}"
+        if not snapshot.complete:
+            title, style = f"incomplete  {title}", Style.CHANGED
+        row = [
+            Cell(short_id(snapshot.id), Style.DIM),
+            Cell(terminal.when(snapshot.record.created_at_ns)),
+            Cell(added_text(snapshot)),
+            Cell(snapshot.kind.value),
+            *([Cell(printable(snapshot.record.root_path))] if with_roots else []),
+            Cell(title, style),
+        ]
+        rows.append(row[:2] + row[4:] if terminal.is_narrow else row)
+    if rows:
+        shown = head[:2] + head[4:] if terminal.is_narrow else head
+        yield from table(rows, terminal, () if terminal.is_narrow else (2,), shown)
 
 
 def list_lines(snapshots: Sequence[Snapshot], *, with_roots: bool) -> Iterator[str]:
@@ -174,6 +194,11 @@ def change_lines(changes: Iterable[Change]) -> Iterator[str]:
     """Yields a letter and a path for each change."""
     for change in changes:
         yield f"{CHANGE_LETTERS[change.change]}  {path_text(change.path)}"
+
+
+def first_lines_of_changes(changes: Sequence[Change], shown_max: int) -> list[str]:
+    """Returns a line for each of the first changes, and how many more there are."""
+    return first_lines(changes, lambda change: next(change_lines([change])), shown_max)
 
 
 def restore_line(result: RestoreResult) -> str:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         StatsResult,
         StatusResult,
         VerifyResult,
+        WaysBack,
     )
     from treesnap.store.maintenance.retention import Policy
 
@@ -198,6 +199,12 @@ class Handle:
         tree_path = self.tree_path(path) if path is not None else None
         request = LogRequest(tree_path, limit, since, kind, session, grep)
         return log(self.context, request)
+
+    def ways_back(self) -> WaysBack:
+        """Returns the states that :meth:`undo` and :meth:`redo` would go to now."""
+        from treesnap.ops.undo import ways_back
+
+        return ways_back(self.context)
 
     def resolve(
         self, ref: str, *, session: str | None = None, paths: Sequence[PathLike] | None = None

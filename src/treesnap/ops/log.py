@@ -5,19 +5,33 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 
 from treesnap.codec.reader import TreeReader
-from treesnap.errors import InvalidArgument, StoreMissing
-from treesnap.model import Change, ChangeKind, Entry, EntryKind, Snapshot, SnapshotKind, Totals
+from treesnap.errors import Corrupt, InvalidArgument, NotFound, StoreMissing
+from treesnap.model import (
+    Change,
+    ChangeKind,
+    Entry,
+    EntryKind,
+    Snapshot,
+    SnapshotId,
+    SnapshotKind,
+    Totals,
+)
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session
 from treesnap.ops.diff import compared
-from treesnap.ops.references import Filter
+from treesnap.ops.references import Filter, resolve_in
+from treesnap.ops.restore.plan import restored_ref
 from treesnap.ops.state import recorded_state
 from treesnap.quantities import parse_moment
 from treesnap.results import LogEntry
-from treesnap.store.snapshots import position_in
+
+_LOOK_BACK_MAX = 256
+"""Snapshots that are read at most to find the one that the root stands at."""
 
 
 class LogRequest(NamedTuple):
@@ -63,7 +77,7 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
         left = request.limit
         with opened(context, "look at the history") as session:
             snapshots = session.store.snapshots
-            stands_at = position_in(snapshots.readable(session.root.id))
+            position_id = _position(session)
             for snapshot, older in _with_older(snapshots.readable(session.root.id), request.path):
                 if left == 0:
                     break
@@ -71,8 +85,7 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
                     continue
                 entry = _entry(session, snapshot, older, request.path)
                 if entry is not None:
-                    is_position = stands_at is not None and stands_at.id == snapshot.id
-                    yield entry._replace(is_position=is_position)
+                    yield entry._replace(is_position=snapshot.id == position_id)
                     left = left - 1 if left is not None else None
 
     def entries_if_any() -> Iterator[LogEntry]:
@@ -82,6 +95,32 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
             return
 
     return entries_if_any()
+
+
+def _position(session: Session) -> SnapshotId | None:
+    """Returns the newest snapshot of the state that the root was saved in, or restored to, last.
+
+    Which state that is, the newest snapshot tells: before a restore there is one that names it.
+    One that a person made comes before those that restores make.
+    """
+    log, root = session.store.snapshots, session.root
+    recent = [
+        item for item in islice(log.readable(root.id), _LOOK_BACK_MAX) if item.record.scope is None
+    ]
+    if not recent:
+        return None
+    state = recent[0]
+    ref = restored_ref(state)
+    if ref is not None:
+        with suppress(NotFound, Corrupt, InvalidArgument):
+            state = resolve_in(session, ref)
+    alike = (item.id for item in recent if item.root_hash == state.root_hash)
+    made = (
+        item.id
+        for item in recent
+        if item.root_hash == state.root_hash and item.kind is not SnapshotKind.SAFETY
+    )
+    return next(made, next(alike, state.id))
 
 
 def _with_older(

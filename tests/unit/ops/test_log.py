@@ -151,3 +151,50 @@ def test_a_wrong_filter_is_refused_at_once(handle, wanted):
 
 def test_a_root_without_history_has_an_empty_log(handle):
     assert list(handle.log()) == []
+
+
+def position(handle) -> str:
+    (found,) = (entry.snapshot.id for entry in handle.log() if entry.is_position)
+    return found
+
+
+def test_the_position_follows_restores_and_their_undoing(handle, root):
+    ids = []
+    for number in range(3):
+        (root / "one").write_bytes(bytes([number]))
+        ids.append(handle.create().id)
+    assert position(handle) == ids[2]
+
+    handle.restore(ids[0])
+    assert position(handle) == ids[0]
+
+    handle.undo()
+    assert position(handle) == ids[2]
+
+    handle.redo()
+    assert position(handle) == ids[0]
+    (root / "one").write_bytes(b"unsaved")
+    handle.restore(ids[1])
+    assert position(handle) == ids[1]
+    handle.undo()
+    (before_restore,) = (
+        item.id for item in handle.list() if item.label == f"before restore {ids[1][:12]}"
+    )
+    assert position(handle) == before_restore
+
+
+def test_the_ways_back_are_what_undo_and_redo_restore(handle, root):
+    (root / "one").write_bytes(b"1")
+    first = handle.create().id
+    (root / "one").write_bytes(b"2")
+    handle.create()
+    assert handle.ways_back() == (None, None)
+
+    handle.restore(first)
+
+    undo, redo = handle.ways_back()
+    assert redo is None
+    assert undo.id == handle.undo().snapshot.id
+    undo, redo = handle.ways_back()
+    assert undo is None
+    assert redo.id == handle.redo().snapshot.id

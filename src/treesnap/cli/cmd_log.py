@@ -1,0 +1,221 @@
+"""``snap log``: the history of a root or of a path, as a person thinks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from treesnap.cli.command import command, pass_invocation
+from treesnap.cli.invocation import Invocation
+from treesnap.cli.json_output import Fields, fields_of
+from treesnap.cli.terminal import Cell, Style, Terminal, cut, width_of
+from treesnap.cli.text_output import CHANGE_LETTERS, short_id, title_of
+from treesnap.errors import printable
+from treesnap.facts import facts_of
+from treesnap.model import SnapshotKind
+from treesnap.quantities import size_text
+
+if TYPE_CHECKING:
+    from treesnap.model import Change, Snapshot
+    from treesnap.ops.handle import Handle
+    from treesnap.results import LogEntry
+
+_TURN = "turn"
+_WHEN_WIDTH = 16
+_COUNTS_WIDTH = 14
+_SIZE_WIDTH = 10
+
+
+@command(
+    "log",
+    prints_only=True,
+    is_paged=True,
+    examples=[
+        "snap log",
+        "snap log -n 5 --since yesterday",
+        "snap log notes.txt -p",
+        "snap log --grep 'tests pass' --json",
+    ],
+)
+@click.argument("path", required=False)
+@click.option("-p", "--patch", is_flag=True, help="With PATH: what changed, as patches.")
+@click.option("-n", "limit", type=click.IntRange(min=0), metavar="N", help="At most N snapshots.")
+@click.option("--since", metavar="TIME", help="Only newer ones: 2h, yesterday, 2026-11-20T12:00.")
+@click.option(
+    "--kind", type=click.Choice([kind.value for kind in SnapshotKind]), help="Only of this kind."
+)
+@click.option("--session", metavar="ID", help="Only snapshots of this session.")
+@click.option(
+    "--grep", metavar="REGEX", help="Only those whose name, label or tags match, in any case."
+)
+@pass_invocation
+def log(
+    invocation: Invocation,
+    *,
+    path: str | None,
+    patch: bool,
+    limit: int | None,
+    since: str | None,
+    kind: str | None,
+    session: str | None,
+    grep: str | None,
+) -> None:
+    """Show the history of the root or of PATH, newest first.
+
+    Each line says how many paths a snapshot added (+), changed (~) and removed (-)
+    since the one before, and by how many bytes what it holds grew. With PATH, only
+    the snapshots in which it changed. '@' marks where the tree stands now.
+    """
+    if patch and path is None:
+        raise click.UsageError("--patch needs a PATH")
+    with invocation.open(progress=False) as handle:
+        path = invocation.absolute(path, handle.root) if path is not None else None
+        entries = handle.log(
+            path,
+            limit=limit,
+            since=since,
+            kind=SnapshotKind(kind) if kind is not None else None,
+            session=session,
+            grep=grep,
+        )
+        terminal = invocation.output.terminal(handle.context.clock_ns())
+        text: Iterator[str] | Iterator[bytes]
+        if path is None:
+            text = _grouped(entries, terminal)
+        elif patch:
+            text = _patches(handle, entries, path, terminal)
+        else:
+            text = (_line(entry, terminal) for entry in entries)
+        if path is None:
+            invocation.output.note(*_ways_back(handle, invocation))
+        invocation.output.result("log", lambda: {"entries": list(map(_fields, entries))}, text)
+
+
+def _fields(entry: LogEntry) -> Fields:
+    fields = fields_of(entry, without={"change"})
+    change = entry.change
+    return {**fields, "change": None if change is None else change.change}
+
+
+def _ways_back(handle: Handle, invocation: Invocation) -> Iterator[str]:
+    """Yields what undo and redo would do."""
+    for word, snapshot in zip(("undo", "redo"), handle.ways_back(), strict=True):
+        if snapshot is not None:
+            what = printable(snapshot.record.label or short_id(snapshot.id))
+            yield f"{invocation.command_text(word)} goes back to {what}"
+
+
+def _grouped(entries: Iterable[LogEntry], terminal: Terminal) -> Iterator[str]:
+    """Yields a line for each snapshot; the steps of an agent below the prompt that began them.
+
+    A step is captured before the tool works. So its line shows what changed up to the next one.
+    """
+    newer: LogEntry | None = None
+    session: str | None = None
+    steps: list[str] = []
+    for entry in entries:
+        facts = facts_of(entry.snapshot)
+        host, record = facts.get("host"), entry.snapshot.record
+        of_agent = record.session if host is not None else None
+        if of_agent != session:
+            yield from steps
+            steps = []
+            session = of_agent
+            if session is not None:
+                yield terminal.painted(
+                    f"{printable(host or '')} {printable(session)}", Style.HEADING
+                )
+        if session is None:
+            yield _line(entry, terminal)
+        elif facts.get("phase") == _TURN:
+            yield _line(entry, terminal, did=newer, indent=2)
+            yield from steps
+            steps = []
+        else:
+            steps.append(_line(entry, terminal, did=newer, indent=4))
+        newer = entry
+    yield from steps
+
+
+def _line(entry: LogEntry, terminal: Terminal, did: LogEntry | None = None, indent: int = 0) -> str:
+    """Returns a snapshot as a line; a step of an agent with what it ``did`` up to the next one."""
+    snapshot = entry.snapshot
+    time_ns = snapshot.record.created_at_ns
+    when = terminal.when(time_ns)
+    shown = did if indent else entry
+    cells = [
+        Cell("@" if entry.is_position else " ", Style.HERE),
+        Cell(when.ljust(_WHEN_WIDTH), Style.PLAIN),
+        Cell(short_id(snapshot.id), Style.DIM),
+    ]
+    parts = [terminal.painted(cell.text, cell.style) for cell in cells]
+    width = sum(width_of(cell.text) for cell in cells) + 2
+    line = " " * indent + " ".join(parts)
+    if not terminal.is_narrow:
+        counts, size = _counts(shown), _size_change(shown)
+        line += "  " + _painted_counts(shown, terminal) + " " * (_COUNTS_WIDTH - len(counts))
+        line += size.rjust(_SIZE_WIDTH)
+        width += 2 + max(len(counts), _COUNTS_WIDTH) + max(len(size), _SIZE_WIDTH)
+    title = _title(snapshot, entry, of_agent=bool(indent))
+    if terminal.columns is not None:
+        title = cut(title, max(terminal.columns - indent - width - 2, 1))
+    style = Style.DIM if snapshot.kind is SnapshotKind.SAFETY else Style.PLAIN
+    return f"{line}  {terminal.painted(title, style)}".rstrip()
+
+
+def _title(snapshot: Snapshot, entry: LogEntry, *, of_agent: bool) -> str:
+    marks = [word for word, holds in (("pinned", snapshot.pinned),) if holds]
+    if not snapshot.complete:
+        marks.append("incomplete")
+    letter = f"{CHANGE_LETTERS[entry.change.change]}  " if entry.change is not None else ""
+    label = snapshot.record.label
+    title = printable(label) if of_agent and label is not None else title_of(snapshot)
+    if not title:
+        title = snapshot.kind.value
+    return letter + title + (f"  ({', '.join(marks)})" if marks else "")
+
+
+def _counts(entry: LogEntry | None) -> str:
+    """Returns how many paths changed: ``+3 ~5 -1``."""
+    return " ".join(text for text, _ in _count_parts(entry))
+
+
+def _painted_counts(entry: LogEntry | None, terminal: Terminal) -> str:
+    return " ".join(terminal.painted(text, style) for text, style in _count_parts(entry))
+
+
+def _count_parts(entry: LogEntry | None) -> list[tuple[str, Style]]:
+    if entry is None:
+        return [("", Style.PLAIN)]
+    parts = [
+        (f"+{entry.added:,}", Style.ADDED, entry.added),
+        (f"~{entry.modified:,}", Style.CHANGED, entry.modified),
+        (f"-{entry.removed:,}", Style.REMOVED, entry.removed),
+    ]
+    return [(text, style) for text, style, count in parts if count] or [("=", Style.DIM)]
+
+
+def _size_change(entry: LogEntry | None) -> str:
+    if entry is None or not entry.size_change_bytes:
+        return ""
+    sign = "+" if entry.size_change_bytes > 0 else "-"
+    return sign + size_text(abs(entry.size_change_bytes))
+
+
+def _patches(
+    handle: Handle, entries: Iterable[LogEntry], path: str, terminal: Terminal
+) -> Iterator[bytes]:
+    """Yields each version of a path with what changed since the one before."""
+    from treesnap.cli.diff_output import DiffOutput
+
+    for entry in entries:
+        yield _line(entry, terminal).encode("utf-8", "backslashreplace") + b"\n"
+        texts = DiffOutput(handle, entry.older_id or entry.snapshot.id, entry.snapshot.id)
+        changes: tuple[Change, ...]
+        if entry.older_id is None:
+            changes = () if entry.change is None else (entry.change,)
+        else:
+            changes = handle.diff(entry.older_id, entry.snapshot.id, [path])
+        yield from texts.patches(changes, for_terminal=terminal.columns is not None)

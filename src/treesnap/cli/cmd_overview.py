@@ -1,0 +1,109 @@
+"""``snap`` alone: where one is, what there is to go back to, what changed since."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from treesnap.cli.terminal import Style, Terminal
+from treesnap.cli.text_output import first_lines_of_changes, list_table, short_id
+from treesnap.errors import printable
+from treesnap.quantities import count_text, size_text
+
+if TYPE_CHECKING:
+    from treesnap.cli.invocation import Invocation
+    from treesnap.model import Snapshot
+    from treesnap.ops.handle import Handle
+    from treesnap.results import StatusResult
+
+_SNAPSHOTS_SHOWN_MAX = 5
+_PATHS_SHOWN_MAX = 5
+
+
+def show_overview(invocation: Invocation) -> None:
+    """Prints the root, its newest snapshots, what changed, and the command to go back.
+
+    In a directory without history: the first commands to type. Costs a look at the tree, as
+    ``status`` does.
+    """
+    output = invocation.output
+    output.prints_only = True
+    with invocation.open(makes_store=True) as handle:
+        snapshots = handle.list()[:_SNAPSHOTS_SHOWN_MAX]
+        status = handle.status() if snapshots else None
+    terminal = output.terminal(handle.context.clock_ns())
+
+    def lines() -> Iterator[str]:
+        if status is None:
+            yield from _first_lines(invocation, handle)
+            return
+        yield from _known_lines(handle, snapshots, terminal)
+        yield from _change_lines(invocation, status, terminal)
+
+    output.result(
+        "overview",
+        lambda: {
+            "snapshots": snapshots,
+            "since": None if status is None or status.snapshot is None else status.snapshot.id,
+            "changes": [] if status is None else status.changes,
+        },
+        lines(),
+    )
+
+
+def _first_lines(invocation: Invocation, handle: Handle) -> Iterator[str]:
+    yield f"No snapshots of {printable(home_text(handle.root))} in {_store_text(handle)} yet."
+    yield ""
+    rows = {
+        ("create", "-m", "before I begin"): "capture it",
+        ("status",): "see what changed since",
+        ("restore", "latest"): "put everything back",
+    }
+    commands = [invocation.command_text(*words) for words in rows]
+    width = max(map(len, commands))
+    for command, what in zip(commands, rows.values(), strict=True):
+        yield f"  {command:<{width}}   {what}"
+    yield ""
+    yield f"All commands: {invocation.program} --help"
+
+
+def _known_lines(
+    handle: Handle, snapshots: Sequence[Snapshot], terminal: Terminal
+) -> Iterator[str]:
+    totals = snapshots[0].record.totals
+    holds = f"{count_text(totals.files, 'file')}, {size_text(totals.size_bytes)}"
+    yield terminal.painted(printable(home_text(handle.root)), Style.HEADING) + f"  {holds}"
+    yield f"store: {_store_text(handle)}"
+    yield ""
+    yield from list_table(snapshots, terminal, with_roots=False)
+    yield ""
+
+
+def _change_lines(
+    invocation: Invocation, status: StatusResult, terminal: Terminal
+) -> Iterator[str]:
+    if status.snapshot is None:
+        yield "No snapshot of all of it yet"
+        return
+    since = (
+        f"{short_id(status.snapshot.id)} ({terminal.when(status.snapshot.record.created_at_ns)})"
+    )
+    if not status.changes:
+        yield f"Nothing changed since {since}"
+        return
+    yield f"{count_text(len(status.changes), 'path')} changed since {since}:"
+    for line in first_lines_of_changes(status.changes, _PATHS_SHOWN_MAX):
+        yield f"  {line}"
+    yield f"To look: {invocation.command_text('diff')}"
+    yield f"To go back: {invocation.command_text('restore', 'latest')}"
+
+
+def _store_text(handle: Handle) -> str:
+    return printable(home_text(handle.store_path))
+
+
+def home_text(path: str) -> str:
+    """Returns a path with ``~`` for the home directory."""
+    home = os.path.expanduser("~")
+    return "~" + path[len(home) :] if path == home or path.startswith(home + "/") else path

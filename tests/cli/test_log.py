@@ -1,0 +1,198 @@
+"""``snap log`` and ``snap`` alone."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.hook import record as capture
+from treesnap.ops.handle import open as open_handle
+
+
+@pytest.fixture
+def made(snap, root):
+    """Three snapshots: two files, one of them changed, one removed."""
+    (root / "plan").write_text("beans\n")
+    (root / "photo").write_bytes(bytes(2048))
+    ids = [snap("create", "-m", "first").id]
+    (root / "plan").write_text("beans\npeas\n")
+    ids.append(snap("create", "-m", "peas", "--tag", "season=spring").id)
+    (root / "photo").unlink()
+    ids.append(snap("create", "-m", "no photo", "--session", "s").id)
+    return ids
+
+
+def rows(outcome) -> list[list[str]]:
+    """Returns the lines without date and time, as words."""
+    return [line[22:].split() for line in outcome.out.splitlines()]
+
+
+def test_the_log_says_what_each_snapshot_changed(snap, made):
+    assert rows(snap("log")) == [
+        [made[2][:12], "-1", "-2.0", "KiB", "no", "photo", "(s)"],
+        [made[1][:12], "~1", "+5", "B", "peas", "season=spring"],
+        [made[0][:12], "+2", "+2.0", "KiB", "first"],
+    ]
+    assert [line[0] for line in snap("log").out.splitlines()] == ["@", " ", " "]
+
+
+def test_the_log_of_a_path_has_its_versions_and_patches(snap, root, made):
+    (root / "plan").unlink()
+
+    assert [row[0] for row in rows(snap("log", "plan"))] == [made[1][:12], made[0][:12]]
+    patch = snap("log", "plan", "-p").out
+    assert "+peas\n" in patch
+    assert "new file mode" in patch
+    assert rows(snap("log", "photo"))[0][-4:] == ["D", "no", "photo", "(s)"]
+    assert snap("log", "never").out == ""
+    assert snap("log", "-p").code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        (["-n", "1"], [2]),
+        (["--grep", "PE.S"], [1]),
+        (["--grep", "spring"], [1]),
+        (["--session", "s"], [2]),
+        (["--kind", "safety"], []),
+        (["--since", "1h", "-n", "2"], [2, 1]),
+        (["--since", "0s"], []),
+    ],
+)
+def test_filters_choose_what_is_shown(snap, made, words, numbers):
+    assert [row[0] for row in rows(snap("log", *words))] == [made[n][:12] for n in numbers]
+
+
+@pytest.mark.parametrize("words", [["--grep", "("], ["--since", "soon"], ["-n", "-1"]])
+def test_wrong_filters_are_usage_errors(snap, made, words):
+    assert snap("log", *words).code == 2
+
+
+def test_the_log_as_json(snap, made):
+    entries = snap("log", "plan", "--json").json["entries"]
+
+    assert [entry["snapshot"]["id"] for entry in entries] == [made[1], made[0]]
+    assert [entry["change"] for entry in entries] == ["modified", "added"]
+    assert [entry["older_id"] for entry in entries] == [made[0], None]
+    assert [entry["size_change_bytes"] for entry in entries] == [5, 6]
+
+
+def test_the_log_says_what_undo_and_redo_would_do(snap, made):
+    snap("restore", made[0])
+
+    assert f"snap undo goes back to before restore {made[0][:12]}" in snap("log").err
+    snap("undo")
+    assert "snap redo goes back to before undo" in snap("log").err
+
+
+def test_steps_of_an_agent_stand_below_their_prompt(snap, root, store):
+    handle = open_handle(root, store)
+
+    def step(phase: EventPhase, number: int, **more: str) -> None:
+        event = Event(
+            host="claude", session="s-1", key=f"k{number}", phase=phase, root=str(root), **more
+        )
+        capture(handle.context, event)
+
+    step(EventPhase.TURN, 1, prompt="plant beans")
+    step(EventPhase.PRE, 2, tool="Write", summary="bed")
+    (root / "bed").write_text("beans")
+    step(EventPhase.PRE, 3, tool="Bash", summary="rm bed")
+    (root / "bed").unlink()
+    step(EventPhase.END, 4)
+
+    lines = snap("log").out.splitlines()
+
+    assert lines[0] == "claude s-1"
+    assert lines[1].startswith("  ")
+    assert lines[1].endswith("plant beans")
+    assert [line.split("  ")[-1] for line in lines[2:]] == [
+        "end of the turn",
+        "Bash: rm bed",
+        "Write: bed",
+    ]
+    assert " -1 " in lines[3]
+    assert " +1 " in lines[4]
+
+
+def test_snap_alone_says_where_one_is_and_how_to_go_back(snap, root, made):
+    (root / "plan").write_text("weeds")
+
+    shown = snap()
+
+    assert shown.code == 0
+    for text in (str(root), made[2][:12], "1 path changed since", "M  plan", "restore latest"):
+        assert text in shown.out
+    document = snap("--json").json
+    assert [item["id"] for item in document["snapshots"]] == made[::-1]
+    assert document["since"] == made[2]
+    assert [change["path"] for change in document["changes"]] == ["plan"]
+
+
+def test_snap_alone_in_a_new_directory_names_the_first_commands(snap, root, store):
+    shown = snap()
+
+    assert (shown.code, "No snapshots of " in shown.out) == (0, True)
+    assert "create -m" in shown.out
+    assert not store.exists()
+
+
+def on_a_terminal(words, root, environment, columns=80):
+    """Returns what a terminal of so many columns receives from a command."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "treesnap", *words],
+        cwd=root,
+        env={**environment, "COLUMNS": str(columns), "TERM": "xterm"},
+        stdout=follower,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(follower)
+    received = b""
+    try:
+        while piece := os.read(leader, 65_536):
+            received += piece
+    except OSError:  # the other end was closed
+        pass
+    os.close(leader)
+    assert process.wait(timeout=30) == 0
+    return received.decode()
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_terminal_gets_heads_and_relative_times_that_fit(environment, root, made, columns):
+    environment = {**environment, "SNAP_PAGER": "", "NO_COLOR": "1"}
+
+    listed = on_a_terminal(["list"], root, environment, columns)
+    logged = on_a_terminal(["log"], root, environment, columns)
+
+    assert listed.split()[:2] == ["ID", "WHEN"]
+    for text in (listed, logged):
+        assert made[0][:12] in text
+        assert " ago" in text or "just now" in text
+        assert max(map(len, text.splitlines())) <= columns
+        assert "\x1b" not in text
+
+
+def test_a_terminal_gets_colours_and_a_pager(environment, root, made):
+    paged = {**environment, "SNAP_PAGER": "sed -e 's/^/| /'"}
+
+    text = on_a_terminal(["log"], root, paged)
+
+    assert "\x1b[32m+2\x1b[0m" in text
+    assert all(line.startswith("| ") for line in text.splitlines())
+
+
+def test_a_person_who_leaves_the_pager_ends_the_command(environment, root, made):
+    assert on_a_terminal(["log"], root, {**environment, "SNAP_PAGER": "head -n 1"}).count("\n") == 1
+
+
+def test_colours_can_be_asked_for_in_a_pipe(snap, made):
+    assert "\x1b[32m+2\x1b[0m" in snap("log", "--color", "always").out
+    assert "\x1b" not in snap("log").out
