@@ -74,7 +74,6 @@ def test_json_is_one_object_on_standard_output_and_nothing_on_standard_error(sna
     "words",
     [
         ["--json", "nosuch"],
-        ["--json"],
         ["--nosuch", "--json", "list"],
         ["list", "--nosuch", "--json"],
         ["--json", "show"],

@@ -189,6 +189,11 @@ def test_a_terminal_gets_colours_and_a_pager(environment, root, made):
     assert all(line.startswith("| ") for line in text.splitlines())
 
 
+def test_without_the_pager_everything_is_printed(environment, root, made):
+    for pager in ("/does/not/exist", "", "cat"):
+        assert "first" in on_a_terminal(["log"], root, {**environment, "SNAP_PAGER": pager})
+
+
 def test_a_person_who_leaves_the_pager_ends_the_command(environment, root, made):
     assert on_a_terminal(["log"], root, {**environment, "SNAP_PAGER": "head -n 1"}).count("\n") == 1
 

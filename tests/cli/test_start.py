@@ -222,11 +222,11 @@ def test_help_lists_every_command(snap):
     )
 
 
-def test_nothing_to_do_shows_the_help_and_is_a_usage_error(snap):
-    result = snap()
+def test_a_group_with_nothing_to_do_shows_its_help_and_is_a_usage_error(snap):
+    result = snap("remote")
 
     assert (result.code, result.out) == (2, "")
-    assert "Everyday:" in result.err
+    assert "Commands:" in result.err
 
 
 @pytest.mark.parametrize("program", ["snap", "treesnap"])

@@ -126,7 +126,7 @@ def test_who_gets_colours(monkeypatch, colour, is_shown, environment, expected):
         ({"SNAP_PAGER": "head -n 3", "PAGER": "cat"}, ["head", "-n", "3"]),
         ({"SNAP_PAGER": "", "PAGER": "head"}, None),
         ({"PAGER": "cat"}, None),
-        ({"PAGER": "/does/not/exist"}, None),
+        ({}, ["less"]),
     ],
 )
 def test_the_pager_is_chosen_as_git_does(monkeypatch, environment, expected):

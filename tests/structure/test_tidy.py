@@ -39,7 +39,6 @@ HOMES = {
     "shutil.*": [
         "agents/install/status.py",  # looks for programs
         "cli/cmd_agent.py",  # the same
-        "cli/streams.py",  # looks for a pager, and how wide the terminal is
         "testing/*",
     ],
     "tempfile.*": ["testing/*"],

@@ -26,6 +26,8 @@ FORMAT_VERSION = 1
 """Version of every JSON object; grows when a field goes or changes its meaning."""
 
 
+_COLUMNS_DEFAULT = 80
+
 PROGRAMS = {"snap", "treesnap"}
 
 
@@ -86,11 +88,9 @@ class Output:
         if self.as_json:
             self._print_object(command, fields())
             return
-        if self.is_paged and is_terminal("stdout"):
-            pager = pager_command()
-            if pager is not None:
-                _page(pager, text)
-                return
+        pager = pager_command() if self.is_paged and is_terminal("stdout") else None
+        if pager is not None and _page(pager, text):
+            return
         for piece in text:
             with self._writing():
                 if isinstance(piece, str):
@@ -105,8 +105,6 @@ class Output:
         ``NO_COLOR`` (https://no-color.org) and ``TERM=dumb`` turn colours off, unless they
         were asked for.
         """
-        from shutil import get_terminal_size
-
         from treesnap.cli.terminal import Terminal
 
         is_shown = is_terminal("stdout")
@@ -114,7 +112,7 @@ class Output:
         has_colours = self.colour == "always" or (
             self.colour == "auto" and is_shown and not is_plain
         )
-        return Terminal(get_terminal_size().columns if is_shown else None, has_colours, now_ns)
+        return Terminal(_columns() if is_shown else None, has_colours, now_ns)
 
     def piece(self, data: bytes) -> None:
         """Passes on what another program writes, at once; not with ``--json``.
@@ -214,18 +212,27 @@ class Output:
 def pager_command() -> list[str] | None:
     """Returns the pager, as git chooses it: ``SNAP_PAGER``, ``PAGER``, ``less``; None for none."""
     import shlex
-    from shutil import which
 
     for name in ("SNAP_PAGER", "PAGER"):
         chosen = os.environ.get(name)
         if chosen is not None:
             words = shlex.split(chosen)
-            return words if words and words != ["cat"] and which(words[0]) else None
-    return ["less"] if which("less") else None
+            return words if words and words != ["cat"] else None
+    return ["less"]
 
 
-def _page(command: Sequence[str], text: Iterable[str] | Iterable[bytes]) -> None:
-    """Shows text in a pager, as far as the person reads.
+def _columns() -> int:
+    """Returns how wide the terminal is: as ``COLUMNS`` says, or as it says itself."""
+    stated = os.environ.get("COLUMNS", "")
+    if stated.isdecimal() and int(stated) > 0:
+        return int(stated)
+    with suppress(OSError, ValueError):
+        return os.get_terminal_size(sys.stdout.fileno()).columns or _COLUMNS_DEFAULT
+    return _COLUMNS_DEFAULT
+
+
+def _page(command: Sequence[str], text: Iterable[str] | Iterable[bytes]) -> bool:
+    """Shows text in a pager, as far as the person reads; returns whether there is that pager.
 
     With ``F`` and ``X``, ``less`` prints what fits on the screen and ends.
     """
@@ -245,8 +252,11 @@ def _page(command: Sequence[str], text: Iterable[str] | Iterable[bytes]) -> None
                 pager.stdin.flush()
             with suppress(BrokenPipeError):
                 pager.stdin.close()
+    except FileNotFoundError:
+        return False
     finally:
         signal.signal(signal.SIGINT, former)
+    return True
 
 
 def _encoded(text: str) -> bytes:
