@@ -19,6 +19,7 @@ DEFAULTS = {
     "keep.daily": "14",
     "keep.weekly": "8",
     "keep.tags": None,
+    "exclude": None,
     "maker.metadata": "false",
 }
 
@@ -204,3 +205,47 @@ def test_a_limit_of_nothing_is_shown_as_it_is_given(snap):
     assert snap("config", "max-size", "0").code == 0
 
     assert snap("config", "max-size").out == "0\n"
+
+
+def held(snap) -> set[str]:
+    return set(snap("ls", "latest").out.split())
+
+
+def test_what_the_settings_exclude_is_captured_in_no_root(snap, root):
+    for name in ("notes.pyc", "notes", "a,b"):
+        (root / name).write_text("x")
+    snap("config", "exclude", "*.pyc,cache/")
+
+    snap("create")
+    assert held(snap) == {"notes", "a,b"}
+    snap("create", "--exclude", "a,b")
+    assert held(snap) == {"notes"}
+    snap("config", "--root", "exclude", "notes")
+    snap("create")
+    assert held(snap) == {"notes.pyc", "a,b"}
+    assert snap("restore", "latest~1").code == 0
+    assert (root / "notes.pyc").exists()
+
+
+def test_a_list_in_the_file_may_have_patterns_with_a_comma(snap, root, store):
+    (root / "a,b").write_text("x")
+    (root / "c").write_text("x")
+    snap("create")
+    (store / "config.toml").write_text('exclude = ["a,b"]\n')
+
+    snap("create")
+
+    assert held(snap) == {"c"}
+
+
+@pytest.mark.parametrize("text", ["exclude = ['/']", "exclude = [1]", "exclude = 'x'"])
+def test_patterns_that_make_no_sense_are_named_and_exclude_nothing(snap, root, store, text):
+    (root / "one").write_text("x")
+    snap("create")
+    (store / "config.toml").write_text(text + "\n")
+
+    result = snap("create")
+
+    assert (result.code, "config.toml" in result.err) == (0, True)
+    assert held(snap) == {"one"}
+    assert snap("config", "exclude", "/").code == 2

@@ -8,7 +8,8 @@ file's name before it has any effect.
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from treesnap.errors import ErrorCode, InvalidArgument, StoreMissing, quoted
@@ -18,6 +19,7 @@ from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session
 from treesnap.quantities import format_duration, format_size, parse_duration, parse_size, size_text
 from treesnap.store.maintenance.retention import AUTOMATIC, DEFAULT, Policy
+from treesnap.worktree.scan.ignore import given
 
 if TYPE_CHECKING:
     from treesnap.results import ConfigResult, Setting, SettingSource
@@ -37,6 +39,8 @@ class Key(NamedTuple):
     """What TOML may hold in its place."""
     text: Callable[[Any], str]
     default: Any
+    check: Callable[[Any], object] = lambda _value: None
+    """Raises InvalidArgument for a value that a file holds as a list."""
 
 
 def _count(text: str) -> int:
@@ -60,6 +64,12 @@ def _tags(text: str) -> tuple[str, ...]:
     return tuple(word for word in text.split(",") if word)
 
 
+def _patterns(text: str) -> tuple[str, ...]:
+    patterns = _tags(text)
+    given(patterns)
+    return patterns
+
+
 def _counted(default: int | None) -> Key:
     return Key(_count, int, str, default)
 
@@ -75,6 +85,7 @@ KEYS: Mapping[str, Key] = {
     "keep.daily": _counted(DEFAULT.keep_daily),
     "keep.weekly": _counted(DEFAULT.keep_weekly),
     "keep.tags": Key(_tags, list, ",".join, ()),
+    "exclude": Key(_patterns, list, ",".join, (), check=given),
     "maker.metadata": Key(_flag, bool, _flag_text, default=False),
 }
 """Every setting, in the order in which they are shown."""
@@ -95,6 +106,8 @@ class Settings(NamedTuple):
     """What the store may take, or None."""
     root_size_bytes_max: int | None
     """What the root's snapshots may take in it, or None."""
+    excluded: tuple[str, ...]
+    """Patterns of what no snapshot holds, beside those of ignore files."""
 
 
 def settings_of(session: Session) -> Settings:
@@ -118,6 +131,7 @@ def settings_of(session: Session) -> Settings:
         has_fork_server=values["fork-server"],
         store_size_bytes_max=of_store.get("max-size"),
         root_size_bytes_max=of_root.get("max-size"),
+        excluded=values["exclude"],
     )
 
 
@@ -228,11 +242,19 @@ def _value(path: str, name: str, value: Any) -> Any:
     if isinstance(value, list):
         if not all(isinstance(item, str) for item in value):
             raise _invalid(path, f"{name} holds something that is not text")
+        with _named(path, name):
+            key.check(value)
         return tuple(value)
     if isinstance(value, bool):
         return value
-    try:
+    with _named(path, name):
         return key.parse(str(value))
+
+
+@contextmanager
+def _named(path: str, name: str) -> Iterator[None]:
+    try:
+        yield
     except InvalidArgument as error:
         raise _invalid(path, f"{name}: {error.message}") from error
     except ValueError as error:

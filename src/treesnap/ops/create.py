@@ -27,7 +27,6 @@ from treesnap.model import (
     RESERVED_TAGS,
     Entry,
     EntryKind,
-    IgnoreRules,
     SkipReason,
     Snapshot,
     SnapshotKind,
@@ -37,6 +36,7 @@ from treesnap.model import (
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.capture import Capture, latest
+from treesnap.ops.config import Settings
 from treesnap.ops.context import Context, Session, check_root
 from treesnap.ops.maintenance import maintain, settings_or_defaults, with_room
 from treesnap.ops.references import STEP_MAX, find_named, is_reserved_name, paths_in_history
@@ -102,7 +102,8 @@ def create(context: Context, request: CreateRequest, claim: Claim | None = None)
 
     With a claim the snapshot is held, unless another one may go back over the same paths.
     """
-    rules = given(tuple(request.options.exclude))
+    patterns = tuple(request.options.exclude)
+    given(patterns)  # refused before anything is looked at
     scope = without_nested(list(request.paths)) if request.paths else None
     if scope == (b"",):
         scope = None
@@ -115,7 +116,7 @@ def create(context: Context, request: CreateRequest, claim: Claim | None = None)
     shared = iter([True])
     result = with_room(
         context,
-        lambda: _create(context, request, scope, rules, claim, is_shared=next(shared, False)),
+        lambda: _create(context, request, scope, patterns, claim, is_shared=next(shared, False)),
     )
     if not result.unchanged:
         maintain(context, result.snapshot.sequence)
@@ -165,14 +166,16 @@ def _create(
     context: Context,
     request: CreateRequest,
     scope: tuple[bytes, ...] | None,
-    rules: tuple[IgnoreRules, ...],
+    patterns: tuple[str, ...],
     claim: Claim | None,
     *,
     is_shared: bool,
 ) -> CreateResult:
     with opened(context, "take a snapshot", create=True, recover=False) as session:
         session.root.register()
-        size_bytes_max = _size_bytes_max(session, request)
+        settings = settings_or_defaults(session)
+        rules = given((*(settings.excluded if settings is not None else ()), *patterns))
+        size_bytes_max = _size_bytes_max(settings, request)
         with locked_root(session, "create"):
             session.root.note_identity()
             if claim is not None:
@@ -205,11 +208,10 @@ def _create(
             return result
 
 
-def _size_bytes_max(session: Session, request: CreateRequest) -> int | None:
+def _size_bytes_max(settings: Settings | None, request: CreateRequest) -> int | None:
     """Returns what the store may take: what the caller said, or else the settings."""
     if request.options.max_size_bytes is not None:
         return request.options.max_size_bytes
-    settings = settings_or_defaults(session)
     return settings.store_size_bytes_max if settings is not None else None
 
 

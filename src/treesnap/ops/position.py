@@ -20,7 +20,7 @@ from treesnap.ops.context import Context, Session, check_root
 from treesnap.ops.create import CreateRequest, check_name, check_words, create, metadata_of
 from treesnap.ops.diff import status
 from treesnap.ops.history import retag_restored
-from treesnap.ops.maintenance import maintain
+from treesnap.ops.maintenance import maintain, settings_or_defaults
 from treesnap.ops.references import position, resolve_in, unknown
 from treesnap.ops.restore.attempt import restore_to
 from treesnap.ops.restore.plan import RestoreRequest, goal_of
@@ -81,12 +81,15 @@ def mark(context: Context, ref: str, request: CreateRequest) -> Snapshot:
     has it. Costs no look at the root. Raises NotFound, Refused (the name is taken), Busy.
     """
     check_words(request)
-    rules = given(tuple(request.options.exclude))
+    patterns = tuple(request.options.exclude)
+    given(patterns)
     try:
         with (
             opened(context, "mark a snapshot", writing=True, recover=False) as session,
             locked_root(session, "mark"),
         ):
+            settings = settings_or_defaults(session)
+            rules = given((*(settings.excluded if settings is not None else ()), *patterns))
             if request.name is not None:
                 check_name(session, request.name)
             marked = _published(session, resolve_in(session, ref), metadata_of(request), rules)
