@@ -204,6 +204,26 @@ def test_nothing_is_collected_beside_a_damaged_commit(blobs, objects):
     assert blobs.content == kept
 
 
+def test_what_is_swept_is_no_damaged_deletion(blobs, objects):
+    snapshots = [new_snapshot(objects, Random(n), n) for n in (1, 2)]
+    for snapshot in snapshots:
+        push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+    commits = opened(blobs).read().visible.values()
+    (commit,) = (entry.name for entry in commits if entry.snapshots == (snapshots[0],))
+    deletion = DELETION.seal(Deletion(commit, (bytes.fromhex(snapshot_id(snapshots[0])),)))
+    opened(blobs).files.put(Folder.DELETIONS, 1, deletion)
+    assert Collector(opened(blobs)).collect() is not None
+    carried_out = opened(blobs).files.put(Folder.DELETIONS, 1, deletion)
+    damaged = opened(blobs).files.put(Folder.DELETIONS, 1, deletion)
+    blobs.content[str(damaged)] = flipped(blobs.content[str(damaged)])
+
+    Collector(opened(blobs)).sweep()
+
+    assert str(carried_out) not in blobs.content
+    assert str(damaged) in blobs.content
+    assert list(opened(blobs).read_deletions(skips_damaged=True).damaged) == [damaged]
+
+
 def test_a_commit_that_needs_newer_keys_is_not_called_damaged(blobs, objects):
     push_snapshots(opened(blobs), HISTORY, objects, [new_snapshot(objects, Random(1), 1)])
     newer = Encrypted(KEYS.rotated(), b"r" * 16)

@@ -1449,12 +1449,54 @@ def test_one_damaged_commit_is_a_warning_and_the_rest_goes_on(handle, garden, pl
         opened(other, place).collect()
 
 
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_a_damaged_deletion_is_a_warning_and_only_collections_wait(
+    handle, garden, place, tmp_path, is_encrypted
+):
+    opened(handle, place).add("backup", "s3://b", encrypted=is_encrypted)
+    kept = handle.create().snapshot.id
+    opened(handle, place).push()
+    damaged = f"deletions/{1:016x}-{'ab' * 16}"
+    place.content[damaged] = b"garbage"
+    warned = Warned()
+    mine = opened(treesnap.open(garden, handle.store_path, monitor=warned), place)
+
+    def is_warned() -> bool:
+        messages, warned.messages = warned.messages, []
+        return any(damaged in message for message in messages)
+
+    assert [item.snapshots for item in mine.histories()] == [1]
+    assert is_warned()
+    assert [item.id for item in mine.snapshots()] == [kept]
+    assert is_warned()
+    assert mine.prune(policy=Policy(keep_last=1)).removed == ()
+    assert is_warned()
+    other = treesnap.open(tmp_path / "again", tmp_path / "other", monitor=warned)
+    assert opened(other, place).clone("s3://b").snapshot_id == kept
+    assert is_warned()
+    assert mine.fetch().newest_id == kept
+    assert is_warned()
+    for repair in (False, True):
+        found = mine.verify(repair=repair)
+        assert [(item.code, item.where) for item in found.left] == [("bad-deletion", damaged)]
+    before = dict(place.content)
+    with pytest.raises(Corrupt, match=damaged):
+        mine.collect()
+    assert place.content == before
+
+    del place.content[damaged]
+    assert mine.collect() is not None
+    assert mine.verify().problems == ()
+
+
 class Warned(NullMonitor):
     def __init__(self) -> None:
         self.codes: set[WarningCode] = set()
+        self.messages: list[str] = []
 
     def warn(self, code: WarningCode, message: str) -> None:
         self.codes.add(code)
+        self.messages.append(message)
 
 
 def test_a_root_is_pushed_by_one_process_at_a_time(handle, garden, place):

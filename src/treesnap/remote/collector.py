@@ -80,7 +80,7 @@ class Collector:
             raise Corrupt(f"{error} is missing on the remote") from error
 
     def _collect(self, view: View) -> Collected | None:
-        live = _live(view, self._remote.read_deletions().values())
+        live = _live(view, self._remote.read_deletions().listed.values())
         needed = self._needed(live.values(), view)
         # Listed after the view was read, which names no pack before it is there.
         gone = view.sizes.keys() - frozenset(self._remote.names(Folder.PACKS))
@@ -238,7 +238,7 @@ class Collector:
         """Deletes what is garbage for ever. Any machine may do so at any time."""
         listed = {folder: self._remote.names(folder) for folder in Folder}
         states = [name for name in self._files.list("state/") if state_number(name) is not None]
-        deletions = self._remote.read_deletions()
+        deletions = self._remote.read_deletions(skips_damaged=True).listed
         view = self._remote.read({})
         state = view.state
         named = frozenset((*state.index_parts, *state.catalog_parts))

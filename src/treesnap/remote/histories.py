@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from treesnap.codec.remote import CommitEntry, Deletion
+from treesnap.codec.remote import CommitEntry
 from treesnap.codec.snapshot import decode_snapshot, snapshot_id, state_hash
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, quoted
 from treesnap.model import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord
 from treesnap.named_tuple import NamedTuple
-from treesnap.remote.protocol import View
+from treesnap.remote.protocol import Deletions, View
 from treesnap.store.fetched import is_meant_by, name_and_ref
 from treesnap.store.snapshots import SnapshotLog
 
@@ -104,10 +104,10 @@ class RemoteHistory:
         return found[0]
 
 
-def without_deleted(view: View, deletions: Iterable[Deletion]) -> list[CommitEntry]:
+def without_deleted(view: View, deletions: Deletions) -> list[CommitEntry]:
     """Returns the commits that count, without the snapshots that were deleted."""
     gone: dict[bytes, set[bytes]] = defaultdict(set)
-    for deletion in deletions:
+    for deletion in deletions.listed.values():
         gone[deletion.commit.id].update(deletion.snapshots)
     found = []
     for key, commit in view.visible.items():

@@ -33,7 +33,8 @@ the packs are in the index no longer. A collector that another one overtakes sto
 What others wrote may be wrong: by a bug, by damage, or by a stolen key, which must not remove
 anything. So a commit has an id and packs of its own alone, and of a live object that lies in
 several packs, none goes before the one that stays was read. A commit that breaks a rule or cannot
-be read counts for nothing, and while it is there, nothing is collected.
+be read counts for nothing, and while it is there, nothing is collected. A deletion that cannot be
+read deletes nothing, and while it is there, nothing is collected either.
 
 **Repair.** What a server lost or damaged is stored again, in a partial commit: readers take an
 object from any pack that has it. A collection lets go of a pack that is missing when all that
@@ -292,6 +293,15 @@ class View:
         )
 
 
+class Deletions(NamedTuple):
+    """The deletions that are listed."""
+
+    listed: Mapping[RemoteName, Deletion]
+    damaged: Mapping[RemoteName, Corrupt]
+    """Others, which cannot be read. They delete nothing, and nothing is collected while they are
+    there."""
+
+
 class Remote:
     """Reads the state of a remote, and creates the next one."""
 
@@ -385,16 +395,29 @@ class Remote:
             del commits[name]
         return View(number, state, catalog, index, commits, damaged)
 
-    def read_deletions(self) -> dict[RemoteName, Deletion]:
-        """Returns the deletions that are listed. Costs a list, and a request for each new one."""
+    def read_deletions(self, *, skips_damaged: bool = False) -> Deletions:
+        """Returns the deletions that are listed. Costs a list, and a request for each new one.
 
-        def read() -> dict[RemoteName, Deletion]:
-            names = self.names(Folder.DELETIONS)
-            found = dict(zip(names, self._all(names), strict=True))
-            self.files.keep_only((Folder.DELETIONS,), list(map(str, names)))
-            return found
+        Raises RemoteFailed, and Corrupt; with ``skips_damaged`` a damaged deletion does not keep
+        others from being read, and the caller says what is in :attr:`Deletions.damaged`.
+        """
+        deletions = self._checked(self._read_deletions_once)
+        if deletions.damaged and not skips_damaged:
+            raise next(iter(deletions.damaged.values()))
+        return deletions
 
-        return self._checked(read)
+    def _read_deletions_once(self) -> Deletions:
+        listed: dict[RemoteName, Deletion] = {}
+        damaged: dict[RemoteName, Corrupt] = {}
+        for name in self.names(Folder.DELETIONS):
+            try:
+                (listed[name],) = self._all([name])
+            except GenerationMissing:
+                raise  # newer keys would read it
+            except Corrupt as error:
+                damaged[name] = error
+        self.files.keep_only((Folder.DELETIONS,), list(map(str, listed)))
+        return Deletions(listed, damaged)
 
     def catalog_parts(self, view: View) -> dict[RemoteName, tuple[CommitEntry, ...]]:
         """Returns the parts that the catalog of a view was read from."""

@@ -205,8 +205,11 @@ class _RemoteSession(NamedTuple):
     view: View
 
     def histories(self) -> list[RemoteHistory]:
-        """Returns the histories there; costs a list, and a request for each new deletion."""
-        return _histories(self.connection, self.view)
+        """Returns the histories there; costs a list, and a request for each new deletion.
+
+        A damaged deletion is a warning.
+        """
+        return _histories(self.session.context, self.connection, self.view)
 
     def own_history(self) -> PushedHistory | None:
         """Returns the history that the root has there, or None; raises Corrupt."""
@@ -534,12 +537,15 @@ class Remotes:
         """
         with self._connected(name, "verify a remote", reads_all=True) as remote:
             protocol, session = remote.connection.protocol, remote.session
-            commits = without_deleted(remote.view, protocol.read_deletions().values())
+            deletions = protocol.read_deletions(skips_damaged=True)
+            commits = without_deleted(remote.view, deletions)
             payloads = [payload for entry in commits for payload in entry.snapshots]
             session.monitor.begin(Phase.VERIFY, None, None)
             source = LocalObjects(session.store) if repair else None
             advance = session.monitor.advance
-            verification = Verification(protocol, remote.view, payloads, advance, source)
+            verification = Verification(
+                protocol, remote.view, payloads, advance, source, deletions.damaged
+            )
             found = verification.run(read_data=read_data)
             if source is None:
                 return found
@@ -745,7 +751,7 @@ class Remotes:
         with connect(known, self._secret_of(known), self._opener) as connection:
             view = connection.protocol.read(skips_damaged=True)
             _warn_of_damage(context, view)
-            chosen, ref = choose_with_ref(_histories(connection, view), history, ref)
+            chosen, ref = choose_with_ref(_histories(context, connection, view), history, ref)
             with opened(context, "clone", create=True, recover=False) as session:
                 if name is not None:
                     _registry(session).note_state(name, known, view.number)
@@ -805,8 +811,14 @@ def _registry(session: Session) -> Registry:
     return Registry(session.fs, session.store.layout)
 
 
-def _histories(connection: Connection, view: View) -> list[RemoteHistory]:
-    return by_history(without_deleted(view, connection.protocol.read_deletions().values()))
+def _histories(context: Context, connection: Connection, view: View) -> list[RemoteHistory]:
+    deletions = connection.protocol.read_deletions(skips_damaged=True)
+    for name, error in sorted(deletions.damaged.items()):
+        context.monitor.warn(
+            WarningCode.REMOTE_FILE_DAMAGED,
+            f"What was deleted by {name} cannot be read, and is shown as before: {error.message}",
+        )
+    return by_history(without_deleted(view, deletions))
 
 
 def _tree_paths(context: Context, paths: Iterable[PathLike]) -> tuple[bytes, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from treesnap.codec.pack import IndexEntry
@@ -36,11 +36,13 @@ class Verification:
         snapshots: Sequence[bytes],
         advance: Callable[[int, int], None],
         spare: Objects | None = None,
+        damaged_deletions: Mapping[RemoteName, Corrupt] | None = None,
     ) -> None:
         """``snapshots`` are those to check, as payloads."""
         self.remote = remote
         self.snapshots = snapshots
         self.advance = advance
+        self.damaged_deletions = damaged_deletions or {}
         self._view = view
         self._objects = RemoteObjects(remote.files, view)
         self._spare = spare
@@ -63,6 +65,8 @@ class Verification:
         """
         for name, error in sorted(self._view.damaged.items(), key=lambda item: item[0]):
             self._note("bad-commit", error.message, str(name))
+        for name, error in sorted(self.damaged_deletions.items(), key=lambda item: item[0]):
+            self._note("bad-deletion", error.message, str(name))
         for payload in self.snapshots:
             self._walk(payload)
         for name in sorted(self.missing_packs):
@@ -220,7 +224,13 @@ def repaired(
     let_go = len(missing - view.sizes.keys())
     if let_go:
         done.append(f"Let go of {count_text(let_go, 'missing pack')}")
-    again = Verification(remote, view, verification.snapshots, verification.advance)
+    again = Verification(
+        remote,
+        view,
+        verification.snapshots,
+        verification.advance,
+        damaged_deletions=verification.damaged_deletions,
+    )
     unread = {identity.hex() for identity in verification.lost.keys() - whole}
     left = [*again.run(read_data=False).problems]
     left += [problem for problem in found.problems if problem.where in unread]
