@@ -430,6 +430,23 @@ class VerifyResult(NamedTuple):
         return not self.problems
 
 
+class PushFailure(NamedTuple):
+    """Why a push failed, in the words of the process that pushed."""
+
+    code: str
+    message: str
+
+
+class PushStatus(NamedTuple):
+    """What a watcher does to push its snapshots."""
+
+    remote: str
+    pushed_at_ns: int | None
+    """When its last push succeeded, or None before the first one did."""
+    failure: PushFailure | None
+    """Why its last push failed, or None if it did not."""
+
+
 class WatchStatus(NamedTuple):
     """The status of ``snap watch``."""
 
@@ -448,3 +465,5 @@ class WatchStatus(NamedTuple):
     """Why its last attempt at a snapshot failed, or None."""
     why_lost: str | None
     """Why it last lost track and started over, or None."""
+    push: PushStatus | None = None
+    """What became of its pushes, or None if it does not push."""

@@ -76,6 +76,7 @@ def test_runs_in_the_background_until_it_is_stopped(snap, root, detach, watch_pa
         "last_snapshot": None,
         "last_error": None,
         "why_lost": None,
+        "push": None,
     }
     assert abs(time.time_ns() - known["started_at_ns"]) < DEADLINE_S * 1e9
     assert stopped.json == {**known, "running": False, "stopped": True}
@@ -378,6 +379,25 @@ def test_pushes_what_it_captures(snap, root, detach, tmp_path):
         return newest in ids and snap("cat", newest, "new").out == "pushed by itself"
 
     wait_until(is_pushed)
+    wait_until(lambda: watch_status(snap)["push"]["pushed_at_ns"] is not None)
+    assert "  pushes to disk: the last push ended at 20" in snap("watch", "--status").out
+
+
+def test_the_status_says_whether_its_pushes_succeed(snap, root, detach, tmp_path):
+    disk = tmp_path / "disk"
+    snap("remote", "add", "disk", disk)
+    disk.rename(tmp_path / "elsewhere")
+    detach("--on-change", "--push", "disk")
+
+    wait_until(lambda: watch_status(snap)["push"]["failure"] is not None)
+
+    push = watch_status(snap)["push"]
+    assert (push["remote"], push["pushed_at_ns"]) == ("disk", None)
+    assert push["failure"]["code"] == "remote-missing"
+    assert str(disk) in push["failure"]["message"]
+    text = snap("watch", "--status").out
+    assert "  pushes to disk: no push yet\n" in text
+    assert f"  the last push failed, and is tried again: {push['failure']['message']}" in text
 
 
 def test_pushes_only_what_it_captures_and_where_it_can(snap):

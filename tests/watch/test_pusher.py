@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 
+from treesnap.results import PushFailure, PushStatus
 from treesnap.watch.pusher import Pusher
 
 DEADLINE_S = 60.0
@@ -41,13 +42,18 @@ WAIT = "import sys; sys.stdin.read()"
 
 
 def failing(message: str) -> str:
-    return f'import sys; print(\'{{"message": "{message}"}}\'); sys.exit(1)'
+    text = f'{{"code": "remote-full", "message": "{message}"}}'
+    return f"import sys; print('{text}'); sys.exit(1)"
+
+
+def clock_ns() -> int:
+    return 7_000_000_000
 
 
 def test_one_push_at_a_time_and_another_one_for_what_came_meanwhile():
     launched = Launched(WAIT, WAIT)
 
-    with Pusher(launched, "disk", lambda _: None) as pusher:
+    with Pusher(launched, "disk", lambda _: None, clock_ns) as pusher:
         assert launched.running.acquire(timeout=DEADLINE_S)
         pusher.wake()
         pusher.wake()
@@ -63,7 +69,7 @@ def test_what_failed_is_said_and_tried_again():
     problems: list[str] = []
     launched = Launched(failing("The disk is full"), "missing", "import sys; sys.exit(9)", WAIT)
 
-    with Pusher(launched, "disk", problems.append, again_s=0.0):
+    with Pusher(launched, "disk", problems.append, clock_ns, again_s=0.0):
         for _ in range(2):
             assert launched.running.acquire(timeout=DEADLINE_S)
         launched.end()
@@ -75,10 +81,32 @@ def test_what_failed_is_said_and_tried_again():
     ]
 
 
+def test_its_status_says_what_became_of_the_last_push():
+    launched = Launched(failing("The disk is full"), WAIT, WAIT)
+    found: list[PushStatus] = []
+    pusher = Pusher(launched, "disk", lambda _: found.append(pusher.status()), clock_ns, again_s=0)
+    assert pusher.status() == PushStatus("disk", None, None)
+
+    with pusher:
+        for _ in range(2):
+            assert launched.running.acquire(timeout=DEADLINE_S)
+        found.append(pusher.status())
+        pusher.wake()
+        launched.running.release()
+        launched.end()
+        assert launched.running.acquire(timeout=DEADLINE_S)  # of the push after the one that ended
+        found.append(pusher.status())
+        launched.running.release()
+        launched.end()
+
+    failed = PushStatus("disk", None, PushFailure("remote-full", "The disk is full"))
+    assert found == [failed, failed, PushStatus("disk", clock_ns(), None)]
+
+
 def test_the_end_does_not_wait_for_a_push():
     launched = Launched(WAIT)
 
-    with Pusher(launched, "disk", lambda _: None):
+    with Pusher(launched, "disk", lambda _: None, clock_ns):
         assert launched.running.acquire(timeout=DEADLINE_S)
         launched.running.release()
 

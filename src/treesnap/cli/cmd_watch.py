@@ -15,10 +15,10 @@ from treesnap.cli.hook_client import socket_name
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, path_fields
 from treesnap.cli.parameters import Seconds
-from treesnap.cli.text_output import create_notes, short_id
+from treesnap.cli.text_output import create_notes, short_id, time_text
 from treesnap.errors import printable
 from treesnap.quantities import count_text
-from treesnap.results import WatchStatus
+from treesnap.results import PushStatus, WatchStatus
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -138,6 +138,7 @@ def _watch(
         **wanted,
         on_snapshot=made,
         on_error=output.note,
+        push_status=pushes.status if pushes is not None else lambda: None,
         hook_name=socket_name,
         carry_out=carry_out,
     )
@@ -218,5 +219,17 @@ def status_lines(root: str, status: WatchStatus | None, *, is_stopped: bool) -> 
         yield f"  {made} made, the last one is {short_id(status.last_snapshot)}"
     if status.last_error is not None:
         yield f"  the last snapshot failed: {printable(status.last_error)}"
+    if status.push is not None:
+        yield from _push_lines(status.push)
     if status.why_lost is not None:
         yield f"  started again, because {printable(status.why_lost)}"
+
+
+def _push_lines(status: PushStatus) -> Iterator[str]:
+    """Yields where snapshots are pushed to, when that last succeeded, and why it now fails."""
+    at_ns = status.pushed_at_ns
+    when = f"the last push ended at {time_text(at_ns)}" if at_ns is not None else "no push yet"
+    yield f"  pushes to {printable(status.remote)}: {when}"
+    if status.failure is not None:
+        message, code = map(printable, (status.failure.message, status.failure.code))
+        yield f"  the last push failed, and is tried again: {message} ({code})"

@@ -15,7 +15,7 @@ from treesnap.codec.snapshot import decode_rules, encode_rules
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.model import IgnoreRules
 from treesnap.named_tuple import NamedTuple
-from treesnap.results import WatchStatus
+from treesnap.results import PushFailure, PushStatus, WatchStatus
 from treesnap.treepath import parse
 
 ANSWER_SIZE_MAX = 64 << 20
@@ -148,7 +148,12 @@ def decode_answer(data: bytes) -> Answer:
 
 def encode_status(status: WatchStatus) -> bytes:
     """Returns the bytes of a status."""
-    return pack({"version": 1, **status._asdict()})
+    push = status.push
+    fields = {**status._asdict(), "push": None}
+    if push is not None:
+        failure = push.failure._asdict() if push.failure is not None else None
+        fields["push"] = {**push._asdict(), "failure": failure}
+    return pack({"version": 1, **fields})
 
 
 def decode_status(data: bytes) -> WatchStatus:
@@ -166,7 +171,25 @@ def decode_status(data: bytes) -> WatchStatus:
         last_snapshot=fields.optional("last_snapshot", str),
         last_error=fields.optional("last_error", str),
         why_lost=fields.optional("why_lost", str),
+        push=_push_status(fields.optional("push", dict)),
     )
+
+
+def _push_status(value: dict[str, Any] | None) -> PushStatus | None:
+    if value is None:
+        return None
+    fields = Fields(value, "status of a push")
+    failure = fields.optional("failure", dict)
+    return PushStatus(
+        fields.get("remote", str),
+        fields.time("pushed_at_ns") if value.get("pushed_at_ns") is not None else None,
+        _push_failure(failure) if failure is not None else None,
+    )
+
+
+def _push_failure(value: dict[str, Any]) -> PushFailure:
+    fields = Fields(value, "failure of a push")
+    return PushFailure(fields.get("code", str), fields.get("message", str))
 
 
 def _paths(value: tuple[Any, ...]) -> tuple[bytes, ...]:

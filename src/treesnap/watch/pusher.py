@@ -12,7 +12,9 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
+from treesnap.errors import ErrorCode, printable
 from treesnap.ops.context import Context
+from treesnap.results import PushFailure, PushStatus
 from treesnap.watch.control import launched
 
 AGAIN_S = 60.0
@@ -32,12 +34,15 @@ class Pusher:
         launch: Launch,
         remote: str,
         on_error: Callable[[str], None],
+        clock_ns: Callable[[], int],
         again_s: float = AGAIN_S,
     ) -> None:
         self._launch = launch
         self._remote = remote
         self._on_error = on_error
+        self._clock_ns = clock_ns
         self._again_s = again_s
+        self._status = PushStatus(remote, None, None)
         self._is_wanted = threading.Event()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="treesnap-push", daemon=True)
@@ -56,31 +61,46 @@ class Pusher:
         """Has what is new pushed; returns at once."""
         self._is_wanted.set()
 
+    def status(self) -> PushStatus:
+        """Returns what became of the last push. May be called from any thread."""
+        return self._status
+
     def _run(self) -> None:
         while self._is_wanted.wait() and not self._is_over.is_set():
             self._is_wanted.clear()
-            problem = self._push()
-            if problem is not None and not self._is_over.is_set():
-                self._on_error(f"The push to {self._remote} failed, and is tried again: {problem}")
+            failure = self._push()
+            if failure is None:
+                self._status = PushStatus(self._remote, self._clock_ns(), None)
+                continue
+            self._status = self._status._replace(failure=failure)
+            if not self._is_over.is_set():
+                self._on_error(
+                    f"The push to {self._remote} failed, and is tried again: {failure.message}"
+                )
                 self._is_over.wait(self._again_s)
                 self._is_wanted.set()
 
-    def _push(self) -> str | None:
+    def _push(self) -> PushFailure | None:
         """Pushes everything that the remote lacks; returns why that failed, or None."""
         try:
             process = self._launch(["push", self._remote, "--all"])
         except OSError as error:
-            return f"no process can be started ({error.strerror})"
+            return _failure(f"no process can be started ({error.strerror})")
         output, _ = process.communicate()
-        return None if process.returncode == 0 else _message(output)
+        return None if process.returncode == 0 else _told(output)
 
 
-def _message(output: bytes) -> str:
-    """Returns the message of the error that a command printed as JSON."""
+def _told(output: bytes) -> PushFailure:
+    """Returns the error that a command printed as JSON."""
     try:
-        return str(json.loads(output)["message"])
+        told = json.loads(output)
+        return _failure(told["message"], told["code"])
     except (ValueError, KeyError, TypeError):
-        return "the process ended without a word"
+        return _failure("the process ended without a word")
+
+
+def _failure(message: str, code: str = ErrorCode.OPERATION_FAILED.value) -> PushFailure:
+    return PushFailure(printable(code), printable(message))
 
 
 def pusher(context: Context, remote: str, on_error: Callable[[str], None]) -> Pusher:
@@ -89,4 +109,4 @@ def pusher(context: Context, remote: str, on_error: Callable[[str], None]) -> Pu
     def launch(words: list[str]) -> subprocess.Popen[bytes]:
         return launched(context, words, subprocess.PIPE)
 
-    return Pusher(launch, remote, on_error)
+    return Pusher(launch, remote, on_error, context.clock_ns)

@@ -32,7 +32,7 @@ from treesnap.ops.context import Context, check_root
 from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.known_changes import receive, send, socket_address, view_of
 from treesnap.ops.watching import refuse_unwatchable, watch_directory, watched
-from treesnap.results import CreateResult, WatchStatus
+from treesnap.results import CreateResult, PushStatus, WatchStatus
 from treesnap.store.layout import Layout
 from treesnap.store.lock import held
 
@@ -115,8 +115,10 @@ class WatchService:
         force: bool = False,
         on_snapshot: Callable[[CreateResult], None] = lambda _: None,
         on_error: Callable[[str], None] = lambda _: None,
+        push_status: Callable[[], PushStatus | None] = lambda: None,
     ) -> None:
         self._context = context
+        self._push_status = push_status
         self._hook_name = hook_name
         self._carry_out = carry_out
         self._force = force
@@ -210,6 +212,7 @@ class WatchService:
             last_snapshot=self._last_snapshot,
             last_error=self._last_error,
             why_lost=(watcher.why_lost or None) if watcher is not None else None,
+            push=self._push_status(),
         )
 
     def _take_hints(self, stack: ExitStack) -> None:

@@ -27,7 +27,7 @@ from treesnap.codec.watch import (
 )
 from treesnap.errors import Corrupt
 from treesnap.model import IgnoreRules
-from treesnap.results import WatchStatus
+from treesnap.results import PushFailure, PushStatus, WatchStatus
 
 COUNTS = st.integers(0, 2**63 - 1)
 MARKS = st.builds(Mark, st.binary(min_size=16, max_size=16), COUNTS)
@@ -41,6 +41,9 @@ NOTES = st.builds(
 )
 INODES = st.lists(st.integers(0, 2**64 - 1), max_size=3).map(tuple)
 ANSWERS = st.builds(Answer, MARKS, st.none() | PATHS, PATHS, INODES, INODES)
+PUSHES = st.builds(
+    PushStatus, TEXTS, st.none() | COUNTS, st.none() | st.builds(PushFailure, TEXTS, TEXTS)
+)
 STATUSES = st.builds(
     WatchStatus,
     process_id=COUNTS,
@@ -52,6 +55,7 @@ STATUSES = st.builds(
     last_snapshot=st.none() | TEXTS,
     last_error=st.none() | TEXTS,
     why_lost=st.none() | TEXTS,
+    push=st.none() | PUSHES,
 )
 STATUS = WatchStatus(
     process_id=1,
@@ -85,6 +89,13 @@ def test_an_answer_comes_back(answer):
 @given(STATUSES)
 def test_a_status_comes_back(status):
     assert decode_status(encode_status(status)) == status
+
+
+def test_a_watcher_of_an_older_version_pushes_nothing_that_is_known():
+    fields = unpack(encode_status(STATUS), "status")
+    del fields["push"]
+
+    assert decode_status(pack(fields)) == STATUS
 
 
 def test_an_answer_may_have_more_paths_than_other_arrays_have_items():
@@ -144,6 +155,10 @@ def test_any_bytes_are_understood_or_refused(decode, data):
         (decode_status, {"on_change": 1}),
         (decode_status, {"every_ms": "soon"}),
         (decode_status, {"last_error": b"bytes"}),
+        (decode_status, {"push": "disk"}),
+        (decode_status, {"push": {"remote": None, "pushed_at_ns": 1}}),
+        (decode_status, {"push": {"remote": "disk", "pushed_at_ns": "now"}}),
+        (decode_status, {"push": {"remote": "disk", "failure": {"code": "busy"}}}),
     ],
 )
 def test_what_breaks_a_rule_is_refused(decode, change):

@@ -12,7 +12,7 @@ from treesnap.cli.cmd_hook import carry_out
 from treesnap.cli.cmd_watch import status_lines
 from treesnap.cli.hook_client import socket_name
 from treesnap.errors import ErrorCode, OperationFailed, TreesnapError
-from treesnap.results import WatchStatus
+from treesnap.results import PushFailure, PushStatus, WatchStatus
 from treesnap.watch import control
 from treesnap.watch.service import WatchService
 
@@ -79,10 +79,13 @@ def test_words_about_one_say_everything_that_is_known():
         last_snapshot="ab" * 32,
         last_error="no room",
         why_lost="the queue overflowed",
+        push=PushStatus("disk", None, PushFailure("remote-full", "There is no room")),
     )
     made = f"  1 snapshot made, the last one is {'ab' * 6}"
     troubles = [
         "  the last snapshot failed: no room",
+        "  pushes to disk: no push yet",
+        "  the last push failed, and is tried again: There is no room (remote-full)",
         "  started again, because the queue overflowed",
     ]
 
