@@ -7,6 +7,7 @@
     ├── Refused                        change the situation, or pass ``force``
     │   ├── Conflict                   another process changed the tree meanwhile
     │   ├── RemoteLocked               give a secret that opens the remote's keys
+    │   │   └── KeysRotated            have the secret added again, by a holder of a newer one
     │   └── UnsupportedFormat          use the version that made this store
     ├── Busy                           wait, or stop the process that holds it
     ├── Corrupt                        verify the store, repair it
@@ -203,6 +204,10 @@ class RemoteLocked(Refused):
     """The passphrase or key that was given opens no key slot of the remote."""
 
     code = ErrorCode.REMOTE_LOCKED
+
+
+class KeysRotated(RemoteLocked):
+    """The secret that was given opens a key slot without the newest keys of the remote."""
 
 
 class UnsupportedFormat(Refused):

@@ -31,6 +31,7 @@ from treesnap.errors import (
     Corrupt,
     ErrorCode,
     InvalidArgument,
+    KeysRotated,
     NotFound,
     Refused,
     RemoteFailed,
@@ -978,14 +979,52 @@ def test_rotated_keys_open_everything_and_older_ones_nothing_new(handle, garden,
     assert generations(place) == {1, 2}
     cloned(tmp_path / "again", tmp_path / "other", place)
     assert (tmp_path / "again" / "plants").read_text() == "tulips"
-    with pytest.raises(TreesnapError) as problem:
-        Remotes(handle, other_secret, place).histories()
-    assert "generation" in str(problem.value)
+    older = Remotes(handle, other_secret, place)
+    other = Remotes(treesnap.open(tmp_path / "fifth", tmp_path / "sixth"), other_secret, place)
+    for work in (older.histories, older.fetch, older.push, lambda: other.clone("s3://b")):
+        with pytest.raises(KeysRotated) as problem:
+            work()
+        assert problem.value.code == ErrorCode.REMOTE_LOCKED
     for name in [name for name in place.content if name.startswith("keys/")]:
         del place.content[name]
     place.content.update(old_slots)
     with pytest.raises(TreesnapError):
         cloned(tmp_path / "third", tmp_path / "fourth", place)
+
+
+@pytest.mark.parametrize("is_removed_first", [True, False])
+def test_a_secret_that_is_added_again_opens_what_is_newer(handle, garden, place, is_removed_first):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    slot = remotes.add_key("backup", other_secret(None))
+    handle.create()
+    remotes.push()
+    assert len(Remotes(handle, other_secret, place).histories()) == 1
+    remotes.rotate_keys()
+    (garden / "plants").write_text("tulips")
+    handle.create()
+    opened(handle, place).push()
+    with pytest.raises(KeysRotated):
+        Remotes(handle, other_secret, place).histories()
+
+    if is_removed_first:
+        remotes.remove_key("backup", slot.id)
+    remotes.add_key("backup", other_secret(None))
+
+    (history,) = Remotes(handle, other_secret, place).histories()
+    assert history.snapshots == 2
+
+
+def test_a_file_of_a_generation_that_no_slot_has_is_damaged(handle, place):
+    opened(handle, place).add("backup", "s3://b")
+    handle.create()
+    opened(handle, place).push()
+    (name,) = (name for name in place.content if name.startswith("commits/"))
+    data = place.content[name]
+    place.content[name] = data[:12] + b"\x07" + data[13:]
+
+    with pytest.raises(Corrupt, match=name):
+        opened(treesnap.open(handle.root + "2", handle.store_path + "2"), place).clone("s3://b")
 
 
 @pytest.mark.parametrize("kind", [BlobFaultKind.FAIL_BEFORE, BlobFaultKind.FAIL_AFTER])

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 import click
 
-from treesnap.errors import ErrorCode, TreesnapError, WarningCode, printable
+from treesnap.errors import ErrorCode, KeysRotated, TreesnapError, WarningCode, printable
 from treesnap.named_tuple import NamedTuple
 
 
@@ -178,6 +178,14 @@ RESPONSES = {
     if code in hints
 }
 
+_CLASS_HINTS: dict[type[TreesnapError], str] = {
+    KeysRotated: (
+        "give a newer secret; or on a machine that has one, 'snap remote key remove' the slot of "
+        "this one, and 'snap remote key add' this one again"
+    ),
+}
+"""What to do next about errors of these classes, instead of what their code says."""
+
 WARNING_HINTS: dict[WarningCode, str] = {
     WarningCode.ROOT_MAY_HAVE_MOVED: "'snap root move OLD' takes over the history of a moved root",
     WarningCode.SETTINGS_IGNORED: "correct the file, or remove it to use the defaults",
@@ -207,7 +215,11 @@ class Failure(NamedTuple):
 def hint_of(code: ErrorCode | WarningCode, program: str) -> str | None:
     """Returns what to do next, or None; commands in it begin with the name of the program."""
     hint = RESPONSES[code].hint if isinstance(code, ErrorCode) else WARNING_HINTS.get(code)
-    return hint.replace("'snap ", f"'{program} ") if hint is not None else None
+    return _for_program(hint, program) if hint is not None else None
+
+
+def _for_program(hint: str, program: str) -> str:
+    return hint.replace("'snap ", f"'{program} ")
 
 
 def from_error(error: BaseException, program: str = "snap") -> Failure:
@@ -216,7 +228,10 @@ def from_error(error: BaseException, program: str = "snap") -> Failure:
     ``program`` is the name that commands in the advice begin with.
     """
     if isinstance(error, TreesnapError):
+        special = _CLASS_HINTS.get(type(error))
         hint = hint_of(error.code, program)
+        if special is not None:
+            hint = _for_program(special, program)
         exit_code = RESPONSES[error.code].exit_code
         return Failure(error.code.value, error.message, exit_code, hint, error.path)
     if isinstance(error, click.ClickException):

@@ -26,7 +26,9 @@ from treesnap.errors import (
     Busy,
     Corrupt,
     ErrorCode,
+    GenerationMissing,
     InvalidArgument,
+    KeysRotated,
     NotFound,
     Refused,
     RemoteFailed,
@@ -140,7 +142,10 @@ def limited(opener: Opener, bytes_per_s: float) -> Opener:
 
 
 class Connection:
-    """An open remote. Use as a context manager; the end closes its blobs."""
+    """An open remote. Use as a context manager; the end closes its blobs.
+
+    A GenerationMissing that comes from within becomes KeysRotated where a key slot has these keys.
+    """
 
     def __init__(
         self,
@@ -160,6 +165,7 @@ class Connection:
         """Whether this machine may collect garbage there."""
         self._blobs = blobs
         self._opened = opened
+        self._cache = cache
         self._secret = secret
         sealer = Encrypted(opened.keys, format_.remote_id) if opened is not None else Plain()
         self.files = SealedFiles(blobs, sealer, cache)
@@ -168,8 +174,30 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._blobs.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        try:
+            if isinstance(error, GenerationMissing) and self._is_in_a_slot(error.generation):
+                if self._cache is not None:  # the same secret may open another slot
+                    self._cache.keep_only((_LAST_SLOT,), ())
+                raise KeysRotated(
+                    "This secret opens only what was stored before the keys of the remote were "
+                    f"rotated, and {quoted(error.path or '')} was stored later",
+                    path=error.path,
+                ) from error
+        finally:
+            self._blobs.close()
+
+    def _is_in_a_slot(self, generation: int) -> bool:
+        """Tells whether a key slot says that it has keys; else a file is damaged that needs them.
+
+        Costs a list of the slots, and a request for each.
+        """
+        with suppress(Corrupt, RemoteFailed):
+            for name, data in _slots(self._blobs).items():
+                with suppress(Corrupt, UnsupportedFormat):
+                    if slot_header(name, data).generation >= generation:
+                        return True
+        return False
 
     # ------------------------------------------------------------------------- keys
 
