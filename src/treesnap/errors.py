@@ -3,7 +3,8 @@
     TreesnapError
     ├── InvalidArgument (ValueError)   correct the call
     ├── NotFound (LookupError)         name something that exists
-    │   └── StoreMissing               create a first snapshot, or name another store
+    │   ├── StoreMissing               create a first snapshot, or name another store
+    │   └── NotOnRemote                name a snapshot that the history on the remote has
     ├── Refused                        change the situation, or pass ``force``
     │   ├── Conflict                   another process changed the tree meanwhile
     │   ├── RemoteLocked               give a secret that opens the remote's keys
@@ -186,6 +187,15 @@ class StoreMissing(NotFound):
     """There is no store yet: the first snapshot makes it."""
 
     code = ErrorCode.STORE_NOT_FOUND
+
+
+class NotOnRemote(NotFound):
+    """A history on a remote does not have the snapshot that was named.
+
+    ``history`` is that history as ``REMOTE/HISTORY``, or None for a remote without a name.
+    """
+
+    history: str | None = None
 
 
 class Refused(TreesnapError):

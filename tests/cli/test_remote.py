@@ -358,6 +358,33 @@ def test_a_clone_of_a_history_that_is_written_as_a_ref_says_how_it_is_written(sn
         assert outcome.json["message"].endswith("; a history of disk is disk#HISTORY")
 
 
+def test_a_snapshot_that_is_not_on_a_remote_is_looked_for_there(snap, run_snap, pushed, tmp_path):
+    (history,) = snap("remote", "show", "--json").json["histories"]
+    listed = f"hint: 'snap list --remote disk/{history['id'][:12]}' shows the snapshots of this"
+    for words in (
+        ["restore", "disk/root@nosuch"],
+        ["fetch", "disk", "root@latest~9"],
+        ["clone", "disk#root@nosuch", "again"],
+    ):
+        outcome = snap(*words)
+        assert (outcome.code, listed in outcome.err) == (5, True), outcome.err
+    assert snap("list", "--remote", f"disk/{history['id'][:12]}").code == 0
+
+    unnamed = run_snap("clone", f"{tmp_path / 'disk'}#root@nosuch", "again", cwd=tmp_path)
+
+    assert (unnamed.code, "hint: 'snap remote add NAME URL'" in unnamed.err) == (5, True)
+
+
+def test_a_history_that_is_not_there_is_told_beside_those_that_are(snap, pushed):
+    (history,) = snap("remote", "show", "--json").json["histories"]
+
+    for words in (["restore", "disk/rot"], ["fetch", "disk", "rot"], ["clone", "disk#rot", "x"]):
+        outcome = snap(*words)
+
+        there = f"no history 'rot'; it has root@{os.uname().nodename} ({history['id'][:12]})\n"
+        assert (outcome.code, there in outcome.err) == (5, True), outcome.err
+
+
 def test_several_remotes_are_told_apart(snap, pushed, disk):
     snap("remote", "add", "second", disk)
 

@@ -754,6 +754,18 @@ def test_a_clone_into_the_place_of_another_history_is_refused(handle, place, tmp
     assert refused.value.code == ErrorCode.ROOT_TAKEN
 
 
+def test_of_many_histories_a_message_names_some(handle, place, tmp_path):
+    opened(handle, place).add("backup", "s3://b")
+    for number in range(7):
+        (tmp_path / f"bed{number}").mkdir()
+        bed = treesnap.open(tmp_path / f"bed{number}", handle.store_path)
+        bed.create()
+        opened(bed, place).push()
+
+    with pytest.raises(NotFound, match=r"no history 'shed'; it has bed0@.*, bed4@.* and 2 more"):
+        opened(handle, place).snapshots("backup", "shed")
+
+
 def test_an_older_snapshot_can_be_cloned(handle, garden, place, tmp_path):
     opened(handle, place).add("backup", "s3://b")
     first = handle.create().id

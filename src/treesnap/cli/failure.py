@@ -9,7 +9,14 @@ from enum import IntEnum
 
 import click
 
-from treesnap.errors import ErrorCode, KeysRotated, TreesnapError, WarningCode, printable
+from treesnap.errors import (
+    ErrorCode,
+    KeysRotated,
+    NotOnRemote,
+    TreesnapError,
+    WarningCode,
+    printable,
+)
 from treesnap.named_tuple import NamedTuple
 
 
@@ -178,13 +185,15 @@ RESPONSES = {
     if code in hints
 }
 
-_CLASS_HINTS: dict[type[TreesnapError], str] = {
-    KeysRotated: (
-        "give a newer secret; or on a machine that has one, 'snap remote key remove' the slot of "
-        "this one, and 'snap remote key add' this one again"
-    ),
-}
-"""What to do next about errors of these classes, instead of what their code says."""
+_KEYS_ROTATED = (
+    "give a newer secret; or on a machine that has one, 'snap remote key remove' the slot of "
+    "this one, and 'snap remote key add' this one again"
+)
+_NOT_ON_REMOTE = "'snap list --remote {}' shows the snapshots of this history"
+_NOT_AT_ADDRESS = (
+    "'snap remote add NAME URL' gives the remote a name, 'snap list --remote NAME' then shows "
+    "its snapshots"
+)
 
 WARNING_HINTS: dict[WarningCode, str] = {
     WarningCode.ROOT_MAY_HAVE_MOVED: "'snap root move OLD' takes over the history of a moved root",
@@ -218,6 +227,16 @@ def hint_of(code: ErrorCode | WarningCode, program: str) -> str | None:
     return _for_program(hint, program) if hint is not None else None
 
 
+def _hint(error: TreesnapError, program: str) -> str | None:
+    """Returns what to do next; errors of some classes know more of it than their code."""
+    if isinstance(error, KeysRotated):
+        return _for_program(_KEYS_ROTATED, program)
+    if isinstance(error, NotOnRemote):
+        there = _NOT_ON_REMOTE.format(error.history) if error.history else _NOT_AT_ADDRESS
+        return _for_program(there, program)
+    return hint_of(error.code, program)
+
+
 def _for_program(hint: str, program: str) -> str:
     return hint.replace("'snap ", f"'{program} ")
 
@@ -228,10 +247,7 @@ def from_error(error: BaseException, program: str = "snap") -> Failure:
     ``program`` is the name that commands in the advice begin with.
     """
     if isinstance(error, TreesnapError):
-        special = _CLASS_HINTS.get(type(error))
-        hint = hint_of(error.code, program)
-        if special is not None:
-            hint = _for_program(special, program)
+        hint = _hint(error, program)
         exit_code = RESPONSES[error.code].exit_code
         return Failure(error.code.value, error.message, exit_code, hint, error.path)
     if isinstance(error, click.ClickException):

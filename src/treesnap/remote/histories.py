@@ -9,13 +9,15 @@ from functools import cached_property
 
 from treesnap.codec.remote import CommitEntry
 from treesnap.codec.snapshot import decode_snapshot, snapshot_id, state_hash
-from treesnap.errors import ErrorCode, InvalidArgument, NotFound, quoted
+from treesnap.errors import ErrorCode, InvalidArgument, NotFound, NotOnRemote, quoted
 from treesnap.model import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord
 from treesnap.named_tuple import NamedTuple
 from treesnap.remote.protocol import Deletions, View
 from treesnap.store.fetched import is_meant_by, name_and_ref
 from treesnap.store.snapshots import SnapshotLog
 
+_NAMED_MAX = 5
+"""So many histories a message names."""
 _COUNTED_BACK = re.compile(r"latest(?:~(\d{1,9}))?\Z")
 
 
@@ -72,7 +74,7 @@ class RemoteHistory:
     def find(self, ref: str | None) -> SnapshotId:
         """Returns the snapshot that a REF names; without one the newest of the whole root.
 
-        ``latest`` and ``latest~N`` count those of the whole root. Raises NotFound and
+        ``latest`` and ``latest~N`` count those of the whole root. Raises NotOnRemote and
         InvalidArgument.
         """
         newest_first = list(reversed(self.records.items()))
@@ -85,7 +87,7 @@ class RemoteHistory:
             ]
             back = int(counted[1] or 0)
             if back >= len(whole):
-                raise NotFound(
+                raise NotOnRemote(
                     "The history has no snapshot of the whole root"
                     if not whole
                     else f"The history has no snapshot {quoted(counted[0])}"
@@ -95,7 +97,7 @@ class RemoteHistory:
         named = [key for key, record in newest_first if record.name == ref]
         found = named[:1] or [key for key in self.records if key.startswith(ref)]
         if not found or not ref:
-            raise NotFound(f"The history has no snapshot {quoted(ref)}")
+            raise NotOnRemote(f"The history has no snapshot {quoted(ref)}")
         if len(found) > 1:
             raise InvalidArgument(
                 f"Several snapshots of the history begin with {quoted(ref)}",
@@ -142,17 +144,24 @@ def choose(histories: Sequence[RemoteHistory], words: str | None) -> RemoteHisto
 
     Raises NotFound, and InvalidArgument where there are several.
     """
-    if words is not None:
-        histories = [item for item in histories if is_meant_by(words, item.name, item.id)]
-    if not histories:
+    found = [item for item in histories if words is None or is_meant_by(words, item.name, item.id)]
+    if not found:
         what = "history" if words is None else f"history {quoted(words)}"
-        raise NotFound(f"The remote has no {what}", code=ErrorCode.HISTORY_NOT_FOUND)
-    if len(histories) > 1:
-        names = ", ".join(sorted(f"{item.name} ({item.id[:12]})" for item in histories))
+        there = f"; it has {_names(histories)}" if histories else ""
+        raise NotFound(f"The remote has no {what}{there}", code=ErrorCode.HISTORY_NOT_FOUND)
+    if len(found) > 1:
         raise InvalidArgument(
-            f"Several histories are possible: {names}; a name or the beginning of an id names one"
+            f"Several histories are possible: {_names(found)}; a name or the beginning of an id "
+            "names one"
         )
-    return histories[0]
+    return found[0]
+
+
+def _names(histories: Sequence[RemoteHistory]) -> str:
+    """Returns the names and ids of histories, of many only the first."""
+    names = sorted(f"{item.name} ({item.id[:12]})" for item in histories)
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return ", ".join(names[:_NAMED_MAX]) + more
 
 
 def oldest_first(records: Mapping[SnapshotId, SnapshotRecord]) -> list[SnapshotId]:

@@ -34,6 +34,7 @@ from treesnap.errors import (
     ErrorCode,
     InvalidArgument,
     NotFound,
+    NotOnRemote,
     Refused,
     RemoteFailed,
     StoreMissing,
@@ -660,7 +661,7 @@ class Remotes:
                 )
             candidates = (others or found) if history is None else found
             chosen, ref = choose_with_ref(candidates, history, ref)
-            goal = chosen.find(ref)
+            goal = _find(remote.name, chosen, ref)
             payloads = chosen.payloads
             if ref is not None or wanted:
                 payloads = {goal: payloads[goal]}
@@ -755,7 +756,7 @@ class Remotes:
             with opened(context, "clone", create=True, recover=False) as session:
                 if name is not None:
                     _registry(session).note_state(name, known, view.number)
-                goal = chosen.find(ref)
+                goal = _find(name, chosen, ref)
                 payloads = chosen.payloads
                 if lazy or wanted:
                     payloads = {goal: payloads[goal]}
@@ -819,6 +820,15 @@ def _histories(context: Context, connection: Connection, view: View) -> list[Rem
             f"What was deleted by {name} cannot be read, and is shown as before: {error.message}",
         )
     return by_history(without_deleted(view, deletions))
+
+
+def _find(name: str | None, history: RemoteHistory, ref: str | None) -> SnapshotId:
+    """Returns what :meth:`RemoteHistory.find` does; its error names the history."""
+    try:
+        return history.find(ref)
+    except NotOnRemote as error:
+        error.history = f"{name}/{history.id[:12]}" if name is not None else None
+        raise
 
 
 def _tree_paths(context: Context, paths: Iterable[PathLike]) -> tuple[bytes, ...]:
