@@ -145,6 +145,8 @@ def test_no_new_secret_is_asked_for_where_nothing_is_encrypted(snap, pushed):
         (["clone", "./missing", "there"], 1, "No such file"),
         (["clone", "#x", "there"], 2, "cannot be empty"),
         (["clone", "x"], 2, "DIR"),
+        (["clone", "s3://b/me#garden?endpoint=http://127.0.0.1:9", "y"], 2, "come before the '#'"),
+        (["clone", "./missing#what?", "there"], 1, "No such file"),
     ],
 )
 def test_wrong_calls_say_what_is_wrong(snap, root, words, code, said):

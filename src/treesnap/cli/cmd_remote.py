@@ -470,6 +470,11 @@ def clone(
     where, _, fragment = place.partition("#")
     if not where or not target:
         raise InvalidArgument("REMOTE and DIR cannot be empty")
+    if "?" in fragment and _is_bucket(where):
+        raise InvalidArgument(
+            "The options of an address, from its '?' on, come before the '#' and the history: "
+            "s3://BUCKET/PATH?endpoint=URL#HISTORY"
+        )
     base = invocation.directory or os.getcwd()
     with invocation.open(makes_store=True, needs_root=False) as handle:
         given = handle.context
@@ -531,6 +536,12 @@ def fetch(
     with invocation.open() as handle:
         result = _remotes(handle, limit_rate, jobs).fetch(name, history, paths=paths)
     invocation.output.result("fetch", lambda: _fetch_fields(result), [_fetch_line(result)])
+
+
+def _is_bucket(address: str) -> bool:
+    from treesnap.remote.connection import directory_of
+
+    return directory_of(address) is None
 
 
 def _fetch_line(result: FetchResult) -> str:
