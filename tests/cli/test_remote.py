@@ -42,6 +42,22 @@ def test_a_push_and_a_clone(snap, run_snap, root, pushed, disk, tmp_path):
     assert difference(record(root), record(tmp_path / "again")) == []
 
 
+def test_a_clone_by_an_address_says_how_to_push_from_there(snap, run_snap, pushed, disk, tmp_path):
+    other = {"SNAP_STORE": str(tmp_path / "other")}
+
+    by_address = run_snap("clone", disk, "again", cwd=tmp_path, env=other)
+
+    command = f"snap remote add NAME {disk}"
+    assert f"To push from there, add the remote first: {command}\n" in by_address.err
+    added = run_snap(*command.replace("NAME", "mine").split()[1:], cwd=tmp_path, env=other)
+    assert added.code == 0
+    assert run_snap("push", cwd=tmp_path / "again", env=other).code == 0
+    for named in ("mine", disk):
+        to = f"by-{len(str(named))}"
+        outcome = run_snap("clone", f"{named}#root", to, cwd=tmp_path, env=other)
+        assert (outcome.code, "To push" in outcome.err) == (0, False)
+
+
 def test_the_history_of_a_machine_that_is_gone_is_deleted(snap, root, pushed):
     (history,) = snap("remote", "show", "--json").json["histories"]
 

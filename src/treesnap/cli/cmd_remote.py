@@ -486,6 +486,8 @@ def clone(
         )
         remotes = _remotes(cloned, limit_rate, jobs)
         result = remotes.clone(where, fragment or None, paths=paths, lazy=lazy)
+        known = {name for info in remotes.list() for name in (info.name, info.url)}
+        is_known = not known.isdisjoint({where, os.path.abspath(where)})
     line = (
         f"Cloned {short_id(result.snapshot_id)} into {printable(result.root)}: "
         f"{count_text(result.fetched.snapshots, 'snapshot')}"
@@ -502,6 +504,9 @@ def clone(
         },
         [line],
     )
+    if not is_known:
+        add = invocation.command_text("remote", "add", "NAME", where)
+        invocation.output.note(f"To push from there, add the remote first: {add}")
 
 
 @command(
