@@ -345,7 +345,7 @@ def test_a_pull_says_what_both_sides_changed(snap, run_snap, root, pushed, disk,
     (root / "plants").write_text("theirs")
     (root / "new").write_text("seeds")
     snap("create", "-q")
-    snap("push")
+    history = snap("push", "--json").json["history_id"]
 
     kept = other("pull")
 
@@ -355,9 +355,37 @@ def test_a_pull_says_what_both_sides_changed(snap, run_snap, root, pushed, disk,
     assert (directory / "plants").read_text() == "mine"
     assert (directory / "new").read_text() == "seeds"
     assert other("pull").out.endswith("has nothing new\n")
+    assert [line for line in kept.err.splitlines() if "snap pull" in line] == [
+        f"To take all from there: snap undo && snap pull disk {history[:12]} --theirs"
+    ]
     other("undo")
-    taken = other("pull", "--theirs", "--json").json
+    taken = other("pull", "disk", history[:12], "--theirs", "--json").json
     assert taken["conflicts"] == [{"path": "plants"}]
+    assert (directory / "plants").read_text() == "theirs"
+    assert (directory / "new").read_text() == "seeds"
+
+
+def test_a_pull_that_changed_nothing_is_not_undone_to_take_the_other_side(
+    snap, run_snap, root, pushed, disk, tmp_path
+):
+    environment = {"SNAP_STORE": str(tmp_path / "other-store")}
+    directory = tmp_path / "again"
+    run_snap("clone", disk, directory, cwd=tmp_path, env=environment)
+
+    def other(*words):
+        return run_snap(*words, cwd=directory, env=environment)
+
+    other("remote", "add", "disk", disk)
+    (directory / "plants").write_text("mine")
+    (root / "plants").write_text("theirs")
+    snap("create", "-q")
+    history = snap("push", "--json").json["history_id"]
+
+    kept = other("pull")
+
+    assert f"To take all from there: snap pull disk {history[:12]} --theirs\n" in kept.err
+    assert "undo" not in kept.err
+    assert other("pull", "disk", history[:12], "--theirs").code == 0
     assert (directory / "plants").read_text() == "theirs"
 
 

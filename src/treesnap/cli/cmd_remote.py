@@ -612,11 +612,24 @@ def pull(
             *(f"  {text}" for text in first_lines(result.conflicts, path_text, _SHOWN_MAX)),
         )
         if not theirs:
-            history = f"{result.fetch.remote}/{result.fetch.history_id[:12]}"
-            one = invocation.command_text("restore", history, "PATH")
-            invocation.output.note(f"To take one from there: {one}")
+            invocation.output.note(*_take_theirs_lines(invocation, result))
     if restored is not None:
         invocation.output.note(*restore_notes(restored, invocation.command_text("undo")))
+
+
+def _take_theirs_lines(invocation: Invocation, result: PullResult) -> Iterator[str]:
+    """Yields how to take what both sides changed from there after all.
+
+    A pull that changed something counts as merged, until it is undone. Where one changed nothing
+    there is nothing to undo but what was restored before.
+    """
+    remote, history = result.fetch.remote, result.fetch.history_id[:12]
+    one = invocation.command_text("restore", f"{remote}/{history}", "PATH")
+    yield f"To take one from there: {one}"
+    every = invocation.command_text("pull", remote, history, "--theirs")
+    if result.restore is not None and result.restore.safety_id is not None:
+        every = f"{invocation.command_text('undo')} && {every}"
+    yield f"To take all from there: {every}"
 
 
 def _pull_lines(result: PullResult) -> Iterator[str]:
