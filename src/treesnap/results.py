@@ -275,6 +275,8 @@ class RootInfo(NamedTuple):
     """Whether a restore of it waits to be finished, or is under way."""
     earlier_paths: tuple[bytes, ...] = ()
     """Where it was before, the newest last."""
+    fetched: str | None = None
+    """What names it as a REF, ``REMOTE/HISTORY``, if it is a history that was fetched."""
 
 
 class RootStats(NamedTuple):

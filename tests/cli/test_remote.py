@@ -305,6 +305,23 @@ def test_a_history_of_another_machine_is_fetched_listed_and_restored(other, disk
     assert "No such snapshots on disk" not in other("list").err
 
 
+def test_the_roots_that_are_listed_say_which_histories_were_fetched(other):
+    other("fetch")
+    name = f"disk/root@{os.uname().nodename}"
+
+    lines = other("root", "list").out.splitlines()
+    items = other("root", "list", "--json").json["roots"]
+
+    assert [line.endswith(f"  {name}  (fetched)") for line in lines].count(True) == 1
+    assert not any("no directory there" in line for line in lines)
+    assert sorted(item["fetched"] or "" for item in items) == ["", name]
+    (fetched,) = (item for item in items if item["fetched"] is not None)
+    assert other("show", fetched["fetched"]).code == 0
+    forgotten = other("root", "forget", fetched["id"][:8], "--force")
+    assert forgotten.out == f"Forgot {name}: 1 snapshot\n"
+    assert len(other("root", "list").out.splitlines()) == 1
+
+
 def test_a_restore_names_a_snapshot_on_a_remote(other, snap, root, tmp_path):
     identity = snap("list", "--json").json["snapshots"][0]["id"]
     (root / "plants").write_text("tulips")

@@ -82,7 +82,9 @@ def forget(invocation: Invocation, *, root_ref: str, force: bool) -> None:
     """
     with invocation.open(progress=False, needs_root=False) as handle:
         info = handle.root_forget(root_ref, force=force)
-    line = f"Forgot {printable(info.path)}: {count_text(info.snapshots, 'snapshot')}"
+    line = (
+        f"Forgot {printable(info.fetched or info.path)}: {count_text(info.snapshots, 'snapshot')}"
+    )
     invocation.output.result("root.forget", info._asdict, [line])
     invocation.output.note(f"To free their space: {invocation.command_text('gc')}")
 
@@ -91,5 +93,7 @@ def _lines(found: Iterable[RootInfo]) -> Iterator[str]:
     for info in found:
         newest = "-" if info.newest_at_ns is None else time_text(info.newest_at_ns)
         where = printable(info.path) + _WORDS[info.directory]
+        if info.fetched is not None:
+            where = f"{printable(info.fetched)}  (fetched)"
         where += "  (a restore was interrupted)" if info.interrupted else ""
         yield f"{short_id(info.id)}  {newest:19}  {info.snapshots:>6,}  {where}"

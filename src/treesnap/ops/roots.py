@@ -35,6 +35,7 @@ from treesnap.ops.context import (
 from treesnap.ops.known_changes import remove_dead_sockets
 from treesnap.ops.restore.recover import is_its_tree, recover_locked
 from treesnap.results import RootDirectory, RootInfo
+from treesnap.store.fetched import history_at
 from treesnap.store.layout import is_hex
 from treesnap.store.lock import is_held
 from treesnap.store.roots import Root, read_journal, registered_records
@@ -78,6 +79,7 @@ def _last_path(store: Store, name: str) -> bytes | None:
 
 def _info(store: Store, root: Root) -> RootInfo:
     newest = next(store.snapshots.readable(root.id), None)
+    history = history_at(root.path)
     return RootInfo(
         id=root.id,
         path=root.path,
@@ -86,6 +88,7 @@ def _info(store: Store, root: Root) -> RootInfo:
         directory=_directory(store, root),
         interrupted=root.is_interrupted,
         earlier_paths=root.record.earlier if root.record is not None else (),
+        fetched=f"{history.remote}/{history.name}" if history is not None else None,
     )
 
 

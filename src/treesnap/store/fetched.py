@@ -54,11 +54,19 @@ def fetched_histories(store: Store) -> list[FetchedHistory]:
     """Returns the histories that were fetched, by path. Reads the records of all roots."""
     found = []
     for record in registered_records(store.fs, store.layout):
-        match = _PATH.match(record.path)
-        if match is not None:
-            remote, name, history_id = map(os.fsdecode, match.groups())
-            found.append(FetchedHistory(remote, name, history_id, record.path))
+        history = history_at(record.path)
+        if history is not None:
+            found.append(history)
     return found
+
+
+def history_at(path: bytes) -> FetchedHistory | None:
+    """Returns the history that the root with a path is, or None for a directory's root."""
+    match = _PATH.match(path)
+    if match is None:
+        return None
+    remote, name, history_id = map(os.fsdecode, match.groups())
+    return FetchedHistory(remote, name, history_id, path)
 
 
 def fetched_root(store: Store, remote: str, name: str, history_id: str) -> Root:
