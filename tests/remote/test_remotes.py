@@ -331,10 +331,11 @@ def test_a_clone_of_which_any_request_fails_leaves_nothing_half_made(
     assert difference(record(garden), record(tmp_path / "again")) == []
 
 
+@pytest.mark.parametrize("is_encrypted", [False, True])
 def test_a_damaged_pack_is_refused_and_the_directory_does_not_appear(
-    handle, garden, place, tmp_path
+    handle, garden, place, tmp_path, is_encrypted
 ):
-    opened(handle, place).add("backup", "s3://b", encrypted=False)
+    opened(handle, place).add("backup", "s3://b", encrypted=is_encrypted)
     handle.create()
     opened(handle, place).push()
     (pack,) = (name for name in place.content if name.startswith("packs/"))
@@ -342,10 +343,14 @@ def test_a_damaged_pack_is_refused_and_the_directory_does_not_appear(
     content[len(content) // 2] ^= 1
     place.content[pack] = bytes(content)
 
-    with pytest.raises(Corrupt):
+    with pytest.raises(Corrupt, match=pack) as refused:
         cloned(tmp_path / "again", tmp_path / "other", place)
 
+    assert (refused.value.code, refused.value.path) == (ErrorCode.REMOTE_DAMAGED, pack)
     assert not (tmp_path / "again").exists()
+    problems = opened(handle, place).verify(read_data=True).problems
+    assert problems
+    assert all(item.message.count(pack) == 1 for item in problems)
 
 
 def test_another_remote_in_the_place_of_one_is_refused(handle, garden, place):

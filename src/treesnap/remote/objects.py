@@ -21,7 +21,7 @@ from treesnap.codec.reader import (
 )
 from treesnap.codec.remote import RemoteName
 from treesnap.codec.snapshot import decode_snapshot
-from treesnap.errors import Corrupt
+from treesnap.errors import Corrupt, ErrorCode
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.remote.protocol import RemoteFiles, View
@@ -108,7 +108,7 @@ class RemoteObjects:
     def _get(self, kind: ObjectKind, name: RemoteName, entry: IndexEntry) -> bytes:
         """Returns the verified bytes of an object at a place; raises Corrupt and PackGone."""
         if entry.kind != kind:
-            raise Corrupt(f"Object {entry.id.hex()} of the remote is of another kind")
+            raise _damaged(name, f"Object {entry.id.hex()} of the remote is of another kind")
         key = name, entry.block
         if key in self._failures:
             raise self._failures[key]
@@ -119,7 +119,10 @@ class RemoteObjects:
                 self._failures[key] = error
                 raise
         self._blocks.move_to_end(key)
-        return self._blocks[key].find(entry)
+        try:
+            return self._blocks[key].find(entry)
+        except Corrupt as error:
+            raise _damaged(name, error.message) from error
 
     def prefetch(self, objects: Iterable[ObjectId]) -> None:
         """Reads the blocks of objects, those of a pack together.
@@ -206,9 +209,14 @@ class RemoteObjects:
         for block, data in zip(blocks, pieces, strict=True):
             table = decode_table(data, block.pack_id, block.offset)
             if table is None or table.block != block or len(data) != block.size:
-                raise Corrupt(f"{name} does not hold a block at {block.offset}")
+                raise _damaged(name, f"There is no whole block at {block.offset}")
             found.append((table, data))
         return found
+
+
+def _damaged(name: RemoteName, problem: str) -> Corrupt:
+    """Returns the error for a pack; of many with an object, it has to be known which one it is."""
+    return Corrupt(f"{problem} ({name})", code=ErrorCode.REMOTE_DAMAGED, path=str(name))
 
 
 def in_blocks(

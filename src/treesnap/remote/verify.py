@@ -104,10 +104,7 @@ class Verification:
                 self._look_for(reference, identity)
                 self.advance(1, 0)
         except (Corrupt, PackGone) as error:
-            message = str(error)
-            if isinstance(error, PackGone):
-                message = f"Pack {error} is missing on the remote"
-            self._note("damaged-object", message, identity, identity)
+            self._note("damaged-object", _words(error), identity, identity)
             return  # what another snapshot shares with this one is looked at again
         self._needed |= found
 
@@ -152,12 +149,15 @@ class Verification:
             try:
                 data = self._objects.get(kind, identity)
             except (Corrupt, PackGone) as error:
-                name, _ = self._objects.place(identity)
                 self.lost[identity] = kind
-                self._note("damaged-object", f"{error} ({name})", identity.hex())
+                self._note("damaged-object", _words(error), identity.hex())
                 continue
             self._read_bytes += len(data)
             self.advance(1, len(data))
+
+
+def _words(error: Corrupt | PackGone) -> str:
+    return str(error) if isinstance(error, Corrupt) else f"Pack {error} is missing on the remote"
 
 
 class _Mended:
