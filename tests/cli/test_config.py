@@ -18,6 +18,8 @@ DEFAULTS = {
     "keep.hourly": "24",
     "keep.daily": "14",
     "keep.weekly": "8",
+    "keep.monthly": None,
+    "keep.yearly": None,
     "keep.tags": None,
     "exclude": None,
     "maker.metadata": "false",

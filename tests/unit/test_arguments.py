@@ -216,6 +216,7 @@ def test_a_function_that_is_checked_keeps_its_signature():
         ("keep_last", "3"),
         ("keep_last", 1.5),
         ("keep_daily", True),
+        ("keep_monthly", "3"),
         ("keep_within_s", b"1"),
         ("keep_tags", "release"),
         ("keep_tags", (1,)),

@@ -70,6 +70,7 @@ unpin = _pinning("unpin", "End the protection of a snapshot.")
     examples=[
         "snap prune --dry-run",
         "snap prune --keep-last 10 --keep-daily 7",
+        "snap prune --keep-daily 30 --keep-monthly 12 --keep-yearly 5",
         "snap prune --keep-within 2w --keep-tag release --max-size 10G",
     ],
 )
@@ -84,6 +85,8 @@ unpin = _pinning("unpin", "End the protection of a snapshot.")
 @click.option("--keep-hourly", type=_COUNT, metavar="N", help="Keep one of each of N hours.")
 @click.option("--keep-daily", type=_COUNT, metavar="N", help="Keep one of each of N days.")
 @click.option("--keep-weekly", type=_COUNT, metavar="N", help="Keep one of each of N weeks.")
+@click.option("--keep-monthly", type=_COUNT, metavar="N", help="Keep one of each of N months.")
+@click.option("--keep-yearly", type=_COUNT, metavar="N", help="Keep one of each of N years.")
 @click.option(
     "--keep-tag",
     "keep_tags",

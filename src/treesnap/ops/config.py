@@ -84,6 +84,8 @@ KEYS: Mapping[str, Key] = {
     "keep.hourly": _counted(DEFAULT.keep_hourly),
     "keep.daily": _counted(DEFAULT.keep_daily),
     "keep.weekly": _counted(DEFAULT.keep_weekly),
+    "keep.monthly": _counted(DEFAULT.keep_monthly),
+    "keep.yearly": _counted(DEFAULT.keep_yearly),
     "keep.tags": Key(_tags, list, ",".join, ()),
     "exclude": Key(_patterns, list, ",".join, (), check=given),
     "maker.metadata": Key(_flag, bool, _flag_text, default=False),
@@ -121,6 +123,8 @@ def settings_of(session: Session) -> Settings:
         keep_hourly=values["keep.hourly"],
         keep_daily=values["keep.daily"],
         keep_weekly=values["keep.weekly"],
+        keep_monthly=values["keep.monthly"],
+        keep_yearly=values["keep.yearly"],
         keep_tags=values["keep.tags"],
         kinds=AUTOMATIC,
     )

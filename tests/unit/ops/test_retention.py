@@ -93,6 +93,46 @@ class TestRules:
         """The tenth of March 2026 is a Tuesday."""
         assert kept(hours(1, 36, 37, 400), Policy(keep_weekly=2)) == hours(1, 37)
 
+    def test_the_newest_of_each_month(self):
+        """From the tenth of March, 12:30: February began 37.5 days ago and ended 9.5 days ago."""
+        ages = [timedelta(days=days) for days in (1, 9.4, 9.6, 37.4, 37.6, 400)]
+
+        assert kept(ages, Policy(keep_monthly=3)) == [ages[0], ages[2], ages[4]]
+
+    def test_the_newest_of_each_year(self):
+        """2026 began 68.5 days ago."""
+        ages = [timedelta(days=days) for days in (1, 68, 69, 430, 440, 2000)]
+
+        assert kept(ages, Policy(keep_yearly=3)) == [ages[0], ages[2], ages[4]]
+
+    @given(
+        rule=st.sampled_from(["hourly", "daily", "weekly", "monthly", "yearly"]),
+        count=st.integers(1, 5),
+        ages_s=st.lists(st.integers(0, 10**9), max_size=40).map(sorted),
+    )
+    def test_of_periods_follow_the_calendar(self, rule, count, ages_s):
+        """Periods as the calendar has them, counted without formatting a time."""
+
+        def period(age: timedelta) -> tuple[int, ...]:
+            time = NOW - age
+            iso = time.isocalendar()
+            return {
+                "hourly": (time.year, time.month, time.day, time.hour),
+                "daily": (time.year, time.month, time.day),
+                "weekly": (iso.year, iso.week),
+                "monthly": (time.year, time.month),
+                "yearly": (time.year,),
+            }[rule]
+
+        ages = [timedelta(seconds=age_s) for age_s in ages_s]
+        newest = {period(age): age for age in reversed(ages)}
+
+        expected = sorted(newest.values())[:count]
+        decisions = decide(map(snapshot, ages), Policy(**{f"keep_{rule}": count}), NOW_NS)
+
+        found = [item.snapshot.record.created_at_ns for item in decisions if item.is_kept]
+        assert found == [snapshot(age).record.created_at_ns for age in expected]
+
     def test_those_with_a_tag(self):
         given_tags = [{"release": "1"}, {"release": "2"}, {}]
         snapshots = [
@@ -165,6 +205,8 @@ counts = st.none() | st.integers(0, 5)
         keep_hourly=counts,
         keep_daily=counts,
         keep_weekly=counts,
+        keep_monthly=counts,
+        keep_yearly=counts,
     ),
 )
 def test_a_policy_may_be_applied_again_and_again(ages, policy):

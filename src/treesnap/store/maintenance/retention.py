@@ -35,9 +35,12 @@ class Policy:
     keep_within_s: int | None = None
     """Those that are younger."""
     keep_hourly: int | None = None
-    """The newest of each of the last hours that have any; hours, days and weeks are of UTC."""
+    """The newest of each of the last hours that have any; all periods are of UTC."""
     keep_daily: int | None = None
     keep_weekly: int | None = None
+    """Weeks begin on Monday, as those of ISO 8601."""
+    keep_monthly: int | None = None
+    keep_yearly: int | None = None
     keep_tags: tuple[str, ...] = ()
     """Those with one of these tags: ``KEY`` or ``KEY=VALUE``."""
     kinds: frozenset[SnapshotKind] = frozenset(SnapshotKind)
@@ -106,6 +109,8 @@ class _Rules:
             _Periods("hourly", policy.keep_hourly, lambda time: time.strftime("%Y-%m-%d %H")),
             _Periods("daily", policy.keep_daily, lambda time: time.strftime("%Y-%m-%d")),
             _Periods("weekly", policy.keep_weekly, lambda time: time.strftime("%G-W%V")),
+            _Periods("monthly", policy.keep_monthly, lambda time: time.strftime("%Y-%m")),
+            _Periods("yearly", policy.keep_yearly, lambda time: time.strftime("%Y")),
         ]
 
     def reasons(self, snapshot: Snapshot) -> list[str]:
