@@ -58,7 +58,7 @@ class CreateResult(NamedTuple):
 
 
 class StatusResult(NamedTuple):
-    """How the live tree differs from the newest snapshot."""
+    """How the live tree differs from a snapshot."""
 
     snapshot: Snapshot | None
     """The snapshot compared with, or None when there is none yet."""

@@ -76,6 +76,80 @@ def test_status_without_changes_says_so(snap, root):
     assert result.err == f"Nothing changed since {identity[:12]}\n"
 
 
+def test_status_of_an_older_snapshot(snap, damaged):
+    snap("create")
+
+    assert letters(snap("status").out) == {}
+    assert letters(snap("status", "v1").out) == LETTERS
+    assert snap("status", "v1", "--json").json["id"] == snap("show", "v1", "--json").json["id"]
+
+
+def test_status_of_a_snapshot_of_paths_compares_these_alone(snap, damaged):
+    paths = snap("create", "edited", "--json").json["id"]
+    (damaged / "added").write_text("again\n")
+
+    same = snap("status", paths)
+    (damaged / "edited").write_text("once more\n")
+    other = snap("status", paths)
+
+    assert (same.out, other.out) == ("", "M  edited\n")
+    assert f"Nothing changed since {paths[:12]}" in same.err
+    assert "This snapshot holds only edited, and nothing else was compared" in same.err
+
+
+def test_status_of_a_step(snap, root):
+    (root / "file").write_text("one")
+    snap("create", "--session", "s", "--step", "1")
+    (root / "file").write_text("two")
+    snap("create", "--session", "s", "--step", "2")
+
+    assert snap("status", "step:1", "--session", "s").out == "M  file\n"
+    assert snap("status", "step:2", "--session", "s").out == ""
+
+
+def test_status_of_an_unknown_snapshot_fails(snap, damaged):
+    outcome = snap("status", "v2", "--exit-code", "--json")
+
+    assert (outcome.code, outcome.json["code"]) == (5, "snapshot-not-found")
+
+
+class TestExitCode:
+    def test_is_that_of_git(self, snap, root):
+        (root / "file").write_text("one")
+        snap("create", "--name", "golden")
+
+        assert snap("status", "--exit-code").code == 0
+        (root / "file").write_text("two")
+
+        assert snap("status").code == 0
+        assert snap("status", "--exit-code").code == 1
+        assert snap("status", "golden", "--exit-code", "-q").code == 1
+        snap("create")
+        assert snap("status", "--exit-code").code == 0
+        assert snap("status", "golden", "--exit-code").code == 1
+
+    def test_is_no_success_without_a_snapshot(self, unsaid_snap, root):
+        assert unsaid_snap("status", "--exit-code").code == 5
+
+    def test_is_no_success_where_something_cannot_be_read(self, ordinary_snap, snap, root):
+        (root / "secret").mkdir()
+        (root / "file").write_text("one")
+        (root / "secret").chmod(0)
+        assert ordinary_snap("create").code == 4
+
+        assert ordinary_snap("status").code == 0
+        assert ordinary_snap("status", "--exit-code").code == 4
+        (root / "file").write_text("two")
+        assert ordinary_snap("status", "--exit-code").code == 1
+
+    def test_is_the_same_for_programs(self, snap, damaged):
+        outcome = snap("status", "--exit-code", "--json")
+
+        assert outcome.code == 1
+        assert outcome.json["schema"] == "treesnap.status/1"
+        assert outcome.json["changes"]
+
+
 def test_status_before_the_first_snapshot_says_so(unsaid_snap, root, default_store):
     result = unsaid_snap("status")
 

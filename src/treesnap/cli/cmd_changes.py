@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from treesnap.cli.command import SnapCommand, command, pass_invocation, session_option
+from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, fields_of
 from treesnap.cli.streams import is_terminal
-from treesnap.cli.text_output import change_lines, short_id, skipped_lines
+from treesnap.cli.text_output import change_lines, scope_text, short_id, skipped_lines
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, quoted
 from treesnap.model import SkipReason
 from treesnap.named_tuple import NamedTuple
@@ -22,26 +23,44 @@ if TYPE_CHECKING:
 
     from treesnap.model import Skipped
     from treesnap.ops.handle import Handle
+    from treesnap.results import StatusResult
 
 REFS_MAX = 2
 SEPARATOR = "--"
 
 
-@command("status", prints_only=True, examples=["snap status", "snap -C project status --json"])
+@command(
+    "status",
+    prints_only=True,
+    examples=["snap status", "snap status golden --exit-code", "snap -C project status --json"],
+)
+@click.argument("ref", required=False)
+@click.option(
+    "--exit-code",
+    "has_exit_code",
+    is_flag=True,
+    help="Exit 1 if anything differs, 4 if something could not be read, 5 without a snapshot.",
+)
+@session_option
 @pass_invocation
-def status(invocation: Invocation) -> None:
-    """Show what changed since the newest snapshot.
+def status(invocation: Invocation, *, ref: str | None, has_exit_code: bool) -> None:
+    """Show what changed since the newest snapshot, or since REF.
 
     Letters: A added, D deleted, M modified, T another type, P properties alone
-    (mode, owner, time, extended attributes). Exits 0 with and without changes.
+    (mode, owner, time, extended attributes). Exits 0 with and without changes,
+    unless --exit-code is given.
     """
     output = invocation.output
     with invocation.open() as handle:
-        result = handle.status()
+        result = handle.status(invocation.resolve(handle, ref) if ref is not None else None)
     if result.snapshot is None:
         output.note(f"No snapshot of the whole of {handle.root} in {handle.store_path}")
-    elif not result.changes:
-        output.note(f"Nothing changed since {short_id(result.snapshot.id)}")
+    else:
+        scope = result.snapshot.record.scope
+        if not result.changes:
+            output.note(f"Nothing changed since {short_id(result.snapshot.id)}")
+        if scope is not None:
+            output.note(f"This snapshot holds {scope_text(scope)}, and nothing else was compared")
     output.note(*_unreadable_lines(result.skipped))
     output.result(
         "status",
@@ -51,6 +70,19 @@ def status(invocation: Invocation) -> None:
         },
         change_lines(result.changes),
     )
+    if has_exit_code:
+        click.get_current_context().exit(_exit_code(result))
+
+
+def _exit_code(result: StatusResult) -> ExitCode:
+    """Returns what ``--exit-code`` says: a comparison that left something out is no success."""
+    if result.snapshot is None:
+        return ExitCode.NOT_FOUND
+    if result.changes:
+        return ExitCode.FAILED
+    if any(item.reason == SkipReason.UNREADABLE for item in result.skipped):
+        return ExitCode.INCOMPLETE
+    return ExitCode.DONE
 
 
 def _unreadable_lines(skipped: Iterable[Skipped]) -> Iterator[str]:

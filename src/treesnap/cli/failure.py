@@ -25,12 +25,12 @@ class ExitCode(IntEnum):
 
     DONE = 0
     FAILED = 1
-    """Nothing was changed."""
+    """Nothing was changed; also the answer of ``status --exit-code`` where something differs."""
     USAGE = 2
     REFUSED = 3
     """A conflict, or something that could do harm."""
     INCOMPLETE = 4
-    """The snapshot exists, and lacks what could not be read."""
+    """The snapshot exists, and lacks what could not be read; or it was not compared."""
     NOT_FOUND = 5
     BUSY = 6
     DAMAGED = 7

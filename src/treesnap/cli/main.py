@@ -22,7 +22,7 @@ COMMANDS = {
         "create": ("cmd_create", "Capture the root, or only PATHs of it."),
         "list": ("cmd_browse", "List the root's snapshots, newest first."),
         "log": ("cmd_log", "Show the history of the root or of a path, and what changed."),
-        "status": ("cmd_changes", "Show what changed since the newest snapshot."),
+        "status": ("cmd_changes", "Show what changed since the newest snapshot, or since REF."),
         "diff": (
             "cmd_changes",
             "Show changes between two snapshots, or a snapshot and the live tree.",

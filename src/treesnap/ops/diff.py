@@ -16,25 +16,28 @@ from treesnap.ops.state import State, effective_scope, recorded_state, require_p
 from treesnap.results import StatusResult
 
 
-def status(context: Context) -> StatusResult:
-    """Compares the live tree with the root's position."""
+def status(context: Context, ref: str | None = None) -> StatusResult:
+    """Compares the live tree with a snapshot, by default the one at the root's position."""
     recovered = recover(context)
     try:
         with opened(context, "look at the tree", sweep=True) as session:
             with suppress(OSError):  # a store that cannot be written to is looked at all the same
                 session.store.index.drop_damaged()
-            snapshot = position(session)
+            snapshot = position(session) if ref is None else resolve_in(session, ref, anywhere=True)
             if snapshot is None:
                 return StatusResult(snapshot=None, changes=(), skipped=(), recovered=recovered)
-            seen = preview(session, None, snapshot.record.rules)
-            recorded = recorded_state(session, snapshot.record, None)
+            scope = effective_scope(snapshot, None)
+            seen = preview(session, scope, snapshot.record.rules)
+            recorded = recorded_state(session, snapshot.record, scope)
             return StatusResult(
                 snapshot=snapshot,
-                changes=compared(recorded, seen.state, None),
+                changes=compared(recorded, seen.state, scope),
                 skipped=seen.result.skipped,
                 recovered=recovered,
             )
     except StoreMissing:
+        if ref is not None:
+            raise
         return StatusResult(snapshot=None, changes=(), skipped=())
 
 

@@ -397,11 +397,16 @@ class Handle:
 
         return stats(self.context)
 
-    def status(self) -> StatusResult:
-        """Compares the live tree with the newest snapshot of the whole root."""
+    def status(self, ref: str | None = None) -> StatusResult:
+        """Compares the live tree with a snapshot, by default the newest of the whole root.
+
+        Of a snapshot of some paths only these are compared. The result's ``skipped`` has what
+        could not be read, and so was not compared. Raises NotFound for an unknown ``ref``;
+        before the first snapshot, without one, the result's ``snapshot`` is None.
+        """
         from treesnap.ops.diff import status
 
-        return status(self.context)
+        return status(self.context, ref)
 
     def diff(
         self, a: str | None = None, b: str | None = None, paths: Sequence[PathLike] | None = None
