@@ -425,6 +425,8 @@ class VerifyResult(NamedTuple):
     repaired: tuple[str, ...] = ()
     """A sentence for each repair."""
     recovered: tuple[RecoveredObject, ...] = ()
+    content_read: bool = False
+    """Whether content was read, all or a sample; otherwise damage in it was not looked for."""
 
     @property
     def ok(self) -> bool:

@@ -1,6 +1,8 @@
 """Forms of results that take a rare situation to come about."""
 
-from treesnap.cli.cmd_store import verify_fields, verify_lines
+import pytest
+
+from treesnap.cli.cmd_store import next_steps, verify_fields, verify_lines
 from treesnap.cli.json_output import json_fields
 from treesnap.model import SnapshotId
 from treesnap.results import Partial, Problem, RecoveredObject, VerifyResult
@@ -18,7 +20,9 @@ PROBLEM = Problem(
 
 def verified(**fields):
     """Returns what ``verify`` finds in a store of one snapshot."""
-    return VerifyResult(**({"snapshots": 1, "objects": 2, "read_bytes": 0} | fields))
+    return VerifyResult(
+        **({"problems": (), "snapshots": 1, "objects": 2, "read_bytes": 0} | fields)
+    )
 
 
 def partial(*paths: bytes) -> Partial:
@@ -40,14 +44,56 @@ def test_repairs_and_problems_are_named_with_what_they_cost():
     )
 
     assert list(verify_lines(result)) == [
-        "problem: A record is damaged [bad-pack, packs/x]",
-        "repaired: Rebuilt the index",
-        "recovered: what is in /mnt/d/b",
-        "partial: snapshot abababababab (step) of /mnt/d, 2 paths cannot be restored:",
+        "2 paths of /mnt/d cannot be restored from snapshot abababababab (step)",
         "  a\\xff\\n",
         "  .",
-        "1 problem found, 1 left in 1 snapshot, 2 objects, 0 B read",
+        "repaired: Rebuilt the index",
+        "recovered: what is in /mnt/d/b",
+        "problem: A record is damaged [bad-pack, packs/x]",
+        "1 problem found, 1 left in 1 snapshot, 2 objects, content not read",
     ]
+
+
+def test_snapshots_that_lost_the_same_paths_are_named_together():
+    items = [partial(b"a")._replace(snapshot_id=f"{n:064x}", name=None) for n in range(5)]
+    other = partial(b"a")._replace(root=b"/mnt/e")
+
+    lines = list(verify_lines(verified(problems=(PROBLEM,), partial=(*items, other))))
+
+    zeros = "000000000000, 000000000000, 000000000000 and 2 more"
+    assert lines[:4] == [
+        f"1 path of /mnt/d cannot be restored from 5 snapshots: {zeros}",
+        "  a",
+        "1 path of /mnt/e cannot be restored from snapshot abababababab (step)",
+        "  a",
+    ]
+
+
+def test_ids_in_problems_are_short_and_not_repeated():
+    identity = "ab" * 32
+    problem = Problem(code="c", message=f"Object {identity} is missing", where=identity)
+
+    assert "problem: Object abababababab is missing [c]" in verify_lines(
+        verified(problems=(problem,))
+    )
+
+
+READ_TOO = ["verify", "--read-data"]
+REPAIR = [*READ_TOO, "--repair"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "repair", "words"),
+    [
+        ({}, False, [READ_TOO]),
+        ({"content_read": True}, False, []),
+        ({"problems": (PROBLEM,), "left": (PROBLEM,)}, False, [REPAIR]),
+        ({"problems": (PROBLEM,), "content_read": True}, True, []),
+        ({"left": (PROBLEM,), "partial": (partial(b"a"),)}, True, [REPAIR]),
+    ],
+)
+def test_what_to_type_next(fields, repair, words):
+    assert [step for _, step in next_steps(verified(**fields), repair=repair)] == words
 
 
 def test_paths_that_are_not_printed_are_counted():

@@ -64,6 +64,18 @@ def test_verify_of_a_good_store(snap, history):
 
     assert result.code == 0
     assert result.out.startswith("No problems in 2 snapshots, ")
+    assert result.out.endswith(", content not read\n")
+    assert result.err.endswith(" was not looked for: snap verify --read-data\n")
+    assert snap("verify", "--read-data").err == snap("verify", "-q").err == ""
+
+
+def test_verify_says_what_to_type_next_as_it_was_called(snap, history, store):
+    damage(packs(store)[0])
+
+    found = snap("--store", store, "verify", "--read-data")
+
+    said = f"To repair what can be repaired: snap --store {store} verify --read-data --repair\n"
+    assert found.err == said
 
 
 @pytest.mark.parametrize("words", [[], ["--read-data"], ["--repair"]])
@@ -85,8 +97,9 @@ def test_verify_of_a_damaged_store_exits_7_and_names_the_cost(snap, history, sto
 
     document = result.json
     assert (text.code, result.code) == (7, 7)
-    assert text.out.startswith("problem: ")
-    assert "\npartial: snapshot " in text.out
+    old = snap("show", "latest~1", "--json").json["id"][:12]
+    lost = f"1 path of {history} cannot be restored from snapshot {old}\n  large\nproblem: "
+    assert text.out.startswith(lost)
     assert document["ok"] is False
     fields = {"code", "message", "where", "snapshot_ids", "paths", "path_count"}
     assert set(document["problems"][0]) == fields

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,13 +15,16 @@ from treesnap.cli.json_output import Fields, fields_of
 from treesnap.cli.parameters import SamplePart
 from treesnap.cli.text_output import added_text, aligned, path_text, short_id, title_of
 from treesnap.errors import WarningCode, printable
-from treesnap.quantities import count_text, first_lines, size_text
+from treesnap.quantities import count_text, first_few, first_lines, size_text
 
 if TYPE_CHECKING:
-    from treesnap.results import GcResult, Problem, StatsResult, VerifyResult
+    from treesnap.results import GcResult, Partial, Problem, StatsResult, VerifyResult
 
 _PATHS_SHOWN_MAX = 20
-"""Paths printed for one snapshot; ``--json`` has more."""
+"""Paths printed for snapshots that lost the same ones; ``--json`` has more."""
+_SNAPSHOTS_SHOWN_MAX = 3
+"""Such snapshots named on a line; ``--json`` has all."""
+_LONG_ID = re.compile(r"\b[0-9a-f]{32,64}\b")
 
 
 @command("gc", examples=["snap gc", "snap gc --dry-run --json"])
@@ -182,7 +186,9 @@ def verify(
 ) -> None:
     """Check the store, and repair it if asked.
 
-    Exits 7 when there is damage, and names the snapshots and paths that it affects.
+    Without --read-data or --sample, damage in the content of files is not looked for.
+    Exits 7 when there is damage, and names the paths that cannot be restored, and what
+    to type next.
     """
     if remote is not None and sample is not None:
         raise click.UsageError("--remote excludes --sample")
@@ -195,6 +201,13 @@ def verify(
         else:
             result = handle.verify(read_data=read_data, repair=repair, sample=sample)
     invocation.output.result("verify", lambda: verify_fields(result), verify_lines(result))
+    where = ["--remote", remote] if remote is not None else []
+    invocation.output.note(
+        *(
+            f"{why}: {invocation.command_text(*words, *where)}"
+            for why, words in next_steps(result, repair=repair)
+        )
+    )
     if not result.ok:
         click.get_current_context().exit(ExitCode.DAMAGED)
 
@@ -222,25 +235,60 @@ def _problem_fields(problem: Problem) -> Fields:
 
 
 def verify_lines(result: VerifyResult) -> Iterator[str]:
-    """Yields every problem, what was done, which snapshots are partial, and the verdict."""
-    for problem in result.problems:
-        yield f"problem: {printable(problem.message)} [{problem.code}, {printable(problem.where)}]"
+    """Yields what cannot be restored, what was done, every problem, and the verdict."""
+    yield from _lost_lines(result.partial)
     for action in result.repaired:
         yield f"repaired: {printable(action)}"
     for root, path in dict.fromkeys((item.root, item.path) for item in result.recovered):
         yield f"recovered: what is in {printable(root + b'/' + path if path else root)}"
-    for item in result.partial:
-        name = f" ({printable(item.name)})" if item.name is not None else ""
-        lost = f"{count_text(item.path_count, 'path')} cannot be restored:"
-        snapshot = f"{short_id(item.snapshot_id)}{name} of {printable(item.root)}"
-        yield f"partial: snapshot {snapshot}, {lost}"
-        for text in first_lines(item.paths, path_text, _PATHS_SHOWN_MAX, item.path_count):
-            yield f"  {text}"
+    for problem in result.problems:
+        message, where = map(_with_short_ids, (problem.message, problem.where))
+        place = "" if where in message else f", {where}"
+        yield f"problem: {message} [{problem.code}{place}]"
+    read = f"{size_text(result.read_bytes)} read" if result.content_read else "content not read"
     checked = (
         f"{count_text(result.snapshots, 'snapshot')}, {count_text(result.objects, 'object')}, "
-        f"{size_text(result.read_bytes)} read"
+        f"{read}"
     )
     verdict = "No problems" if result.ok else count_text(len(result.problems), "problem")
     if result.repaired:
         verdict += f" found, {len(result.left):,} left"
     yield f"{verdict} in {checked}"
+
+
+def _lost_lines(partial: Iterable[Partial]) -> Iterator[str]:
+    """Yields the paths that cannot be restored; snapshots that lost the same ones together."""
+    groups: dict[tuple[bytes, tuple[bytes, ...], int], list[Partial]] = {}
+    for item in partial:
+        groups.setdefault((item.root, item.paths, item.path_count), []).append(item)
+    for (root, paths, count), items in groups.items():
+        snapshots = "snapshot" if len(items) == 1 else f"{len(items):,} snapshots:"
+        named = first_few(items, _partial_text, _SNAPSHOTS_SHOWN_MAX)
+        yield (
+            f"{count_text(count, 'path')} of {printable(root)} cannot be restored "
+            f"from {snapshots} {named}"
+        )
+        for text in first_lines(paths, path_text, _PATHS_SHOWN_MAX, count):
+            yield f"  {text}"
+
+
+def _partial_text(item: Partial) -> str:
+    name = f" ({printable(item.name)})" if item.name is not None else ""
+    return short_id(item.snapshot_id) + name
+
+
+def _with_short_ids(text: str) -> str:
+    return _LONG_ID.sub(lambda match: short_id(match[0]), printable(text))
+
+
+def next_steps(result: VerifyResult, *, repair: bool) -> Iterator[tuple[str, list[str]]]:
+    """Yields what to do next: why, and the words of the command."""
+    if repair and result.partial:
+        copies = (
+            "Put copies of lost files back into their roots, if there are any, and repair again"
+        )
+        yield copies, ["verify", "--read-data", "--repair"]
+    elif result.left and not repair:
+        yield "To repair what can be repaired", ["verify", "--read-data", "--repair"]
+    elif not result.content_read:
+        yield "Damage in the content of files was not looked for", ["verify", "--read-data"]

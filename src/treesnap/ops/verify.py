@@ -105,6 +105,7 @@ def _result(found: Checker, left: Checker, repair: Repair | None = None) -> Veri
         snapshots=left.snapshots,
         objects=len(left.checked),
         read_bytes=found.read_bytes,
+        content_read=found.reads_data,
     )
 
 

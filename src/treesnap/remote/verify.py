@@ -82,6 +82,7 @@ class Verification:
             snapshots=len(self.snapshots),
             objects=len(self._needed),
             read_bytes=self._read_bytes,
+            content_read=read_data,
         )
 
     def _note(self, code: str, message: str, where: str, *ids: SnapshotId) -> None:

@@ -70,7 +70,7 @@ class Checker:
         self.monitor = place.monitor
         self._store = store
         self._sample = sample
-        self._read_data = read_data
+        self.reads_data = read_data
         self.problems: list[Problem] = []
         self.partial: list[Partial] = []
         self.findings: list[Finding] = []
@@ -97,7 +97,7 @@ class Checker:
             self.right |= known.right
             self.bad_objects |= known.bad_objects
         self._check_index()
-        if self._read_data:
+        if self.reads_data:
             self._check_packs()
         self.monitor.begin(Phase.VERIFY, None, None)
         self._check_snapshots()
@@ -219,7 +219,7 @@ class Checker:
         if identity in self.checked:
             return self.checked[identity] is None
         problem = None
-        is_read = self._read_data and self._sample.holds(identity)
+        is_read = self.reads_data and self._sample.holds(identity)
         if (is_read and identity not in self.right) or not self._store.has(identity):
             try:
                 self.read_bytes += len(self._store.get(kind, identity))
