@@ -14,8 +14,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from treesnap.model import RESERVED_TAGS, Snapshot
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Tagged(Protocol):
+        """What has tags: a snapshot."""
+
+        @property
+        def tags(self) -> dict[str, str]:
+            """All its tags."""
+
+
+RESERVED_TAGS = "treesnap."
+"""What the keys of tags begin with that no caller can set."""
 
 COUNTER = "counter."
 """The prefix of counters, such as ``counter.tests_passing``."""
@@ -48,12 +61,12 @@ def counter_tags(counters: Mapping[str, int], prefix: str = "") -> dict[str, str
     return {f"{prefix}{COUNTER}{name}": str(number) for name, number in counters.items()}
 
 
-def stated_facts(snapshot: Snapshot) -> dict[str, str]:
+def stated_facts(snapshot: Tagged) -> dict[str, str]:
     """Returns the facts of a snapshot and its caller's tags; a fact wins over an equal tag."""
     return {**own_tags(snapshot), **facts_of(snapshot)}
 
 
-def facts_of(snapshot: Snapshot) -> dict[str, str]:
+def facts_of(snapshot: Tagged) -> dict[str, str]:
     """Returns the facts of a snapshot, by name."""
     return {
         key.removeprefix(RESERVED_TAGS): value
@@ -62,12 +75,12 @@ def facts_of(snapshot: Snapshot) -> dict[str, str]:
     }
 
 
-def own_tags(snapshot: Snapshot) -> dict[str, str]:
+def own_tags(snapshot: Tagged) -> dict[str, str]:
     """Returns the tags that the caller gave a snapshot."""
     return {key: value for key, value in snapshot.tags.items() if not key.startswith(RESERVED_TAGS)}
 
 
-def plain_tags(snapshot: Snapshot) -> dict[str, str]:
+def plain_tags(snapshot: Tagged) -> dict[str, str]:
     """Returns the caller's tags that have no name of a fact, which is shown on its own."""
     return {
         key: value
@@ -91,7 +104,7 @@ def parse_number(text: str) -> int | None:
     return number if -_NUMBER_MAX - 1 <= number <= _NUMBER_MAX else None
 
 
-def rollback_count(snapshot: Snapshot) -> int:
+def rollback_count(snapshot: Tagged) -> int:
     """Returns how often a snapshot was rolled back to, as systems have counted it."""
     return _rollback_count(snapshot.tags)
 
@@ -101,7 +114,7 @@ def rolled_back(tags: Mapping[str, str]) -> dict[str, str]:
     return {**tags, **fact_tags(rollback_count=str(_rollback_count(tags) + 1))}
 
 
-def is_retired(snapshot: Snapshot) -> bool:
+def is_retired(snapshot: Tagged) -> bool:
     """Returns whether a snapshot's session has retired it."""
     return "retired" in facts_of(snapshot)
 

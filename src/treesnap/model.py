@@ -14,7 +14,19 @@ from enum import IntEnum, StrEnum
 from typing import Any, NewType, Self
 
 from treesnap import treepath
+from treesnap.errors import printable
 from treesnap.named_tuple import NamedTuple
+from treesnap.presentation import (
+    ID_DIGITS,
+    Fields,
+    fields_of,
+    html_table,
+    json_fields,
+    path_fields,
+    path_text,
+    with_short_repr,
+)
+from treesnap.quantities import first_few, size_text
 
 ObjectId = NewType("ObjectId", bytes)
 """The 32 bytes that identify a stored object."""
@@ -188,6 +200,40 @@ class Entry(NamedTuple):
         return ObjectId(self.xattrs) if type(self.xattrs) is bytes else None
 
     @property
+    def path_text(self) -> str:
+        """The name as text that Python's file functions take."""
+        return path_text(self.name)
+
+    def to_dict(self) -> Fields:
+        """Returns the entry as ``snap ls --json`` prints it; ``json.dumps`` takes it."""
+        return {**path_fields(self.name), **self.details()}
+
+    def details(self) -> Fields:
+        """Returns the entry as JSON without its name; fields that its kind lacks are left out."""
+        kind = EntryKind(self.kind)
+        if kind is EntryKind.SKIPPED:
+            return {"kind": "skipped", "reason": self.skip_reason.word}
+        fields: Fields = {
+            "kind": kind.name.lower(),
+            "mode": f"{self.mode:04o}",
+            "uid": self.uid,
+            "gid": self.gid,
+            "mtime_ns": self.mtime_ns,
+        }
+        if kind is EntryKind.FILE:
+            fields["size"] = self.size
+        elif kind is EntryKind.SYMLINK:
+            fields |= path_fields(self.target, "target")
+        elif kind in {EntryKind.CHARACTER_DEVICE, EntryKind.BLOCK_DEVICE}:
+            fields["device"] = list(self.device)
+        return fields
+
+    def __repr__(self) -> str:
+        kind = EntryKind(self.kind).name.lower().replace("_", " ")
+        size = f" {self.size} bytes" if self.kind == EntryKind.FILE else ""
+        return f"<Entry {self.name!r} {kind}{size}>"
+
+    @property
     def is_directory(self) -> bool:
         """Whether this is a directory that was captured."""
         return self.kind == EntryKind.DIRECTORY
@@ -259,9 +305,6 @@ class SnapshotKind(StrEnum):
     """One of many that some other program takes."""
 
 
-RESERVED_TAGS = "treesnap."
-"""What the keys of tags begin with that no caller can set; see :mod:`treesnap.facts`."""
-
 Retag = Callable[[Mapping[str, str]], Mapping[str, str]]
 """Returns what becomes of the tags that a snapshot got later."""
 
@@ -280,6 +323,7 @@ class PlanCopy(NamedTuple):
     payload: bytes
 
 
+@with_short_repr
 class SnapshotRecord(NamedTuple):
     """What is stored of a snapshot; never changes after it is published."""
 
@@ -364,6 +408,26 @@ class Snapshot(NamedTuple):
         return self.record.kind
 
     @property
+    def session(self) -> str | None:
+        """The work that it belongs to."""
+        return self.record.session
+
+    @property
+    def step(self) -> int | None:
+        """Its place in the session."""
+        return self.record.step
+
+    @property
+    def scope(self) -> tuple[bytes, ...] | None:
+        """The paths that it holds, or None for the whole root."""
+        return self.record.scope
+
+    @property
+    def path_text(self) -> str:
+        """The root that was captured, as text that Python's file functions take."""
+        return path_text(self.record.root_path)
+
+    @property
     def pinned(self) -> bool:
         """Whether it is protected from deletion."""
         return self.state.pinned
@@ -379,6 +443,79 @@ class Snapshot(NamedTuple):
         tags = self.tags
         return key in tags and (not has_value or tags[key] == value)
 
+    def to_dict(self) -> Fields:
+        """Returns the snapshot as ``snap list --json`` prints it; ``json.dumps`` takes it."""
+        from treesnap.facts import (
+            TEXTS,
+            counters_in,
+            is_retired,
+            own_tags,
+            rollback_count,
+            stated_facts,
+        )
+
+        record, facts = self.record, stated_facts(self)
+        return json_fields(
+            {
+                "id": self.id,
+                "scope": record.scope,
+                "label": self.label,
+                "name": record.name,
+                "created_at": utc_text(record.created_at_ns),
+                "created_at_ns": record.created_at_ns,
+                "root_hash": self.root_hash,
+                "complete": self.complete,
+                "pinned": self.pinned,
+                "kind": record.kind,
+                "session": record.session,
+                "step": record.step,
+                **{name: facts.get(name) for name in TEXTS},
+                "counters": counters_in(facts),
+                "rollback_count": rollback_count(self),
+                "rollback_used": rollback_count(self) > 0,
+                "retired": is_retired(self),
+                "tags": own_tags(self),
+                "files": record.totals.files,
+                "size_bytes": record.totals.size_bytes,
+                "added_bytes": record.added_bytes,
+                "root": record.root_path,
+            }
+        )
+
+    def __repr__(self) -> str:
+        """Returns id, time, kind and what people call it, on one line."""
+        return f"<Snapshot {' '.join(filter(None, _cells(self)))}>"
+
+    def _repr_html_(self) -> str:
+        """Returns a table for notebooks."""
+        return html_table(_SNAPSHOT_HEAD, [_cells(self)])
+
+
+_SNAPSHOT_HEAD = ("id", "time (UTC)", "kind", "size", "name", "label", "session", "")
+_LABEL_LENGTH_MAX = 48
+
+
+def _cells(snapshot: Snapshot) -> tuple[str, ...]:
+    record = snapshot.record
+    step = "" if record.step is None else f" step {record.step}"
+    flags = ["pinned" if snapshot.pinned else "", "" if snapshot.complete else "incomplete"]
+    if record.scope is not None:
+        flags.append("only " + first_few(record.scope, lambda path: printable(path) or "."))
+    return (
+        snapshot.id[:ID_DIGITS],
+        utc_time(record.created_at_ns).isoformat(" ", "seconds").replace("+00:00", "Z"),
+        snapshot.kind.value,
+        size_text(record.totals.size_bytes),
+        f"[{printable(snapshot.name)}]" if snapshot.name is not None else "",
+        printable(_cut(snapshot.label or "")),
+        f"({printable(record.session or '')}{step})" if record.session or step else "",
+        ", ".join(filter(None, flags)),
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LABEL_LENGTH_MAX else text[:_LABEL_LENGTH_MAX] + "..."
+
 
 class SnapshotList(tuple[Snapshot, ...]):
     """The snapshots that ``list`` found or ``delete`` removed: a tuple of the readable ones."""
@@ -391,6 +528,28 @@ class SnapshotList(tuple[Snapshot, ...]):
         made = super().__new__(cls, readable)
         made.damaged = tuple(damaged)
         return made
+
+    def to_dict(self) -> Fields:
+        """Returns the snapshots as ``snap list --json`` prints them; ``json.dumps`` takes it."""
+        return {"snapshots": [item.to_dict() for item in self], "damaged": list(self.damaged)}
+
+    def __repr__(self) -> str:
+        """Returns the snapshots, one a line; of many the newest, and how many others there are."""
+        lines = [f"<SnapshotList of {len(self):,}>", *map(repr, self[:_LINES_MAX])]
+        if len(self) > _LINES_MAX:
+            lines.append(f"... {len(self) - _LINES_MAX:,} more")
+        lines += [f"damaged: {identity[:ID_DIGITS]}" for identity in self.damaged]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Returns a table for notebooks."""
+        damaged = ", ".join(identity[:ID_DIGITS] for identity in self.damaged)
+        above = f"{len(self):,} snapshots" + (f"; damaged: {damaged}" if damaged else "")
+        return html_table(_SNAPSHOT_HEAD, [_cells(item) for item in self], above)
+
+
+_LINES_MAX = 20
+"""Items of a list that its ``repr`` shows."""
 
 
 class ChangeKind(StrEnum):
@@ -411,9 +570,74 @@ class Change(NamedTuple):
     old: Entry | None
     new: Entry | None
 
+    @property
+    def path_text(self) -> str:
+        """The path as text that Python's file functions take; the root is a dot."""
+        return path_text(self.path)
+
+    def to_dict(self) -> Fields:
+        """Returns the change as ``snap diff --json`` prints it; ``json.dumps`` takes it."""
+        return {
+            **json_fields(fields_of(self, without={"old", "new"})),
+            "old": None if self.old is None else self.old.details(),
+            "new": None if self.new is None else self.new.details(),
+        }
+
+    def __repr__(self) -> str:
+        return f"<Change {self.change.value} {printable(self.path) or '.'}>"
+
+
+def changes_table(changes: Sequence[Change], above: str = "") -> str:
+    """Returns changes as HTML, below a sentence if one is given."""
+    rows = (
+        (
+            change.change.value,
+            change.path or ".",
+            *(
+                size_text(entry.size) if entry is not None and entry.kind == EntryKind.FILE else ""
+                for entry in (change.old, change.new)
+            ),
+        )
+        for change in changes
+    )
+    return html_table(("change", "path", "size before", "size after"), rows, above)
+
+
+class ChangeList(tuple[Change, ...]):
+    """What ``diff`` found: a tuple of changes, in the order of their paths."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> Fields:
+        """Returns the changes as ``snap diff --json`` prints them; ``json.dumps`` takes it."""
+        return {"changes": [change.to_dict() for change in self]}
+
+    def __repr__(self) -> str:
+        """Returns the changes, one a line; of many the first, and how many others there are."""
+        lines = [f"<ChangeList of {len(self):,}>", *map(repr, self[:_LINES_MAX])]
+        if len(self) > _LINES_MAX:
+            lines.append(f"... {len(self) - _LINES_MAX:,} more")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Returns a table for notebooks."""
+        return changes_table(self, f"{len(self):,} changed paths")
+
 
 class Skipped(NamedTuple):
     """A path that exists in the root but is not held by a snapshot."""
 
     path: bytes
     reason: SkipReason
+
+    @property
+    def path_text(self) -> str:
+        """The path as text that Python's file functions take."""
+        return path_text(self.path)
+
+    def to_dict(self) -> Fields:
+        """Returns path and reason; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
+
+    def __repr__(self) -> str:
+        return f"<Skipped {printable(self.path) or '.'}: {self.reason.word}>"

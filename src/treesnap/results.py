@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from treesnap.model import Change, Skipped, Snapshot, SnapshotId
+from treesnap.errors import printable
+from treesnap.model import Change, Skipped, Snapshot, SnapshotId, changes_table
 from treesnap.named_tuple import NamedTuple
+from treesnap.presentation import (
+    ID_DIGITS,
+    Fields,
+    fields_of,
+    html_table,
+    json_fields,
+    path_text,
+    with_short_repr,
+)
+from treesnap.quantities import count_text, size_text
 
 
+@with_short_repr
 class CreateStats(NamedTuple):
     """What a capture found and what it cost."""
 
@@ -25,7 +37,12 @@ class CreateStats(NamedTuple):
     added_bytes: int
     """Bytes that were new in the packs, as ``list`` and ``stats`` show them."""
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
+
+@with_short_repr
 class CreateResult(NamedTuple):
     """Outcome of ``create``.
 
@@ -56,7 +73,28 @@ class CreateResult(NamedTuple):
         """Whether nothing was unreadable."""
         return self.snapshot.complete
 
+    def to_dict(self) -> Fields:
+        """Returns what ``snap create --json`` prints; ``json.dumps`` takes it."""
+        return json_fields(
+            {
+                "id": self.id,
+                "root_hash": self.root_hash,
+                "complete": self.complete,
+                **self._asdict(),
+            }
+        )
 
+    def _repr_html_(self) -> str:
+        """Returns a sentence and a table for notebooks."""
+        stats, taken = self.stats, self.snapshot
+        did = "Nothing changed since" if self.unchanged else "Captured"
+        above = f"{did} {taken.id[:ID_DIGITS]}: {count_text(stats.files, 'file')}, "
+        above += f"{size_text(stats.size_bytes)}, {size_text(stats.added_bytes)} stored"
+        rows = [(item.path or ".", item.reason.word) for item in self.skipped]
+        return html_table(("not captured", "reason"), rows, above)
+
+
+@with_short_repr
 class StatusResult(NamedTuple):
     """How the live tree differs from a snapshot."""
 
@@ -67,7 +105,24 @@ class StatusResult(NamedTuple):
     recovered: str | None = None
     """What was done about an interrupted restore, or None."""
 
+    def to_dict(self) -> Fields:
+        """Returns what ``snap status --json`` prints; ``json.dumps`` takes it."""
+        return json_fields(
+            {
+                "id": None if self.snapshot is None else self.snapshot.id,
+                **fields_of(self, without={"snapshot"}),
+            }
+        )
 
+    def _repr_html_(self) -> str:
+        """Returns a sentence and a table for notebooks."""
+        if self.snapshot is None:
+            return html_table((), (), "No snapshot of the whole root")
+        paths = count_text(len(self.changes), "path")
+        return changes_table(self.changes, f"{paths} changed since {self.snapshot.id[:ID_DIGITS]}")
+
+
+@with_short_repr
 class LogEntry(NamedTuple):
     """A snapshot, and what changed since the one before it."""
 
@@ -85,7 +140,13 @@ class LogEntry(NamedTuple):
     is_position: bool = False
     """Whether the tree was saved as it, or restored to it, last."""
 
+    def to_dict(self) -> Fields:
+        """Returns an entry as ``snap log --json`` prints it; ``json.dumps`` takes it."""
+        kind = None if self.change is None else self.change.change
+        return json_fields({**fields_of(self, without={"change"}), "change": kind})
 
+
+@with_short_repr
 class WaysBack(NamedTuple):
     """The states that undo and redo go to, as safety snapshots; None where there is nothing."""
 
@@ -93,6 +154,7 @@ class WaysBack(NamedTuple):
     redo: Snapshot | None
 
 
+@with_short_repr
 class FoundPath(NamedTuple):
     """A path that ``find`` matched, with the snapshots that hold it."""
 
@@ -100,7 +162,17 @@ class FoundPath(NamedTuple):
     snapshot_ids: tuple[SnapshotId, ...]
     """Newest first."""
 
+    @property
+    def path_text(self) -> str:
+        """The path as text that Python's file functions take."""
+        return path_text(self.path)
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
+
+
+@with_short_repr
 class OpenFile(NamedTuple):
     """A file that a restore replaced or removed while a process had it open."""
 
@@ -108,7 +180,17 @@ class OpenFile(NamedTuple):
     process_id: int
     program: str
 
+    @property
+    def path_text(self) -> str:
+        """The path as text that Python's file functions take."""
+        return path_text(self.path)
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
+
+
+@with_short_repr
 class RestoreResult(NamedTuple):
     """Outcome of ``restore``, ``undo`` and ``redo``."""
 
@@ -146,7 +228,28 @@ class RestoreResult(NamedTuple):
     """What others changed since the first base where the snapshot differs: left as it is, with
     the directories above it, or overwritten, as the caller wanted."""
 
+    def to_dict(self) -> Fields:
+        """Returns what ``snap restore --json`` prints; ``json.dumps`` takes it."""
+        return json_fields(
+            {
+                "id": self.snapshot.id,
+                **fields_of(self, without={"snapshot", "changes", "conflicts"}),
+                "changes": [fields_of(item, without={"old", "new"}) for item in self.changes],
+                "conflicts": [fields_of(item, without={"old", "new"}) for item in self.conflicts],
+            }
+        )
 
+    def _repr_html_(self) -> str:
+        """Returns a sentence and a table for notebooks."""
+        did = "Would restore" if self.dry_run else "Restored"
+        above = (
+            f"{did} {self.snapshot.id[:ID_DIGITS]}: {self.restored:,} put back, "
+            f"{self.created:,} created, {self.deleted:,} deleted, {self.unchanged:,} unchanged"
+        )
+        return changes_table(self.changes, above)
+
+
+@with_short_repr
 class PositionResult(NamedTuple):
     """Outcome of a rollback of the position."""
 
@@ -157,7 +260,12 @@ class PositionResult(NamedTuple):
     restore: RestoreResult | None
     """What happened to the files, or None when they were left alone."""
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
+
+@with_short_repr
 class RunResult(NamedTuple):
     """Outcome of ``run``."""
 
@@ -169,6 +277,10 @@ class RunResult(NamedTuple):
     rolled_back: bool
     restore: RestoreResult | None
     """The last roll-back, or None when the command succeeded."""
+
+    def to_dict(self) -> Fields:
+        """Returns the fields by name, and the ``id``; ``json.dumps`` takes it."""
+        return json_fields({"id": self.snapshot_id, **fields_of(self, without={"snapshot_id"})})
 
 
 class UnfinishedWork(StrEnum):
@@ -183,6 +295,7 @@ class UnfinishedWork(StrEnum):
     """What automatic maintenance in the background failed to do."""
 
 
+@with_short_repr
 class Unfinished(NamedTuple):
     """One piece of work that was interrupted."""
 
@@ -206,7 +319,12 @@ class Unfinished(NamedTuple):
     changed: tuple[bytes, ...] = ()
     """Those that another process changed since; they will be left alone."""
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
+
+@with_short_repr
 class DoctorResult(NamedTuple):
     """Outcome of ``doctor``."""
 
@@ -221,7 +339,18 @@ class DoctorResult(NamedTuple):
         """Whether something waits for a person."""
         return any(item.blocked for item in self.unfinished)
 
+    def to_dict(self) -> Fields:
+        """Returns what ``snap doctor --json`` prints; ``json.dumps`` takes it."""
+        return json_fields(
+            {
+                "ok": not self.unfinished,
+                "forgotten": self.forgotten,
+                "unfinished": self.unfinished,
+            }
+        )
 
+
+@with_short_repr
 class PruneResult(NamedTuple):
     """Outcome of ``prune``."""
 
@@ -233,7 +362,18 @@ class PruneResult(NamedTuple):
     """Why each snapshot was kept."""
     dry_run: bool
 
+    def to_dict(self) -> Fields:
+        """Returns what ``snap prune --json`` prints; ``json.dumps`` takes it."""
+        return {
+            "removed": [item.to_dict() for item in self.removed],
+            "kept": [
+                {**item.to_dict(), "reasons": list(self.reasons[item.id])} for item in self.kept
+            ],
+            "dry_run": self.dry_run,
+        }
 
+
+@with_short_repr
 class GcResult(NamedTuple):
     """Outcome of ``gc``."""
 
@@ -248,6 +388,10 @@ class GcResult(NamedTuple):
     damaged: tuple[SnapshotId, ...] = ()
     """Snapshots in which damage was met; ``verify`` names all that it concerns."""
 
+    def to_dict(self) -> Fields:
+        """Returns what ``snap gc --json`` prints; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
+
 
 class RootDirectory(StrEnum):
     """What is at the path of a root."""
@@ -260,6 +404,7 @@ class RootDirectory(StrEnum):
     """Another directory than the one that was captured last."""
 
 
+@with_short_repr
 class RootInfo(NamedTuple):
     """A root that a store knows."""
 
@@ -278,7 +423,17 @@ class RootInfo(NamedTuple):
     fetched: str | None = None
     """What names it as a REF, ``REMOTE/HISTORY``, if it is a history that was fetched."""
 
+    @property
+    def path_text(self) -> str:
+        """The path as text that Python's file functions take."""
+        return path_text(self.path)
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
+
+
+@with_short_repr
 class RootStats(NamedTuple):
     """Sizes of one root's history."""
 
@@ -290,7 +445,17 @@ class RootStats(NamedTuple):
     unique_bytes: int
     """Bytes in packs that no other root needs: what removing all its snapshots would free."""
 
+    @property
+    def path_text(self) -> str:
+        """The path as text that Python's file functions take."""
+        return path_text(self.root)
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
+
+
+@with_short_repr
 class SnapshotStats(NamedTuple):
     """Sizes of one snapshot."""
 
@@ -298,7 +463,18 @@ class SnapshotStats(NamedTuple):
     unique_bytes: int
     """Bytes in packs that no other snapshot needs: what removing this one alone would free."""
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        record = self.snapshot.record
+        return {
+            "id": self.snapshot.id,
+            "logical_bytes": record.totals.size_bytes,
+            "added_bytes": record.added_bytes,
+            "unique_bytes": self.unique_bytes,
+        }
 
+
+@with_short_repr
 class StatsResult(NamedTuple):
     """Sizes of a store and of a root's history in it.
 
@@ -348,6 +524,16 @@ class StatsResult(NamedTuple):
         """How many times larger the needed objects are before compression."""
         return self.needed_raw_bytes / self.needed_bytes if self.needed_bytes else None
 
+    def to_dict(self) -> Fields:
+        """Returns what ``snap stats --json`` prints; ``json.dumps`` takes it."""
+        return json_fields(
+            {
+                **self._asdict(),
+                "dedup_ratio": _rounded(self.dedup_ratio),
+                "compression_ratio": _rounded(self.compression_ratio),
+            }
+        )
+
 
 class SettingSource(StrEnum):
     """Where a setting comes from."""
@@ -357,6 +543,7 @@ class SettingSource(StrEnum):
     ROOT = "root"
 
 
+@with_short_repr
 class Setting(NamedTuple):
     """One setting that holds for a root."""
 
@@ -365,13 +552,23 @@ class Setting(NamedTuple):
     """The value as in ``snap config KEY VALUE``, or None without a limit."""
     source: SettingSource
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
+
+@with_short_repr
 class ConfigResult(NamedTuple):
     """Outcome of ``config``."""
 
     settings: tuple[Setting, ...]
 
+    def to_dict(self) -> Fields:
+        """Returns what ``snap config --json`` prints; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
+
+@with_short_repr
 class Problem(NamedTuple):
     """One piece of damage that ``verify`` found."""
 
@@ -387,7 +584,12 @@ class Problem(NamedTuple):
     path_count: int = 0
     """How many paths it makes unrestorable."""
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields({**self._asdict(), "where": printable(self.where)})
 
+
+@with_short_repr
 class Partial(NamedTuple):
     """A snapshot that cannot be restored whole, and what of it cannot."""
 
@@ -400,7 +602,17 @@ class Partial(NamedTuple):
     path_count: int
     """How many such paths there are."""
 
+    @property
+    def path_text(self) -> str:
+        """The path as text that Python's file functions take."""
+        return path_text(self.root)
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields({"id": self.snapshot_id, **fields_of(self, without={"snapshot_id"})})
+
+
+@with_short_repr
 class RecoveredObject(NamedTuple):
     """A lost object that was found in a live tree and stored again."""
 
@@ -409,7 +621,17 @@ class RecoveredObject(NamedTuple):
     path: bytes
     """The file or directory below the root that has the same content."""
 
+    @property
+    def path_text(self) -> str:
+        """The path as text that Python's file functions take."""
+        return path_text(self.path)
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields({"object": self.object_id, **fields_of(self, without={"object_id"})})
+
+
+@with_short_repr
 class VerifyResult(NamedTuple):
     """Outcome of ``verify``."""
 
@@ -433,6 +655,10 @@ class VerifyResult(NamedTuple):
         """Whether everything that was looked at was as it must be."""
         return not self.problems
 
+    def to_dict(self) -> Fields:
+        """Returns what ``snap verify --json`` prints; ``json.dumps`` takes it."""
+        return json_fields({"ok": self.ok, **self._asdict()})
+
 
 class PushFailure(NamedTuple):
     """Why a push failed, in the words of the process that pushed."""
@@ -451,6 +677,7 @@ class PushStatus(NamedTuple):
     """Why its last push failed, or None if it did not."""
 
 
+@with_short_repr
 class WatchStatus(NamedTuple):
     """The status of ``snap watch``."""
 
@@ -471,3 +698,11 @@ class WatchStatus(NamedTuple):
     """Why it last lost track and started over, or None."""
     push: PushStatus | None = None
     """What became of its pushes, or None if it does not push."""
+
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
+
+
+def _rounded(ratio: float | None) -> float | None:
+    return None if ratio is None else round(ratio, 3)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from treesnap.cli.cmd_store import next_steps, verify_fields, verify_lines
-from treesnap.cli.json_output import json_fields
+from treesnap.cli.cmd_store import next_steps, verify_lines
 from treesnap.model import SnapshotId
 from treesnap.results import Partial, Problem, RecoveredObject, VerifyResult
 
@@ -110,7 +109,7 @@ def test_problems_as_json_name_paths_that_are_not_utf8():
 
     result = verified(problems=(problem,), partial=(partial(b"\xff"),))
 
-    fields = json_fields(verify_fields(result))
+    fields = result.to_dict()
     assert fields["problems"][0]["paths"] == [{"path": "\\xff", "path_bytes": "/w=="}]
     assert fields["partial"][0]["paths"] == fields["problems"][0]["paths"]
     assert fields["partial"][0]["root"] == "/mnt/d"

@@ -11,7 +11,7 @@ import click
 from treesnap.cli.command import SnapCommand, command, pass_invocation, session_option
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.json_output import Fields, fields_of
+from treesnap.cli.json_output import Fields
 from treesnap.cli.streams import is_terminal
 from treesnap.cli.text_output import change_lines, scope_text, short_id, skipped_lines
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, quoted
@@ -64,10 +64,7 @@ def status(invocation: Invocation, *, ref: str | None, has_exit_code: bool) -> N
     output.note(*_unreadable_lines(result.skipped))
     output.result(
         "status",
-        lambda: {
-            "id": None if result.snapshot is None else result.snapshot.id,
-            **fields_of(result, without={"snapshot"}),
-        },
+        result.to_dict,
         change_lines(result.changes),
     )
     if has_exit_code:

@@ -48,7 +48,7 @@ def config(
     invocation.output.prints_only = not changes
     invocation.output.result(
         "config",
-        result._asdict,
+        result.to_dict,
         () if changes else _lines(result, alone=key is not None),
     )
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.json_output import Fields
 from treesnap.cli.parameters import COUNTER, SIZE, TAG, by_key
 from treesnap.cli.text_output import create_notes
 from treesnap.facts import TEXTS, CheckpointType, counter_tags
 from treesnap.model import SnapshotKind
-
-if TYPE_CHECKING:
-    from treesnap.results import CreateResult
 
 
 @command(
@@ -121,15 +117,6 @@ def create(
             **words,
         )
     invocation.output.note(*create_notes(result))
-    invocation.output.result("create", lambda: _fields(result), [result.id])
+    invocation.output.result("create", result.to_dict, [result.id])
     if not result.complete:
         click.get_current_context().exit(ExitCode.INCOMPLETE)
-
-
-def _fields(result: CreateResult) -> Fields:
-    return {
-        "id": result.id,
-        "root_hash": result.root_hash,
-        "complete": result.complete,
-        **result._asdict(),
-    }

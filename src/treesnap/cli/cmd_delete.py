@@ -9,7 +9,6 @@ import click
 
 from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.json_output import Fields, snapshot_fields
 from treesnap.cli.parameters import DURATION, SIZE
 from treesnap.cli.text_output import list_lines
 from treesnap.quantities import count_text
@@ -56,7 +55,7 @@ def _pinning(name: str, sentence: str) -> click.Command:
         with invocation.open(progress=False) as handle:
             change = handle.pin if name == "pin" else handle.unpin
             snapshot = change(invocation.resolve(handle, ref))
-        invocation.output.result(name, lambda: snapshot_fields(snapshot), [snapshot.id])
+        invocation.output.result(name, snapshot.to_dict, [snapshot.id])
 
     return pinning
 
@@ -133,21 +132,10 @@ def prune(
                 Policy(**rules), session=session, max_size_bytes=max_size, dry_run=dry_run
             )
     output = invocation.output
-    output.result("prune", lambda: _prune_fields(result), _prune_lines(result))
+    output.result("prune", result.to_dict, _prune_lines(result))
     if result.removed and not dry_run:
         words = ["gc"] if remote is None else ["remote", "gc", remote]
         output.note(f"To free their space: {invocation.command_text(*words)}")
-
-
-def _prune_fields(result: PruneResult | RemotePruneResult) -> Fields:
-    return {
-        "removed": result.removed,
-        "kept": [
-            {**snapshot_fields(snapshot), "reasons": result.reasons[snapshot.id]}
-            for snapshot in result.kept
-        ],
-        "dry_run": result.dry_run,
-    }
 
 
 def _prune_lines(result: PruneResult | RemotePruneResult) -> Iterator[str]:

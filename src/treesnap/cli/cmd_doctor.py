@@ -41,11 +41,7 @@ def doctor(invocation: Invocation, *, forget: bool) -> None:
     result = result._replace(unfinished=(*result.unfinished, *plans))
     invocation.output.result(
         "doctor",
-        lambda: {
-            "ok": not result.unfinished,
-            "forgotten": result.forgotten,
-            "unfinished": result.unfinished,
-        },
+        result.to_dict,
         _lines(result, invocation.program),
     )
     if result.blocked:

@@ -10,7 +10,6 @@ import click
 
 from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.json_output import restore_fields
 from treesnap.cli.streams import stdout_to_stderr
 from treesnap.cli.text_output import change_lines, restore_line, restore_notes
 
@@ -102,7 +101,7 @@ redo = _step_back("redo", "undo", undone_by="undo")
 
 def _show(invocation: Invocation, name: str, result: RestoreResult, *, undone_by: str) -> None:
     plan = change_lines(result.changes) if result.dry_run else ()
-    invocation.output.result(name, lambda: restore_fields(result), [*plan, restore_line(result)])
+    invocation.output.result(name, result.to_dict, [*plan, restore_line(result)])
     invocation.output.note(*restore_notes(result, invocation.command_text(undone_by)))
 
 
@@ -144,13 +143,7 @@ def run(invocation: Invocation, *, words: Sequence[str], retries: int, label: st
         )
     output.result(
         "run",
-        lambda: {
-            "id": result.snapshot_id,
-            "exit_code": exit_code,
-            "attempts": result.attempts,
-            "rolled_back": result.rolled_back,
-            "restore": None if restored is None else restore_fields(restored),
-        },
+        lambda: {**result.to_dict(), "exit_code": exit_code},
         (),
     )
     click.get_current_context().exit(exit_code)

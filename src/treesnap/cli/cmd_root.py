@@ -65,7 +65,7 @@ def move(invocation: Invocation, *, old: str, new: str | None, force: bool) -> N
     with invocation.open(progress=False, needs_root=False) as handle:
         info = handle.root_move(old, given, force=force)
     line = f"The history of {short_id(info.id)} is at {printable(info.path)} now"
-    invocation.output.result("root.move", info._asdict, [line])
+    invocation.output.result("root.move", info.to_dict, [line])
 
 
 @root.command(
@@ -85,7 +85,7 @@ def forget(invocation: Invocation, *, root_ref: str, force: bool) -> None:
     line = (
         f"Forgot {printable(info.fetched or info.path)}: {count_text(info.snapshots, 'snapshot')}"
     )
-    invocation.output.result("root.forget", info._asdict, [line])
+    invocation.output.result("root.forget", info.to_dict, [line])
     invocation.output.note(f"To free their space: {invocation.command_text('gc')}")
 
 

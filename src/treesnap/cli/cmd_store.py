@@ -11,14 +11,13 @@ import click
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.json_output import Fields, fields_of
 from treesnap.cli.parameters import SamplePart
 from treesnap.cli.text_output import added_text, aligned, path_text, short_id, title_of
 from treesnap.errors import WarningCode, printable
 from treesnap.quantities import count_text, first_few, first_lines, size_text
 
 if TYPE_CHECKING:
-    from treesnap.results import GcResult, Partial, Problem, StatsResult, VerifyResult
+    from treesnap.results import GcResult, Partial, StatsResult, VerifyResult
 
 _PATHS_SHOWN_MAX = 20
 """Paths printed for snapshots that lost the same ones; ``--json`` has more."""
@@ -45,7 +44,7 @@ def gc(invocation: Invocation, *, dry_run: bool) -> None:
             f"Kept what can still be read of damaged snapshots ({shown}); "
             "'snap verify --repair' is next"
         )
-    invocation.output.result("gc", result._asdict, [_gc_line(result)])
+    invocation.output.result("gc", result.to_dict, [_gc_line(result)])
 
 
 def _gc_line(result: GcResult) -> str:
@@ -80,28 +79,7 @@ def stats(invocation: Invocation, *, with_snapshots: bool) -> None:
             "they need is counted as waste",
         )
     lines = _stats_lines(result, handle.store_path, with_snapshots=with_snapshots)
-    invocation.output.result("stats", lambda: _stats_fields(result), lines)
-
-
-def _stats_fields(result: StatsResult) -> Fields:
-    return {
-        **result._asdict(),
-        "dedup_ratio": _rounded(result.dedup_ratio),
-        "compression_ratio": _rounded(result.compression_ratio),
-        "by_snapshot": [
-            {
-                "id": item.snapshot.id,
-                "logical_bytes": item.snapshot.record.totals.size_bytes,
-                "added_bytes": item.snapshot.record.added_bytes,
-                "unique_bytes": item.unique_bytes,
-            }
-            for item in result.by_snapshot
-        ],
-    }
-
-
-def _rounded(ratio: float | None) -> float | None:
-    return None if ratio is None else round(ratio, 3)
+    invocation.output.result("stats", result.to_dict, lines)
 
 
 def _stats_lines(result: StatsResult, store_path: str, *, with_snapshots: bool) -> Iterator[str]:
@@ -200,7 +178,7 @@ def verify(
             result = Remotes(handle, secret_of).verify(remote, read_data=read_data, repair=repair)
         else:
             result = handle.verify(read_data=read_data, repair=repair, sample=sample)
-    invocation.output.result("verify", lambda: verify_fields(result), verify_lines(result))
+    invocation.output.result("verify", result.to_dict, verify_lines(result))
     where = ["--remote", remote] if remote is not None else []
     invocation.output.note(
         *(
@@ -210,28 +188,6 @@ def verify(
     )
     if not result.ok:
         click.get_current_context().exit(ExitCode.DAMAGED)
-
-
-def verify_fields(result: VerifyResult) -> Fields:
-    """Returns what was checked, every problem, and what was done about it."""
-    return {
-        "ok": result.ok,
-        **result._asdict(),
-        "problems": [_problem_fields(problem) for problem in result.problems],
-        "left": [_problem_fields(problem) for problem in result.left],
-        "partial": [
-            {"id": item.snapshot_id, **fields_of(item, without={"snapshot_id"})}
-            for item in result.partial
-        ],
-        "recovered": [
-            {"object": item.object_id, **fields_of(item, without={"object_id"})}
-            for item in result.recovered
-        ],
-    }
-
-
-def _problem_fields(problem: Problem) -> Fields:
-    return {**problem._asdict(), "where": printable(problem.where)}
 
 
 def verify_lines(result: VerifyResult) -> Iterator[str]:

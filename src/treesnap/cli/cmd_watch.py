@@ -15,7 +15,8 @@ from treesnap.cli.hook_client import socket_name
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, path_fields
 from treesnap.cli.parameters import Seconds
-from treesnap.cli.text_output import create_notes, short_id, time_text
+from treesnap.cli.terminal import time_text
+from treesnap.cli.text_output import create_notes, short_id
 from treesnap.errors import printable
 from treesnap.quantities import count_text
 from treesnap.results import PushStatus, WatchStatus

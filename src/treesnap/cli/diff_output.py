@@ -92,7 +92,7 @@ class DiffOutput:
         """Returns a change as JSON, with line counts that are null where there is no text."""
         counts = self.line_counts(change)
         return {
-            **change._asdict(),
+            **change.to_dict(),
             "insertions": counts.insertions if counts else None,
             "deletions": counts.deletions if counts else None,
         }

@@ -28,6 +28,7 @@ from treesnap.errors import (
     quoted,
 )
 from treesnap.facts import (
+    RESERVED_TAGS,
     CheckpointType,
     counter_tags,
     counters_in,
@@ -40,7 +41,7 @@ from treesnap.facts import (
     rolled_back,
 )
 from treesnap.fs.os_errors import error_text
-from treesnap.model import RESERVED_TAGS, ChangeKind, SkipReason, Snapshot, utc_text
+from treesnap.model import ChangeKind, SkipReason, Snapshot, utc_text
 from treesnap.ops import handle as library
 from treesnap.ops.context import (
     check_store,

@@ -22,9 +22,9 @@ from treesnap.errors import (
     printable,
     quoted,
 )
+from treesnap.facts import RESERVED_TAGS
 from treesnap.fs.os_errors import reported
 from treesnap.model import (
-    RESERVED_TAGS,
     Entry,
     EntryKind,
     SkipReason,

@@ -7,7 +7,7 @@ from contextlib import suppress
 from treesnap import treepath
 from treesnap.compare import changes
 from treesnap.errors import StoreMissing
-from treesnap.model import Change, ChangeKind
+from treesnap.model import Change, ChangeKind, ChangeList
 from treesnap.ops.access import opened, recover
 from treesnap.ops.capture import preview
 from treesnap.ops.context import Context
@@ -41,9 +41,7 @@ def status(context: Context, ref: str | None = None) -> StatusResult:
         return StatusResult(snapshot=None, changes=(), skipped=())
 
 
-def diff(
-    context: Context, a: str | None, b: str | None, paths: tuple[bytes, ...]
-) -> tuple[Change, ...]:
+def diff(context: Context, a: str | None, b: str | None, paths: tuple[bytes, ...]) -> ChangeList:
     """Returns what changed from one state to another."""
     if b is None:
         recover(context)
@@ -61,7 +59,7 @@ def diff(
         return compared(left, right, scope)
 
 
-def compared(old: State, new: State, scope: tuple[bytes, ...] | None) -> tuple[Change, ...]:
+def compared(old: State, new: State, scope: tuple[bytes, ...] | None) -> ChangeList:
     """Returns the differing paths in order; names that moved between hard-link groups too."""
     spine = treepath.ancestors(scope) if scope is not None else set()
     relinked = sorted(
@@ -77,4 +75,4 @@ def compared(old: State, new: State, scope: tuple[bytes, ...] | None) -> tuple[C
         before, after = old.entry(path), new.entry(path)
         if path not in known and before is not None and after is not None:
             found.append(Change(path, ChangeKind.METADATA, before, after))
-    return tuple(sorted(found, key=lambda change: treepath.components(change.path)))
+    return ChangeList(sorted(found, key=lambda change: treepath.components(change.path)))

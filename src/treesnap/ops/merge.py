@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from treesnap import treepath
 from treesnap.codec.reader import Get, TreeReader
 from treesnap.codec.tree import put_tree
+from treesnap.facts import RESERVED_TAGS
 from treesnap.model import (
-    RESERVED_TAGS,
     Entry,
     Snapshot,
     SnapshotId,

@@ -52,6 +52,7 @@ from treesnap.ops.merge import MERGED, merge
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.plan import RestoreRequest
 from treesnap.ops.undo import restore
+from treesnap.presentation import Fields
 from treesnap.remote.cache import FileCache
 from treesnap.remote.check import RemoteCheck, try_out
 from treesnap.remote.collector import Collected, Collector
@@ -87,7 +88,7 @@ from treesnap.remote.registry import (
     set_pushed_history,
 )
 from treesnap.remote.verify import Verification, repaired
-from treesnap.results import RestoreResult, VerifyResult
+from treesnap.results import PruneResult, RestoreResult, VerifyResult
 from treesnap.store.fetched import fetched_root
 from treesnap.store.lock import held
 from treesnap.store.maintenance.retention import DEFAULT, Decision, Policy, decide
@@ -149,6 +150,10 @@ class RemotePruneResult(NamedTuple):
     reasons: Mapping[SnapshotId, tuple[str, ...]]
     """Why each one is kept."""
     dry_run: bool
+
+    def to_dict(self) -> Fields:
+        """Returns what ``snap prune --remote --json`` prints; ``json.dumps`` takes it."""
+        return PruneResult(self.kept, self.removed, self.reasons, self.dry_run).to_dict()
 
 
 class FetchResult(NamedTuple):

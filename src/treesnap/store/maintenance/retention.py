@@ -16,7 +16,8 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 
 from treesnap.arguments import checked_methods
-from treesnap.model import RESERVED_TAGS, Snapshot, SnapshotKind, utc_time
+from treesnap.facts import RESERVED_TAGS
+from treesnap.model import Snapshot, SnapshotKind, utc_time
 from treesnap.named_tuple import NamedTuple
 
 AUTOMATIC = frozenset(SnapshotKind) - {SnapshotKind.MANUAL}

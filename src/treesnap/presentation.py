@@ -1,0 +1,158 @@
+"""How records show themselves: a short ``repr``, JSON, and tables for notebooks; pure.
+
+In JSON a record is an object with the names of its fields. A path whose bytes are UTF-8 is given
+as text, exactly. Otherwise ``path`` is the text that people see, and ``path_bytes`` beside it
+is the path in base64. What ``--json`` prints and what ``to_dict`` returns is made here.
+
+In a table every text is escaped, and names are made printable first: a name of a file or a label
+cannot become markup.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from treesnap.errors import printable
+
+Fields = dict[str, Any]
+
+ID_DIGITS = 12
+"""Digits of an abbreviated id."""
+ITEMS_SHOWN_MAX = 3
+"""Items of a field that a ``repr`` shows; the others are counted."""
+TEXT_LENGTH_MAX = 60
+"""Characters of a text that a ``repr`` shows."""
+ROWS_MAX = 200
+"""Rows of a table; the others are counted."""
+
+_PLAIN = (str, int, float, type(None))
+"""What JSON takes as it is. As a tuple, because to ask a union takes three times as long."""
+_HASH = re.compile(r"[0-9a-f]{32,}\Z")
+_Class = TypeVar("_Class", bound=type)
+
+
+def json_fields(values: Mapping[str, Any]) -> Fields:
+    """Returns named values as JSON; ``bytes`` are a path, in one field or in two."""
+    fields: Fields = {}
+    for name, value in values.items():
+        if isinstance(value, bytes):
+            fields |= path_fields(value, name)
+        else:
+            fields[name] = json_value(value)
+    return fields
+
+
+def json_value(value: Any) -> Any:
+    """Returns a value as JSON, with everything in it: records as objects, tuples as lists.
+
+    A record with ``to_dict`` says itself what it becomes, a number with ``word`` is that word.
+    """
+    if type(value) in _PLAIN:
+        return value
+    if hasattr(value, "word"):
+        return value.word
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, bytes):
+        return path_fields(value)
+    if isinstance(value, dict):
+        return json_fields(value)
+    if hasattr(value, "_fields"):
+        return value.to_dict() if hasattr(value, "to_dict") else json_fields(value._asdict())
+    return [json_value(item) for item in value]
+
+
+def fields_of(record: Any, without: Collection[str] = ()) -> Fields:
+    """Returns the fields of a named tuple or dataclass by name, as they are."""
+    names = getattr(record, "_fields", None) or record.__dataclass_fields__
+    return {name: getattr(record, name) for name in names if name not in without}
+
+
+def path_fields(path: bytes | str, key: str = "path") -> Fields:
+    """Returns a path as one field, or as two when it is not UTF-8."""
+    raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
+    try:
+        return {key: raw.decode("utf-8")}
+    except UnicodeDecodeError:
+        from base64 import b64encode
+
+        return {key: printable(raw), f"{key}_bytes": b64encode(raw).decode("ascii")}
+
+
+def path_text(path: bytes) -> str:
+    """Returns a path as text that Python's file functions take; the root itself is a dot.
+
+    Bytes that are not UTF-8 become what ``os.fsencode`` turns back into them.
+    """
+    return path.decode("utf-8", "surrogateescape") or "."
+
+
+def with_short_repr(cls: _Class) -> _Class:
+    """Returns a class of records with :func:`short_repr`."""
+    setattr(cls, "__repr__", short_repr)  # noqa: B010 - mypy allows no assignment to a method
+    return cls
+
+
+def short_repr(record: Any) -> str:
+    """Returns the fields of a record that differ from their defaults, each shortened."""
+    defaults = record._field_defaults
+    shown = [
+        f"{name}={_short(value)}"
+        for name, value in zip(record._fields, record, strict=True)
+        if name not in defaults or defaults[name] != value
+    ]
+    return f"{type(record).__name__}({', '.join(shown)})"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, str) and _HASH.match(value):
+        return repr(value[:ID_DIGITS])
+    if isinstance(value, str | bytes) and len(value) > TEXT_LENGTH_MAX:
+        return f"{value[:TEXT_LENGTH_MAX]!r}..."
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        items = [*map(_short, value[:ITEMS_SHOWN_MAX])]
+        if len(value) > ITEMS_SHOWN_MAX:
+            items.append(f"... {len(value) - ITEMS_SHOWN_MAX:,} more")
+        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+    if isinstance(value, Mapping) and len(value) > ITEMS_SHOWN_MAX:
+        return f"{{... {len(value):,} items}}"
+    return repr(value)
+
+
+def html_table(head: Sequence[str], rows: Iterable[Sequence[object]], above: str = "") -> str:
+    """Returns rows as HTML, below a sentence if one is given; escapes everything.
+
+    A cell without a value is empty. Without a head, the first cell of each row is the row's name.
+    """
+    listed = list(rows)
+    lines = [f"<p>{html_text(above)}</p>"] if above else []
+    if listed:
+        lines.append("<table>")
+        if head:
+            lines.append(f"<thead>{_html_row(head, names=len(head))}</thead>")
+        lines.append("<tbody>")
+        lines += [_html_row(row, names=0 if head else 1) for row in listed[:ROWS_MAX]]
+        lines.append("</tbody></table>")
+    if len(listed) > ROWS_MAX:
+        lines.append(f"<p>and {len(listed) - ROWS_MAX:,} more</p>")
+    return "\n".join(lines)
+
+
+def html_text(value: object) -> str:
+    """Returns a value as text that is neither markup nor acts on what shows it."""
+    from html import escape
+
+    if value is None:
+        return ""
+    return escape(printable(value if isinstance(value, bytes) else str(value)))
+
+
+def _html_row(cells: Sequence[object], *, names: int) -> str:
+    """Returns a row, of which the first cells name a column or the row."""
+    marked = []
+    for number, cell in enumerate(cells):
+        kind = "th" if number < names else "td"
+        marked.append(f"<{kind}>{html_text(cell)}</{kind}>")
+    return f"<tr>{''.join(marked)}</tr>"
