@@ -29,6 +29,7 @@ NOT_OF = {
     "float": ["1", float("nan"), True, -1.0, None, [1]],
     "bool": [None, 0, 1, "no", []],
     "PathLike": [1, object(), "a\0b", b"a\0b", "\ud800", ["a"]],
+    "datetime": [1, 1.5, "2026-11-20", object()],
     "Sequence[PathLike]": [None, 1, "file", b"file", {"file": 1}, [1], [None], object()],
     "Sequence[str]": [None, 1, "true", b"true", {"true": 1}, [1], [None], object()],
     "Iterable[str]": [None, 1, "*.log", b"*.log", {"*.log": 1}, [1], [None], object()],

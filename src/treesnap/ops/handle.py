@@ -14,11 +14,20 @@ from typing import TYPE_CHECKING
 
 from treesnap.arguments import checked, checked_methods
 from treesnap.errors import InvalidArgument
-from treesnap.model import Change, Entry, Skipped, Snapshot, SnapshotKind, SnapshotList
+from treesnap.model import (
+    ChangeList,
+    Entry,
+    Skipped,
+    Snapshot,
+    SnapshotKind,
+    SnapshotList,
+)
 from treesnap.ops.context import WAIT_DEFAULT_S, Context, absolute, context_at, default_store_path
 from treesnap.treepath import PathLike, from_user
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from treesnap.events import Monitor
     from treesnap.ops.create import CreateOptions
     from treesnap.results import (
@@ -66,7 +75,8 @@ class Handle:
 
     Paths given to methods are absolute, or relative to the root. ``ref`` is an
     id or its unique beginning, a name, ``latest``, ``latest~N`` or ``step:N``; or
-    ``newest`` and ``newest~N``, which count the snapshots of some paths as well.
+    ``newest`` and ``newest~N``, which count the snapshots of some paths as well. With
+    ``session``, REFs that count or name a step are about that session's snapshots.
     All methods may raise the errors of :mod:`treesnap.errors`; a method that
     raises has changed nothing in the root. An argument of another type than the
     annotation says is InvalidArgument, which names the parameter.
@@ -164,17 +174,21 @@ class Handle:
         *,
         session: str | None = None,
         tag: str | None = None,
+        kind: SnapshotKind | None = None,
+        since: datetime | None = None,
         all_roots: bool = False,
     ) -> SnapshotList:
         """Returns the root's snapshots, newest first; only those that fit what is given.
 
-        ``tag`` is ``KEY`` or ``KEY=VALUE``. Of snapshots whose files are damaged the ids
+        ``tag`` is ``KEY`` or ``KEY=VALUE``. ``since`` is the time of the oldest one; without a
+        zone it is local time. Of snapshots whose files are damaged the ids
         are in the result's ``damaged``.
         """
         from treesnap.ops.history import list_snapshots
         from treesnap.ops.references import Filter
 
-        wanted = Filter(session=session, tag=tag)
+        oldest = since.astimezone() if since is not None and since.tzinfo is None else since
+        wanted = Filter(session=session, tag=tag, kind=kind, since=oldest)
         return list_snapshots(self.context, wanted, all_roots=all_roots)
 
     def log(
@@ -220,7 +234,18 @@ class Handle:
 
     show = resolve
 
-    def ls(self, ref: str, path: PathLike = ".", *, recursive: bool = False) -> tuple[Entry, ...]:
+    def _id_of(self, ref: str, session: str | None, paths: Sequence[PathLike] | None = None) -> str:
+        """Returns a REF as it is, or in a session the id of what it names there."""
+        return ref if session is None else self.resolve(ref, session=session, paths=paths).id
+
+    def ls(
+        self,
+        ref: str,
+        path: PathLike = ".",
+        *,
+        recursive: bool = False,
+        session: str | None = None,
+    ) -> tuple[Entry, ...]:
         """Returns the entries of a directory in a snapshot, sorted by raw name.
 
         With ``recursive`` the names are tree paths relative to ``path``. A path that is not a
@@ -228,33 +253,38 @@ class Handle:
         """
         from treesnap.ops.browse import ls
 
-        return ls(self.context, ref, self.tree_path(path), recursive=recursive)
+        found = self._id_of(ref, session, [path])
+        return ls(self.context, found, self.tree_path(path), recursive=recursive)
 
-    def cat(self, ref: str, path: PathLike) -> Iterator[bytes]:
+    def cat(self, ref: str, path: PathLike, *, session: str | None = None) -> Iterator[bytes]:
         """Yields the bytes of a file in a snapshot, verified chunk by chunk.
 
         Holes are yielded as zero bytes, in pieces of at most 1 MiB.
         """
         from treesnap.ops.browse import cat
 
-        return cat(self.context, ref, self.tree_path(path))
+        return cat(self.context, self._id_of(ref, session, [path]), self.tree_path(path))
 
-    def find(self, pattern: str, *, ref: str | None = None) -> tuple[FoundPath, ...]:
+    def find(
+        self, pattern: str, *, ref: str | None = None, session: str | None = None
+    ) -> tuple[FoundPath, ...]:
         """Returns the paths that match a glob pattern, in all snapshots or in one.
 
-        A pattern without ``/`` is compared with names, otherwise with whole paths.
+        A pattern without ``/`` is compared with names, otherwise with whole paths. ``session``
+        is about ``ref``.
         """
         from treesnap.ops.browse import find
 
-        return find(self.context, pattern, ref=ref)
+        found = None if ref is None else self._id_of(ref, session)
+        return find(self.context, pattern, ref=found)
 
-    def skipped(self, ref: str) -> tuple[Skipped, ...]:
+    def skipped(self, ref: str, *, session: str | None = None) -> tuple[Skipped, ...]:
         """Returns the paths that a snapshot knows of but does not hold, each with the reason."""
         from treesnap.ops.browse import skipped
 
-        return skipped(self.context, ref)
+        return skipped(self.context, self._id_of(ref, session))
 
-    def delete(self, *refs: str) -> SnapshotList:
+    def delete(self, *refs: str, session: str | None = None) -> SnapshotList:
         """Removes snapshots; :meth:`gc` frees their space.
 
         All refs are resolved before the first is removed. The ids of those that were damaged
@@ -263,19 +293,19 @@ class Handle:
         """
         from treesnap.ops.history import delete
 
-        return delete(self.context, refs)
+        return delete(self.context, [self._id_of(ref, session) for ref in refs])
 
-    def pin(self, ref: str) -> Snapshot:
+    def pin(self, ref: str, *, session: str | None = None) -> Snapshot:
         """Protects a snapshot from deletion."""
         from treesnap.ops.history import set_pinned
 
-        return set_pinned(self.context, ref, pinned=True)
+        return set_pinned(self.context, self._id_of(ref, session), pinned=True)
 
-    def unpin(self, ref: str) -> Snapshot:
+    def unpin(self, ref: str, *, session: str | None = None) -> Snapshot:
         """Removes the protection from deletion."""
         from treesnap.ops.history import set_pinned
 
-        return set_pinned(self.context, ref, pinned=False)
+        return set_pinned(self.context, self._id_of(ref, session), pinned=False)
 
     def prune(
         self,
@@ -409,21 +439,29 @@ class Handle:
         return status(self.context, ref)
 
     def diff(
-        self, a: str | None = None, b: str | None = None, paths: Sequence[PathLike] | None = None
-    ) -> tuple[Change, ...]:
+        self,
+        a: str | None = None,
+        b: str | None = None,
+        paths: Sequence[PathLike] | None = None,
+        *,
+        session: str | None = None,
+    ) -> ChangeList:
         """Returns what changed from ``a`` (default: latest) to ``b`` (default: the live tree)."""
         from treesnap.ops.diff import diff
 
-        return diff(self.context, a, b, self.tree_paths(paths))
+        old = None if a is None else self._id_of(a, session, paths)
+        new = None if b is None else self._id_of(b, session, paths)
+        return diff(self.context, old, new, self.tree_paths(paths))
 
-    def read(self, ref: str | None, path: PathLike) -> bytes:
+    def read(self, ref: str | None, path: PathLike, *, session: str | None = None) -> bytes:
         """Returns a file's whole content in a snapshot, or of the live tree for None.
 
         Meant for small files such as those that a text diff shows.
         """
         from treesnap.ops.browse import read
 
-        return read(self.context, ref, self.tree_path(path))
+        found = None if ref is None else self._id_of(ref, session, [path])
+        return read(self.context, found, self.tree_path(path))
 
     def restore(
         self,
@@ -437,6 +475,7 @@ class Handle:
         list_changes: bool = True,
         base: str | None = None,
         conflicts: str = "keep",
+        session: str | None = None,
     ) -> RestoreResult:
         """Makes the root, or only ``paths`` of it, exactly as in a snapshot.
 
@@ -465,14 +504,14 @@ class Handle:
         from treesnap.ops.undo import restore
 
         request = RestoreRequest(
-            ref=ref,
+            ref=self._id_of(ref, session, paths),
             paths=self.tree_paths(paths),
             to=os.path.abspath(absolute(os.fsdecode(to))) if to is not None else None,
             dry_run=dry_run,
             touch=touch,
             force=force,
             list_changes=list_changes,
-            bases=(base,) if base is not None else (),
+            bases=() if base is None else (self._id_of(base, session, paths),),
             conflicts=conflicts,
         )
         return restore(self.context, request)
@@ -526,6 +565,9 @@ class Handle:
         *,
         paths: Sequence[PathLike] | None = None,
         overlap: str = "wait",
+        tags: Mapping[str, str] | None = None,
+        session: str | None = None,
+        step: int | None = None,
     ) -> Iterator[CreateResult]:
         """Takes a checkpoint; when the body raises, restores it and re-raises.
 
@@ -539,14 +581,18 @@ class Handle:
         ``run``, or step of a plan may roll back some of the same paths, ``overlap="wait"``
         waits as long as the handle waits for locks, and ``"refuse"`` not at all; then Busy is
         raised. Blocks that are entered inside the body, by processes that it starts too, belong
-        to it and do not wait.
+        to it and do not wait. ``tags``, ``session`` and ``step`` are as for :meth:`create`.
         """
         from treesnap.ops.checkpoint import held_checkpoint, warn_of_untouched
-        from treesnap.ops.create import CreateOptions, CreateRequest
+        from treesnap.ops.create import CreateOptions, CreateRequest, refuse_reserved
 
+        refuse_reserved(tags or {})
         request = CreateRequest(
             paths=self.tree_paths(paths),
             label=label,
+            tags=dict(tags or {}),
+            session=session,
+            step=step,
             kind=SnapshotKind.RUN,
             options=CreateOptions(allow_absent=True),  # the body may make what it is about
         )

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.root_files import NAMES, NameTable
@@ -21,6 +22,9 @@ from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Session
 from treesnap.quantities import parse_moment
 from treesnap.store.snapshots import SnapshotListing, SnapshotName, position_in
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 _LATEST = re.compile(r"(latest|newest)(?:~(\d{1,9}))?(?:@(.+))?\Z")
 _MOMENT = "@"
@@ -43,11 +47,18 @@ class Filter(NamedTuple):
     session: str | None = None
     tag: str | None = None
     """``KEY`` or ``KEY=VALUE``."""
+    kind: SnapshotKind | None = None
+    since: datetime | None = None
+    """When the oldest one may have been taken; with a zone."""
 
     def fits(self, snapshot: Snapshot) -> bool:
         """Returns whether a snapshot is wanted."""
-        is_in_session = self.session is None or snapshot.record.session == self.session
-        return is_in_session and (self.tag is None or snapshot.has_tag(self.tag))
+        return (
+            self.session in (None, snapshot.record.session)
+            and self.kind in (None, snapshot.kind)
+            and (self.since is None or snapshot.created_at >= self.since)
+            and (self.tag is None or snapshot.has_tag(self.tag))
+        )
 
 
 def paths_in_history(session: Session, paths: Iterable[bytes]) -> set[bytes]:
