@@ -12,9 +12,11 @@ are shown, but no system decides anything by a caller's tag.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from treesnap.errors import InvalidArgument, printable
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -49,6 +51,16 @@ class CheckpointType(StrEnum):
     PRE_RISKY_OPERATION = "pre_risky_operation"
     ERROR_RECOVERY = "error_recovery"
     MANUAL = "manual"
+
+
+def refuse_reserved(tags: Iterable[str]) -> None:
+    """Raises InvalidArgument for keys of tags that only the library itself may set."""
+    for key in tags:
+        if key.startswith(RESERVED_TAGS):
+            raise InvalidArgument(
+                f"The tag {printable(key)!r} is reserved, as all are that begin with "
+                f"{RESERVED_TAGS!r}"
+            )
 
 
 def fact_tags(**facts: str | None) -> dict[str, str]:

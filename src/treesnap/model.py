@@ -369,6 +369,10 @@ class SnapshotState(NamedTuple):
     pinned: bool = False
     tags: Mapping[str, str] = {}
     """Tags that it got later; one of the same key as a tag of the record hides that."""
+    removed_tags: tuple[str, ...] = ()
+    """Keys of tags of the record that were removed later, sorted."""
+    label: str | None = None
+    """The label that it got later, empty for none; None for that of the record."""
 
 
 class Snapshot(NamedTuple):
@@ -394,8 +398,9 @@ class Snapshot(NamedTuple):
 
     @property
     def label(self) -> str | None:
-        """The text given by the caller."""
-        return self.record.label
+        """The text given by the caller, by ``describe`` too."""
+        later = self.state.label
+        return self.record.label if later is None else later or None
 
     @property
     def name(self) -> str | None:
@@ -434,8 +439,10 @@ class Snapshot(NamedTuple):
 
     @property
     def tags(self) -> dict[str, str]:
-        """All its tags: those that it was taken with, and those that it got later."""
-        return {**self.record.tags, **self.state.tags}
+        """All its tags: those that it was taken with and still has, and those that it got later."""
+        removed = self.state.removed_tags
+        kept = {key: value for key, value in self.record.tags.items() if key not in removed}
+        return {**kept, **self.state.tags}
 
     def has_tag(self, tag: str) -> bool:
         """Returns whether it has a tag of the form ``KEY`` or ``KEY=VALUE``."""

@@ -328,6 +328,21 @@ class TestHistory:
 
         assert set(outcomes) == {"1 states, 2 snapshots", "0 states, 2 snapshots"}
 
+    def test_a_label_and_tags_are_the_old_or_the_new_ones(self, scene):
+        def change(handle) -> None:
+            handle.describe("before", "new")
+            handle.tag("before", {"a": "1", "b": "2"})
+
+        def check() -> str:
+            found = scene.handle().resolve("before")
+            scene.recovered("after")
+            assert found.tags in ({}, {"a": "1", "b": "2"})
+            return f"{found.label} {len(found.tags)}"
+
+        outcomes = kill_everywhere(scene, "changed", change, check)
+
+        assert {"None 0", "new 0"} <= set(outcomes) <= {"None 0", "new 0", "new 2"}
+
     def test_pin_is_set_or_not(self, scene):
         def check() -> str:
             pinned = scene.handle().resolve("before").pinned

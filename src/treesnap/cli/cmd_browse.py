@@ -152,7 +152,7 @@ def _show_lines(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Iterator[str]
         "created": time_text(record.created_at_ns),
         "kind": record.kind.value,
         "name": record.name,
-        "label": record.label,
+        "label": snapshot.label,
         "session": record.session,
         "step": record.step,
         "step name": stated.get("step_name"),

@@ -37,6 +37,8 @@ COMMANDS = {
         "ls": ("cmd_browse", "List a directory of a snapshot."),
         "cat": ("cmd_browse", "Print a file of a snapshot."),
         "find": ("cmd_browse", "Find paths in all snapshots, or in one."),
+        "describe": ("cmd_describe", "Give a snapshot another label."),
+        "tag": ("cmd_describe", "Set tags of a snapshot, or remove them."),
         "pin": ("cmd_delete", "Protect a snapshot from deletion."),
         "unpin": ("cmd_delete", "End the protection of a snapshot."),
         "delete": ("cmd_delete", "Delete snapshots; 'snap gc' then frees their space."),

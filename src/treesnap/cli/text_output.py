@@ -60,8 +60,8 @@ def title_of(snapshot: Snapshot) -> str:
     parts: list[str] = []
     if record.name is not None:
         parts.append(f"[{record.name}]")
-    if record.label is not None:
-        parts.append(record.label)
+    if snapshot.label is not None:
+        parts.append(snapshot.label)
     if record.session is not None:
         step = "" if record.step is None else f" step {record.step}"
         parts.append(f"({record.session}{step})")

@@ -172,18 +172,22 @@ def _decode_tags(fields: Fields, what: str) -> dict[str, str]:
 
 def encode_state(state: SnapshotState, identity: SnapshotId | None = None) -> bytes:
     """Returns the payload of a snapshot's mutable state, which names the snapshot."""
-    fields = {
+    fields: dict[str, Any] = {
         "version": 1,
         "pinned": state.pinned,
         "tags": dict(sorted(state.tags.items())),
     }
+    if state.removed_tags:
+        fields["removed_tags"] = state.removed_tags
+    if state.label is not None:
+        fields["label"] = state.label
     return pack(fields if identity is None else {**fields, "snapshot": identity})
 
 
 def decode_state(payload: bytes, identity: SnapshotId | None = None) -> SnapshotState:
     """Returns a snapshot's mutable state, or raises Corrupt; also for that of another snapshot.
 
-    Earlier versions did not say whose it is.
+    Earlier versions did not say whose it is, and had neither removed tags nor a label.
     """
     fields = Fields(unpack(payload, "snapshot state"), "snapshot state")
     fields.require_version(1)
@@ -193,9 +197,13 @@ def decode_state(payload: bytes, identity: SnapshotId | None = None) -> Snapshot
         "snapshot state",
         "it is that of another snapshot",
     )
+    removed = fields.optional("removed_tags", tuple) or ()
+    require(all(type(key) is str for key in removed), "snapshot state", "a tag is not text")
     return SnapshotState(
         pinned=fields.get("pinned", bool),
         tags=_decode_tags(fields, "snapshot state"),
+        removed_tags=removed,
+        label=fields.optional("label", str),
     )
 
 

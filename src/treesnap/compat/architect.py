@@ -155,7 +155,7 @@ def _message(snapshot: Snapshot) -> str:
 
 
 def _is_checkpoint(snapshot: Snapshot) -> bool:
-    record, label = snapshot.record, snapshot.label or ""
+    record, label = snapshot.record, snapshot.record.label or ""
     if record.step is None or record.scope is not None:
         return False
     is_safe = facts_of(snapshot).get("type") == CheckpointType.SAFE_STATE
@@ -184,7 +184,7 @@ def _present_checkpoint(history: Sequence[Snapshot]) -> Snapshot | None:
 def _target(history: Sequence[Snapshot], place: int) -> int | None:
     """Returns the place of the snapshot that a full restore went to, or None."""
     item = history[place]
-    label = _WENT_TO.fullmatch(item.label or "")
+    label = _WENT_TO.fullmatch(item.record.label or "")
     if item.kind != SnapshotKind.SAFETY or item.record.scope is not None or label is None:
         return None
     older = range(place + 1, len(history))

@@ -456,7 +456,7 @@ def _checkpoint(snapshot: Snapshot, checkpoint_id: str, facts: Mapping[str, str]
         checkpoint_id=checkpoint_id,
         commit_sha=snapshot.id,
         timestamp=utc_text(record.created_at_ns),
-        description=record.label or "",
+        description=snapshot.label or "",
         phase=CheckpointPhase(facts["phase"]),
         checkpoint_type=CheckpointType(facts["type"]),
         commit_message=facts.get("reason"),

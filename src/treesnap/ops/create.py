@@ -22,7 +22,6 @@ from treesnap.errors import (
     printable,
     quoted,
 )
-from treesnap.facts import RESERVED_TAGS
 from treesnap.fs.os_errors import reported
 from treesnap.model import (
     Entry,
@@ -238,16 +237,6 @@ def check_words(request: CreateRequest) -> None:
         raise InvalidArgument(f"A step is a number from 0 to {STEP_MAX}")
     # Before the walk, although publishing asks again: it may take minutes.
     SNAPSHOT.payload(SnapshotRecord(**_NOTHING, **metadata_of(request)))
-
-
-def refuse_reserved(tags: Mapping[str, str]) -> None:
-    """Raises InvalidArgument for tags that only the library itself may set."""
-    for key in tags:
-        if key.startswith(RESERVED_TAGS):
-            raise InvalidArgument(
-                f"The tag {printable(key)!r} is reserved, as all are that begin with "
-                f"{RESERVED_TAGS!r}"
-            )
 
 
 def check_name(session: Session, name: str) -> None:

@@ -138,7 +138,8 @@ class Handle:
         garbage is collected, and it is tried again. Raises Refused, NotFound (no such root),
         Busy, StorageFull, OperationFailed.
         """
-        from treesnap.ops.create import CreateOptions, CreateRequest, create, refuse_reserved
+        from treesnap.facts import refuse_reserved
+        from treesnap.ops.create import CreateOptions, CreateRequest, create
 
         refuse_reserved(tags or {})
         request = CreateRequest(
@@ -306,6 +307,35 @@ class Handle:
         from treesnap.ops.history import set_pinned
 
         return set_pinned(self.context, self._id_of(ref, session), pinned=False)
+
+    def describe(self, ref: str, label: str, *, session: str | None = None) -> Snapshot:
+        """Gives a snapshot another label, none with an empty one; returns it as it is now.
+
+        Its id stays. Durable after return; a crash leaves the old label or the new one. What was
+        pushed to a remote keeps the label that it was taken with. Raises NotFound,
+        InvalidArgument, Busy.
+        """
+        from treesnap.ops.history import describe
+
+        return describe(self.context, self._id_of(ref, session), label)
+
+    def tag(
+        self,
+        ref: str,
+        tags: Mapping[str, str] | None = None,
+        *,
+        remove: Sequence[str] | None = None,
+        session: str | None = None,
+    ) -> Snapshot:
+        """Sets tags of a snapshot and removes others; returns it as it is now.
+
+        Durable like :meth:`describe`, all or none of them. A tag to remove that it does not have
+        is ignored. Raises NotFound, InvalidArgument, also for keys that begin with
+        ``treesnap.``, and Busy.
+        """
+        from treesnap.ops.history import tag
+
+        return tag(self.context, self._id_of(ref, session), tags or {}, remove or ())
 
     def prune(
         self,
@@ -583,8 +613,9 @@ class Handle:
         raised. Blocks that are entered inside the body, by processes that it starts too, belong
         to it and do not wait. ``tags``, ``session`` and ``step`` are as for :meth:`create`.
         """
+        from treesnap.facts import refuse_reserved
         from treesnap.ops.checkpoint import held_checkpoint, warn_of_untouched
-        from treesnap.ops.create import CreateOptions, CreateRequest, refuse_reserved
+        from treesnap.ops.create import CreateOptions, CreateRequest
 
         refuse_reserved(tags or {})
         request = CreateRequest(

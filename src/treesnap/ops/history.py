@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from treesnap.errors import (
     Busy,
     Corrupt,
     ErrorCode,
+    InvalidArgument,
     Refused,
     StoreMissing,
     TreesnapError,
     WarningCode,
+    printable,
 )
+from treesnap.facts import refuse_reserved
 from treesnap.fs.os_errors import error_text
 from treesnap.model import Retag, Snapshot, SnapshotId, SnapshotList, SnapshotState
 from treesnap.ops.access import locked_root, opened
@@ -114,6 +117,35 @@ def set_pinned(context: Context, ref: str, *, pinned: bool) -> Snapshot:
 def retag(context: Context, ref: str, change: Retag) -> Snapshot:
     """Changes the tags that a snapshot got later, and returns it. Durable after return."""
     return _with_state(context, ref, "tag", lambda state: state._replace(tags=change(state.tags)))
+
+
+def describe(context: Context, ref: str, label: str) -> Snapshot:
+    """Gives a snapshot another label, or none. Durable after return."""
+    _check_text("label", label)
+    return _with_state(context, ref, "describe", lambda state: state._replace(label=label))
+
+
+def tag(context: Context, ref: str, tags: Mapping[str, str], remove: Collection[str]) -> Snapshot:
+    """Sets and removes tags of a snapshot. Durable after return."""
+    for text in (*tags.keys(), *tags.values(), *remove):
+        _check_text("tag", text)
+    refuse_reserved([*tags, *remove])
+    if both := sorted(tags.keys() & set(remove)):
+        raise InvalidArgument(f"The tag {printable(both[0])!r} is to be set and to be removed")
+
+    def change(state: SnapshotState) -> SnapshotState:
+        later = {key: value for key, value in state.tags.items() if key not in remove}
+        removed = {*state.removed_tags, *remove} - tags.keys()
+        return state._replace(tags={**later, **tags}, removed_tags=tuple(sorted(removed)))
+
+    return _with_state(context, ref, "tag", change)
+
+
+def _check_text(what: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"The {what} '{printable(text)}' is not UTF-8") from None
 
 
 def _with_state(

@@ -77,7 +77,7 @@ def _restored(session: Session) -> Iterator[SnapshotId]:
         found = [moment.snapshot_id] if moment.snapshot_id in own else []
         safety = log.load(root.id, own[found[0]]) if found else None
         # A redo goes to the state before the undo, which went to the state before the restore.
-        is_redo = safety is not None and (safety.label or "").startswith("before redo to ")
+        is_redo = safety is not None and (safety.record.label or "").startswith("before redo to ")
         for _ in range(3 if is_redo else 1):
             ref = restored_ref(log.load(root.id, own[found[0]])) if found else None
             found = [item for item in own if ref is not None and item.startswith(ref)]

@@ -192,6 +192,8 @@ def snapshot_states() -> SearchStrategy[SnapshotState]:
         SnapshotState,
         pinned=st.booleans(),
         tags=st.dictionaries(_TEXT, _TEXT, max_size=2),
+        removed_tags=st.lists(_TEXT, max_size=2, unique=True).map(sorted).map(tuple),
+        label=st.none() | _TEXT,
     )
 
 

@@ -155,7 +155,7 @@ def safety_label(goal: Goal) -> str:
 
 def restored_ref(safety: Snapshot) -> str | None:
     """Returns the beginning of the id of what was restored after a safety snapshot, or None."""
-    label, _, ref = (safety.label or "").rpartition(" ")
+    label, _, ref = (safety.record.label or "").rpartition(" ")
     return ref if safety.kind == SnapshotKind.SAFETY and label in _LABELS else None
 
 
