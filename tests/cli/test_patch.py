@@ -83,6 +83,41 @@ def test_large_texts_without_common_lines_are_replaced_as_a_whole():
     assert patch.find_edits(old, new) == [patch.Edit(0, 5000, 0, 5000)]
 
 
+@given(LINES, LINES)
+def test_edits_are_as_few_as_possible_where_no_line_occurs_once(old, new):
+    old, new = [line for line in old for _ in range(2)], [line for line in new for _ in range(2)]
+    kept = [0] * (len(new) + 1)
+    for line in old:
+        row = [0]
+        for number, other in enumerate(new):
+            longest = max(kept[number + 1], row[number])
+            row.append(kept[number] + 1 if line == other else longest)
+        kept = row
+
+    edits = patch.find_edits(old, new)
+
+    assert sum(edit.old_end - edit.old_start for edit in edits) == len(old) - kept[-1]
+    assert sum(edit.new_end - edit.new_start for edit in edits) == len(new) - kept[-1]
+
+
+@given(TEXTS, TEXTS, st.integers(0, 60))
+def test_edits_are_right_where_the_search_is_given_up(old, new, steps):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(patch, "STEPS_MAX", steps)
+        test_edits_turn_the_old_lines_into_the_new_ones.hypothesis.inner_test(old, new)
+
+
+def test_few_changes_among_many_equal_lines_are_found_one_by_one():
+    old = [b"%d\n" % (number * number % 7) for number in range(50_000)]
+    new = old.copy()
+    for number in range(10):
+        new[number * 4999] = b"changed\n"
+
+    edits = patch.find_edits(old, new)
+
+    assert sum(edit.new_end - edit.new_start for edit in edits) == 10
+
+
 def test_every_other_line_changed_is_found_line_by_line():
     old = [b"line %d\n" % number for number in range(20_000)]
     new = [b"new\n" if number % 2 else line for number, line in enumerate(old)]
