@@ -173,6 +173,20 @@ class FoundPath(NamedTuple):
 
 
 @with_short_repr
+class ChangedContent(NamedTuple):
+    """A change with the bytes of both sides, or why there are none."""
+
+    change: Change
+    old: bytes | None
+    """None where this side has no content: it is absent, or the change is about properties."""
+    new: bytes | None
+    is_large: bool = False
+    """Whether a side is larger than was asked for, so that neither was read."""
+    is_lost: bool = False
+    """Whether the live file could not be read: it changed again, most likely."""
+
+
+@with_short_repr
 class OpenFile(NamedTuple):
     """A file that a restore replaced or removed while a process had it open."""
 

@@ -20,6 +20,9 @@ VALID = {
     "path": "file",
     "pattern": "*",
     "command": ["true"],
+    "a": "latest",
+    "b": None,
+    "changes": (),
 }
 """What a method is called with where it needs something."""
 
@@ -32,6 +35,7 @@ NOT_OF = {
     "datetime": [1, 1.5, "2026-11-20", object()],
     "Sequence[PathLike]": [None, 1, "file", b"file", {"file": 1}, [1], [None], object()],
     "Sequence[str]": [None, 1, "true", b"true", {"true": 1}, [1], [None], object()],
+    "Sequence[Change]": [None, 1, "M", {"M": 1}, [1], [("path", "added", None, None)]],
     "Iterable[str]": [None, 1, "*.log", b"*.log", {"*.log": 1}, [1], [None], object()],
     "Mapping[str, str]": [1, "a=b", [("a", "b")], {"a": None}, {"a": 1}, {1: "a"}, {"a": True}],
     "tuple[int, int]": [1, "1/2", (1,), (1, "2"), (1, True), (1, 2, 3)],

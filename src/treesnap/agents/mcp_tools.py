@@ -489,12 +489,14 @@ def _as_text(data: bytes, *, is_all: bool) -> tuple[str, str]:
 
 
 def _beginning(pieces: Iterable[bytes]) -> tuple[str, bool]:
-    """Returns the first pieces of a patch as text, and whether there are more."""
+    """Returns the first lines of a patch as text, and whether there are more."""
     kept: list[bytes] = []
-    size = 0
+    left = _PART_SIZE
     for piece in pieces:
-        size += len(piece)
-        if size > _PART_SIZE:
+        left -= len(piece)
+        if left < 0:
+            beginning, newline, _ = piece[:left].rpartition(b"\n")
+            kept.append(beginning + newline)
             return b"".join(kept).decode(errors="replace"), True
         kept.append(piece)
     return b"".join(kept).decode(errors="replace"), False

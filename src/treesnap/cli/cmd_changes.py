@@ -140,7 +140,7 @@ def diff(
         texts = DiffOutput(handle, sides.old_id, sides.new_id)
 
         def fields() -> Fields:
-            rows = list(map(texts.stat_fields, changes)) if stat else changes
+            rows = list(texts.stat_fields(changes)) if stat else changes
             return {"old_id": sides.old_id, "new_id": sides.new_id, "changes": rows}
 
         text: Iterator[str] | Iterator[bytes]

@@ -84,14 +84,15 @@ def read(context: Context, ref: str | None, path: bytes) -> bytes:
     with reported("read a file"):
         try:
             with open_chain(context.fs, context.root) as chain:
-                return _whole_file(context.fs, name, chain.open(directory))
+                return read_whole_file(context.fs, name, chain.open(directory))
         except FileNotFoundError:
             raise NotFound(
                 f"The tree does not hold {quoted(path)}", code=ErrorCode.PATH_NOT_FOUND, path=path
             ) from None
 
 
-def _whole_file(fs: FileSystem, name: bytes, dir_fd: int) -> bytes:
+def read_whole_file(fs: FileSystem, name: bytes, dir_fd: int) -> bytes:
+    """Returns the bytes of a file of a tree; raises OSError."""
     fd = open_for_reading(fs, name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=dir_fd)
     try:
         return read_all(fs, fd, sys.maxsize)
