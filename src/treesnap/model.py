@@ -631,6 +631,10 @@ class ChangeList(tuple[Change, ...]):
         return changes_table(self, f"{len(self):,} changed paths")
 
 
+CONTENT_SIZE_MAX = 16 << 20
+"""Bytes of the largest file that is compared by its content, unless another limit is given."""
+
+
 class Skipped(NamedTuple):
     """A path that exists in the root but is not held by a snapshot."""
 

@@ -224,7 +224,7 @@ def test_diff_of_a_file_that_goes_while_it_is_compared(snap, root):
     changes = handle.diff(paths=["a"])
     (root / "a").unlink()
 
-    patches = DiffOutput(handle, identity, None).patches(changes, for_terminal=False)
+    patches = DiffOutput(handle, identity, None).patches(changes)
 
     pieces = b"".join(patches)
     assert pieces.endswith(b"Changed again while it was compared\n")
@@ -257,12 +257,67 @@ def test_diff_can_be_applied(snap, root, tmp_path):
     assert subprocess.run(["diff", "-r", root, before], check=False).returncode == 0
 
 
-def test_diff_of_large_files_is_a_summary(snap, root):
+def test_diff_of_large_files_is_a_summary_that_says_how_to_see_them(snap, root):
     (root / "a").write_text("x\n" * 600_000)
     snap("create")
-    (root / "a").write_text("y\n" * 600_000)
+    (root / "a").write_text("y\n" * 600_001)
 
-    assert "Large file: 1.1 MiB -> 1.1 MiB\n" in snap("diff", "a").out
+    summary = "Large file: 1.1 MiB -> 1.1 MiB (--max-size 2M shows it)"
+    assert summary + "\n" in snap("diff", "a", "--max-size", "1M").out
+    assert summary in snap("diff", "--stat", "--max-size", "1M").out
+    assert "+y\n" in snap("diff", "a", "--max-size", "2M").out
+    assert "1200001 +" in snap("diff", "a", "--stat").out
+
+
+def test_diff_of_a_large_table_is_exact(snap, root):
+    rows = [f"{number % 7},{number % 3},same\n" for number in range(300_000)]
+    (root / "a.csv").write_text("".join(rows))
+    snap("create")
+    for number in range(10):
+        rows[number * 29_999] = "changed,row\n"
+    (root / "a.csv").write_text("".join(rows))
+
+    assert "10 lines added, 10 lines removed" in snap("diff", "--stat").out
+
+
+def test_diff_marks_changed_words_in_colour(snap, root):
+    (root / "a").write_text("keep\nthe old word\n")
+    snap("create")
+    (root / "a").write_text("keep\nthe new word")
+
+    screen = snap("diff", "a", "--color", "always").out
+
+    assert "\x1b[1m+++ b/a\x1b[0m\n\x1b[36m@@ -1,2 +1,2 @@\x1b[0m\n keep\n" in screen
+    assert "\x1b[31m-the \x1b[0m\x1b[31;7mold\x1b[0m\x1b[31m word\x1b[0m\n" in screen
+    assert screen.endswith(
+        "\x1b[32m+the \x1b[0m\x1b[32;7mnew\x1b[0m\x1b[32m word\x1b[0m\n"
+        "\\ No newline at end of file\n"
+    )
+
+
+@pytest.mark.parametrize("words", [["diff", "a"], ["diff", "--stat"]])
+def test_colour_is_for_terminals_without_no_color(snap, root, environment, words):
+    (root / "a").write_text("one\n")
+    snap("create")
+    (root / "a").write_text("two\n")
+    plain = {**environment, "NO_COLOR": "1"}
+
+    assert b"\x1b" not in snap(*words).raw
+    assert b"\x1b[32m" in snap(*words, "--color", "always", env={"NO_COLOR": "1"}).raw
+    assert b"\x1b[32m" in on_a_terminal(words, root, {**environment, "TERM": "xterm"})
+    assert b"\x1b" not in on_a_terminal(words, root, plain)
+    assert b"\x1b" not in on_a_terminal(words, root, {**environment, "TERM": "dumb"})
+    assert b"\x1b" not in on_a_terminal([*words, "--color", "never"], root, environment)
+
+
+def test_a_terminal_is_told_of_a_missing_newline(snap, root, environment):
+    (root / "a").write_text("one\n")
+    snap("create")
+    (root / "a").write_text("two")
+
+    screen = on_a_terminal(["diff", "a", "--color", "never"], root, environment)
+
+    assert screen.endswith(b"+two\r\n\\ No newline at end of file\r\n")
 
 
 def test_diff_stat_counts_lines(snap, damaged):
@@ -378,7 +433,7 @@ def test_control_characters_do_not_reach_a_terminal(snap, root, environment):
     screen = on_a_terminal(["diff", "a"], root, environment)
 
     assert b"+\\x1b[31mred\tend\\r" in screen
-    assert b"\x1b[31m" not in screen
+    assert b"\x1b[31mred" not in screen
 
 
 def on_a_terminal(words, root, environment):

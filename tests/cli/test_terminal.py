@@ -7,10 +7,10 @@ import time
 import pytest
 
 from treesnap.cli import streams
+from treesnap.cli.colour import Style
 from treesnap.cli.streams import Output, pager_command
 from treesnap.cli.terminal import (
     Cell,
-    Style,
     Terminal,
     cut,
     table,

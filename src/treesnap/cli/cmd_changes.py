@@ -12,11 +12,13 @@ from treesnap.cli.command import SnapCommand, command, pass_invocation, session_
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields
+from treesnap.cli.parameters import SIZE
 from treesnap.cli.streams import is_terminal
 from treesnap.cli.text_output import change_lines, scope_text, short_id, skipped_lines
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, quoted
-from treesnap.model import SkipReason
+from treesnap.model import CONTENT_SIZE_MAX, SkipReason
 from treesnap.named_tuple import NamedTuple
+from treesnap.quantities import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -104,6 +106,7 @@ class DiffCommand(SnapCommand):
     "diff",
     cls=DiffCommand,
     prints_only=True,
+    is_paged=True,
     examples=[
         "snap diff",
         "snap diff latest~1 latest --stat",
@@ -114,6 +117,13 @@ class DiffCommand(SnapCommand):
 @click.argument("words", nargs=-1, metavar="[A [B]] [--] [PATH]...")
 @click.option("--stat", is_flag=True, help="How many lines changed, a line for each path.")
 @click.option("--name-status", is_flag=True, help="A letter and a path, as 'status' has them.")
+@click.option(
+    "--max-size",
+    type=SIZE,
+    default=format_size(CONTENT_SIZE_MAX),
+    metavar="SIZE",
+    help=f"Summarise larger files [{format_size(CONTENT_SIZE_MAX)}].",
+)
 @session_option
 @pass_invocation
 def diff(
@@ -123,12 +133,13 @@ def diff(
     paths: Sequence[str] | None,
     stat: bool,
     name_status: bool,
+    max_size: int,
 ) -> None:
     """Show changes between two snapshots, or a snapshot and the live tree.
 
     From A (default: the newest snapshot) to B (default: the live tree), as patches.
-    Binary files, and those of more than 1 MiB, are summarised. Exits 0 with and
-    without changes.
+    Binary files, and those larger than --max-size, are summarised. Exits 0 with
+    and without changes.
     """
     if stat and name_status:
         raise click.UsageError("--stat and --name-status exclude each other")
@@ -137,7 +148,9 @@ def diff(
     with invocation.open() as handle:
         sides = _sides(handle, invocation, words, paths)
         changes = handle.diff(sides.old_id, sides.new_id, sides.paths)
-        texts = DiffOutput(handle, sides.old_id, sides.new_id)
+        texts = DiffOutput(handle, sides.old_id, sides.new_id, size_max=max_size)
+        output = invocation.output
+        coloured = output.is_coloured
 
         def fields() -> Fields:
             rows = list(texts.stat_fields(changes)) if stat else changes
@@ -145,12 +158,14 @@ def diff(
 
         text: Iterator[str] | Iterator[bytes]
         if stat:
-            text = texts.stat_lines(changes)
+            text = texts.stat_lines(changes, coloured=coloured)
         elif name_status:
             text = change_lines(changes)
+        elif coloured or is_terminal("stdout"):
+            text = texts.shown_patches(changes, coloured=coloured)
         else:
-            text = texts.patches(changes, for_terminal=is_terminal("stdout"))
-        invocation.output.result("diff", fields, text)
+            text = texts.patches(changes)
+        output.result("diff", fields, text)
 
 
 class Sides(NamedTuple):

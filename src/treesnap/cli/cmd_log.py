@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treesnap.cli.colour import Style
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, fields_of
-from treesnap.cli.terminal import Cell, Style, Terminal, cut, width_of
+from treesnap.cli.terminal import Cell, Terminal, cut, width_of
 from treesnap.cli.text_output import CHANGE_LETTERS, short_id, title_of
 from treesnap.errors import printable
 from treesnap.facts import facts_of
@@ -147,7 +148,7 @@ def _line(entry: LogEntry, terminal: Terminal, did: LogEntry | None = None, inde
     shown = did if indent else entry
     cells = [
         Cell("@" if entry.is_position else " ", Style.HERE),
-        Cell(when.ljust(_WHEN_WIDTH), Style.PLAIN),
+        Cell(when.ljust(_WHEN_WIDTH)),
         Cell(short_id(snapshot.id), Style.DIM),
     ]
     parts = [terminal.painted(cell.text, cell.style) for cell in cells]
@@ -161,7 +162,7 @@ def _line(entry: LogEntry, terminal: Terminal, did: LogEntry | None = None, inde
     title = _title(snapshot, entry, of_agent=bool(indent))
     if terminal.columns is not None:
         title = cut(title, max(terminal.columns - indent - width - 2, 1))
-    style = Style.DIM if snapshot.kind is SnapshotKind.SAFETY else Style.PLAIN
+    style = Style.DIM if snapshot.kind is SnapshotKind.SAFETY else None
     return f"{line}  {terminal.painted(title, style)}".rstrip()
 
 
@@ -186,9 +187,9 @@ def _painted_counts(entry: LogEntry | None, terminal: Terminal) -> str:
     return " ".join(terminal.painted(text, style) for text, style in _count_parts(entry))
 
 
-def _count_parts(entry: LogEntry | None) -> list[tuple[str, Style]]:
+def _count_parts(entry: LogEntry | None) -> list[tuple[str, Style | None]]:
     if entry is None:
-        return [("", Style.PLAIN)]
+        return [("", None)]
     parts = [
         (f"+{entry.added:,}", Style.ADDED, entry.added),
         (f"~{entry.modified:,}", Style.CHANGED, entry.modified),
@@ -218,4 +219,7 @@ def _patches(
             changes = () if entry.change is None else (entry.change,)
         else:
             changes = handle.diff(entry.older_id, entry.snapshot.id, [path])
-        yield from texts.patches(changes, for_terminal=terminal.columns is not None)
+        if terminal.columns is None and not terminal.has_colours:
+            yield from texts.patches(changes)
+        else:
+            yield from texts.shown_patches(changes, coloured=terminal.has_colours)

@@ -82,4 +82,4 @@ def patches(
     """Yields changes as unified diffs."""
     from treesnap.cli.diff_output import DiffOutput
 
-    return DiffOutput(handle, old_id, new_id).patches(changes, for_terminal=False)
+    return DiffOutput(handle, old_id, new_id).patches(changes)

@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from treesnap.cli.terminal import Style, Terminal
+from treesnap.cli.colour import Style
+from treesnap.cli.terminal import Terminal
 from treesnap.cli.text_output import first_lines_of_changes, list_table, short_id
 from treesnap.errors import printable
 from treesnap.quantities import count_text, size_text

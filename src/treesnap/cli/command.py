@@ -162,7 +162,8 @@ def _set_global(context: click.Context, parameter: click.Parameter, value: Any) 
         return
     if value == "":
         raise click.BadParameter("is empty", ctx=context, param=parameter)
-    target = invocation.output if parameter.name in {"as_json", "quiet", "colour"} else invocation
+    is_output = parameter.name in {"as_json", "quiet", "colour"}
+    target = invocation.output if is_output else invocation
     setattr(target, str(parameter.name), value)
 
 
@@ -208,8 +209,8 @@ def global_options() -> list[click.Parameter]:
             "--color",
             "colour",
             type=click.Choice(["auto", "always", "never"]),
-            help="Whether to use colours: auto, always or never [auto].",
             metavar="WHEN",
+            help="When to use colour [auto]: on a terminal, without NO_COLOR.",
         ),
     ]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from treesnap.cli.colour import Style, styled
+from treesnap.cli.coloured_patch import coloured_hunks, harmless
 from treesnap.cli.json_output import Fields
 from treesnap.cli.patch import LineCounts, count_lines, hunks, is_binary
 from treesnap.cli.terminal import time_text
 from treesnap.cli.text_output import path_text
-from treesnap.errors import printable
-from treesnap.model import Change, ChangeKind, Entry, EntryKind
+from treesnap.model import CONTENT_SIZE_MAX, Change, ChangeKind, Entry, EntryKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.quantities import count_text, size_text
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
     from treesnap.results import ChangedContent
 
-TEXT_SIZE_MAX = 1024 * 1024
-"""Larger files are summarised, and not read."""
 GRAPH_WIDTH = 40
 """The most signs that ``--stat`` draws in one line."""
 
@@ -51,7 +50,7 @@ class DiffOutput:
         old_id: str,
         new_id: str | None,
         *,
-        size_max: int = TEXT_SIZE_MAX,
+        size_max: int = CONTENT_SIZE_MAX,
     ) -> None:
         self._handle = handle
         self._old_id = old_id
@@ -65,17 +64,21 @@ class DiffOutput:
         ):
             yield content.change, _texts_of(content)
 
-    def patches(self, changes: Sequence[Change], *, for_terminal: bool) -> Iterator[bytes]:
-        """Yields each change in the unified format, with a header for each path.
-
-        ``for_terminal`` escapes control characters of the texts, which a patch
-        that is to be applied has to keep.
-        """
+    def patches(self, changes: Sequence[Change]) -> Iterator[bytes]:
+        """Yields each change in the unified format, with a header for each path."""
         for change, texts in self._texts(changes):
-            lines = _patch(change, texts)
-            yield b"".join(map(_harmless, lines) if for_terminal else lines)
+            header = b"".join(_encoded(line) + b"\n" for line in _patch_header(change, texts))
+            yield header + b"".join(hunks(texts.old, texts.new))
 
-    def stat_lines(self, changes: Sequence[Change]) -> Iterator[str]:
+    def shown_patches(self, changes: Sequence[Change], *, coloured: bool) -> Iterator[bytes]:
+        """Yields the same for people: control characters of the texts are escaped."""
+        for change, texts in self._texts(changes):
+            pieces = hunks(texts.old, texts.new)
+            for line in _patch_header(change, texts):
+                yield _encoded(styled(line, Style.HEADING) if coloured else line) + b"\n"
+            yield _encoded("".join(coloured_hunks(pieces) if coloured else map(harmless, pieces)))
+
+    def stat_lines(self, changes: Sequence[Change], *, coloured: bool) -> Iterator[str]:
         """Yields a line for each path, how much of it changed, and the sums."""
         rows = [
             (path_text(change.path), _line_counts(texts), _summary(change, texts))
@@ -84,7 +87,7 @@ class DiffOutput:
         width = max((len(name) for name, _, _ in rows), default=0)
         most = max((sum(counts) for _, counts, _ in rows if counts), default=0)
         for name, counts, what in rows:
-            graph = f"{sum(counts):>4} {_graph(counts, most)}".rstrip() if counts else ""
+            graph = counts and f"{sum(counts):>4} {_graph(counts, most, coloured=coloured)}"
             yield f"{name:<{width}} | {graph or what}"
         added = sum(counts.insertions for _, counts, _ in rows if counts)
         removed = sum(counts.deletions for _, counts, _ in rows if counts)
@@ -107,7 +110,9 @@ class DiffOutput:
 def _texts_of(content: ChangedContent) -> Texts:
     old, new = content.old or b"", content.new or b""
     if content.is_large:
-        return Texts(b"", b"", f"Large file: {_sizes(content.change)}")
+        sizes = [entry.size for entry in (content.change.old, content.change.new) if entry]
+        hint = f"(--max-size {_size_option(max(sizes))} shows it)"
+        return Texts(b"", b"", f"Large file: {_sizes(content.change)} {hint}")
     if content.is_lost:
         return Texts(b"", b"", "Changed again while it was compared")
     if is_binary(old) or is_binary(new):
@@ -127,17 +132,17 @@ def _summary(change: Change, texts: Texts) -> str:
     return texts.note or ", ".join(header_lines(change))
 
 
-def _patch(change: Change, texts: Texts) -> Iterator[bytes]:
+def _patch_header(change: Change, texts: Texts) -> Iterator[str]:
+    """Yields what stands before the hunks of a change, or in the place of them."""
     name = path_text(change.path)
-    yield _line(f"diff a/{name} b/{name}")
-    yield from map(_line, header_lines(change))
+    yield f"diff a/{name} b/{name}"
+    yield from header_lines(change)
     if texts.note is not None:
-        yield _line(texts.note)
+        yield texts.note
     elif texts.old != texts.new:
         tab = "\t" if " " in name else ""
-        yield _line("--- " + (f"a/{name}{tab}" if change.old else "/dev/null"))
-        yield _line("+++ " + (f"b/{name}{tab}" if change.new else "/dev/null"))
-        yield from hunks(texts.old, texts.new)
+        yield f"--- a/{name}{tab}" if change.old else "--- /dev/null"
+        yield f"+++ b/{name}{tab}" if change.new else "+++ /dev/null"
 
 
 def header_lines(change: Change) -> Iterator[str]:
@@ -159,6 +164,14 @@ def header_lines(change: Change) -> Iterator[str]:
         yield f"new time {time_text(new.mtime_ns)}"
 
 
+def _size_option(size_bytes: int) -> str:
+    """Returns the next larger size that a person would type."""
+    size, units = size_bytes, list("KMGT")
+    while size >= 1024:
+        size, unit = -(-size // 1024), units.pop(0)
+    return f"{size}{unit}" if size_bytes >= 1024 else str(size)
+
+
 def _sizes(change: Change) -> str:
     sizes = [
         size_text(entry.size) if entry is not None else "absent"
@@ -167,20 +180,14 @@ def _sizes(change: Change) -> str:
     return " -> ".join(sizes)
 
 
-def _graph(counts: LineCounts, most: int) -> str:
+def _graph(counts: LineCounts, most: int, *, coloured: bool) -> str:
     scale = min(1.0, GRAPH_WIDTH / most)
     plus, minus = (
-        max(1, round(count * scale)) if count else 0
-        for count in (counts.insertions, counts.deletions)
+        sign * max(1, round(count * scale)) if count else ""
+        for sign, count in zip("+-", counts, strict=True)
     )
-    return "+" * plus + "-" * minus
+    return styled(plus, Style.ADDED) + styled(minus, Style.REMOVED) if coloured else plus + minus
 
 
-def _line(text: str) -> bytes:
-    return text.encode("utf-8", "backslashreplace") + b"\n"
-
-
-def _harmless(line: bytes) -> bytes:
-    """Returns a line of a text without anything that acts on a terminal, tabs excepted."""
-    body, newline, _ = line.partition(b"\n")
-    return b"\t".join(printable(part).encode() for part in body.split(b"\t")) + newline
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")

@@ -65,7 +65,10 @@ def _line_count(content: bytes) -> int:
 
 
 def hunks(old: bytes, new: bytes) -> Iterator[bytes]:
-    """Yields the lines of a unified diff, without the two lines that name the files."""
+    """Yields the lines of a unified diff, without the two lines that name the files.
+
+    A line without a newline comes in one piece with the note that says so.
+    """
     old_lines, new_lines = split_lines(old), split_lines(new)
     for group in _grouped(find_edits(old_lines, new_lines)):
         yield from _hunk(group, old_lines, new_lines)
@@ -148,12 +151,12 @@ def _matches(
     shared = {*old[gap.old_start : gap.old_end]}.intersection(new[gap.new_start : gap.new_end])
     left = [at for at in range(gap.old_start, gap.old_end) if old[at] in shared]
     right = [at for at in range(gap.new_start, gap.new_end) if new[at] in shared]
-    common, steps = _longest_common([old[at] for at in left], [new[at] for at in right], steps)
+    common, steps = longest_common([old[at] for at in left], [new[at] for at in right], steps)
     return [(left[x], right[y]) for x, y in common], steps
 
 
-def _longest_common(
-    left: Sequence[bytes], right: Sequence[bytes], steps: int
+def longest_common(
+    left: Sequence[bytes] | Sequence[str], right: Sequence[bytes] | Sequence[str], steps: int
 ) -> tuple[list[tuple[int, int]], int]:
     """Returns the positions of a longest common subsequence, or a part of it, by Myers.
 
@@ -243,6 +246,4 @@ def _range_text(start: int, end: int) -> str:
 
 def _marked(mark: bytes, lines: list[bytes]) -> Iterator[bytes]:
     for line in lines:
-        yield mark + line
-        if not line.endswith(b"\n"):
-            yield b"\n" + NO_NEWLINE
+        yield mark + line if line.endswith(b"\n") else mark + line + b"\n" + NO_NEWLINE

@@ -53,7 +53,7 @@ class Output:
         self.as_json = False
         self.quiet = False
         self.colour = "auto"
-        """``auto``, ``always`` or ``never``."""
+        """When standard output is coloured: ``auto``, ``always`` or ``never``."""
         self.is_paged = False
         """Whether results go through a pager where they are shown on a terminal."""
         self.place: Place | None = None
@@ -100,19 +100,23 @@ class Output:
                     _write_all(piece)
 
     def terminal(self, now_ns: int) -> Terminal:
-        """Returns what results are printed for.
-
-        ``NO_COLOR`` (https://no-color.org) and ``TERM=dumb`` turn colours off, unless they
-        were asked for.
-        """
+        """Returns what results are printed for."""
         from treesnap.cli.terminal import Terminal
 
-        is_shown = is_terminal("stdout")
-        is_plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-        has_colours = self.colour == "always" or (
-            self.colour == "auto" and is_shown and not is_plain
-        )
-        return Terminal(_columns() if is_shown else None, has_colours, now_ns)
+        columns = _columns() if is_terminal("stdout") else None
+        return Terminal(columns, self.is_coloured, now_ns)
+
+    @property
+    def is_coloured(self) -> bool:
+        """Whether standard output is coloured.
+
+        ``--color`` decides; ``auto`` asks whether a person looks at it: a terminal, and no
+        ``NO_COLOR`` (https://no-color.org).
+        """
+        if self.colour != "auto":
+            return self.colour == "always"
+        has_colours = os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+        return has_colours and is_terminal("stdout")
 
     def piece(self, data: bytes) -> None:
         """Passes on what another program writes, at once; not with ``--json``.

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from enum import StrEnum
 from unicodedata import combining, east_asian_width
 
+from treesnap.cli.colour import Style, styled
 from treesnap.named_tuple import NamedTuple
 
 NARROW = 60
@@ -27,23 +27,11 @@ def time_text(time_ns: int, *, seconds: bool = True) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M", local)
 
 
-class Style(StrEnum):
-    """What a piece of text means, as the codes of a colour (ECMA-48, SGR)."""
-
-    PLAIN = ""
-    ADDED = "32"
-    REMOVED = "31"
-    CHANGED = "33"
-    HERE = "1;36"
-    HEADING = "1"
-    DIM = "2"
-
-
 class Cell(NamedTuple):
     """A text in a table, and what it means."""
 
     text: str
-    style: Style = Style.PLAIN
+    style: Style | None = None
 
 
 class Terminal(NamedTuple):
@@ -59,11 +47,9 @@ class Terminal(NamedTuple):
         """Whether there is room for what matters most alone."""
         return self.columns is not None and self.columns < NARROW
 
-    def painted(self, text: str, style: Style) -> str:
+    def painted(self, text: str, style: Style | None) -> str:
         """Returns a text in the colour of what it means."""
-        if not (self.has_colours and style and text):
-            return text
-        return f"\x1b[{style.value}m{text}\x1b[0m"
+        return styled(text, style) if self.has_colours and style is not None else text
 
     def when(self, time_ns: int) -> str:
         """Returns a time as a person says it, seen from now; in a pipe the time itself."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from treesnap.cli.terminal import Cell, Style, table, time_text
+from treesnap.cli.colour import Style
+from treesnap.cli.terminal import Cell, table, time_text
 from treesnap.errors import printable, quoted
 from treesnap.facts import own_tags
 from treesnap.model import ChangeKind, SkipReason, SnapshotKind
@@ -100,7 +101,7 @@ def list_table(
     head = ["ID", "WHEN", "ADDED", "KIND", *(["ROOT"] if with_roots else []), "LABEL"]
     rows = []
     for snapshot in snapshots:
-        title, style = title_of(snapshot), Style.PLAIN
+        title, style = title_of(snapshot), None
         if snapshot.kind is SnapshotKind.SAFETY:
             style = Style.DIM
         if snapshot.pinned:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from treesnap.arguments import checked, checked_methods
 from treesnap.errors import InvalidArgument
 from treesnap.model import (
+    CONTENT_SIZE_MAX,
+    Change,
     ChangeList,
     Entry,
     Skipped,
@@ -485,7 +487,12 @@ class Handle:
         return diff(self.context, old, new, self.tree_paths(paths))
 
     def contents(
-        self, a: str, b: str | None, changes: Sequence[Change], *, max_size_bytes: int = 1 << 20
+        self,
+        a: str,
+        b: str | None,
+        changes: Sequence[Change],
+        *,
+        max_size_bytes: int = CONTENT_SIZE_MAX,
     ) -> Iterator[ChangedContent]:
         """Yields what :meth:`diff` returned for ``a`` and ``b``, with the bytes of both sides.
 
