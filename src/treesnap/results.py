@@ -153,6 +153,10 @@ class WaysBack(NamedTuple):
     undo: Snapshot | None
     redo: Snapshot | None
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
+
 
 @with_short_repr
 class FoundPath(NamedTuple):
@@ -680,6 +684,10 @@ class PushFailure(NamedTuple):
     code: str
     message: str
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
+
 
 class PushStatus(NamedTuple):
     """What a watcher does to push its snapshots."""
@@ -689,6 +697,10 @@ class PushStatus(NamedTuple):
     """When its last push succeeded, or None before the first one did."""
     failure: PushFailure | None
     """Why its last push failed, or None if it did not."""
+
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
 
 @with_short_repr

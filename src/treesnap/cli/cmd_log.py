@@ -10,7 +10,6 @@ import click
 from treesnap.cli.colour import Style
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.json_output import Fields, fields_of
 from treesnap.cli.terminal import Cell, Terminal, cut, width_of
 from treesnap.cli.text_output import CHANGE_LETTERS, short_id, title_of
 from treesnap.errors import printable
@@ -91,13 +90,9 @@ def log(
             text = (_line(entry, terminal) for entry in entries)
         if path is None:
             invocation.output.note(*_ways_back(handle, invocation))
-        invocation.output.result("log", lambda: {"entries": list(map(_fields, entries))}, text)
-
-
-def _fields(entry: LogEntry) -> Fields:
-    fields = fields_of(entry, without={"change"})
-    change = entry.change
-    return {**fields, "change": None if change is None else change.change}
+        invocation.output.result(
+            "log", lambda: {"entries": [entry.to_dict() for entry in entries]}, text
+        )
 
 
 def _ways_back(handle: Handle, invocation: Invocation) -> Iterator[str]:
