@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from treesnap.cli.failure import ExitCode
+from treesnap.cli.failure import ExitCode, advised
 from treesnap.cli.invocation import WAIT_DEFAULT_S, Invocation
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
@@ -100,6 +100,29 @@ class SnapGroup(click.Group):
             click.echo(ctx.get_help(), err=True)
             ctx.exit(ExitCode.USAGE)
         return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Returns the command that is meant; an unknown name is an error that says what to type.
+
+        The names of other tools count in the outermost group, ``help`` in all.
+        """
+        name = args[0]
+        if name in self.list_commands(ctx) or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        from treesnap.cli.other_names import expanded, hint_for
+
+        if ctx.parent is None or name == "help":
+            args = expanded(args)
+        if args[0].startswith("-") and not ctx.resilient_parsing:
+            self.parse_args(ctx, args)  # which prints, and ends the command
+        elif args[0] not in self.list_commands(ctx) and not ctx.resilient_parsing:
+            hint = hint_for(
+                args[0], ctx.command_path, self.list_commands(ctx), is_top=ctx.parent is None
+            )
+            raise advised(click.UsageError(f"No such command {args[0]!r}", ctx), hint)
+        return super().resolve_command(ctx, args)
 
     def format_commands(
         self,

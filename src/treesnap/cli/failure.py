@@ -6,6 +6,7 @@ Nothing here prints, and nothing here imports the operations.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TypeVar
 
 import click
 
@@ -18,6 +19,8 @@ from treesnap.errors import (
     printable,
 )
 from treesnap.named_tuple import NamedTuple
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 class ExitCode(IntEnum):
@@ -221,6 +224,12 @@ class Failure(NamedTuple):
     """The path that it is about, or None."""
 
 
+def advised(error: _Error, hint: str) -> _Error:
+    """Returns an error with advice of its own, in the place of the hint of its kind."""
+    error.add_note(hint)
+    return error
+
+
 def hint_of(code: ErrorCode | WarningCode, program: str) -> str | None:
     """Returns what to do next, or None; commands in it begin with the name of the program."""
     hint = RESPONSES[code].hint if isinstance(code, ErrorCode) else WARNING_HINTS.get(code)
@@ -246,14 +255,22 @@ def from_error(error: BaseException, program: str = "snap") -> Failure:
 
     ``program`` is the name that commands in the advice begin with.
     """
+    advice = " ".join(getattr(error, "__notes__", ())) or None
     if isinstance(error, TreesnapError):
-        hint = _hint(error, program)
+        hint = advice or _hint(error, program)
         exit_code = RESPONSES[error.code].exit_code
         return Failure(error.code.value, error.message, exit_code, hint, error.path)
     if isinstance(error, click.ClickException):
+        if isinstance(error, click.NoSuchOption):  # whose own form differs between versions
+            from treesnap.cli.other_names import closest, did_you_mean
+
+            near = closest(error.option_name, error.possibilities or ())
+            advice = advice or did_you_mean(near)
+            error = click.UsageError(f"No such option {error.option_name!r}", error.ctx)
         message = error.format_message().rstrip(".").replace("\n\t", " ")
         context = error.ctx if isinstance(error, click.UsageError) else None
         hint = f"see '{context.command_path} --help'" if context is not None else None
+        hint = advice or hint
         return Failure("usage", message, ExitCode.USAGE, hint)
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return Failure("interrupted", "Interrupted", ExitCode.INTERRUPTED)
