@@ -12,6 +12,7 @@ from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.streams import stdout_to_stderr
 from treesnap.cli.text_output import change_lines, restore_line, restore_notes
+from treesnap.errors import ErrorCode, NotFound
 
 if TYPE_CHECKING:
     from treesnap.results import RestoreResult
@@ -29,7 +30,7 @@ SIGNAL_BASE = 128
         "snap restore backup/garden notes.txt",
     ],
 )
-@click.argument("ref")
+@click.argument("ref", required=False, metavar="REF")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--to", metavar="DIR", help="Write into another directory, absent or empty.")
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
@@ -44,7 +45,7 @@ SIGNAL_BASE = 128
 def restore(
     invocation: Invocation,
     *,
-    ref: str,
+    ref: str | None,
     paths: Sequence[str],
     to: str | None,
     dry_run: bool,
@@ -57,21 +58,32 @@ def restore(
     REMOTE/HISTORY[@REF] is a snapshot of a history on a remote; what it lacks here is fetched.
     Relative PATHs and DIR start from the directory of -C, else from the current one.
     """
+    if ref is None:
+        from treesnap.cli.way_back import missing_ref
+
+        raise missing_ref(invocation)
     with invocation.open(ends_restored=True) as handle:
         absolute = invocation.absolute_all(paths, handle.root)
         if "/" in ref:
             from treesnap.cli.cmd_remote import fetched_ref
 
             ref = fetched_ref(invocation, handle, ref, absolute or ())
-        result = handle.restore(
-            invocation.resolve(handle, ref, absolute),
-            absolute,
-            to=None if to is None else invocation.absolute(to, handle.root),
-            dry_run=dry_run,
-            touch=touch,
-            force=force,
-            list_changes=dry_run or invocation.output.as_json,
-        )
+        try:
+            result = handle.restore(
+                invocation.resolve(handle, ref, absolute),
+                absolute,
+                to=None if to is None else invocation.absolute(to, handle.root),
+                dry_run=dry_run,
+                touch=touch,
+                force=force,
+                list_changes=dry_run or invocation.output.as_json,
+            )
+        except NotFound as error:
+            if error.code is ErrorCode.SNAPSHOT_NOT_FOUND:
+                from treesnap.cli.way_back import advise_on_path
+
+                advise_on_path(invocation, handle, [ref, *paths], error)
+            raise
     _show(invocation, "restore", result, undone_by="undo")
 
 
@@ -89,7 +101,14 @@ def _step_back(name: str, undone: str, undone_by: str) -> click.Command:
     @pass_invocation
     def step_back(invocation: Invocation) -> None:
         with invocation.open(ends_restored=True) as handle:
-            result = handle.undo() if name == "undo" else handle.redo()
+            try:
+                result = handle.undo() if name == "undo" else handle.redo()
+            except NotFound as error:
+                if name == "undo":
+                    from treesnap.cli.way_back import advise_on_undo
+
+                    advise_on_undo(invocation, handle, error)
+                raise
         _show(invocation, name, result, undone_by=undone_by)
 
     return step_back

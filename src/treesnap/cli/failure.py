@@ -265,7 +265,7 @@ def from_error(error: BaseException, program: str = "snap") -> Failure:
             from treesnap.cli.other_names import closest, did_you_mean
 
             near = closest(error.option_name, error.possibilities or ())
-            advice = advice or did_you_mean(near)
+            advice = advice or did_you_mean(near) or None
             error = click.UsageError(f"No such option {error.option_name!r}", error.ctx)
         message = error.format_message().rstrip(".").replace("\n\t", " ")
         context = error.ctx if isinstance(error, click.UsageError) else None

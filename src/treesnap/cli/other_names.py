@@ -77,10 +77,10 @@ def hint_for(name: str, group: str, commands: Iterable[str], *, is_top: bool) ->
     return did_you_mean(meant) or f"see '{group} --help'"
 
 
-def did_you_mean(texts: Iterable[str]) -> str | None:
-    """Returns a question that names what may have been meant, or None for nothing."""
+def did_you_mean(texts: Iterable[str]) -> str:
+    """Returns a question that names what may have been meant; the empty string for nothing."""
     quoted = [f"'{text}'" for text in texts]
-    return f"did you mean {' or '.join(quoted)}?" if quoted else None
+    return f"did you mean {' or '.join(quoted)}?" if quoted else ""
 
 
 def closest(name: str, known: Iterable[str]) -> list[str]:

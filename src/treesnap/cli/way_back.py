@@ -1,0 +1,98 @@
+"""What ``restore`` without a REF and ``undo`` without a restore say: where one can go back to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from treesnap.cli.failure import advised
+from treesnap.cli.other_names import did_you_mean
+from treesnap.cli.text_output import aligned, path_text, short_id, time_text, title_of
+from treesnap.errors import NotFound, TreesnapError
+from treesnap.model import SnapshotKind
+from treesnap.quantities import first_few
+
+if TYPE_CHECKING:
+    from treesnap.cli.invocation import Invocation
+    from treesnap.model import Snapshot
+    from treesnap.ops.handle import Handle
+
+RECENT_SHOWN_MAX = 5
+"""Snapshots that are listed to choose from."""
+CHANGES_SHOWN_MAX = 3
+"""Changed paths that a line names; the others are counted."""
+
+
+def missing_ref(invocation: Invocation) -> click.UsageError:
+    """Lists the newest snapshots; returns the error, which says what to type.
+
+    Safety snapshots are left out: 'undo' goes back to them.
+    """
+    error = click.UsageError("Missing argument 'REF'", click.get_current_context())
+    with invocation.open(progress=False) as handle:
+        chosen = [item for item in handle.list() if item.kind is not SnapshotKind.SAFETY]
+        if not chosen:
+            invocation.output.note(f"No snapshots of {handle.root} in {handle.store_path}")
+            create = invocation.command_text("create")
+            return advised(error, f"'{create}' takes the first snapshot")
+        recent = chosen[:RECENT_SHOWN_MAX]
+        how_many = "" if len(recent) == len(chosen) else f" {len(recent)} of {len(chosen):,}"
+        invocation.output.note(f"The newest{how_many} snapshots of {handle.root}:", *_table(recent))
+        restore = invocation.command_text("restore", _shortest_ref(handle, recent[0]))
+    return advised(error, f"'{restore}' restores {_titled(recent[0])}")
+
+
+def advise_on_path(
+    invocation: Invocation, handle: Handle, words: Sequence[str], error: NotFound
+) -> None:
+    """Makes a REF the advice of an error, where a PATH stands in its place."""
+    if all(os.path.lexists(invocation.absolute(word, handle.root)) for word in words):
+        advised(error, did_you_mean([invocation.command_text("restore", "latest", *words)]))
+
+
+def advise_on_undo(invocation: Invocation, handle: Handle, error: NotFound) -> None:
+    """Says what changed since the newest snapshot, which may be what 'undo' was meant for.
+
+    The command that goes back becomes the advice of the error.
+    """
+    try:
+        status = handle.status()
+    except TreesnapError:  # 'undo' has failed for a reason of its own
+        return
+    snapshot = status.snapshot
+    if snapshot is None:
+        return
+    when = time_text(snapshot.record.created_at_ns)
+    since = f"since {_titled(snapshot)}, {when}"
+    if not status.changes:
+        advised(error, f"nothing changed {since}")
+        return
+    paths = [change.path for change in status.changes]
+    invocation.output.note(f"Changed {since}: {first_few(paths, path_text, CHANGES_SHOWN_MAX)}")
+    restore = invocation.command_text("restore", _shortest_ref(handle, snapshot))
+    advised(error, f"'{restore}' goes back to {short_id(snapshot.id)}")
+
+
+def _titled(snapshot: Snapshot) -> str:
+    title = title_of(snapshot)
+    return short_id(snapshot.id) + (f" ({title})" if title else "")
+
+
+def _table(snapshots: Sequence[Snapshot]) -> list[str]:
+    rows = [
+        (short_id(item.id), time_text(item.record.created_at_ns), title_of(item))
+        for item in snapshots
+    ]
+    return [f"  {line}" for line in aligned(rows, to_the_right=())]
+
+
+def _shortest_ref(handle: Handle, snapshot: Snapshot) -> str:
+    """Returns ``latest`` if that is the snapshot, else the beginning of its id."""
+    with suppress(NotFound):
+        if handle.resolve("latest").id == snapshot.id:
+            return "latest"
+    return short_id(snapshot.id)
