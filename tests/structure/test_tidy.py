@@ -39,6 +39,7 @@ HOMES = {
     "shutil.*": [
         "agents/install/status.py",  # looks for programs
         "cli/cmd_agent.py",  # the same
+        "cli/cmd_completion.py",  # the same
         "testing/*",
     ],
     "tempfile.*": ["testing/*"],

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from treesnap.cli.failure import ExitCode, advised
 from treesnap.cli.invocation import WAIT_DEFAULT_S, Invocation
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 SENTENCE_LENGTH_MAX = 200
@@ -48,6 +51,11 @@ class SnapCommand(click.Command):
         self.examples = tuple(examples)
         """Commands as a person types them."""
         self.params += global_options()
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Returns the parameters; for completion those that offer words."""
+        parameters = super().get_params(ctx)
+        return _completing(parameters) if ctx.resilient_parsing else parameters
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; a dry run does nothing but print, whatever the command does."""
@@ -100,6 +108,25 @@ class SnapGroup(click.Group):
             click.echo(ctx.get_help(), err=True)
             ctx.exit(ExitCode.USAGE)
         return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Returns the parameters; for completion those that offer words."""
+        parameters = super().get_params(ctx)
+        return _completing(parameters) if ctx.resilient_parsing else parameters
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Returns the commands and options that fit; imports no command."""
+        from click.shell_completion import CompletionItem
+
+        words = {name: text for _, section in self.sections() for name, text in section.items()}
+        return [
+            *(
+                CompletionItem(name, help=text.rstrip("."))
+                for name, text in words.items()
+                if name.startswith(incomplete)
+            ),
+            *click.Command.shell_complete(self, ctx, incomplete),
+        ]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -176,6 +203,13 @@ class LazyGroup(SnapGroup):
                     if isinstance(item, click.Command) and item.name == cmd_name
                 )
         return None
+
+
+def _completing(parameters: Sequence[click.Parameter]) -> list[click.Parameter]:
+    """Returns the parameters as those that offer words to a shell."""
+    from treesnap.cli.completion_values import values_of
+
+    return [values_of(parameter) for parameter in parameters]
 
 
 def _set_global(context: click.Context, parameter: click.Parameter, value: Any) -> None:

@@ -130,6 +130,11 @@ class Invocation:
         store = ["--store", self.store] if self.store is not None else []
         return shlex.join([self.program, *where, *store, *words])
 
+    def places(self) -> tuple[str, str]:
+        """Returns the root and the store; looks at directories, and opens nothing."""
+        store_path = self._store_path()
+        return self._root(store_path, None, ()), store_path
+
     def _store_path(self) -> str:
         from treesnap.ops.context import absolute, default_store_path
 

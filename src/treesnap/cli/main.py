@@ -51,6 +51,10 @@ COMMANDS = {
         "doctor": ("cmd_doctor", "Show interrupted work in all roots, and what becomes of it."),
         "config": ("cmd_config", "Show or change the settings of the store, or of one root."),
         "root": ("cmd_root", "List, move and forget the roots of a store."),
+        "completion": (
+            "cmd_completion",
+            "Print a script with which a shell completes commands, options and REFs.",
+        ),
     },
     "Automation": {
         "watch": (
@@ -177,8 +181,9 @@ def main(*, may_start_server: bool = False) -> NoReturn:
     program = streams.program_name()
     variable = f"_{program.upper()}_COMPLETE"
     if instruction := os.environ.get(variable):
-        from click.shell_completion import shell_complete
+        from treesnap.cli.completion import answer
 
-        sys.exit(shell_complete(snap, {}, program, variable, instruction))
+        streams.prepare_streams()
+        streams.end_process(answer(snap, program, instruction))
     prepare_process()
     streams.end_process(execute(sys.argv[1:], program, may_start_server=may_start_server))

@@ -1,0 +1,109 @@
+"""Completion in shells: the scripts, and what they ask for.
+
+A script is evaluated when a shell starts. At a tab it runs the command with the line up to the
+cursor in ``COMP_LINE``; the answer has a line for each word that fits: its type, the word and what
+it means, with a tab between them. The types are ``plain``, ``path``, and ``file`` and ``dir``,
+which tell the shell to complete names of files by itself.
+
+Invariants: an answer changes nothing, and no error reaches the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pkgutil import get_data
+from typing import TYPE_CHECKING, cast
+
+from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
+
+from treesnap.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    import click
+
+SHELLS = ("bash", "zsh", "fish")
+HELP_LENGTH_MAX = 80
+"""Characters of what a word means."""
+_SPECIAL = re.compile(r"([^\w@%+=:,./~^-])")
+"""What a shell reads as more than a character of a word."""
+
+
+def script(shell: str, programs: Sequence[str]) -> str:
+    """Returns the script that completes these names of the command."""
+    text = cast(bytes, get_data("treesnap.cli", f"completion.{shell}")).decode()
+    return text.replace("%(programs)s", " ".join(programs))
+
+
+def answer(command: click.Command, program: str, instruction: str) -> int:
+    """Prints what a shell asked for and returns the exit code; prints nothing when that fails."""
+    shell, _, what = instruction.partition("_")
+    if shell not in SHELLS:
+        return 1
+    if what == "source":
+        sys.stdout.write(script(shell, [program]))
+        return 0
+    try:
+        text = LineCompletion(command, program, shell).complete()
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+        sys.stdout.flush()
+    except Exception:  # noqa: BLE001 - in the middle of a line that is being typed
+        return 0
+    return 0
+
+
+class LineCompletion(ShellComplete):
+    """The words that fit at the end of a line."""
+
+    def __init__(self, command: click.Command, program: str, shell: str) -> None:
+        invocation = Invocation(program)
+        invocation.output.quiet = True
+        super().__init__(command, {"obj": invocation}, program, "")
+        self._shell = shell
+        self._line = os.environ.get("COMP_LINE", "")
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Returns the words before the one that is being typed, and that one."""
+        words = split_arg_string(self._line)
+        is_new = not words or (self._line[-1:].isspace() and not self._line.endswith("\\ "))
+        is_new = is_new and not self._is_quoted
+        return (words[1:], "") if is_new else (words[1:-1], words[-1])
+
+    @property
+    def _is_quoted(self) -> bool:
+        """Whether the line ends inside of quotes."""
+        bare = re.sub(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", "", self._line)
+        return "'" in bare or '"' in bare
+
+    def complete(self) -> str:
+        """Returns a line for each word that fits."""
+        arguments, typed = self.get_completion_args()
+        items = self.get_completions(arguments, typed)
+        value = typed.partition("=")[2] if typed.startswith("--") and "=" in typed else typed
+        if value != typed and self._shell != "bash":  # which takes the option for a word of its own
+            items = [_with_prefix(typed.removesuffix(value), item) for item in items]
+            value = typed
+        kept = (item for item in items if item.value.isprintable())
+        return "".join(f"{self._formatted(item, value)}\n" for item in kept)
+
+    def _formatted(self, item: CompletionItem, typed: str) -> str:
+        word = item.value
+        if self._shell == "bash" and item.type in {"plain", "path"}:
+            if item.type == "plain" and not self._is_quoted:
+                word = _SPECIAL.sub(r"\\\1", word)
+            breaks = set(os.environ.get("COMP_WORDBREAKS", "")) & set(":=@")
+            cut = max((typed.rfind(sign) for sign in breaks), default=-1) + 1
+            word = word[cut:]
+        meaning = "".join(sign if sign.isprintable() else " " for sign in item.help or "").rstrip(
+            "."
+        )
+        return f"{item.type}\t{word}\t{meaning[:HELP_LENGTH_MAX]}"
+
+
+def _with_prefix(prefix: str, item: CompletionItem) -> CompletionItem:
+    if item.type in {"plain", "path"}:
+        return CompletionItem(prefix + item.value, item.type, item.help)
+    return item
