@@ -10,7 +10,7 @@ import click
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.parameters import COUNTER, SIZE, TAG, by_key
+from treesnap.cli.parameters import COUNTER, SIZE, TAG, WholeNumber, by_key
 from treesnap.cli.text_output import create_notes
 from treesnap.facts import TEXTS, CheckpointType, counter_tags
 from treesnap.model import SnapshotKind
@@ -37,7 +37,7 @@ from treesnap.model import SnapshotKind
     help="A fact; repeatable.",
 )
 @click.option("--session", metavar="ID", help="The work that the snapshot belongs to.")
-@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Its place in the session.")
+@click.option("--step", type=WholeNumber(min=0), metavar="N", help="Its place in the session.")
 @click.option("--step-name", metavar="NAME", help="The name of the step.")
 @click.option("--phase", metavar="PHASE", help="The phase of the work, such as 'validate'.")
 @click.option(

@@ -9,7 +9,7 @@ import click
 
 from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.parameters import DURATION, SIZE
+from treesnap.cli.parameters import DURATION, SIZE, WholeNumber
 from treesnap.cli.text_output import list_lines
 from treesnap.quantities import count_text
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from treesnap.remote import RemotePruneResult
     from treesnap.results import PruneResult
 
-_COUNT = click.IntRange(min=0)
+_COUNT = WholeNumber(min=0)
 
 
 @command("delete", examples=["snap delete latest~1", "snap delete 3f2a 9c01 --json"])

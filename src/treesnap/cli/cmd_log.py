@@ -10,6 +10,7 @@ import click
 from treesnap.cli.colour import Style
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.parameters import WholeNumber
 from treesnap.cli.terminal import Cell, Terminal, cut, width_of
 from treesnap.cli.text_output import CHANGE_LETTERS, short_id, title_of
 from treesnap.errors import printable
@@ -41,7 +42,7 @@ _SIZE_WIDTH = 10
 )
 @click.argument("path", required=False)
 @click.option("-p", "--patch", is_flag=True, help="With PATH: what changed, as patches.")
-@click.option("-n", "limit", type=click.IntRange(min=0), metavar="N", help="At most N snapshots.")
+@click.option("-n", "limit", type=WholeNumber(min=0), metavar="N", help="At most N snapshots.")
 @click.option("--since", metavar="TIME", help="Only newer ones: 2h, yesterday, 2026-11-20T12:00.")
 @click.option(
     "--kind", type=click.Choice([kind.value for kind in SnapshotKind]), help="Only of this kind."

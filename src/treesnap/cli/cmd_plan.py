@@ -17,6 +17,7 @@ from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, fields_of
+from treesnap.cli.parameters import WholeNumber
 from treesnap.cli.terminal import time_text
 from treesnap.cli.text_output import (
     path_text,
@@ -232,7 +233,7 @@ def list_plans(invocation: Invocation, *, all_roots: bool) -> None:
 @click.option(
     "--output",
     "number",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="Print what step N wrote, of all its attempts, shortened where it is long.",
 )

@@ -15,7 +15,7 @@ from treesnap.cli.command import SnapGroup, command, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import restore_fields
-from treesnap.cli.parameters import SIZE
+from treesnap.cli.parameters import SIZE, WholeNumber
 from treesnap.cli.secret import new_passphrase, new_secret_of, secret_of
 from treesnap.cli.terminal import time_text
 from treesnap.cli.text_output import (
@@ -64,7 +64,7 @@ def _transfer_options(function: Callable[..., None]) -> Callable[..., None]:
     )
     jobs = click.option(
         "--jobs",
-        type=click.IntRange(1, 64),
+        type=WholeNumber(1, 64),
         default=JOBS,
         metavar="N",
         help=f"Send or receive N packs at the same time [{JOBS}].",

@@ -10,6 +10,7 @@ import click
 
 from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.parameters import WholeNumber
 from treesnap.cli.streams import stdout_to_stderr
 from treesnap.cli.text_output import change_lines, restore_line, restore_notes
 from treesnap.errors import ErrorCode, NotFound
@@ -132,7 +133,7 @@ def _show(invocation: Invocation, name: str, result: RestoreResult, *, undone_by
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] CMD...")
 @click.option(
     "--retries",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     default=0,
     metavar="N",
     help="Run a failing command again, up to N times, each time from the checkpoint.",

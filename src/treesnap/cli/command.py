@@ -233,6 +233,10 @@ session_option = click.option(
 )
 
 
+class _Seconds(click.FloatRange):
+    name = "number of seconds"
+
+
 @cache
 def global_options() -> list[click.Parameter]:
     """Returns the options that are understood before and after a command's name.
@@ -252,7 +256,7 @@ def global_options() -> list[click.Parameter]:
         _global_option(
             "--wait",
             "wait_s",
-            type=click.FloatRange(min=0),
+            type=_Seconds(min=0),
             metavar="SECONDS",
             help=f"How long to wait for another command in this root [{WAIT_DEFAULT_S:g}].",
         ),

@@ -35,8 +35,16 @@ SIZE = Quantity("size", parse_size)
 """A number of bytes such as ``500M``, ``1.5GiB`` or ``0``; units are powers of 1024."""
 
 
+class WholeNumber(click.IntRange):
+    """A whole number in a range; errors call it that."""
+
+    name = "whole number"
+
+
 class Seconds(click.FloatRange):
     """A length of time in seconds, in a range that NaN is not in."""
+
+    name = "number of seconds"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None

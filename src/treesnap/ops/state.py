@@ -130,7 +130,9 @@ def require_paths(paths: tuple[bytes, ...], left: State, right: State) -> None:
     for path in paths:
         if path and left.entry(path) is None and right.entry(path) is None:
             raise NotFound(
-                f"Neither state holds {quoted(path)}", code=ErrorCode.PATH_NOT_FOUND, path=path
+                f"There is no {quoted(path)}, neither before nor after",
+                code=ErrorCode.PATH_NOT_FOUND,
+                path=path,
             )
 
 
