@@ -443,7 +443,10 @@ def on_a_terminal(words, root, environment):
 
     leader, follower = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "treesnap", *words], cwd=root, env=environment, stdout=follower
+        [sys.executable, "-m", "treesnap", *words],
+        cwd=root,
+        env={**environment, "SNAP_PAGER": ""},
+        stdout=follower,
     )
     os.close(follower)
     received = b""

@@ -17,6 +17,7 @@ A_TAG = "a tag: tags={'NAME': ...}"
 REMOTE = "Remotes, which holds what concerns remotes, has a method for it"
 
 NO_METHOD = {
+    "completion": "is for shells",
     "watch": "starts a process; Handle.watch watches in this one",
     "plan": "treesnap.plans.Planner",
     "remote": REMOTE,
@@ -58,7 +59,7 @@ OTHER_KEYWORDS = {
         "max_size": "contents(max_size_bytes=...)",
     },
     "log": {"patch": PRINTS},
-    "status": {"exit_code": PRINTS},
+    "status": {"has_exit_code": PRINTS},
     "ls": {"long": PRINTS},
     "run": {"words": "command"},
     "prune": {"max_size": "max_size_bytes", "remote": REMOTE},

@@ -122,7 +122,8 @@ def _latest(snapshots: Iterable[Snapshot], incomplete: str) -> Iterator[tuple[st
 
 
 def _meaning(snapshot: Snapshot) -> str:
-    from treesnap.cli.text_output import time_text, title_of
+    from treesnap.cli.terminal import time_text
+    from treesnap.cli.text_output import title_of
 
     when = time_text(snapshot.record.created_at_ns, seconds=False)
     return f"{'pinned, ' if snapshot.pinned else ''}{when} {title_of(snapshot)}".strip()

@@ -11,7 +11,8 @@ import click
 
 from treesnap.cli.failure import advised
 from treesnap.cli.other_names import did_you_mean
-from treesnap.cli.text_output import aligned, path_text, short_id, time_text, title_of
+from treesnap.cli.terminal import time_text
+from treesnap.cli.text_output import aligned, path_text, short_id, title_of
 from treesnap.errors import NotFound, TreesnapError
 from treesnap.model import SnapshotKind
 from treesnap.quantities import first_few

@@ -460,7 +460,7 @@ class Handle:
 
         return stats(self.context)
 
-    def status(self, ref: str | None = None) -> StatusResult:
+    def status(self, ref: str | None = None, *, session: str | None = None) -> StatusResult:
         """Compares the live tree with a snapshot, by default the newest of the whole root.
 
         Of a snapshot of some paths only these are compared. The result's ``skipped`` has what
@@ -469,7 +469,7 @@ class Handle:
         """
         from treesnap.ops.diff import status
 
-        return status(self.context, ref)
+        return status(self.context, None if ref is None else self._id_of(ref, session))
 
     def diff(
         self,
