@@ -29,7 +29,9 @@ DESCRIPTION = "Snapshots before each prompt and each tool, and an undo for all t
 SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
 PYTHON = PROJECT["requires-python"]
 VERSION = treesnap.__version__
-ABOUT = {"name": NAME, "version": VERSION, "description": DESCRIPTION}
+HOST_VERSION = VERSION.replace(".dev", "-dev.")
+"""The same as hosts and npm write versions."""
+ABOUT = {"name": NAME, "version": HOST_VERSION, "description": DESCRIPTION}
 LEGAL = {key: PROJECT[key] for key in ("license", "keywords")}
 SERVER = {"command": NAME, "args": ["mcp"]}
 SERVERS = {"mcpServers": {NAME: SERVER}}

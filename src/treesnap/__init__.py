@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from treesnap.ops.handle import Handle, open
     from treesnap.store.maintenance.retention import Policy
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _HOMES = (
     "errors",
