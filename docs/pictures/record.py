@@ -1,0 +1,101 @@
+"""Records the session of the README: runs it in a real terminal and draws ``session.svg``.
+
+Type ``python docs/pictures/record.py`` to make the picture anew. The commands are those of the
+first ``console`` block of README.md. They run in bash in a pseudoterminal, with a store and a home
+of their own, which are removed at the end.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+HERE = Path(__file__).parent
+README = HERE.parents[1] / "README.md"
+PICTURE = HERE / "session.svg"
+COLUMNS = 100
+
+
+def commands() -> list[str]:
+    """Returns the commands of the README's first session."""
+    block = README.read_text(encoding="utf-8").split("```console\n")[1].split("```")[0]
+    return [line[2:] for line in block.splitlines() if line.startswith("$ ")]
+
+
+def session(typed: list[str], home: Path) -> str:
+    """Returns what a terminal shows while the commands are typed into it."""
+    lines = [f"printf '\\e[1;32m$\\e[0m %s\\n' {quoted(line)}; {line}" for line in typed]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("SNAP_")}
+    variables |= {
+        "HOME": str(home),
+        "XDG_DATA_HOME": str(home / "data"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "COLUMNS": str(COLUMNS),
+        "TERM": "xterm-256color",
+    }
+    ours, theirs = pty.openpty()
+    bash = ["bash", "--noprofile", "--norc", "-c", "\n".join(lines)]
+    with subprocess.Popen(bash, cwd=home, env=variables, stdout=theirs, stderr=theirs):  # noqa: S603 - our own words
+        os.close(theirs)
+        shown = b""
+        while piece := read(ours):
+            shown += piece
+    os.close(ours)
+    return as_seen(shown.decode(errors="replace")).replace(str(home), "~")
+
+
+def quoted(text: str) -> str:
+    """Returns a word for the shell."""
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def read(terminal: int) -> bytes:
+    """Returns what was printed; nothing once the other side is closed."""
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:
+        return b""
+
+
+def as_seen(text: str) -> str:
+    """Returns what stays on the screen: what progress drew is erased, as it asks for."""
+    lines = [""]
+    row = 0
+    for piece in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", text):
+        if piece == "\n":
+            row += 1
+            lines += [""] * (row == len(lines))
+        elif piece == "\x1b[2K":
+            lines[row] = ""
+        elif up := re.fullmatch(r"\x1b\[(\d*)A", piece):
+            row -= int(up[1] or 1)
+        elif piece.endswith("m") or not piece.startswith(("\x1b", "\r")):
+            lines[row] += piece
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Draws the picture."""
+    home = Path(tempfile.mkdtemp())
+    try:
+        shown = session(commands(), home)
+    finally:
+        shutil.rmtree(home)
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
+    console.print(Text.from_ansi(shown.rstrip("\n")))
+    svg = console.export_svg(title="treesnap", unique_id="session")
+    PICTURE.write_text(svg.replace("Rich", "treesnap"), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""What a package index and an installed package say of the project."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import treesnap
+
+PROJECT = Path(__file__).parents[2]
+SETTINGS = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+HOME = "https://github.com/treesnap/treesnap"
+
+
+def changed_since_release() -> tuple[str, str]:
+    """Returns what the changelog has that is unreleased, and the newest release."""
+    text = (PROJECT / "CHANGELOG.md").read_text()
+    found = re.search(r"## \[Unreleased\]\n(.*?)\n## \[([\d.]+)\] - ", text, re.DOTALL)
+    assert found is not None
+    return found[1].strip(), found[2]
+
+
+def test_version_says_whether_the_code_is_released():
+    unreleased, newest = changed_since_release()
+    numbers, _, development = treesnap.__version__.partition(".dev")
+
+    assert (development != "") == (unreleased != "")
+    if unreleased:
+        assert tuple(map(int, numbers.split("."))) > tuple(map(int, newest.split(".")))
+    else:
+        assert numbers == newest
+
+
+def test_index_page_has_absolute_links_alone():
+    hook = SETTINGS["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    text = (PROJECT / "README.md").read_text()
+    for rule in hook["substitutions"]:
+        text = re.sub(rule["pattern"], rule["replacement"], text)
+
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(targets) > 20
+    assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+    ours = [target.removeprefix(f"{HOME}/blob/main/") for target in targets if "/blob/" in target]
+    raw = [target.rpartition("/main/")[2] for target in targets if "raw." in target]
+    assert raw
+    missing = [path for path in [*ours, *raw] if not (PROJECT / path.partition("#")[0]).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", ["Documentation", "Source", "Issues", "Changelog", "Security"])
+def test_project_urls_are_of_one_repository_and_name_files_that_exist(name):
+    url = SETTINGS["project"]["urls"][name]
+
+    assert url.startswith(HOME)
+    path = url.partition("/blob/main/")[2]
+    assert not path or (PROJECT / path).is_file()
+
+
+def test_install_lines_of_the_readme_name_the_package_and_say_that_it_is_unreleased():
+    text = (PROJECT / "README.md").read_text()
+
+    assert "pipx install treesnap" in text
+    assert "uv tool install treesnap" in text
+    assert ("not released" in text) == (".dev" in treesnap.__version__)

@@ -1,0 +1,49 @@
+"""Pictures that a script makes of a real session."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import re
+from pathlib import Path
+
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+
+
+def recorder():
+    specification = importlib.util.spec_from_file_location("record", PICTURES / "record.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def text_of(svg: str) -> str:
+    return html.unescape("".join(re.findall(r">([^<]*)</text>", svg))).replace("\xa0", " ")
+
+
+def test_picture_shows_the_session_of_the_readme():
+    """Run docs/pictures/record.py after a change of that session."""
+    shown = text_of((PICTURES / "session.svg").read_text())
+
+    commands = recorder().commands()
+    assert len(commands) >= 5
+    assert [command for command in commands if f"$ {command}" not in shown] == []
+    assert "1,501 created" in shown
+    assert "Tidying" not in shown
+
+
+def test_session_is_recorded_anew(tmp_path):
+    shown = recorder().session(["mkdir d && cd d", "snap create -q -m x", "snap list"], tmp_path)
+
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    assert lines[0] == "$ mkdir d && cd d"
+    assert any(line.endswith("  x") or "manual" in line for line in lines)
+
+
+def test_what_progress_erased_is_not_seen():
+    as_seen = recorder().as_seen
+
+    assert as_seen("bar 10 %\r\x1b[2Kbar 20 %\r\x1b[2Kdone\r\n") == "done\n"
+    assert as_seen("one\r\ntwo\r\n\x1b[1A\x1b[2Kthree") == "one\nthree\n"
