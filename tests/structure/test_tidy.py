@@ -40,6 +40,8 @@ HOMES = {
         "agents/install/status.py",  # looks for programs
         "cli/cmd_agent.py",  # the same
         "cli/cmd_completion.py",  # the same
+        "cli/cmd_schedule.py",  # the same
+        "schedule/scheduler.py",  # the same
         "testing/*",
     ],
     "tempfile.*": ["testing/*"],

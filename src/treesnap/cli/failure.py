@@ -96,6 +96,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.UNREADABLE: "make it readable, or name it in .snapignore",
         ErrorCode.NOT_A_DIRECTORY: "name a directory",
         ErrorCode.NOT_WATCHABLE: "every command works without a watcher, and looks at everything",
+        ErrorCode.NOT_OURS: "remove it or move it away yourself, then run the command again",
         ErrorCode.TARGET_NOT_EMPTY: "name a directory that is empty or does not exist",
         ErrorCode.CONFLICT: "stop what writes there, then run the command again",
         ErrorCode.RESTORE_INTERRUPTED: (
@@ -156,6 +157,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ),
         ErrorCode.UNKNOWN_ROOT: "'snap root list' shows all roots",
         ErrorCode.STORE_NOT_FOUND: "'snap create' makes the store; --store DIR names another one",
+        ErrorCode.SCHEDULE_NOT_FOUND: "'snap schedule list' shows all schedules",
         ErrorCode.NOTHING_TO_UNDO: "'snap restore REF' restores any snapshot of 'snap list'",
     },
     ExitCode.BUSY: {

@@ -61,6 +61,7 @@ COMMANDS = {
             "cmd_watch",
             "Watch the root for changes, and make automatic snapshots if asked.",
         ),
+        "schedule": ("cmd_schedule", "Take snapshots of the root regularly, by systemd or cron."),
         "plan": ("cmd_plan", "Run steps in order, with checkpoints to go back to."),
     },
     "Remotes": {

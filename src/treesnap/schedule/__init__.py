@@ -1,0 +1,30 @@
+"""Snapshots by a timer: of systemd, or of cron where there is no systemd.
+
+What a timer runs is an ordinary command, and what is written says so: it works without this
+package, can be read, and can be removed by hand.
+"""
+
+from treesnap.schedule.job import Job
+from treesnap.schedule.scheduler import (
+    Backend,
+    RemovedSchedule,
+    ScheduleChange,
+    ScheduledRoot,
+    Scheduler,
+    TimerPlace,
+    WrittenText,
+)
+from treesnap.schedule.times import When, parse_when
+
+__all__ = [
+    "Backend",
+    "Job",
+    "RemovedSchedule",
+    "ScheduleChange",
+    "ScheduledRoot",
+    "Scheduler",
+    "TimerPlace",
+    "When",
+    "WrittenText",
+    "parse_when",
+]

@@ -1,0 +1,372 @@
+"""Writes, lists and removes schedules: units of systemd, or lines of a crontab.
+
+Units are replaced whole, the timer last, so a crash leaves the old schedule, or services that no
+timer starts. When systemd refuses them, the old ones are put back. A crontab is changed by
+``crontab``, which replaces it whole. Nothing is replaced or removed that was not written here, or
+was changed since.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from enum import StrEnum
+
+from treesnap.errors import ErrorCode, NotFound, OperationFailed, Refused, quoted
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import (
+    ensure_directories,
+    read_file,
+    replace_file,
+    sync_directory,
+    unlink_if_present,
+)
+from treesnap.fs.os_errors import reported
+from treesnap.named_tuple import NamedTuple
+from treesnap.schedule.job import (
+    Job,
+    ScheduleMark,
+    check,
+    cron_text,
+    own_mark,
+    read_mark,
+    unit_name,
+    unit_texts,
+)
+
+_FILE_SIZE_MAX = 1 << 20
+_TIMEOUT_S = 60
+_UNIT_MODE = 0o644
+CRONTAB = "crontab"
+"""Stands for the path of the user's crontab, which only that program knows."""
+
+
+class Backend(StrEnum):
+    """What runs a schedule."""
+
+    SYSTEMD = "systemd"
+    CRON = "cron"
+
+
+class TimerPlace(NamedTuple):
+    """Whose timers these are, and where they lie."""
+
+    fs: FileSystem
+    environ: Mapping[str, str]
+    """What ``systemctl``, ``crontab`` and the program that requests URLs are found by."""
+    unit_directory: str
+    is_system: bool
+    """Whether the units are those of the system, not of the user."""
+
+
+class ScheduledRoot(NamedTuple):
+    """A schedule of one root."""
+
+    id: str
+    root: str
+    store: str
+    when: str
+    """As it was given."""
+    backend: Backend
+    path: str
+    """The file of the timer, or ``crontab``."""
+
+
+class WrittenText(NamedTuple):
+    """A file, or a part of the crontab, that was or would be written."""
+
+    path: str
+    text: str
+
+
+class ScheduleChange(NamedTuple):
+    """Outcome of adding a schedule."""
+
+    schedule: ScheduledRoot
+    written: tuple[WrittenText, ...]
+    commands: tuple[tuple[str, ...], ...]
+    """The commands that were run after that, or would be."""
+    dry_run: bool
+
+
+class RemovedSchedule(NamedTuple):
+    """Outcome of removing a schedule."""
+
+    schedule: ScheduledRoot
+    removed: tuple[str, ...]
+    """Files, or ``crontab``."""
+    dry_run: bool
+
+
+class Scheduler:
+    """The schedules of one user, or of the system."""
+
+    def __init__(self, place: TimerPlace) -> None:
+        self._place = place
+
+    def backend(self) -> Backend:
+        """Returns what runs timers here: systemd where it answers, else cron.
+
+        Raises OperationFailed where there is neither.
+        """
+        if self._which("systemctl") is not None:
+            result = self._run([*self._systemctl, "show", "--property=Version"])
+            if result.returncode == 0:
+                return Backend.SYSTEMD
+        if self._which(CRONTAB) is not None:
+            return Backend.CRON
+        raise OperationFailed(
+            "There is neither a systemd that answers nor the program 'crontab' to run timers"
+        )
+
+    def fetcher(self) -> tuple[str, ...]:
+        """Returns the words that request a URL; raises OperationFailed without curl and wget."""
+        curl, wget = self._which("curl"), self._which("wget")
+        if curl is not None:
+            return (curl, "-fsS", "--max-time", "10", "--retry", "3", "-o", "/dev/null")
+        if wget is not None:
+            return (wget, "-q", "-T", "10", "-t", "3", "-O", "/dev/null")
+        raise OperationFailed("There is neither 'curl' nor 'wget' to request a URL with")
+
+    def add(
+        self, job: Job, backend: Backend | None = None, *, dry_run: bool = False
+    ) -> ScheduleChange:
+        """Schedules snapshots of a root; replaces the schedule that the root has there.
+
+        Raises InvalidArgument for what a timer cannot be told, Refused (``not-ours``) where a file
+        in the way was not written here, and OperationFailed, after which all is as before.
+        """
+        check(job)
+        if job.health_url is not None and not job.fetcher:
+            job = job._replace(fetcher=self.fetcher())
+        chosen = backend or self.backend()
+        if chosen is Backend.CRON:
+            return self._add_line(job, dry_run=dry_run)
+        return self._add_units(job, dry_run=dry_run)
+
+    def schedules(self) -> tuple[ScheduledRoot, ...]:
+        """Returns all schedules that were written here, by root."""
+        found = [*self._units(), *self._lines()]
+        return tuple(sorted(found, key=lambda item: (item.root, item.store, item.backend)))
+
+    def remove(self, given: str, *, dry_run: bool = False) -> tuple[RemovedSchedule, ...]:
+        """Removes the schedules of a root, by its path or the beginning of the schedule's id.
+
+        Raises NotFound (``schedule-not-found``), Refused (``not-ours``) for one that was changed
+        since, OperationFailed.
+        """
+        found = [
+            item
+            for item in self.schedules()
+            if item.root == given or (len(given) >= 4 and item.id.startswith(given))
+        ]
+        if not found:
+            raise NotFound(
+                f"There is no schedule of {quoted(given)}", code=ErrorCode.SCHEDULE_NOT_FOUND
+            )
+        return tuple(self._remove(item, dry_run=dry_run) for item in found)
+
+    def _remove(self, item: ScheduledRoot, *, dry_run: bool) -> RemovedSchedule:
+        if item.backend is Backend.CRON:
+            lines = self._crontab()
+            left = _without(lines, item.id)
+            if not dry_run:
+                self._set_crontab(left)
+            return RemovedSchedule(item, (CRONTAB,), dry_run)
+        paths = [path for path in self._paths_of(item.id) if self._own(path) is not None]
+        if not dry_run:
+            timer = f"{unit_name(item.id)}.timer"
+            self._require(self._run([*self._systemctl, "disable", "--now", timer]))
+            with reported("remove a schedule"):
+                for path in paths:
+                    unlink_if_present(self._place.fs, path)
+                sync_directory(self._place.fs, self._place.unit_directory)
+            self._require(self._run([*self._systemctl, "daemon-reload"]))
+        return RemovedSchedule(item, tuple(paths), dry_run)
+
+    def _add_units(self, job: Job, *, dry_run: bool) -> ScheduleChange:
+        place = self._place
+        texts = {self._path(name): text for name, text in unit_texts(job).items()}
+        before = {path: self._own(path) for path in self._paths_of(job.id)}
+        timer = f"{unit_name(job.id)}.timer"
+        commands = (
+            (*self._systemctl, "daemon-reload"),
+            (*self._systemctl, "enable", timer),
+            (*self._systemctl, "restart", timer),
+        )
+        schedule = _schedule(job, Backend.SYSTEMD, self._path(timer))
+        written = tuple(WrittenText(path, text) for path, text in texts.items())
+        change = ScheduleChange(schedule, written, commands, dry_run)
+        if dry_run:
+            return change
+        try:
+            with reported("write a schedule"):
+                ensure_directories(place.fs, place.unit_directory)
+                self._write({**dict.fromkeys(before), **texts})
+            for command in commands:
+                self._require(self._run(command))
+        except BaseException:
+            with suppress(OSError, OperationFailed):
+                if before[self._path(timer)] is None:
+                    self._run([*self._systemctl, "disable", "--now", timer])
+                self._write(before)
+                self._run(commands[0])
+            raise
+        return change
+
+    def _write(self, texts: Mapping[str, str | None]) -> None:
+        """Gives files their texts, None for no file; in the order of the names of units."""
+        fs, directory = self._place.fs, self._place.unit_directory
+        for path, text in texts.items():
+            if text is None:
+                unlink_if_present(fs, path)
+            else:
+                replace_file(fs, path, text.encode(), temporary=directory)
+                fs.change_mode(path, _UNIT_MODE)
+
+    def _paths_of(self, job_id: str) -> list[str]:
+        """Returns where the units of a job may be, the timer last."""
+        name = unit_name(job_id)
+        names = (f"{name}.service", f"{name}-failed.service", f"{name}.timer")
+        return [self._path(each) for each in names]
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._place.unit_directory, name)
+
+    def _own(self, path: str) -> str | None:
+        """Returns the text of a unit, None if it is absent; raises Refused for one not ours."""
+        fs = self._place.fs
+        with reported("look at a schedule"):
+            try:
+                is_file = stat.S_ISREG(fs.lstat(path).st_mode)
+            except FileNotFoundError:
+                return None
+            data = read_file(fs, path, _FILE_SIZE_MAX) if is_file else b""
+        text = data.decode("utf-8", "replace")
+        if own_mark(text) is None:
+            raise _not_ours(path)
+        return text
+
+    def _units(self) -> Iterator[ScheduledRoot]:
+        fs, directory = self._place.fs, self._place.unit_directory
+        try:
+            names = sorted(fs.list_names(directory))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for name in names:
+            if not (name.startswith("treesnap-") and name.endswith(".timer")):
+                continue
+            path = self._path(name)
+            with suppress(OSError):
+                if stat.S_ISREG(fs.lstat(path).st_mode):
+                    data = read_file(fs, path, _FILE_SIZE_MAX)
+                    mark = read_mark(data.decode("utf-8", "replace").partition("\n")[0])
+                    if mark is not None and name == f"{unit_name(mark.id)}.timer":
+                        yield _marked_schedule(mark, Backend.SYSTEMD, path)
+
+    def _add_line(self, job: Job, *, dry_run: bool) -> ScheduleChange:
+        text = cron_text(job)
+        change = ScheduleChange(
+            schedule=_schedule(job, Backend.CRON, CRONTAB),
+            written=(WrittenText(CRONTAB, text),),
+            commands=((CRONTAB, "-"),),
+            dry_run=dry_run,
+        )
+        if not dry_run:
+            left = _without(self._crontab(), job.id)
+            self._set_crontab([*left, *text.splitlines(keepends=True)])
+        return change
+
+    def _lines(self) -> Iterator[ScheduledRoot]:
+        if self._which(CRONTAB) is None:
+            return
+        for line in self._crontab():
+            mark = read_mark(line)
+            if mark is not None:
+                yield _marked_schedule(mark, Backend.CRON, CRONTAB)
+
+    def _crontab(self) -> list[str]:
+        """Returns the lines of the user's crontab, each with its end; none when there is none."""
+        result = self._run([CRONTAB, "-l"])
+        if result.returncode != 0 and "no crontab" in result.stderr.lower():
+            return []
+        self._require(result)
+        lines = result.stdout.splitlines(keepends=True)
+        if lines and not lines[-1].endswith("\n"):
+            lines[-1] += "\n"
+        return lines
+
+    def _set_crontab(self, lines: Sequence[str]) -> None:
+        self._require(self._run([CRONTAB, "-"], "".join(lines)))
+        if self._crontab() != list(lines):
+            raise OperationFailed("The crontab was changed, but is not as it should be")
+
+    @property
+    def _systemctl(self) -> list[str]:
+        return ["systemctl"] if self._place.is_system else ["systemctl", "--user"]
+
+    def _which(self, program: str) -> str | None:
+        return shutil.which(program, path=self._place.environ.get("PATH", os.defpath))
+
+    def _run(
+        self, words: Sequence[str], given: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a program; its messages are in English. Raises OperationFailed without it."""
+        program = self._which(words[0])
+        if program is None:
+            raise OperationFailed(f"There is no program {quoted(words[0])}")
+        try:
+            return subprocess.run(  # noqa: S603 - systemctl or crontab, without a shell
+                [program, *words[1:]],
+                input=given or "",
+                capture_output=True,
+                check=False,
+                encoding="utf-8",
+                errors="surrogateescape",
+                timeout=_TIMEOUT_S,
+                env={**self._place.environ, "LC_ALL": "C"},
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise OperationFailed(f"{quoted(words[0])} failed: {error}") from error
+
+    def _require(self, result: subprocess.CompletedProcess[str]) -> None:
+        """Raises OperationFailed with what a program said if it failed."""
+        if result.returncode != 0:
+            name = os.path.basename(result.args[0])
+            words = " ".join([name, *result.args[1:]])
+            said = " ".join(result.stderr.split()) or f"exit code {result.returncode}"
+            raise OperationFailed(f"{quoted(words)} failed: {said}")
+
+
+def _without(lines: Sequence[str], job_id: str) -> list[str]:
+    """Returns a crontab without a job's mark and line; raises Refused if they were changed."""
+    left: list[str] = []
+    rest = iter(lines)
+    for line in rest:
+        mark = read_mark(line)
+        if mark is None or mark.id != job_id:
+            left.append(line)
+            continue
+        if own_mark(line + next(rest, "")) is None:
+            raise _not_ours(CRONTAB)
+    return left
+
+
+def _not_ours(path: str) -> Refused:
+    return Refused(
+        f"What {quoted(path)} holds was not written here, or was changed since",
+        code=ErrorCode.NOT_OURS,
+        path=path,
+    )
+
+
+def _schedule(job: Job, backend: Backend, path: str) -> ScheduledRoot:
+    return ScheduledRoot(job.id, job.root, job.store, job.when.text, backend, path)
+
+
+def _marked_schedule(mark: ScheduleMark, backend: Backend, path: str) -> ScheduledRoot:
+    return ScheduledRoot(mark.id, mark.root, mark.store, mark.when, backend, path)

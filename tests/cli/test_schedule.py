@@ -1,0 +1,240 @@
+"""``snap schedule``, with programs in the place of systemctl and crontab."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+SYSTEMCTL = """\
+#!/bin/sh
+echo "$@" >> "$FAKES/systemctl.log"
+case " $* " in *" $(cat "$FAKES/fails" 2>/dev/null || echo nothing) "*)
+    echo "Failed to do it" >&2; exit 1;;
+esac
+"""
+CRONTAB = """\
+#!/bin/sh
+case "$1" in
+-l) cat "$FAKES/tab" 2>/dev/null || { echo "no crontab for me" >&2; exit 1; } ;;
+-) cat > "$FAKES/tab.new" && mv "$FAKES/tab.new" "$FAKES/tab" ;;
+esac
+"""
+
+
+@pytest.fixture
+def fakes(tmp_path, environment) -> Path:
+    """A directory of programs that is the whole PATH; systemctl and crontab record."""
+    directory = tmp_path / "fakes"
+    directory.mkdir()
+    for name, text in {"systemctl": SYSTEMCTL, "crontab": CRONTAB}.items():
+        (directory / name).write_text(text)
+        (directory / name).chmod(0o755)
+    for name in ("sh", "cat", "mv", "echo"):
+        (directory / name).symlink_to(f"/bin/{name}")
+    environment.update(PATH=str(directory), FAKES=str(directory), XDG_CONFIG_HOME="")
+    return directory
+
+
+@pytest.fixture
+def units(environment) -> Path:
+    """Where the units of the user lie."""
+    return Path(environment["HOME"]) / ".config/systemd/user"
+
+
+def log(fakes: Path) -> list[str]:
+    lines = (fakes / "systemctl.log").read_text().splitlines()
+    return [line for line in lines if "show" not in line]
+
+
+def contents(directory: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in directory.iterdir()}
+
+
+def test_writes_a_timer_and_starts_it(snap, root, store, fakes, units):
+    result = snap("schedule", "daily", "--user", "--on-failure", "mail me")
+
+    assert result.code == 0, result
+    name = next(path.stem for path in units.glob("*.timer"))
+    assert set(contents(units)) == {f"{name}.timer", f"{name}.service", f"{name}-failed.service"}
+    assert result.out == f"Scheduled daily snapshots of {root}: {units}/{name}.timer\n"
+    assert "OnCalendar=*-*-* 00:00:00\n" in contents(units)[f"{name}.timer"]
+    assert f"OnFailure={name}-failed.service\n" in contents(units)[f"{name}.service"]
+    assert f" -C {root} --store {store} create -q " in contents(units)[f"{name}.service"]
+    assert log(fakes) == [
+        "--user daemon-reload",
+        f"--user enable {name}.timer",
+        f"--user restart {name}.timer",
+    ]
+    assert {path.stat().st_mode & 0o777 for path in units.iterdir()} == {0o644}
+    assert "enable-linger" in result.err
+
+
+def test_what_is_written_takes_a_snapshot(snap, root, fakes, units, run_snap):
+    (root / "file").write_text("one")
+    snap("schedule", "hourly", "--user")
+
+    (service,) = units.glob("*.service")
+    (line,) = [row for row in service.read_text().splitlines() if row.startswith("ExecStart=")]
+    words = line.split("=", 1)[1].split(" ")
+    assert Path(words[0]).name == "snap" or words[1:3] == ["-m", "treesnap"]
+    assert run_snap(*words[words.index("-C") :], cwd=Path("/")).code == 0
+
+    (made,) = snap("list", "--json").json["snapshots"]
+    assert (made["kind"], made["label"]) == ("automatic", "scheduled")
+
+
+def test_a_dry_run_prints_it_all_and_does_nothing(snap, root, fakes, units):
+    result = snap("schedule", "--dry-run", "0 12 13 * fri", "--user")
+
+    assert result.code == 0, result
+    assert result.out.count("Would write ") == 2
+    assert "  OnCalendar=*-*-13 12:00:00\n  OnCalendar=Fri *-*-* 12:00:00\n" in result.out
+    assert "Would run: systemctl --user daemon-reload\n" in result.out
+    assert not units.exists()
+    assert log(fakes) == []
+
+
+def test_units_of_the_system_are_where_systemd_looks(snap, root, fakes):
+    result = snap("schedule", "daily", "--system", "--dry-run", "--json").json
+
+    assert result["schedule"]["path"].startswith("/etc/systemd/system/treesnap-")
+    assert result["commands"][0] == ["systemctl", "daemon-reload"]
+
+
+def test_another_time_replaces_the_first(snap, root, fakes, units):
+    snap("schedule", "daily", "--user", "--on-failure", "mail me")
+    before = contents(units)
+
+    assert snap("schedule", "hourly", "--user").code == 0
+
+    after = contents(units)
+    assert len(before) == 3
+    assert len(after) == 2
+    assert not set(before.items()) & set(after.items())
+    (item,) = snap("schedule", "list", "--user", "--json").json["schedules"]
+    assert (item["when"], item["root"], item["backend"]) == ("hourly", str(root), "systemd")
+
+
+@pytest.mark.parametrize("step", ["daemon-reload", "enable", "restart"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_systemd_refuses_leaves_all_as_before(snap, root, fakes, units, step, is_first):
+    if not is_first:
+        snap("schedule", "daily", "--user", "--on-failure", "mail me")
+    before = contents(units) if units.exists() else {}
+    (fakes / "fails").write_text(step)
+
+    result = snap("schedule", "hourly", "--user")
+
+    assert result.code == 1
+    assert f"systemctl --user {step}" in result.err
+    assert "failed: Failed to do it" in result.err
+    assert contents(units) == before
+
+
+@pytest.mark.parametrize("backend", ["systemd", "cron"])
+def test_what_was_changed_by_hand_is_left_alone(snap, root, fakes, units, backend):
+    words = ["--user", "--with", backend]
+    snap("schedule", "daily", *words)
+    path = fakes / "tab" if backend == "cron" else next(units.glob("*.service"))
+    path.write_text(path.read_text().replace("create -q", "create"))
+    changed = path.read_text()
+
+    again = snap("schedule", "hourly", *words, "--json")
+    removed = snap("schedule", "remove", "--user")
+
+    assert (again.code, again.json["code"]) == (3, "not-ours")
+    assert removed.code == 3
+    assert path.read_text() == changed
+
+
+def test_a_link_in_the_way_is_left_alone(snap, root, fakes, units):
+    name = snap("schedule", "daily", "--user", "--dry-run", "--json").json["written"][0]["path"]
+    units.mkdir(parents=True)
+    Path(name).symlink_to("/dev/null")  # as 'systemctl mask' makes it
+
+    assert snap("schedule", "daily", "--user").code == 3
+    assert Path(name).is_symlink()
+
+
+def test_remove_leaves_nothing(snap, root, fakes, units):
+    snap("schedule", "daily", "--user", "--on-failure", "mail me")
+    (units / "other.timer").write_text("[Timer]\n")
+    name = next(path.stem for path in units.glob("treesnap-*.timer"))
+
+    would = snap("schedule", "remove", "--user", "--dry-run")
+    did = snap("schedule", "remove", "--user")
+
+    assert would.out.startswith(f"Would remove daily snapshots of {root}:\n")
+    assert would.out.count("\n") == 4
+    assert did.out == would.out.replace("Would remove", "Removed")
+    assert contents(units) == {"other.timer": "[Timer]\n"}
+    assert log(fakes)[-2:] == [f"--user disable --now {name}.timer", "--user daemon-reload"]
+    missing = snap("schedule", "remove", "--user", "--json")
+    assert (missing.code, missing.json["code"]) == (5, "schedule-not-found")
+
+
+class TestCron:
+    @pytest.fixture(autouse=True)
+    def without_systemd(self, fakes):
+        (fakes / "fails").write_text("show")
+
+    def test_is_used_where_systemd_does_not_answer(self, snap, root, store, fakes):
+        (fakes / "tab").write_text("MAILTO=me\n5 5 * * * mine")  # without an end of line
+
+        result = snap("schedule", "30 3 * * 1", "--user")
+
+        assert result.out == f"Scheduled 30 3 * * 1 snapshots of {root}: in the crontab\n"
+        first, second, mark, line = (fakes / "tab").read_text().splitlines()
+        assert (first, second) == ("MAILTO=me", "5 5 * * * mine")
+        assert mark.startswith("# treesnap-schedule {")
+        assert line.startswith("30 3 * * 1 /")
+        assert line.endswith(
+            f" -C {root} --store {store} create -q --automatic -m scheduled >/dev/null"
+        )
+
+    def test_has_one_line_for_a_root(self, snap, root, fakes):
+        for when in ("daily", "hourly"):
+            assert snap("schedule", when, "--user").code == 0
+
+        assert (fakes / "tab").read_text().count("create -q") == 1
+        (item,) = snap("schedule", "list", "--json").json["schedules"]
+        assert (item["when"], item["backend"], item["path"]) == ("hourly", "cron", "crontab")
+        assert snap("schedule", "list").out.split()[1:4] == ["hourly", "cron", str(root)]
+
+    def test_gets_its_other_lines_back(self, snap, root, fakes):
+        (fakes / "tab").write_text("# mine\n5 5 * * * mine\n")
+        snap("schedule", "daily", "--user")
+
+        assert snap("schedule", "remove", root, "--user").code == 0
+        assert (fakes / "tab").read_text() == "# mine\n5 5 * * * mine\n"
+
+    def test_that_is_absent_as_well_is_said_in_words(self, snap, root, fakes):
+        (fakes / "crontab").unlink()
+
+        result = snap("schedule", "daily", "--user")
+
+        assert (result.code, result.out) == (1, "")
+        assert "neither a systemd that answers nor the program 'crontab'" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["sometimes"], 2),
+        (["daily", "--health-url", "ftp://x"], 2),
+        (["daily", "--health-url", "https://x.example"], 1),  # neither curl nor wget
+        (["daily", "-C", "/etc"], 3),
+        (["daily", "-C", "/nowhere"], 5),
+    ],
+)
+def test_refuses_before_anything_is_written(snap, root, fakes, units, words, code):
+    assert snap("schedule", *words, "--user").code == code
+    assert not units.exists()
+
+
+def test_a_dangerous_root_is_scheduled_with_force(snap, fakes, units):
+    assert snap("-C", "/etc", "schedule", "daily", "--user", "--force").code == 0
+
+    (service,) = units.glob("*.service")
+    assert service.read_text().count("create -q --automatic -m scheduled --force\n") == 1

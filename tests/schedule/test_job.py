@@ -1,0 +1,163 @@
+"""What systemd and cron are told, and what they make of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treesnap.errors import InvalidArgument
+from treesnap.schedule import Job, parse_when
+from treesnap.schedule.job import check, cron_text, own_mark, unit_texts
+
+ODD = ["/plain", "/a b", "/it's", '/"', "/100%", "/%h", "/$HOME", "/${x}", "/;", "/é", "/a&b|c>d"]
+ONLY_SYSTEMD = ["/back\\slash", "/new\nline", "/tab\t", "/end\\", "/\x1b[1m"]
+RECORDER = "import json, sys; print(json.dumps(sys.argv[1:]))"
+
+
+def job(root: str = "/srv/data", **fields) -> Job:
+    usual = {"store": "/srv/store", "when": parse_when("daily"), "program": ("/usr/bin/snap",)}
+    return Job(root=root, **(usual | fields))
+
+
+def told(text: str, setting: str) -> list[list[str]]:
+    """The words of the settings of a unit, as systemd.service(5) says they are read."""
+    found = []
+    for line in text.split("\n"):
+        if not line.startswith(f"{setting}="):
+            continue
+        words, word, rest, is_quoted = [], None, line.partition("=")[2].removeprefix("-"), False
+        while rest:
+            if rest[0] == '"':
+                is_quoted = not is_quoted
+                word, rest = word or "", rest[1:]
+            elif rest[0] == " " and not is_quoted:
+                words, word, rest = [*words, word], None, rest[1:]
+            elif rest[0] == "\\" and rest[1] == "x":
+                word, rest = (word or "") + chr(int(rest[2:4], 16)), rest[4:]
+            elif rest[:2] in ("\\\\", '\\"', "%%", "$$"):
+                word, rest = (word or "") + rest[1], rest[2:]
+            else:
+                assert rest[0] not in "%\\"
+                assert rest[0] != "$" or not words
+                word, rest = (word or "") + rest[0], rest[1:]
+        found.append([*words, word])
+    return found
+
+
+@pytest.mark.parametrize("root", [*ODD, *ONLY_SYSTEMD])
+def test_systemd_reads_each_word_back(root):
+    odd = job(root, on_failure=f"echo {root}", health_url="https://x.example/a?b=%20&c=$d")
+    odd = odd._replace(fetcher=("/usr/bin/curl",))
+
+    service, failed, timer = unit_texts(odd).values()
+
+    assert told(service, "ExecStart") == [list(odd.command)]
+    assert told(service, "ExecStartPost") == [["/usr/bin/curl", odd.health_url]]
+    assert told(failed, "ExecStart") == [["/bin/sh", "-c", f"echo {root}"]]
+    assert all(line.isprintable() for text in (service, failed, timer) for line in text.split("\n"))
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1))
+def test_systemd_reads_any_path_back(path):
+    (service, _timer) = unit_texts(job(f"/{path}")).values()
+
+    lines = [line for line in service.split("\n") if line.startswith("ExecStart=")]
+    assert told(lines[0], "ExecStart") == [list(job(f"/{path}").command)]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
+@pytest.mark.parametrize("root", ["/srv/data", '/it\'s 100% $HOME "x" \\ é\n;'])
+def test_systemd_accepts_the_units(tmp_path, root):
+    whole = job(
+        root,
+        when=parse_when("0 12 13 * fri"),
+        program=("/bin/true",),
+        on_failure="echo 100%",
+        health_url="https://x.example/",
+        fetcher=("/bin/true",),
+    )
+    for name, text in unit_texts(whole).items():
+        (tmp_path / name).write_text(text)
+
+    result = subprocess.run(
+        ["systemd-analyze", "--man=no", "verify", *map(str, tmp_path.iterdir())],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "SYSTEMD_LOG_LEVEL": "warning"},
+    )
+
+    assert str(tmp_path) not in result.stderr
+    assert result.returncode == 0, result.stderr
+
+
+def as_cron(text: str) -> str:
+    """What cron gives to the shell: the command up to a bare percent sign."""
+    line = text.splitlines()[1].split(" ", 5)[5]
+    assert "%" not in line.replace("\\%", "")
+    return line.replace("\\%", "%")
+
+
+@pytest.mark.parametrize("root", ODD)
+@pytest.mark.parametrize("code", [0, 4])
+def test_cron_runs_each_word_as_it_is(tmp_path, root, code):
+    log = tmp_path / "log"
+    recorder = f"{RECORDER.replace('print(', f'open({str(log)!r}, chr(97)).write(')}; "
+    program = (sys.executable, "-c", f"{recorder}sys.exit({code})")
+    url = "https://x.example/a?b=%20&c=$d"
+    told_job = job(root, program=program, fetcher=(sys.executable, "-c", recorder), health_url=url)
+    told_job = told_job._replace(on_failure="echo failed 100%")
+
+    result = subprocess.run(
+        ["/bin/sh", "-c", as_cron(cron_text(told_job))],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin"},
+    )
+
+    words = list(told_job.command[3:])
+    expected = [words, [url]] if code == 0 else [words]
+    assert log.read_text() == "".join(map(json.dumps, expected))
+    assert (result.stdout, result.stderr) == ("failed 100%\n" if code else "", "")
+
+
+def test_a_crontab_that_needs_nothing_else_is_one_command():
+    words = "/usr/bin/snap -C /srv/data --store /srv/store create -q --automatic -m scheduled"
+
+    assert as_cron(cron_text(job())) == f"{words} >/dev/null"
+
+
+@pytest.mark.parametrize("root", [*ONLY_SYSTEMD, "/" + "x" * 1000])
+def test_what_cron_cannot_be_told_is_refused(root):
+    with pytest.raises(InvalidArgument, match=r"Cron cannot be told|of cron"):
+        cron_text(job(root))
+
+
+@pytest.mark.parametrize(
+    "fields", [{"root": "/\udcff"}, {"health_url": "ftp://x"}, {"health_url": "https://a b"}]
+)
+def test_what_no_timer_can_be_told_is_refused(fields):
+    with pytest.raises(InvalidArgument):
+        check(job(**fields))
+
+
+def test_a_change_by_another_hand_is_recognised():
+    texts = [*unit_texts(job()).values(), cron_text(job())]
+
+    assert [own_mark(text).root for text in texts] == ["/srv/data"] * 3
+    assert [own_mark(text + "#\n") for text in texts] == [None] * 3
+    assert own_mark(Path(__file__).read_text()) is None
+
+
+def test_a_schedule_is_of_a_root_in_a_store():
+    assert job().id == job(when=parse_when("hourly"), on_failure="x").id
+    assert len({job().id, job("/other").id, job(store="/other").id}) == 3
