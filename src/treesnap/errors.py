@@ -36,6 +36,7 @@ class ErrorCode(StrEnum):
     INVALID_SETTINGS = "invalid-settings"
     AMBIGUOUS_REF = "ambiguous-ref"
     SNAPSHOT_NOT_FOUND = "snapshot-not-found"
+    OTHER_ROOT = "other-root"
     PATH_NOT_FOUND = "path-not-found"
     UNKNOWN_PATH = "unknown-path"
     PLAN_NOT_FOUND = "plan-not-found"

@@ -25,6 +25,7 @@ class Phase(StrEnum):
     VERIFY = "verify"
     PUSH = "push"
     FETCH = "fetch"
+    COPY = "copy"
 
 
 class Monitor(Protocol):

@@ -704,6 +704,62 @@ class PushStatus(NamedTuple):
 
 
 @with_short_repr
+class StoreInfo(NamedTuple):
+    """Where a store is, and what is in it."""
+
+    path: str
+    """As it was named."""
+    real_path: str
+    """After all links."""
+    id: str
+    """Of the store and of its copies; 32 hex digits."""
+    format: int
+    size_bytes: int
+    files: int
+    packs: int
+    snapshots: int
+    roots: tuple[bytes, ...]
+    """The paths of all roots."""
+
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
+
+
+@with_short_repr
+class StoreCopy(NamedTuple):
+    """Outcome of ``store copy``."""
+
+    source: str
+    target: str
+    files: int
+    size_bytes: int
+    unreadable: tuple[str, ...]
+    """Files of the store that could not be read, or not to their end."""
+    verified: VerifyResult
+    """What a check of the whole copy found."""
+
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
+
+
+@with_short_repr
+class StoreMove(NamedTuple):
+    """Outcome of ``store move``."""
+
+    old: str
+    """Where a link leads to the new place now."""
+    new: str
+    left: str | None
+    """Where the old store still is after a move to another file system, else None."""
+
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
+
+
+@with_short_repr
 class WatchStatus(NamedTuple):
     """The status of ``snap watch``."""
 

@@ -44,6 +44,9 @@ def test_what_would_change_this_root_says_whose_it_is(snap, root, foreign, tmp_p
 
     assert result.code == 5
     assert f"is of another root, '{tmp_path / 'other'}'" in result.err
+    assert (
+        "hint: name that root with -C, even if it is gone; 'snap restore ID --to DIR'" in result.err
+    )
     assert (root / "file").read_text() == "here"
 
 

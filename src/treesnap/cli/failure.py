@@ -133,6 +133,9 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
     },
     ExitCode.NOT_FOUND: {
         ErrorCode.SNAPSHOT_NOT_FOUND: "'snap list' shows the snapshots of this root",
+        ErrorCode.OTHER_ROOT: (
+            "name that root with -C, even if it is gone; 'snap restore ID --to DIR' needs no root"
+        ),
         ErrorCode.REMOTE_NOT_FOUND: (
             "'snap remote list' shows the remotes, 'snap remote add NAME URL' adds one"
         ),

@@ -50,6 +50,7 @@ COMMANDS = {
         "verify": ("cmd_store", "Check the store, and repair it if asked."),
         "doctor": ("cmd_doctor", "Show interrupted work in all roots, and what becomes of it."),
         "config": ("cmd_config", "Show or change the settings of the store, or of one root."),
+        "store": ("cmd_store_place", "Show where the store is, copy it, or move it."),
         "root": ("cmd_root", "List, move and forget the roots of a store."),
         "completion": (
             "cmd_completion",

@@ -34,6 +34,7 @@ PHASE_WORDS = {
     Phase.VERIFY: "Verifying",
     Phase.PUSH: "Sending",
     Phase.FETCH: "Fetching",
+    Phase.COPY: "Copying",
 }
 _UNITS = dict.fromkeys(
     (Phase.MARK, Phase.REWRITE, Phase.VERIFY, Phase.PUSH, Phase.FETCH), "objects"

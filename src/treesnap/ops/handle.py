@@ -46,6 +46,9 @@ if TYPE_CHECKING:
         RunResult,
         StatsResult,
         StatusResult,
+        StoreCopy,
+        StoreInfo,
+        StoreMove,
         VerifyResult,
         WaysBack,
     )
@@ -453,6 +456,37 @@ class Handle:
         from treesnap.ops.roots import forget_root
 
         return forget_root(self.context, os.fsdecode(root or self.root), force=force)
+
+    def store_info(self) -> StoreInfo:
+        """Returns where the store is and what is in it; costs a listing. Raises StoreMissing."""
+        from treesnap.ops.store_place import store_info
+
+        return store_info(self.context)
+
+    def store_copy(self, target: PathLike) -> StoreCopy:
+        """Copies the store, which may be in use, to a directory that is absent or empty.
+
+        The copy holds every snapshot that was published before the call, and is read and checked
+        as a whole. Settings, plans and remotes come along; a restore that was interrupted does
+        not. Damage is copied, and is in the result's ``verified``. After a crash there is no
+        store at ``target``. Raises Refused (``target-not-empty``), Busy during a collection,
+        StorageFull, OperationFailed.
+        """
+        from treesnap.ops.store_place import copy_store
+
+        return copy_store(self.context, os.fsdecode(target))
+
+    def store_move(self, target: PathLike) -> StoreMove:
+        """Moves the store to a directory that is absent or empty, and leaves a link to it.
+
+        So settings, variables and timers that name the old place still find it. Atomic on one
+        file system. To another one, the store is copied and checked first, and the old one is
+        kept under another name. Raises as :meth:`store_copy`, and Busy while a process works in
+        any root.
+        """
+        from treesnap.ops.store_place import move_store
+
+        return move_store(self.context, os.fsdecode(target))
 
     def stats(self) -> StatsResult:
         """Returns the sizes of the store and of this root's history."""

@@ -149,8 +149,11 @@ def resolve_in(
     if elsewhere is None:
         return session.store.snapshots.load(session.root.id, by_beginning(names, ref))
     if not anywhere:
+        path = elsewhere.record.root_path
         raise NotFound(
-            f"Snapshot {elsewhere.id[:12]} is of another root, {quoted(elsewhere.record.root_path)}"
+            f"Snapshot {elsewhere.id[:12]} is of another root, {quoted(path)}",
+            code=ErrorCode.OTHER_ROOT,
+            path=path,
         )
     return elsewhere
 
