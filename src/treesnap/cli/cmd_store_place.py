@@ -10,7 +10,6 @@ import click
 from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.json_output import Fields
 from treesnap.errors import printable
 from treesnap.quantities import count_text, first_lines, size_text
 
@@ -56,7 +55,7 @@ def copy(invocation: Invocation, *, target: str) -> None:
     """
     with invocation.open(needs_root=False) as handle:
         result = handle.store_copy(target)
-    invocation.output.result("store.copy", lambda: _copy_fields(result), _copy_lines(result))
+    invocation.output.result("store.copy", result.to_dict, _copy_lines(result))
     if result.unreadable or not result.verified.ok:
         verify = f"{invocation.program} --store {printable(result.target)} verify --read-data"
         invocation.output.note(f"To see what the copy lacks: {verify}")
@@ -107,12 +106,6 @@ def _info_lines(result: StoreInfo, source: str) -> Iterator[str]:
     for name, value in facts.items():
         yield f"{name + ':':<16}{value}"
     yield from (f"  {text}" for text in first_lines(result.roots, printable, _ROOTS_SHOWN_MAX))
-
-
-def _copy_fields(result: StoreCopy) -> Fields:
-    from treesnap.cli.cmd_store import verify_fields
-
-    return {**result._asdict(), "verified": verify_fields(result.verified)}
 
 
 def _copy_lines(result: StoreCopy) -> Iterator[str]:
