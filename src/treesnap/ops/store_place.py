@@ -300,6 +300,18 @@ class _Copier:
 
 
 def _copy(session: Session, path: str, *, with_caches: bool = False) -> StoreCopy:
+    """Copies the store to a path; an error leaves nothing, a crash ``DIR.partial``."""
+    try:
+        return _copied(session, path, with_caches=with_caches)
+    except Exception:
+        from treesnap.worktree.apply.removal import remove_directories
+
+        with suppress(OSError):
+            remove_directories(session.fs, [f"{path}.partial"])
+        raise
+
+
+def _copied(session: Session, path: str, *, with_caches: bool) -> StoreCopy:
     context, fs, store = session.context, session.fs, session.store
     partial = f"{path}.partial"
     ensure_directories(fs, partial)
