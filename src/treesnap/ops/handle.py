@@ -8,8 +8,8 @@ used from several threads, and after ``fork``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 from treesnap.arguments import checked, checked_methods
@@ -25,6 +25,7 @@ from treesnap.model import (
     SnapshotList,
 )
 from treesnap.ops.context import WAIT_DEFAULT_S, Context, absolute, context_at, default_store_path
+from treesnap.ops.in_threads import InThread, block_in_thread, in_thread, items_in_thread
 from treesnap.treepath import PathLike, from_user
 
 if TYPE_CHECKING:
@@ -100,6 +101,11 @@ class Handle:
     def store_path(self) -> str:
         """Path of the store's directory."""
         return self.context.store_path
+
+    @property
+    def aio(self) -> AsyncHandle:
+        """The same methods for an event loop: to be awaited, see :class:`AsyncHandle`."""
+        return AsyncHandle(self)
 
     def __repr__(self) -> str:
         return f"Handle(root={self.root!r}, store={self.store_path!r})"
@@ -693,3 +699,124 @@ class Handle:
                 except Exception as failure:
                     raise failure from error
                 raise
+
+
+_PAUSE_S = 0.05
+"""How often a block asks whether another one is over."""
+
+
+class AsyncHandle:
+    """A handle for programs that run an event loop; :attr:`Handle.aio` is one.
+
+    Every method has the parameters, the result and the errors of the one of the same name, and
+    runs in a thread of the loop's default executor. Blocks are ``async with``, ``cat`` is an async
+    iterator, and everything else is awaited for its value. ``tree_path`` and ``tree_paths`` read
+    no files; they are those of the handle.
+
+    A call that is cancelled before a thread began it does nothing. One that has begun ends as if
+    it had not been cancelled, and then CancelledError is raised: a restore is never left half
+    done, and nothing works in the root after the ``await``. The handle's ``wait_s`` limits how
+    long a call waits for others; a timeout around it does not.
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+        """The handle whose methods run in threads."""
+
+    def __repr__(self) -> str:
+        return f"{self.handle!r}.aio"
+
+    create = InThread(Handle.create)
+    list = InThread(Handle.list)
+    resolve = InThread(Handle.resolve)
+    show = InThread(Handle.show)
+    ls = InThread(Handle.ls)
+    read = InThread(Handle.read)
+    find = InThread(Handle.find)
+    skipped = InThread(Handle.skipped)
+    delete = InThread(Handle.delete)
+    describe = InThread(Handle.describe)
+    tag = InThread(Handle.tag)
+    pin = InThread(Handle.pin)
+    unpin = InThread(Handle.unpin)
+    prune = InThread(Handle.prune)
+    gc = InThread(Handle.gc)
+    verify = InThread(Handle.verify)
+    config = InThread(Handle.config)
+    doctor = InThread(Handle.doctor)
+    root_list = InThread(Handle.root_list)
+    root_move = InThread(Handle.root_move)
+    root_forget = InThread(Handle.root_forget)
+    stats = InThread(Handle.stats)
+    status = InThread(Handle.status)
+    diff = InThread(Handle.diff)
+    restore = InThread(Handle.restore)
+    undo = InThread(Handle.undo)
+    redo = InThread(Handle.redo)
+    recover = InThread(Handle.recover)
+    run = InThread(Handle.run)
+
+    async def cat(
+        self, ref: str, path: PathLike, *, session: str | None = None
+    ) -> AsyncIterator[bytes]:
+        """Yields the bytes of a file in a snapshot; see :meth:`Handle.cat`.
+
+        Errors of the call are raised when the first piece is asked for.
+        """
+        pieces = await in_thread(self.handle.cat, ref, path, session=session)
+        async for piece in items_in_thread(pieces):
+            yield piece
+
+    @asynccontextmanager
+    async def watch(self, *, force: bool = False) -> AsyncIterator[AsyncHandle]:
+        """Watches the root while the body runs; see :meth:`Handle.watch`."""
+        async with block_in_thread(self.handle.watch(force=force)) as watched:
+            yield AsyncHandle(watched)
+
+    @asynccontextmanager
+    async def rollback_on_error(
+        self,
+        label: str | None = None,
+        *,
+        paths: Sequence[PathLike] | None = None,
+        overlap: str = "wait",
+        tags: Mapping[str, str] | None = None,
+        session: str | None = None,
+        step: int | None = None,
+    ) -> AsyncIterator[CreateResult]:
+        """Rolls back what the body did when it raises; see :meth:`Handle.rollback_on_error`.
+
+        Also when its task is cancelled. It waits for other blocks without a thread and without
+        blocking the loop, so tasks of one loop may wait for each other. What the body starts
+        with ``asyncio.create_task`` belongs to the block.
+        """
+        from asyncio import get_running_loop, sleep
+
+        from treesnap.ops.claim import Overlap, Overlapping, entered
+
+        loop = get_running_loop()
+        deadline = loop.time() + self.handle.context.wait_s
+        is_waiting = overlap == Overlap.WAIT
+        outside = entered.get()
+        try:
+            async with AsyncExitStack() as stack:
+                while True:
+                    block = self.handle.rollback_on_error(
+                        label,
+                        paths=paths,
+                        overlap=Overlap.REFUSE.value if is_waiting else overlap,
+                        tags=tags,
+                        session=session,
+                        step=step,
+                    )
+                    try:
+                        made = await stack.enter_async_context(block_in_thread(block))
+                        break
+                    except Overlapping:
+                        if not (is_waiting and loop.time() < deadline):
+                            raise
+                    await sleep(_PAUSE_S)
+                entered.set(outside | {made.id})  # what the thread set was its own
+                yield made
+        finally:
+            entered.set(outside)

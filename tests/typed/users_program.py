@@ -1,0 +1,58 @@
+"""A program that embeds the library, for type checkers alone: it states which types it gets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import assert_type
+
+import treesnap
+from treesnap.model import ChangeList, SnapshotList
+from treesnap.ops.handle import AsyncHandle
+from treesnap.results import CreateResult, FoundPath, RestoreResult, StatusResult
+
+
+def use(handle: treesnap.Handle) -> None:
+    """Uses the methods as they are."""
+    made = handle.create(["src"], label="before", session="s", step=3, tags={"a": "1"})
+    assert_type(made, CreateResult)
+    assert_type(made.snapshot.step, int | None)
+    since = datetime(2026, 1, 1, tzinfo=UTC)
+    assert_type(handle.list(kind=treesnap.SnapshotKind.MANUAL, since=since), SnapshotList)
+    changes = handle.diff("step:3", session="s")
+    assert_type(changes, ChangeList)
+    assert_type([change.path_text for change in changes], list[str])
+    assert_type(handle.restore("step:3", ["src"], session="s"), RestoreResult)
+    assert_type(handle.describe("latest", "words"), treesnap.Snapshot)
+    assert_type(handle.tag("latest", {"a": "1"}, remove=["b"]), treesnap.Snapshot)
+    assert changes.to_dict()["changes"]
+    with handle.rollback_on_error("step") as held:
+        assert_type(held, CreateResult)
+
+
+async def use_in_a_loop(handle: treesnap.Handle) -> None:
+    """Uses the same methods in an event loop."""
+    aio = handle.aio
+    assert_type(aio, AsyncHandle)
+    made = await aio.create(["src"], label="before", session="s", step=3)
+    assert_type(made, CreateResult)
+    assert_type(await aio.restore("step:3", ["src"], session="s"), RestoreResult)
+    assert_type(await aio.status(), StatusResult)
+    assert_type(await aio.list(session="s"), SnapshotList)
+    assert_type(await aio.find("*.py"), tuple[FoundPath, ...])
+    assert_type(await aio.delete("latest", "newest"), SnapshotList)
+    assert_type(await aio.recover(), str | None)
+    pieces = aio.cat("latest", "file")
+    assert_type(pieces, AsyncIterator[bytes])
+    async for piece in pieces:
+        assert_type(piece, bytes)
+    async with aio.watch() as watched:
+        assert_type(watched, AsyncHandle)
+    async with aio.rollback_on_error("step", paths=["src"], session="s") as held:
+        assert_type(held, CreateResult)
+
+
+async def mistakes(handle: treesnap.Handle) -> None:
+    """What a type checker has to find; an ignored error that there is not is one itself."""
+    await handle.aio.restore(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await handle.aio.create(lable="x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
