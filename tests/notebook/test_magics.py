@@ -1,0 +1,114 @@
+"""``%snap`` and ``%%snap`` in a real IPython."""
+
+from __future__ import annotations
+
+import pytest
+
+from treesnap.results import RestoreResult
+
+
+def run(shell, *lines):
+    return shell.run_cell("\n".join(lines))
+
+
+def test_a_cell_that_raises_is_undone_and_is_an_error(shell, root, handle, capsys):
+    result = run(
+        shell,
+        "%%snap drop rows",
+        "import os; os.remove('data.csv'); open('new', 'w').close()",
+        "value = 1 / 0",
+    )
+
+    assert not result.success
+    assert (root / "data.csv").read_text() == "1,2\n"
+    assert not (root / "new").exists()
+    captured = capsys.readouterr()
+    shown = captured.out + captured.err
+    assert shown.count("ZeroDivisionError: division by zero") == 1
+    assert "The cell failed; its changes to files were undone" in shown
+    assert "drop rows" in {item.label for item in handle.list()}
+
+
+def test_the_undone_changes_can_be_brought_back(shell, root):
+    run(shell, "%%snap", "open('new', 'w').close(); 1 / 0")
+    result = run(shell, "%snap undo")
+
+    assert isinstance(result.result, RestoreResult)
+    assert (root / "new").exists()
+
+
+def test_a_cell_that_succeeds_stays_and_its_names_are_the_notebooks(shell, root, handle):
+    result = run(shell, "%%snap", "# tidy up", "import os; os.remove('data.csv')", "value = 7")
+
+    assert result.success
+    assert not (root / "data.csv").exists()
+    assert shell.user_ns["value"] == 7
+    assert handle.list()[0].label == "before: # tidy up"
+    assert run(shell, "%snap restore latest").success
+    assert (root / "data.csv").exists()
+
+
+def test_what_a_cell_evaluates_to_is_shown(shell, capsys):
+    run(shell, "%%snap", "6 * 7")
+
+    assert "42" in capsys.readouterr().out
+
+
+def test_with_keep_the_changes_of_a_failed_cell_stay(shell, root, capsys):
+    result = run(shell, "%%snap --keep", "open('new', 'w').close(); 1 / 0")
+
+    assert not result.success
+    assert (root / "new").exists()
+    assert run(shell, "%snap restore latest").success
+    assert not (root / "new").exists()
+
+
+def test_a_cell_that_does_not_parse_changes_nothing(shell, root):
+    assert not run(shell, "%%snap", "open('new', 'w'").success
+    assert not (root / "new").exists()
+
+
+def test_an_interrupt_undoes_the_cell(shell, root):
+    assert not run(shell, "%%snap", "open('new', 'w').close(); raise KeyboardInterrupt").success
+    assert not (root / "new").exists()
+
+
+def test_results_are_tables(shell, root):
+    run(shell, "%snap create before <b>cleaning</b>")
+    (root / "<i>new").write_text("")
+
+    for line in ("%snap", "%snap list", "%snap show latest"):
+        assert "before &lt;b&gt;cleaning&lt;/b&gt;" in table(shell, line)
+    for line in ("%snap status", "%snap diff", "%snap diff latest"):
+        assert "&lt;i&gt;new" in table(shell, line)
+
+
+def table(shell, line):
+    """Returns what a notebook shows of the result of a line."""
+    formats, _ = shell.display_formatter.format(run(shell, line).result)
+    return formats["text/html"]
+
+
+def test_the_root_is_that_of_the_command_line(shell, root, handle, monkeypatch):
+    run(shell, "%snap create")
+    (root / "below").mkdir()
+    monkeypatch.chdir(root / "below")
+    run(shell, "%snap create")
+
+    assert len(handle.list()) == 2
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["%snap clean"],
+        ["%snap restore"],
+        ["%snap undo now"],
+        ["%snap diff a b c"],
+        ["%%snap --all", "1"],
+    ],
+)
+def test_what_it_does_not_take_is_an_error(shell, handle, lines, capsys):
+    assert not run(shell, *lines).success
+    assert "UsageError" in capsys.readouterr().err
+    assert handle.list() == ()
